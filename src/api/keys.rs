@@ -1,0 +1,154 @@
+//! Every label, annotation, finalizer and condition of the API, once, saying who writes it and who
+//! reads it (contract section 2).
+
+/// API group of all kinds.
+pub const GROUP: &str = "apps.kusionstack.io";
+/// The only version, served and stored.
+pub const VERSION: &str = "v1alpha1";
+
+/// Opts an object into admission and controllers when exactly [`CONTROL_VALUE`]. Written by CollaSet and users.
+pub const CONTROL: &str = "kusionstack.io/control";
+/// The only value of [`CONTROL`] that counts.
+pub const CONTROL_VALUE: &str = "true";
+
+/// The availability signal, `<nanos>`. Added by the lifecycle controller (and by nobody else), removed by the
+/// webhook when `preparing` begins and by the controller when the Pod is not Ready.
+pub const SERVICE_AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
+/// CollaSet: a Pod created for the first time; removed together with adding [`SERVICE_AVAILABLE`].
+pub const CREATING: &str = "podopslifecycle.kusionstack.io/creating";
+/// CollaSet: a Pod created again under its instance ID; removed together with adding [`SERVICE_AVAILABLE`].
+pub const COMPLETING: &str = "podopslifecycle.kusionstack.io/completing";
+/// User: keep the Pod offline.
+pub const STAY_OFFLINE: &str = "podopslifecycle.kusionstack.io/stay-offline";
+/// Operators: the coming operation deletes the Pod, `<nanos>`.
+pub const PREPARING_TO_DELETE: &str = "podopslifecycle.kusionstack.io/preparing-to-delete";
+/// Users and controllers: delete this Pod through the lifecycle `pod-delete`.
+pub const TO_DELETE: &str = "collaset.kusionstack.io/to-delete";
+/// Users and controllers: replace this Pod.
+pub const TO_REPLACE: &str = "collaset.kusionstack.io/to-replace";
+/// CollaSet, on the new half of a replace pair: name of the origin Pod.
+pub const REPLACE_PAIR_ORIGIN_NAME: &str = "collaset.kusionstack.io/replace-pair-origin-name";
+/// CollaSet, on the origin half of a replace pair: instance ID of the new Pod.
+pub const REPLACE_PAIR_NEW_ID: &str = "collaset.kusionstack.io/replace-pair-new-id";
+/// CollaSet: instance ID of a Pod or claim, decimal.
+pub const INSTANCE_ID: &str = "collaset.kusionstack.io/instance-id";
+
+/// JSON `{"expectedFinalizers":{"<Kind>/<ns>/<name>":"<finalizer>"}}`. Written by cooperators, read by the lifecycle.
+pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions";
+/// JSON `{"skipRules":["<rule name>"]}`. Written by users, read by rule evaluation.
+pub const SKIP_RULE_CONDITIONS: &str = "podtransitionrule.kusionstack.io/skip-rule-conditions";
+/// Annotation by which the kubelet marks a mirror Pod.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Prefix of the finalizers by which cooperators protect a Pod from `operate`.
+pub const PROTECTION_FINALIZER_PREFIX: &str = "prot.podopslifecycle.kusionstack.io";
+/// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Ours adds none; it removes these.
+pub const PROTECTED_FINALIZER: &str = "finalizer.operating.kusionstack.io/protected";
+
+/// Readiness gate and Pod condition.
+pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
+
+/// Label on a Namespace that holds at least one rule: the webhooks for DELETE and eviction select by it, so that
+/// namespaces without rules never notice them. Written at admission of a rule and by the rule controller.
+pub const NAMESPACE_HAS_RULES: &str = "podtransitionrule.kusionstack.io/enforced";
+/// Label that excludes a Namespace from every webhook. Written by cluster administrators.
+pub const NAMESPACE_EXCLUDED: &str = "operating.kusionstack.io/exclude";
+
+/// Suffix shared by all labels of the form `<prefix>.podopslifecycle.kusionstack.io/<ID>`.
+pub const LIFECYCLE_DOMAIN: &str = ".podopslifecycle.kusionstack.io/";
+
+/// The twelve label families that carry an ID (for `operation-permission`: a type) behind the slash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// Operator: the operation is wanted, `<nanos>`; its removal is the finish signal.
+    Operating,
+    /// Operator: type of the operation.
+    OperationType,
+    /// Operator: cancel request, consumed in the same write.
+    UndoOperationType,
+    /// Webhook: waiting for PreCheck rules, `<nanos>`.
+    PreCheck,
+    /// Controller or webhook: PreCheck rules passed, `<nanos>`.
+    PreChecked,
+    /// Controller or webhook: permission, keyed by type, `<nanos>`.
+    OperationPermission,
+    /// Webhook: traffic is being taken off, `<nanos>`.
+    Preparing,
+    /// Webhook: the operation may proceed, `<nanos>`.
+    Operate,
+    /// Webhook: the operation is done, `<nanos>`.
+    Operated,
+    /// Webhook: former type value.
+    DoneOperationType,
+    /// Webhook: waiting for PostCheck rules, `<nanos>`.
+    PostCheck,
+    /// Controller or webhook: PostCheck rules passed, `<nanos>`.
+    PostChecked,
+    /// Webhook: traffic is being put back, `<nanos>`.
+    Completing,
+}
+
+impl Family {
+    /// All families.
+    pub const ALL: [Family; 13] = [
+        Family::Operating,
+        Family::OperationType,
+        Family::UndoOperationType,
+        Family::PreCheck,
+        Family::PreChecked,
+        Family::OperationPermission,
+        Family::Preparing,
+        Family::Operate,
+        Family::Operated,
+        Family::DoneOperationType,
+        Family::PostCheck,
+        Family::PostChecked,
+        Family::Completing,
+    ];
+
+    /// Label prefix, without the slash.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Family::Operating => "operating.podopslifecycle.kusionstack.io",
+            Family::OperationType => "operation-type.podopslifecycle.kusionstack.io",
+            Family::UndoOperationType => "undo-operation-type.podopslifecycle.kusionstack.io",
+            Family::PreCheck => "pre-check.podopslifecycle.kusionstack.io",
+            Family::PreChecked => "pre-checked.podopslifecycle.kusionstack.io",
+            Family::OperationPermission => "operation-permission.podopslifecycle.kusionstack.io",
+            Family::Preparing => "preparing.podopslifecycle.kusionstack.io",
+            Family::Operate => "operate.podopslifecycle.kusionstack.io",
+            Family::Operated => "operated.podopslifecycle.kusionstack.io",
+            Family::DoneOperationType => "done-operation-type.podopslifecycle.kusionstack.io",
+            Family::PostCheck => "post-check.podopslifecycle.kusionstack.io",
+            Family::PostChecked => "post-checked.podopslifecycle.kusionstack.io",
+            Family::Completing => "completing.podopslifecycle.kusionstack.io",
+        }
+    }
+
+    /// Label key of this family for `id` (a type for [`Family::OperationPermission`]).
+    pub fn key(self, id: &str) -> String {
+        format!("{}/{id}", self.prefix())
+    }
+
+    /// Splits a label key into family and ID; `None` if it belongs to no family.
+    pub fn parse(key: &str) -> Option<(Family, &str)> {
+        let (prefix, id) = key.split_once('/')?;
+        prefix.ends_with("podopslifecycle.kusionstack.io").then_some(())?;
+        let family = Family::ALL.into_iter().find(|f| f.prefix() == prefix)?;
+        Some((family, id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_parses_back_to_its_family() {
+        for family in Family::ALL {
+            assert_eq!(Family::parse(&family.key("x")), Some((family, "x")));
+        }
+        assert_eq!(Family::parse(SERVICE_AVAILABLE), None);
+        assert_eq!(Family::parse("operating.podopslifecycle.kusionstack.io"), None);
+    }
+}

@@ -1,0 +1,3 @@
+//! Pure decisions: no I/O, no clock, no async, no kube client. Time and identity are parameters.
+
+pub mod pod;

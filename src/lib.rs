@@ -1,0 +1,9 @@
+//! Operating: workloads and a Pod operation lifecycle whose availability rules are held at admission.
+//!
+//! Layers point one way, each using only those before it:
+//! [`api`] → [`domain`] → [`ledger`] → `cluster` → `admission`, `controllers` → `server` → `cli`.
+//! `tests/layers.rs` keeps it so.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod domain;

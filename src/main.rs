@@ -1,0 +1,2 @@
+//! The `operating` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Developer commands as a library, so that the tests start planes by themselves.

@@ -1,0 +1,2 @@
+//! Developer commands; see `cargo xtask --help`.
+fn main() {}
