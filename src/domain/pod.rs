@@ -142,6 +142,8 @@ pub struct Condition {
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
+    /// RFC 3339; since when the status is what it is.
+    pub last_transition_time: Option<String>,
 }
 
 /// A container status.

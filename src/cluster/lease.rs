@@ -1,0 +1,147 @@
+//! Leader election by a Lease: at most one replica runs the controllers. Two leaders for a moment (a paused process)
+//! cost nothing but work: the ledger and every write of a controller are conditional.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, Error};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// Name of the Lease: Kuperator's, so that the two never lead at the same time.
+pub const LEASE_NAME: &str = "kusionstack-controller-manager";
+/// A lease that was not renewed for this long may be taken.
+const DURATION: Duration = Duration::from_secs(15);
+/// A leader that could not renew for this long stops its controllers.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Pause between attempts.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// One candidate.
+pub struct Candidate {
+    leases: Api<Lease>,
+    identity: String,
+    leading: watch::Sender<bool>,
+    /// The holder's renewal that was seen last, and when, by this process's own clock.
+    observed: Option<(Option<Timestamp>, Option<String>, Instant)>,
+}
+
+impl Candidate {
+    /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`.
+    pub fn new(client: Client, namespace: &str, identity: String, leading: watch::Sender<bool>) -> Self {
+        Candidate { leases: Api::namespaced(client, namespace), identity, leading, observed: None }
+    }
+
+    /// Tries to lead until stopped; then gives the lease back.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut renewed = Instant::now();
+        loop {
+            match timeout(PERIOD * 2, self.attempt()).await {
+                Ok(Ok(leads)) => {
+                    renewed = Instant::now();
+                    self.tell(leads);
+                }
+                Ok(Err(e)) => warn!(error = %e, "the lease could not be read or renewed"),
+                Err(_) => warn!("the lease could not be renewed in time"),
+            }
+            if renewed.elapsed() > RENEW_DEADLINE {
+                self.tell(false);
+            }
+            let pause = PERIOD.mul_f64(rand::random_range(0.8..1.2));
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        if *self.leading.borrow() {
+            self.tell(false);
+            let _ = timeout(PERIOD, self.give_back()).await; // best effort: it expires by itself
+        }
+    }
+
+    fn tell(&self, leads: bool) {
+        self.leading.send_if_modified(|now| {
+            let changed = *now != leads;
+            if changed {
+                info!(identity = %self.identity, leads, "leadership changed");
+            }
+            *now = leads;
+            changed
+        });
+    }
+
+    /// One round: whether this candidate leads after it.
+    async fn attempt(&mut self) -> Result<bool, Error> {
+        let Some(lease) = self.leases.get_opt(LEASE_NAME).await? else {
+            let lease = self.held(Lease::default(), 0);
+            return won(self.leases.create(&PostParams::default(), &lease).await);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().filter(|h| !h.is_empty());
+        let transitions = spec.lease_transitions.unwrap_or(0);
+        if holder.as_deref() == Some(&self.identity) {
+            let lease = self.held(lease, transitions);
+            return won(self.leases.replace(LEASE_NAME, &PostParams::default(), &lease).await);
+        }
+        if holder.is_some() && !self.expired(&spec) {
+            return Ok(false);
+        }
+        let lease = self.held(lease, transitions + 1);
+        won(self.leases.replace(LEASE_NAME, &PostParams::default(), &lease).await)
+    }
+
+    /// Whether the holder's renewal has stood still for longer than its duration, by this process's own clock.
+    fn expired(&mut self, spec: &LeaseSpec) -> bool {
+        let seen = (spec.renew_time.as_ref().map(|t| t.0), spec.holder_identity.clone());
+        match &self.observed {
+            Some((renewal, holder, since)) if (renewal, holder) == (&seen.0, &seen.1) => {
+                let duration = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
+                since.elapsed() > duration.map_or(DURATION, Duration::from_secs)
+            }
+            _ => {
+                self.observed = Some((seen.0, seen.1, Instant::now()));
+                false
+            }
+        }
+    }
+
+    fn held(&self, lease: Lease, transitions: i32) -> Lease {
+        let before = lease.spec.unwrap_or_default();
+        let now = MicroTime(Timestamp::now());
+        let mine = before.holder_identity.as_deref() == Some(&self.identity);
+        Lease {
+            metadata: ObjectMeta { name: Some(LEASE_NAME.into()), ..lease.metadata },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.identity.clone()),
+                lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+                acquire_time: if mine { before.acquire_time } else { Some(now.clone()) },
+                renew_time: Some(now),
+                lease_transitions: Some(transitions),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    async fn give_back(&self) -> Result<(), Error> {
+        let Some(mut lease) = self.leases.get_opt(LEASE_NAME).await? else { return Ok(()) };
+        if let Some(spec) = lease.spec.as_mut().filter(|s| s.holder_identity.as_deref() == Some(&self.identity)) {
+            spec.holder_identity = Some(String::new());
+            self.leases.replace(LEASE_NAME, &PostParams::default(), &lease).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Losing a race for the lease is no error.
+fn won(result: Result<Lease, Error>) -> Result<bool, Error> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,117 @@
+//! When a claim may be released: only on evidence newer than itself.
+
+use super::protocol::Operation;
+
+/// A Pod as a cache that has caught up with the ledger sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sighting {
+    /// The Pod, by UID, is not there any more (or no longer managed, which the Pod watch can't tell apart).
+    Gone {
+        /// resourceVersion of the event that said so.
+        version: u64,
+    },
+    /// The Pod is there.
+    Seen {
+        /// Its resourceVersion.
+        version: u64,
+        /// Deletion has begun.
+        terminating: bool,
+        /// It serves.
+        available: bool,
+        /// For an in-place change, whether the spec is the admitted one.
+        applied: bool,
+        /// For an in-place change, whether every changed container runs anew.
+        restarted: bool,
+    },
+}
+
+/// Whether a claim for `operation`, judged at resourceVersion `at`, can be released, and the resourceVersion of the Pod
+/// event that the release is based on: the watermark to raise.
+///
+/// - A Pod that is gone, or newer and terminating, never comes back: its own state counts from here on.
+/// - Delete, Begin and Leave are conditional on `at` in the storage transaction. A newer Pod shows the effect (its own
+///   state counts now) or shows that the transaction must fail and ask again.
+/// - An eviction deletes unconditionally behind its admission: nothing but deletion is evidence. A moved
+///   resourceVersion proves nothing (the eviction handler itself writes DisruptionTarget), nor does a flap to NotReady.
+/// - An in-place change takes effect when the kubelet gets to it: the Pod must run the new containers and be
+///   available again, or be newer without the change.
+pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64> {
+    match sighting {
+        Sighting::Gone { version } => Some(version),
+        Sighting::Seen { version, .. } if version <= at => None,
+        Sighting::Seen { version, terminating, available, applied, restarted } => {
+            let released = terminating
+                || match operation {
+                    Operation::Delete | Operation::Begin | Operation::Leave => true,
+                    Operation::Evict => false,
+                    Operation::InPlace => !applied || (restarted && available),
+                };
+            released.then_some(version)
+        }
+    }
+}
+
+/// Whether a live read, made after the API server has surely given up the request, shows that a claim never had its
+/// effect. If it did have it, or the Pod is gone, the ordinary evidence follows and this says no.
+pub fn lapsed(operation: Operation, live: Sighting) -> bool {
+    match live {
+        Sighting::Gone { .. } => false,
+        Sighting::Seen { terminating: true, .. } => false,
+        Sighting::Seen { applied, available, .. } => match operation {
+            Operation::Evict | Operation::Delete => true,
+            Operation::Begin | Operation::Leave => available,
+            Operation::InPlace => !applied,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEWER: Sighting =
+        Sighting::Seen { version: 6, terminating: false, available: true, applied: false, restarted: false };
+
+    #[test]
+    fn the_version_that_was_judged_is_no_evidence() {
+        let same = Sighting::Seen { version: 5, terminating: false, available: false, applied: true, restarted: true };
+        for operation in Operation::ALL {
+            assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn an_eviction_waits_for_the_deletion() {
+        assert_eq!(evidence(Operation::Delete, 5, NEWER), Some(6));
+        assert_eq!(evidence(Operation::Evict, 5, NEWER), None);
+        let flap = Sighting::Seen { version: 6, terminating: false, available: false, applied: false, restarted: false };
+        assert_eq!(evidence(Operation::Evict, 5, flap), None);
+        let going = Sighting::Seen { version: 6, terminating: true, available: false, applied: false, restarted: false };
+        assert_eq!(evidence(Operation::Evict, 5, going), Some(6));
+        assert_eq!(evidence(Operation::Evict, 5, Sighting::Gone { version: 9 }), Some(9));
+    }
+
+    #[test]
+    fn an_in_place_change_waits_for_the_kubelet() {
+        let seen = |applied, restarted, available| Sighting::Seen {
+            version: 6,
+            terminating: false,
+            available,
+            applied,
+            restarted,
+        };
+        assert_eq!(evidence(Operation::InPlace, 5, seen(true, false, true)), None);
+        assert_eq!(evidence(Operation::InPlace, 5, seen(true, true, false)), None);
+        assert_eq!(evidence(Operation::InPlace, 5, seen(true, true, true)), Some(6));
+        assert_eq!(evidence(Operation::InPlace, 5, seen(false, false, true)), Some(6));
+    }
+
+    #[test]
+    fn a_claim_lapses_only_if_nothing_came_of_it() {
+        assert!(lapsed(Operation::Evict, NEWER));
+        assert!(!lapsed(Operation::Evict, Sighting::Gone { version: 9 }));
+        let applied = Sighting::Seen { version: 6, terminating: false, available: true, applied: true, restarted: false };
+        assert!(!lapsed(Operation::InPlace, applied));
+        assert!(lapsed(Operation::InPlace, NEWER));
+    }
+}

@@ -1,0 +1,274 @@
+//! The ledger of one rule object and its two transitions: admit and release.
+//!
+//! Generic over the Pod key `K` (a UID) and the descriptive detail `D` of a claim, so that the model checker drives
+//! these very functions with small types.
+
+use std::collections::BTreeMap;
+
+/// What a claim was taken for. A Pod can hold one claim per operation, each released on evidence of its own; it is
+/// counted once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operation {
+    /// DELETE of the Pod, alone or as part of a deletecollection.
+    Delete,
+    /// `pods/eviction`; the delete behind it passes no admission.
+    Evict,
+    /// An UPDATE that takes the Pod offline: the lifecycle begins, or `service-available` is removed by hand.
+    Begin,
+    /// A change of the running Pod that restarts a container.
+    InPlace,
+    /// A label edit by which the Pod leaves the rule or the management.
+    Leave,
+}
+
+impl Operation {
+    /// All operations.
+    pub const ALL: [Operation; 5] =
+        [Operation::Delete, Operation::Evict, Operation::Begin, Operation::InPlace, Operation::Leave];
+
+    /// The word used in status and messages.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Operation::Delete => "Delete",
+            Operation::Evict => "Evict",
+            Operation::Begin => "Begin",
+            Operation::InPlace => "InPlace",
+            Operation::Leave => "Leave",
+        }
+    }
+
+    /// The operation of a word in status; `None` for a word of a newer version.
+    pub fn parse(word: &str) -> Option<Operation> {
+        Operation::ALL.into_iter().find(|o| o.as_str() == word)
+    }
+}
+
+/// Permission for one disruption that is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Claim<D> {
+    /// The Pod's resourceVersion that was judged. Never goes back: a late attempt on an old version keeps the newer one.
+    pub at: u64,
+    /// Counts the admissions that wrote this claim, so that every admission is a write and a new deadline.
+    pub attempt: u64,
+    /// What people and the evidence need to know besides.
+    pub detail: D,
+}
+
+/// The claims of one rule object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ledger<K: Ord, D> {
+    /// By Pod and operation.
+    pub claims: BTreeMap<(K, Operation), Claim<D>>,
+    /// Whoever decides or releases has seen every Pod event up to this resourceVersion.
+    pub watermark: u64,
+}
+
+impl<K: Ord, D> Default for Ledger<K, D> {
+    fn default() -> Self {
+        Ledger { claims: BTreeMap::new(), watermark: 0 }
+    }
+}
+
+/// What a cache knows of the Pods of one rule, at one position.
+pub trait View<K> {
+    /// The largest resourceVersion that the Pod watch has delivered.
+    fn position(&self) -> u64;
+    /// How many Pods there should be.
+    fn expected(&self) -> u32;
+    /// How many selected Pods are available, whatever the claims.
+    fn available(&self) -> u32;
+    /// Whether this Pod is among [`View::available`].
+    fn is_available(&self, pod: &K) -> bool;
+}
+
+/// A disruption that asks for a claim.
+#[derive(Clone, Debug)]
+pub struct Request<K, D> {
+    /// The Pod.
+    pub pod: K,
+    /// What is to be done to it.
+    pub operation: Operation,
+    /// The resourceVersion of the Pod in the request (for an eviction: of the live read).
+    pub at: u64,
+    /// Kept in the claim.
+    pub detail: D,
+}
+
+/// Why a claim was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The view is older than the last release; it must reach this position first.
+    Behind {
+        /// The watermark of the ledger.
+        watermark: u64,
+    },
+    /// The budget is used up.
+    Full {
+        /// How many Pods would be left available, this one not counted.
+        left: u32,
+        /// How many must be left.
+        desired: u32,
+        /// How many Pods there should be.
+        expected: u32,
+    },
+}
+
+/// A claim as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The attempt that the claim now carries.
+    pub attempt: u64,
+    /// Whether the claim is new, and so may be taken back by whoever got it.
+    pub fresh: bool,
+}
+
+impl<K: Ord + Clone, D> Ledger<K, D> {
+    /// Whether the Pod holds a claim.
+    pub fn holds(&self, pod: &K) -> bool {
+        Operation::ALL.into_iter().any(|o| self.claims.contains_key(&(pod.clone(), o)))
+    }
+
+    /// Pods with a claim, each once.
+    pub fn pods(&self) -> impl Iterator<Item = &K> {
+        let mut last = None;
+        self.claims.keys().map(|(pod, _)| pod).filter(move |pod| last.replace(*pod) != Some(*pod))
+    }
+
+    /// How many available Pods of the view hold no claim.
+    pub fn unclaimed(&self, view: &(impl View<K> + ?Sized)) -> u32 {
+        let claimed = self.pods().filter(|pod| view.is_available(pod)).count();
+        view.available().saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
+    }
+
+    /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write
+    /// the ledger by compare-and-swap before the disruption is admitted; a claim that was there already proves
+    /// nothing and is written again.
+    pub fn admit(
+        &mut self,
+        view: &(impl View<K> + ?Sized),
+        desired: u32,
+        request: Request<K, D>,
+    ) -> Result<Grant, Refusal> {
+        if view.position() < self.watermark {
+            return Err(Refusal::Behind { watermark: self.watermark });
+        }
+        let counted = view.is_available(&request.pod) && !self.holds(&request.pod);
+        let left = self.unclaimed(view) - u32::from(counted);
+        if left < desired {
+            return Err(Refusal::Full { left, desired, expected: view.expected() });
+        }
+        let key = (request.pod, request.operation);
+        let (at, attempt, fresh) = match self.claims.get(&key) {
+            Some(old) => (old.at.max(request.at), old.attempt + 1, false),
+            None => (request.at, 1, true),
+        };
+        self.claims.insert(key, Claim { at, attempt, detail: request.detail });
+        Ok(Grant { attempt, fresh })
+    }
+
+    /// Takes a claim away on evidence that is based on a Pod event at `based_on` (0: on none). False, and nothing
+    /// changed, if the view that gave the evidence has not caught up with the last release, or the claim was written
+    /// again since (`attempt` differs).
+    pub fn release(&mut self, position: u64, pod: &K, operation: Operation, attempt: u64, based_on: u64) -> bool {
+        let key = (pod.clone(), operation);
+        if position < self.watermark || self.claims.get(&key).is_none_or(|c| c.attempt != attempt) {
+            return false;
+        }
+        self.claims.remove(&key);
+        self.watermark = self.watermark.max(based_on);
+        true
+    }
+
+    /// Takes back a claim whose disruption was refused after all, before anything happened. Only the attempt that made
+    /// it may do so: a claim that somebody refreshed since is theirs too.
+    pub fn withdraw(&mut self, pod: &K, operation: Operation, grant: Grant) -> bool {
+        let key = (pod.clone(), operation);
+        let mine = grant.fresh && self.claims.get(&key).is_some_and(|c| c.attempt == grant.attempt);
+        if mine {
+            self.claims.remove(&key);
+        }
+        mine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    struct Pods(Vec<&'static str>, u32);
+
+    impl View<&'static str> for Pods {
+        fn position(&self) -> u64 {
+            10
+        }
+        fn expected(&self) -> u32 {
+            self.1
+        }
+        fn available(&self) -> u32 {
+            self.0.len() as u32
+        }
+        fn is_available(&self, pod: &&'static str) -> bool {
+            self.0.contains(pod)
+        }
+    }
+
+    fn delete(pod: &'static str, at: u64) -> Request<&'static str, ()> {
+        Request { pod, operation: Operation::Delete, at, detail: () }
+    }
+
+    #[test]
+    fn admits_exactly_down_to_desired() {
+        let view = Pods(vec!["a", "b", "c"], 3);
+        let mut ledger = Ledger::default();
+        assert!(ledger.admit(&view, 1, delete("a", 1)).unwrap().fresh);
+        assert!(ledger.admit(&view, 1, delete("b", 1)).is_ok());
+        assert_eq!(
+            ledger.admit(&view, 1, delete("c", 1)),
+            Err(Refusal::Full { left: 0, desired: 1, expected: 3 })
+        );
+    }
+
+    #[test]
+    fn a_pod_with_two_operations_is_counted_once() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        let evict = Request { operation: Operation::Evict, ..delete("a", 1) };
+        assert!(ledger.admit(&view, 1, evict).is_ok());
+        assert_eq!(ledger.unclaimed(&view), 1);
+    }
+
+    #[test]
+    fn a_second_attempt_refreshes_and_never_goes_back() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        ledger.admit(&view, 1, delete("a", 7)).unwrap();
+        let again = ledger.admit(&view, 1, delete("a", 3)).unwrap();
+        assert_eq!(again, Grant { attempt: 2, fresh: false });
+        assert_eq!(ledger.claims[&("a", Operation::Delete)].at, 7);
+    }
+
+    #[test]
+    fn a_view_behind_the_watermark_neither_admits_nor_releases() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        ledger.admit(&view, 1, delete("a", 7)).unwrap();
+        ledger.watermark = 11;
+        assert_eq!(ledger.admit(&view, 1, delete("a", 7)), Err(Refusal::Behind { watermark: 11 }));
+        assert!(!ledger.release(10, &"a", Operation::Delete, 1, 8));
+        assert!(ledger.release(11, &"a", Operation::Delete, 1, 12));
+        assert_eq!(ledger.watermark, 12);
+    }
+
+    #[test]
+    fn only_the_attempt_that_made_a_claim_withdraws_it() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        let second = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(!ledger.withdraw(&"a", Operation::Delete, first));
+        assert!(!ledger.withdraw(&"a", Operation::Delete, second));
+        assert!(ledger.holds(&"a"));
+    }
+}

@@ -1,0 +1,102 @@
+//! What the ledger needs from the cluster: snapshots of rule objects, compare-and-swap, and a view of the Pods.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::protocol::{Ledger, View};
+use crate::domain::rules::RuleSet;
+
+/// A Pod's UID.
+pub type Uid = Arc<str>;
+
+/// Names a rule object. Ordered by UID: the order in which several rules are claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleKey {
+    /// UID.
+    pub uid: Uid,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// What a claim says besides what the protocol reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// Name of the Pod.
+    pub pod_name: String,
+    /// When the claim was given first, by the clock of the replica that gave it. For people only.
+    pub since: Timestamp,
+    /// When the API server has surely given the request up, by the same clock. For people only: the deadline itself is
+    /// measured by the leader on its own monotonic clock.
+    pub until: Timestamp,
+    /// For an in-place change: digest of the admitted spec.
+    pub target: Option<String>,
+    /// For an in-place change: the containers that it restarts and the run (container ID) that each had before.
+    pub containers: Vec<(String, String)>,
+}
+
+impl Detail {
+    /// This detail for a claim that is written again: it is held since the first time, and containers that the earlier
+    /// change restarts are still awaited.
+    pub fn after(mut self, earlier: Option<&Detail>) -> Detail {
+        if let Some(earlier) = earlier {
+            self.since = earlier.since;
+            let kept = earlier.containers.iter().filter(|(name, _)| self.containers.iter().all(|(n, _)| n != name));
+            let kept: Vec<_> = kept.cloned().collect();
+            self.containers.extend(kept);
+        }
+        self
+    }
+}
+
+/// The claims of a rule object.
+pub type Claims = Ledger<Uid, Detail>;
+
+/// A rule object at one resourceVersion.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// resourceVersion of the rule object: what a write is conditional on.
+    pub version: u64,
+    /// The spec, compiled.
+    pub rules: Arc<RuleSet>,
+    /// The claims.
+    pub claims: Arc<Claims>,
+}
+
+/// Why a write did not happen, or is not known to have happened.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Somebody else wrote first.
+    #[error("the rule was changed by somebody else")]
+    Conflict,
+    /// The rule object is gone.
+    #[error("the rule is gone")]
+    Gone,
+    /// The API server did not answer, or refused.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// Access to rule objects and Pods.
+pub trait Store: Send + Sync + 'static {
+    /// The rule object as the cache has it.
+    fn cached(&self, key: &RuleKey) -> Option<Snapshot>;
+    /// The rule object as etcd has it; `None` when it is gone or a new one has its name.
+    fn live(&self, key: &RuleKey) -> impl Future<Output = Result<Option<Snapshot>, WriteError>> + Send;
+    /// Writes the claims if the object is still at `base.version`; returns the object as written.
+    fn swap(
+        &self,
+        key: &RuleKey,
+        base: &Snapshot,
+        claims: &Claims,
+    ) -> impl Future<Output = Result<Snapshot, WriteError>> + Send;
+    /// Looks at the Pods that `rules` selects, at one position of the cache.
+    fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R;
+    /// Returns when the Pod cache has reached this position.
+    fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
+    /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
+    fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
+}
