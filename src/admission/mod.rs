@@ -1,0 +1,3 @@
+//! Review in, verdict out.
+
+pub mod review;
