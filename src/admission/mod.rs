@@ -1,0 +1,3 @@
+//! Review in, verdict out: one module for each kind.
+
+pub mod routes;
