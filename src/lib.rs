@@ -5,5 +5,6 @@
 //! `tests/layers.rs` keeps it so.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod api;
 pub mod domain;

@@ -1,0 +1,149 @@
+//! The wire form of `admission.k8s.io/v1`, and the trait by which the server asks for a decision.
+//!
+//! Only what decisions need is parsed. Objects stay raw JSON: a typed round trip would drop every field newer than
+//! this program (contract Q23).
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+pub use self::parse::Malformed;
+pub use self::verdict::Verdict;
+
+mod parse;
+mod verdict;
+
+/// The only `apiVersion` that is accepted: the only one that the webhook configurations announce.
+pub const API_VERSION: &str = "admission.k8s.io/v1";
+/// The only `kind` that is accepted.
+pub const KIND: &str = "AdmissionReview";
+
+/// Decides the reviews of one webhook path.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Decides a review; `deadline` is when the API server stops listening. The future is dropped when the deadline
+    /// passes or the caller hangs up, so it must leave nothing half done that a crash could not leave too.
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict;
+
+    /// Decides without any I/O when [`review`](Handler::review) cannot run or ended badly (overload, deadline, panic):
+    /// what is never held is allowed, the rest is denied with `why`, a clause such as `the server is overloaded`.
+    fn fallback(&self, request: &Request, why: &str) -> Verdict;
+}
+
+/// What is being done to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    /// `CREATE`, also of a subresource such as `pods/eviction`.
+    Create,
+    /// `UPDATE`, patches included.
+    Update,
+    /// `DELETE`, one per object of a deletecollection.
+    Delete,
+    /// `CONNECT`, for example `pods/exec`.
+    Connect,
+}
+
+impl Operation {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
+}
+
+/// Fully qualified kind of the object. `group` is empty for the core group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Kind {
+    /// API group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Kind; `Eviction` on `pods/eviction`.
+    pub kind: String,
+}
+
+/// Fully qualified resource of the request. `group` is empty for the core group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Resource {
+    /// API group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Resource, plural.
+    pub resource: String,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct UserInfo {
+    /// For example `system:serviceaccount:kube-system:generic-garbage-collector`.
+    pub username: String,
+    /// Groups of the user.
+    pub groups: Vec<String>,
+}
+
+/// A review to decide: the `request` of an AdmissionReview.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Identifies this call; echoed in the answer. A retry of the storage transaction has another one.
+    pub uid: String,
+    /// Kind of the object.
+    pub kind: Kind,
+    /// Resource.
+    pub resource: Resource,
+    /// Subresource such as `status` or `eviction`; `None` when the object itself is meant.
+    pub sub_resource: Option<String>,
+    /// Object name; empty for a CREATE by `generateName`.
+    pub name: String,
+    /// Namespace; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Operation.
+    pub operation: Operation,
+    /// Who asks.
+    pub user_info: UserInfo,
+    /// Nothing may be written for such a request.
+    pub dry_run: bool,
+    /// The object after the operation; `None` for DELETE.
+    pub object: Option<Box<RawValue>>,
+    /// The object before the operation; `None` for CREATE and CONNECT.
+    pub old_object: Option<Box<RawValue>>,
+    /// `CreateOptions`, `UpdateOptions` or `DeleteOptions`.
+    pub options: Option<Box<RawValue>>,
+}
+
+impl Request {
+    /// Reads the body of a webhook call.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the body is not an `admission.k8s.io/v1` AdmissionReview with a usable request. It names the
+    /// field, quotes nothing of the body, and carries the uid when that could be read.
+    pub fn parse(body: &[u8]) -> Result<Request, Malformed> {
+        parse::request(body)
+    }
+
+    /// `namespace/name`, or the name of a cluster-scoped object, for messages and logs.
+    pub fn object_name(&self) -> String {
+        if self.namespace.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// Raw fields of a JSON object by name.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Reads an AdmissionReview field by field, so that an error names the field and the uid survives errors elsewhere.
+
+use std::fmt;
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{API_VERSION, Fields, KIND, Request};
+
+/// A body that is no review of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Malformed {
+    /// `request.uid`, if it could be read: then the API server can be answered with a verdict.
+    pub uid: Option<String>,
+    /// Names the field and what was expected; quotes nothing of the body.
+    pub message: String,
+}
+
+pub(super) fn request(body: &[u8]) -> Result<Request, Malformed> {
+    let mut review = Review::default();
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = ReviewSeed(&mut review)
+        .deserialize(&mut json)
+        .and_then(|()| json.end());
+    // A uid of the wrong shape could not be matched by the caller anyway.
+    let uid = field::<String>(&review.request, "uid")
+        .ok()
+        .filter(|uid| !uid.is_empty());
+    let malformed = |message: String| Malformed {
+        uid: uid.clone(),
+        message,
+    };
+
+    read.map_err(|error| malformed(describe(&error)))?;
+    for (name, found, wanted) in [
+        ("apiVersion", &review.api_version, API_VERSION),
+        ("kind", &review.kind, KIND),
+    ] {
+        if found.as_deref() != Some(wanted) {
+            return Err(malformed(format!("{name}: must be {wanted}")));
+        }
+    }
+    if !review.has_request {
+        return Err(malformed("request: missing".to_owned()));
+    }
+    assemble(&review.request).map_err(malformed)
+}
+
+fn assemble(fields: &Fields<'_>) -> Result<Request, String> {
+    let uid: String = field(fields, "uid")?;
+    if uid.is_empty() {
+        return Err("request.uid: must not be empty".to_owned());
+    }
+    Ok(Request {
+        uid,
+        kind: field(fields, "kind")?,
+        resource: field(fields, "resource")?,
+        sub_resource: optional(fields, "subResource")?.filter(|s: &String| !s.is_empty()),
+        name: optional(fields, "name")?.unwrap_or_default(),
+        namespace: optional(fields, "namespace")?.unwrap_or_default(),
+        operation: field(fields, "operation")?,
+        user_info: optional(fields, "userInfo")?.unwrap_or_default(),
+        dry_run: optional(fields, "dryRun")?.unwrap_or_default(),
+        object: raw(fields, "object")?,
+        old_object: raw(fields, "oldObject")?,
+        options: raw(fields, "options")?,
+    })
+}
+
+/// What the field must be; serde's own message would quote the value.
+fn expected(name: &str) -> &'static str {
+    match name {
+        "kind" => "an object with the strings group, version and kind",
+        "resource" => "an object with the strings group, version and resource",
+        "operation" => "CREATE, UPDATE, DELETE or CONNECT",
+        "userInfo" => "an object with the string username and the list groups",
+        "dryRun" => "true or false",
+        "object" | "oldObject" | "options" => "an object or null",
+        _ => "a string",
+    }
+}
+
+fn field<T: DeserializeOwned>(fields: &Fields<'_>, name: &str) -> Result<T, String> {
+    optional(fields, name)?
+        .ok_or_else(|| format!("request.{name}: missing; must be {}", expected(name)))
+}
+
+fn optional<T: DeserializeOwned>(fields: &Fields<'_>, name: &str) -> Result<Option<T>, String> {
+    let Some(raw) = fields.get(name) else {
+        return Ok(None);
+    };
+    serde_json::from_str(raw.get())
+        .map_err(|_| format!("request.{name}: must be {}", expected(name)))
+}
+
+fn raw(fields: &Fields<'_>, name: &str) -> Result<Option<Box<RawValue>>, String> {
+    match fields
+        .get(name)
+        .map(|raw| (raw.get().as_bytes().first(), *raw))
+    {
+        None => Ok(None),
+        Some((Some(b'{'), raw)) => Ok(Some(raw.to_owned())),
+        Some(_) if fields[name].get() == "null" => Ok(None),
+        Some(_) => Err(format!("request.{name}: must be {}", expected(name))),
+    }
+}
+
+/// Position and class of a syntax error, without the text around it.
+fn describe(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        serde_json::error::Category::Eof => "the body ends too early",
+        serde_json::error::Category::Syntax => "the body is not JSON",
+        _ => "the body is not an AdmissionReview: a field has the wrong type",
+    };
+    format!("{what} (line {}, column {})", error.line(), error.column())
+}
+
+/// What has been read so far: kept when a later byte is wrong.
+#[derive(Default)]
+struct Review<'de> {
+    api_version: Option<String>,
+    kind: Option<String>,
+    has_request: bool,
+    request: Fields<'de>,
+}
+
+struct ReviewSeed<'s, 'de>(&'s mut Review<'de>);
+
+impl<'de> DeserializeSeed<'de> for ReviewSeed<'_, 'de> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ReviewSeed<'_, 'de> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an AdmissionReview")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "apiVersion" => self.0.api_version = map.next_value()?,
+                "kind" => self.0.kind = map.next_value()?,
+                "request" => {
+                    self.0.has_request = true;
+                    map.next_value_seed(FieldsSeed(&mut self.0.request))?;
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct FieldsSeed<'s, 'de>(&'s mut Fields<'de>);
+
+impl<'de> DeserializeSeed<'de> for FieldsSeed<'_, 'de> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldsSeed<'_, 'de> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request of an AdmissionReview")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            self.0.insert(key, map.next_value()?);
+        }
+        Ok(())
+    }
+}

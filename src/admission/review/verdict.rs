@@ -1,0 +1,177 @@
+//! The answer to a review.
+
+use std::collections::BTreeMap;
+
+use json_patch::Patch;
+use k8s_openapi::ByteString;
+use serde::Serialize;
+
+use super::{API_VERSION, KIND};
+
+/// Allowed, with what to change, or denied, with why.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Verdict {
+    denial: Option<Denial>,
+    patch: Option<Patch>,
+    warnings: Vec<String>,
+    audit: BTreeMap<&'static str, String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Denial {
+    code: u16,
+    reason: &'static str,
+    message: String,
+}
+
+impl Verdict {
+    /// Lets the request pass unchanged.
+    pub fn allow() -> Verdict {
+        Verdict {
+            denial: None,
+            patch: None,
+            warnings: Vec::new(),
+            audit: BTreeMap::new(),
+        }
+    }
+
+    /// Refuses the request. `code` is an HTTP status and `reason` its `metav1.StatusReason` such as
+    /// `TooManyRequests`: without a code the API server would answer 400. `message` is what the user reads.
+    pub fn deny(code: u16, reason: &'static str, message: impl Into<String>) -> Verdict {
+        Verdict {
+            denial: Some(Denial {
+                code,
+                reason,
+                message: message.into(),
+            }),
+            ..Verdict::allow()
+        }
+    }
+
+    /// Changes the object by an RFC 6902 patch. An empty one, or one on a denial, is not sent.
+    pub fn with_patch(self, patch: Patch) -> Verdict {
+        Verdict {
+            patch: Some(patch),
+            ..self
+        }
+    }
+
+    /// Adds a warning that `kubectl` prints. Line breaks become spaces: the warning is sent as an HTTP header.
+    pub fn warn(mut self, warning: impl Into<String>) -> Verdict {
+        self.warnings
+            .push(warning.into().replace(['\r', '\n'], " "));
+        self
+    }
+
+    /// Adds an annotation to the audit event of the request; the API server prefixes `key` with the webhook's name.
+    pub fn audit(mut self, key: &'static str, value: impl Into<String>) -> Verdict {
+        self.audit.insert(key, value.into());
+        self
+    }
+
+    /// Whether the request passes.
+    pub fn is_allowed(&self) -> bool {
+        self.denial.is_none()
+    }
+
+    /// HTTP status of the denial; 200 when allowed.
+    pub fn code(&self) -> u16 {
+        self.denial.as_ref().map_or(200, |d| d.code)
+    }
+
+    /// Reason of the denial; empty when allowed.
+    pub fn reason(&self) -> &'static str {
+        self.denial.as_ref().map_or("", |d| d.reason)
+    }
+
+    /// Message of the denial; empty when allowed.
+    pub fn message(&self) -> &str {
+        self.denial.as_ref().map_or("", |d| d.message.as_str())
+    }
+
+    /// The patch, if there is one to send.
+    pub fn patch(&self) -> Option<&Patch> {
+        self.patch
+            .as_ref()
+            .filter(|patch| self.is_allowed() && !patch.0.is_empty())
+    }
+
+    /// Warnings, in the order added.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Audit annotations by key.
+    pub fn annotations(&self) -> &BTreeMap<&'static str, String> {
+        &self.audit
+    }
+
+    /// The AdmissionReview that answers the review `uid`.
+    ///
+    /// # Errors
+    /// Only when JSON cannot be written, which no verdict gives cause for.
+    pub fn to_json(&self, uid: &str) -> serde_json::Result<Vec<u8>> {
+        let patch = self
+            .patch()
+            .map(serde_json::to_vec)
+            .transpose()?
+            .map(ByteString);
+        serde_json::to_vec(&Review {
+            api_version: API_VERSION,
+            kind: KIND,
+            response: Response {
+                uid,
+                allowed: self.is_allowed(),
+                patch_type: patch.is_some().then_some("JSONPatch"),
+                patch,
+                status: self.denial.as_ref().map(|denial| Status {
+                    metadata: Empty {},
+                    status: "Failure",
+                    code: denial.code,
+                    reason: denial.reason,
+                    message: &denial.message,
+                }),
+                warnings: &self.warnings,
+                audit_annotations: &self.audit,
+            },
+        })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<ByteString>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    audit_annotations: &'a BTreeMap<&'static str, String>,
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    metadata: Empty,
+    status: &'a str,
+    code: u16,
+    reason: &'a str,
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+struct Empty {}

@@ -1,0 +1,83 @@
+//! Which requests the API server sends here, and where to: one table from which both the paths of the server
+//! ([`Route`]) and the webhook configurations ([`configurations`]) come, so that they cannot drift apart.
+
+mod cel;
+mod configurations;
+mod table;
+
+pub use cel::Condition;
+pub use configurations::{ClientConfig, Settings, configurations};
+pub use table::{Namespaces, Rule, WEBHOOKS, Webhook};
+
+/// Name of the MutatingWebhookConfiguration. Kuperator's own, so that ours takes its place and two sets of webhooks
+/// never stand side by side (contract 4.1).
+pub const MUTATING: &str = "kusionstack-controller-manager-mutating";
+/// Name of the ValidatingWebhookConfiguration; see [`MUTATING`].
+pub const VALIDATING: &str = "kusionstack-controller-manager-validating";
+
+/// Namespaces whose objects never reach us: the cluster's own, and the one that this server runs in by default.
+pub const EXCLUDED_NAMESPACES: [&str; 4] = [
+    "kube-node-lease",
+    "kube-public",
+    "kube-system",
+    "kusionstack-system",
+];
+
+/// A path of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Route {
+    /// Pods and their status, before they are stored.
+    MutatePods,
+    /// Evictions of Pods.
+    MutateEvictions,
+    /// PodTransitionRules, before they are stored.
+    MutatePodTransitionRules,
+    /// Changes and deletions of Pods.
+    ValidatePods,
+    /// PodTransitionRules.
+    ValidatePodTransitionRules,
+}
+
+/// The two kinds of admission webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// May answer with a patch.
+    Mutating,
+    /// May only allow or deny; sees what is going to be stored.
+    Validating,
+}
+
+impl Route {
+    /// Every route.
+    pub const ALL: [Route; 5] = [
+        Route::MutatePods,
+        Route::MutateEvictions,
+        Route::MutatePodTransitionRules,
+        Route::ValidatePods,
+        Route::ValidatePodTransitionRules,
+    ];
+
+    /// Path of the URL, with the leading slash.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Route::MutatePods => "/mutate/pods",
+            Route::MutateEvictions => "/mutate/evictions",
+            Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
+            Route::ValidatePods => "/validate/pods",
+            Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
+        }
+    }
+
+    /// Which of the two configurations the route belongs to.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Route::MutatePods | Route::MutateEvictions | Route::MutatePodTransitionRules => {
+                Kind::Mutating
+            }
+            Route::ValidatePods | Route::ValidatePodTransitionRules => Kind::Validating,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

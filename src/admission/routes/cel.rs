@@ -1,0 +1,160 @@
+//! The CEL of the matchConditions, in one place.
+//!
+//! An expression that fails to evaluate rejects the request where failurePolicy is `Fail`. None of these can: an
+//! absent map or list is replaced by an empty one before it is looked into (the API server drops empty fields from
+//! the objects it hands to CEL), `null` objects (`object` of a DELETE, `oldObject` of a CREATE) are ruled out by the
+//! operations of the entry, and the cost grows only linearly with the object.
+
+use crate::api::keys::{self, Family};
+
+/// A matchCondition: the webhook is called only if all of its conditions hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// The stored Pod is not being deleted: nobody waits for a lifecycle or a budget on it any more.
+    NotTerminating,
+    /// What drives the lifecycle changed: labels, finalizers, or the expected finalizers in
+    /// [`keys::AVAILABLE_CONDITIONS`]. No other annotation counts.
+    LifecycleChanged,
+    /// What the validation of Pods looks at changed: labels, expected finalizers.
+    LabelsChanged,
+    /// As [`Condition::LabelsChanged`], or an image or the resources of a container.
+    LabelsOrContainersChanged,
+    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`).
+    InFlight,
+    /// `Ready` or [`keys::SERVICE_READY`] changed.
+    ReadinessChanged,
+    /// The Pod has not run to its end.
+    NotFinished,
+    /// The Pod carries [`keys::SERVICE_AVAILABLE`]; one without it takes nothing from a budget by going away.
+    Available,
+    /// The Pod is not the API server's image of a static Pod.
+    NotMirror,
+    /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
+    SpecChanged,
+}
+
+impl Condition {
+    /// Name of the condition, a DNS label; shows in the API server's messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Condition::NotTerminating => "not-terminating",
+            Condition::LifecycleChanged => "lifecycle-changed",
+            Condition::LabelsChanged => "labels-changed",
+            Condition::LabelsOrContainersChanged => "labels-or-containers-changed",
+            Condition::InFlight => "in-flight",
+            Condition::ReadinessChanged => "readiness-changed",
+            Condition::NotFinished => "not-finished",
+            Condition::Available => "available",
+            Condition::NotMirror => "not-mirror",
+            Condition::SpecChanged => "spec-changed",
+        }
+    }
+
+    /// The expression, a bool.
+    pub fn expression(self) -> String {
+        match self {
+            Condition::NotTerminating => "!has(oldObject.metadata.deletionTimestamp)".into(),
+            Condition::LifecycleChanged => any([
+                changed(labels),
+                changed(finalizers),
+                changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
+            ]),
+            Condition::LabelsChanged => any([
+                changed(labels),
+                changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
+            ]),
+            Condition::LabelsOrContainersChanged => any([
+                Condition::LabelsChanged.expression(),
+                changed(|o| each_container(o, "containers")),
+                changed(|o| each_container(o, "initContainers")),
+                changed(|o| or_empty(o, &["spec", "resources"], "{}")),
+            ]),
+            Condition::InFlight => {
+                let [preparing, completing] =
+                    [Family::Preparing, Family::Completing].map(Family::prefix);
+                format!(
+                    "{}.exists(k, k.startsWith('{preparing}/') || k.startsWith('{completing}/'))",
+                    labels("object")
+                )
+            }
+            Condition::ReadinessChanged => changed(readiness),
+            Condition::NotFinished => {
+                format!(
+                    "!({} in ['Succeeded', 'Failed'])",
+                    or_empty("oldObject", &["status", "phase"], "''")
+                )
+            }
+            Condition::Available => {
+                format!("'{}' in {}", keys::SERVICE_AVAILABLE, labels("oldObject"))
+            }
+            Condition::NotMirror => {
+                format!("!('{}' in {})", keys::MIRROR, annotations("oldObject"))
+            }
+            Condition::SpecChanged => {
+                format!(
+                    "oldObject == null || {}",
+                    changed(|o| or_empty(o, &["spec"], "{}"))
+                )
+            }
+        }
+    }
+}
+
+/// Whether the value that `of` reads differs between the object and the stored one.
+fn changed(of: impl Fn(&str) -> String) -> String {
+    format!("{} != {}", of("object"), of("oldObject"))
+}
+
+fn any<const N: usize>(terms: [String; N]) -> String {
+    terms.join(" || ")
+}
+
+/// The field at `path` below `object`, or `empty` if it or one of its parents is absent.
+fn or_empty(object: &str, path: &[&str], empty: &str) -> String {
+    let mut at = object.to_owned();
+    let mut present = Vec::with_capacity(path.len());
+    for field in path {
+        at = format!("{at}.{field}");
+        present.push(format!("has({at})"));
+    }
+    format!("({} ? {at} : {empty})", present.join(" && "))
+}
+
+fn labels(object: &str) -> String {
+    or_empty(object, &["metadata", "labels"], "{}")
+}
+
+fn annotations(object: &str) -> String {
+    or_empty(object, &["metadata", "annotations"], "{}")
+}
+
+fn finalizers(object: &str) -> String {
+    or_empty(object, &["metadata", "finalizers"], "[]")
+}
+
+fn annotation(object: &str, key: &str) -> String {
+    format!(
+        "(has({object}.metadata.annotations) && '{key}' in {object}.metadata.annotations \
+         ? {object}.metadata.annotations['{key}'] : '')"
+    )
+}
+
+/// Image and resources of each container in `list`, in their order, which no update can change.
+fn each_container(object: &str, list: &str) -> String {
+    let list = or_empty(object, &["spec", list], "[]");
+    format!(
+        "{list}.map(c, [{}, {}])",
+        or_empty("c", &["image"], "''"),
+        or_empty("c", &["resources"], "{}")
+    )
+}
+
+/// Type and status of the two conditions that the lifecycle waits for; their times and messages do not matter.
+fn readiness(object: &str) -> String {
+    let list = or_empty(object, &["status", "conditions"], "[]");
+    format!(
+        "{list}.filter(c, c.type in ['Ready', '{}']).map(c, [c.type, {}])",
+        keys::SERVICE_READY,
+        or_empty("c", &["status"], "''")
+    )
+}

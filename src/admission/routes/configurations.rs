@@ -1,0 +1,218 @@
+//! From the table to the two configuration objects.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+    ServiceReference, ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, LabelSelectorRequirement, ObjectMeta,
+};
+
+use super::{EXCLUDED_NAMESPACES, Kind, MUTATING, Namespaces, Rule, VALIDATING, WEBHOOKS, Webhook};
+use crate::api::keys;
+
+/// Annotation by which cert-manager's injector finds the Certificate whose CA goes into `caBundle`.
+const INJECT_CA_FROM: &str = "cert-manager.io/inject-ca-from";
+
+/// How the API server reaches the webhooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientConfig {
+    /// `https://host:port`, without a path.
+    Url(String),
+    /// A Service of the cluster.
+    Service {
+        /// Name of the Service.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// Port of the Service.
+        port: i32,
+    },
+}
+
+/// What the configurations depend on beside the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How the API server reaches the webhooks.
+    pub client: ClientConfig,
+    /// The namespace that the server runs in; excluded with the cluster's own, so that its Pods can always start.
+    pub namespace: String,
+    /// PEM of the CA that signs the serving certificate; `None` leaves the field to whoever keeps it.
+    pub ca_bundle: Option<Vec<u8>>,
+    /// `namespace/name` of the cert-manager Certificate whose CA is to be injected.
+    pub cert_manager: Option<String>,
+}
+
+/// Both webhook configurations.
+pub fn configurations(
+    settings: &Settings,
+) -> (MutatingWebhookConfiguration, ValidatingWebhookConfiguration) {
+    let of_kind = |kind| WEBHOOKS.iter().filter(move |w| w.route.kind() == kind);
+    (
+        MutatingWebhookConfiguration {
+            metadata: metadata(MUTATING, settings),
+            webhooks: Some(
+                of_kind(Kind::Mutating)
+                    .map(|w| mutating(w, settings))
+                    .collect(),
+            ),
+        },
+        ValidatingWebhookConfiguration {
+            metadata: metadata(VALIDATING, settings),
+            webhooks: Some(
+                of_kind(Kind::Validating)
+                    .map(|w| validating(w, settings))
+                    .collect(),
+            ),
+        },
+    )
+}
+
+fn metadata(name: &str, settings: &Settings) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some([("app.kubernetes.io/name".to_owned(), "operating".to_owned())].into()),
+        annotations: settings
+            .cert_manager
+            .as_ref()
+            .map(|from| [(INJECT_CA_FROM.to_owned(), from.clone())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+fn mutating(w: &Webhook, settings: &Settings) -> MutatingWebhook {
+    MutatingWebhook {
+        name: w.name.to_owned(),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: client_config(w, settings),
+        failure_policy: Some(failure_policy(w)),
+        match_conditions: match_conditions(w),
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(namespace_selector(w, settings)),
+        object_selector: Some(object_selector(w)),
+        reinvocation_policy: Some(if w.reinvoke { "IfNeeded" } else { "Never" }.to_owned()),
+        rules: Some(rules(w)),
+        side_effects: side_effects(w),
+        timeout_seconds: Some(w.timeout_seconds),
+    }
+}
+
+fn validating(w: &Webhook, settings: &Settings) -> ValidatingWebhook {
+    ValidatingWebhook {
+        name: w.name.to_owned(),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: client_config(w, settings),
+        failure_policy: Some(failure_policy(w)),
+        match_conditions: match_conditions(w),
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(namespace_selector(w, settings)),
+        object_selector: Some(object_selector(w)),
+        rules: Some(rules(w)),
+        side_effects: side_effects(w),
+        timeout_seconds: Some(w.timeout_seconds),
+    }
+}
+
+fn client_config(w: &Webhook, settings: &Settings) -> WebhookClientConfig {
+    let path = w.route.path();
+    let (url, service) = match &settings.client {
+        ClientConfig::Url(base) => (Some(format!("{}{path}", base.trim_end_matches('/'))), None),
+        ClientConfig::Service {
+            name,
+            namespace,
+            port,
+        } => {
+            let service = ServiceReference {
+                name: name.clone(),
+                namespace: namespace.clone(),
+                path: Some(path.to_owned()),
+                port: Some(*port),
+            };
+            (None, Some(service))
+        }
+    };
+    WebhookClientConfig {
+        ca_bundle: settings.ca_bundle.clone().map(ByteString),
+        service,
+        url,
+    }
+}
+
+fn failure_policy(w: &Webhook) -> String {
+    if w.must_answer { "Fail" } else { "Ignore" }.to_owned()
+}
+
+fn side_effects(w: &Webhook) -> String {
+    if w.writes { "NoneOnDryRun" } else { "None" }.to_owned()
+}
+
+fn match_conditions(w: &Webhook) -> Option<Vec<MatchCondition>> {
+    (!w.conditions.is_empty()).then(|| {
+        let one = |c: &super::Condition| MatchCondition {
+            name: c.name().to_owned(),
+            expression: c.expression(),
+        };
+        w.conditions.iter().map(one).collect()
+    })
+}
+
+fn namespace_selector(w: &Webhook, settings: &Settings) -> LabelSelector {
+    let mut excluded: Vec<String> = EXCLUDED_NAMESPACES.map(str::to_owned).into();
+    if !excluded.contains(&settings.namespace) {
+        excluded.push(settings.namespace.clone());
+    }
+    let mut expressions = vec![
+        requirement("kubernetes.io/metadata.name", "NotIn", Some(excluded)),
+        requirement(keys::NAMESPACE_EXCLUDED, "DoesNotExist", None),
+    ];
+    match w.namespaces {
+        Namespaces::All => {}
+        Namespaces::WithRules => {
+            expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "Exists", None))
+        }
+        Namespaces::WithoutRules => {
+            expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "DoesNotExist", None))
+        }
+    }
+    LabelSelector {
+        match_expressions: Some(expressions),
+        match_labels: None,
+    }
+}
+
+/// An empty selector matches every object; written out, so that a stricter one of another version is replaced.
+fn object_selector(w: &Webhook) -> LabelSelector {
+    if !w.managed_only {
+        return LabelSelector::default();
+    }
+    let managed = requirement(
+        keys::CONTROL,
+        "In",
+        Some(vec![keys::CONTROL_VALUE.to_owned()]),
+    );
+    LabelSelector {
+        match_expressions: Some(vec![managed]),
+        match_labels: None,
+    }
+}
+
+fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> LabelSelectorRequirement {
+    LabelSelectorRequirement {
+        key: key.to_owned(),
+        operator: operator.to_owned(),
+        values,
+    }
+}
+
+fn rules(w: &Webhook) -> Vec<RuleWithOperations> {
+    let owned = |list: &[&str]| Some(list.iter().map(|s| (*s).to_owned()).collect());
+    let one = |rule: &Rule| RuleWithOperations {
+        api_groups: owned(&[rule.group]),
+        api_versions: owned(&[rule.version]),
+        operations: owned(rule.operations),
+        resources: owned(&[rule.resource]),
+        scope: Some("Namespaced".to_owned()),
+    };
+    w.rules.iter().map(one).collect()
+}

@@ -1,0 +1,231 @@
+//! The table of webhooks.
+
+use super::{Condition, Route};
+
+/// What a webhook asks to see: operations on one resource of one group and version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// API group; empty for core.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// Resource, with its subresource behind a slash.
+    pub resource: &'static str,
+    /// `CREATE`, `UPDATE`, `DELETE`.
+    pub operations: &'static [&'static str],
+}
+
+/// Which namespaces a webhook is called for; the excluded ones never are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// All of them.
+    All,
+    /// Those that hold a rule ([`crate::api::keys::NAMESPACE_HAS_RULES`]).
+    WithRules,
+    /// Those that do not.
+    WithoutRules,
+}
+
+/// One entry of a webhook configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// Fully qualified name, unique in both configurations; part of the API server's messages.
+    pub name: &'static str,
+    /// Where it is sent.
+    pub route: Route,
+    /// What it is sent for.
+    pub rules: &'static [Rule],
+    /// Whether only objects with `kusionstack.io/control=true`, before or after the request, are sent.
+    pub managed_only: bool,
+    /// Where it is sent from.
+    pub namespaces: Namespaces,
+    /// What a dead webhook does to the request: `true` denies it (`Fail`), `false` lets it through (`Ignore`).
+    pub must_answer: bool,
+    /// Whether answering may write something (a claim, a label); then `NoneOnDryRun`, else `None`.
+    pub writes: bool,
+    /// Whether to ask again when a later webhook changed the object.
+    pub reinvoke: bool,
+    /// How long the API server waits, in seconds. Ten where a claim is written (a conflict costs a few round trips),
+    /// five where the answer is computed from memory.
+    pub timeout_seconds: i32,
+    /// All must hold.
+    pub conditions: &'static [Condition],
+}
+
+const fn pods(resource: &'static str, operations: &'static [&'static str]) -> Rule {
+    Rule {
+        group: "",
+        version: "v1",
+        resource,
+        operations,
+    }
+}
+
+const TRANSITION_RULES: &[Rule] = &[Rule {
+    group: crate::api::keys::GROUP,
+    version: crate::api::keys::VERSION,
+    resource: "podtransitionrules",
+    operations: &["CREATE", "UPDATE"],
+}];
+
+/// A write to `pods/status` may carry labels and finalizers too, and they are stored. The kubelet's never do, so the
+/// conditions keep status traffic away all the same.
+const POD_UPDATES: &[Rule] = &[pods("pods", &["UPDATE"]), pods("pods/status", &["UPDATE"])];
+
+/// Every webhook, mutating ones first, each with the reason of its choices.
+pub const WEBHOOKS: &[Webhook] = &[
+    // Adds the readiness gate. A Pod that missed it is handled without, so a dead webhook must not stop Pods from
+    // being created.
+    Webhook {
+        name: "pod-create.apps.kusionstack.io",
+        route: Route::MutatePods,
+        rules: &[pods("pods", &["CREATE"])],
+        managed_only: true,
+        namespaces: Namespaces::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[],
+    },
+    // Steps the lifecycle, and takes the claim when one begins. Where a rule stands, a begin must not slip through
+    // unseen. Another webhook may add the labels: asked again then.
+    Webhook {
+        name: "pod-update.apps.kusionstack.io",
+        route: Route::MutatePods,
+        rules: POD_UPDATES,
+        managed_only: true,
+        namespaces: Namespaces::WithRules,
+        must_answer: true,
+        writes: true,
+        reinvoke: true,
+        timeout_seconds: 10,
+        conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
+    },
+    // The same without a rule: no budget to hold, and the reconciler makes a missed step, so a dead webhook stops
+    // nothing.
+    Webhook {
+        name: "pod-update-unruled.apps.kusionstack.io",
+        route: Route::MutatePods,
+        rules: POD_UPDATES,
+        managed_only: true,
+        namespaces: Namespaces::WithoutRules,
+        must_answer: false,
+        writes: false,
+        reinvoke: true,
+        timeout_seconds: 5,
+        conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
+    },
+    // The kubelet's answer to a changed readiness condition lets the lifecycle go on within the same request. Idle
+    // Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop the kubelet.
+    Webhook {
+        name: "pod-status.apps.kusionstack.io",
+        route: Route::MutatePods,
+        rules: &[pods("pods/status", &["UPDATE"])],
+        managed_only: true,
+        namespaces: Namespaces::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::InFlight,
+            Condition::ReadinessChanged,
+        ],
+    },
+    // The delete behind an eviction calls no webhook: claim here or never. An objectSelector would see the labels of
+    // the Eviction, not of the Pod, so the namespace alone keeps the blast radius small. Mutating, because the
+    // eviction of an unavailable Pod is made conditional by preconditions.
+    Webhook {
+        name: "pod-eviction.apps.kusionstack.io",
+        route: Route::MutateEvictions,
+        rules: &[pods("pods/eviction", &["CREATE"])],
+        managed_only: false,
+        namespaces: Namespaces::WithRules,
+        must_answer: true,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[],
+    },
+    // Labels the namespace before its first rule is stored: from then on the entries above and below see it. A rule
+    // that is stored unseen would promise what nobody holds.
+    Webhook {
+        name: "podtransitionrule.apps.kusionstack.io",
+        route: Route::MutatePodTransitionRules,
+        rules: TRANSITION_RULES,
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: true,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[Condition::SpecChanged],
+    },
+    // Claims, or denies. Validating, so that nothing after us can still refuse what a claim was taken for. The
+    // conditions let through all that no budget ever holds, a dead webhook or not: the kubelet's last delete too.
+    Webhook {
+        name: "pod-delete.apps.kusionstack.io",
+        route: Route::ValidatePods,
+        rules: &[pods("pods", &["DELETE"])],
+        managed_only: true,
+        namespaces: Namespaces::WithRules,
+        must_answer: true,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::NotFinished,
+            Condition::Available,
+            Condition::NotMirror,
+        ],
+    },
+    // Label edits that would dodge a rule, malformed lifecycle labels, and in-place changes, which take a claim.
+    Webhook {
+        name: "pod-update.validate.apps.kusionstack.io",
+        route: Route::ValidatePods,
+        rules: &[
+            pods("pods", &["UPDATE"]),
+            pods("pods/resize", &["UPDATE"]),
+            pods("pods/status", &["UPDATE"]),
+        ],
+        managed_only: true,
+        namespaces: Namespaces::WithRules,
+        must_answer: true,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::LabelsOrContainersChanged,
+        ],
+    },
+    // Without a rule only the form of the lifecycle's own labels is checked; not worth stopping anyone for.
+    Webhook {
+        name: "pod-lifecycle.validate.apps.kusionstack.io",
+        route: Route::ValidatePods,
+        rules: POD_UPDATES,
+        managed_only: true,
+        namespaces: Namespaces::WithoutRules,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[Condition::NotTerminating, Condition::LabelsChanged],
+    },
+    // A rule that cannot be evaluated would hold its Pods for ever: refused before it is stored.
+    Webhook {
+        name: "podtransitionrule.validate.apps.kusionstack.io",
+        route: Route::ValidatePodTransitionRules,
+        rules: TRANSITION_RULES,
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: true,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[Condition::SpecChanged],
+    },
+];

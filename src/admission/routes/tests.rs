@@ -1,0 +1,325 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+
+use kube_cel::cel::{Context, Program, Value, to_value};
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::api::keys;
+
+const ALL_CONDITIONS: [Condition; 10] = [
+    Condition::NotTerminating,
+    Condition::LifecycleChanged,
+    Condition::LabelsChanged,
+    Condition::LabelsOrContainersChanged,
+    Condition::InFlight,
+    Condition::ReadinessChanged,
+    Condition::NotFinished,
+    Condition::Available,
+    Condition::NotMirror,
+    Condition::SpecChanged,
+];
+
+fn settings() -> Settings {
+    Settings {
+        client: ClientConfig::Url("https://localhost:9443/".into()),
+        namespace: "elsewhere".into(),
+        ca_bundle: Some(b"pem".to_vec()),
+        cert_manager: None,
+    }
+}
+
+fn paths(configuration: impl serde::Serialize) -> BTreeSet<String> {
+    let configuration = serde_json::to_value(configuration).unwrap();
+    let webhooks = configuration["webhooks"].as_array().unwrap().clone();
+    webhooks
+        .iter()
+        .map(|w| w["clientConfig"]["url"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn every_route_is_in_exactly_one_configuration_and_nothing_else_is() {
+    let (mutating, validating) = configurations(&settings());
+    let (mutating, validating) = (paths(mutating), paths(validating));
+    assert!(mutating.is_disjoint(&validating));
+    let configured: BTreeSet<_> = mutating.union(&validating).cloned().collect();
+    let served: BTreeSet<_> = Route::ALL
+        .map(|r| format!("https://localhost:9443{}", r.path()))
+        .into();
+    assert_eq!(configured, served);
+}
+
+#[test]
+fn names_are_unique_and_qualified() {
+    let names: BTreeSet<_> = WEBHOOKS.iter().map(|w| w.name).collect();
+    assert_eq!(names.len(), WEBHOOKS.len());
+    assert!(names.iter().all(|n| n.ends_with(".apps.kusionstack.io")));
+}
+
+#[test]
+fn a_dead_webhook_touches_only_namespaces_with_rules_and_rules_themselves() {
+    for w in WEBHOOKS
+        .iter()
+        .filter(|w| w.must_answer && w.namespaces != Namespaces::WithRules)
+    {
+        assert!(
+            w.rules.iter().all(|r| r.resource == "podtransitionrules"),
+            "{}",
+            w.name
+        );
+        assert_eq!(w.conditions, [Condition::SpecChanged], "{}", w.name);
+    }
+}
+
+#[test]
+fn whatever_may_write_says_so_and_has_the_longer_timeout() {
+    for w in WEBHOOKS {
+        assert_eq!(
+            w.timeout_seconds,
+            if w.writes { 10 } else { 5 },
+            "{}",
+            w.name
+        );
+        // A write that a dead webhook skips would be a claim that nobody took.
+        assert!(!w.writes || w.must_answer, "{}", w.name);
+    }
+}
+
+#[test]
+fn every_entry_excludes_the_system_and_own_namespaces() {
+    let (mutating, validating) = configurations(&settings());
+    let selectors = mutating
+        .webhooks
+        .unwrap()
+        .into_iter()
+        .map(|w| w.namespace_selector);
+    let selectors = selectors.chain(
+        validating
+            .webhooks
+            .unwrap()
+            .into_iter()
+            .map(|w| w.namespace_selector),
+    );
+    for selector in selectors {
+        let expressions = selector.unwrap().match_expressions.unwrap();
+        let names = expressions[0].values.clone().unwrap();
+        assert_eq!(
+            names,
+            [
+                "kube-node-lease",
+                "kube-public",
+                "kube-system",
+                "kusionstack-system",
+                "elsewhere"
+            ]
+        );
+        assert_eq!(expressions[1].key, keys::NAMESPACE_EXCLUDED);
+        assert_eq!(expressions[1].operator, "DoesNotExist");
+    }
+}
+
+#[test]
+fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
+    let (mutating, _) = configurations(&Settings {
+        client: ClientConfig::Service {
+            name: "operating".into(),
+            namespace: "n".into(),
+            port: 443,
+        },
+        namespace: "n".into(),
+        ca_bundle: None,
+        cert_manager: Some("n/serving".into()),
+    });
+    let object = serde_json::to_value(&mutating).unwrap();
+    assert_eq!(
+        object["metadata"]["annotations"]["cert-manager.io/inject-ca-from"],
+        "n/serving"
+    );
+    assert_eq!(
+        object["webhooks"][0]["clientConfig"],
+        json!({"service": {"name": "operating", "namespace": "n", "path": "/mutate/pods", "port": 443}})
+    );
+}
+
+/// Evaluates a condition as the API server does: absent objects are `null`. An evaluation error fails the test.
+fn holds(condition: Condition, object: &Json, old_object: &Json) -> bool {
+    let expression = condition.expression();
+    let program = Program::compile(&expression).unwrap_or_else(|e| panic!("{expression}: {e}"));
+    let mut context = Context::default();
+    context.add_variable_from_value("object", to_value(object).unwrap());
+    context.add_variable_from_value("oldObject", to_value(old_object).unwrap());
+    match program.execute(&context) {
+        Ok(Value::Bool(held)) => held,
+        other => panic!("{expression} on {object} / {old_object}: {other:?}"),
+    }
+}
+
+fn pod(part: Json) -> Json {
+    let mut pod = json!({
+        "metadata": {"name": "p", "labels": {"a": "b", keys::SERVICE_AVAILABLE: "1"}},
+        "spec": {"containers": [{"name": "c", "image": "i:1", "resources": {}}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null}]},
+    });
+    json_patch::merge(&mut pod, &part);
+    pod
+}
+
+#[test]
+fn no_expression_fails_on_objects_with_nothing_in_them() {
+    let sparse = [
+        json!({"metadata": {}}),
+        json!({"metadata": {}, "spec": {}, "status": {}}),
+        pod(json!({})),
+        json!({
+            "metadata": {"labels": {}, "annotations": {"other": ""}, "finalizers": []},
+            "spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]},
+            "status": {"conditions": [{"type": "Ready"}]},
+        }),
+    ];
+    for condition in ALL_CONDITIONS {
+        for object in &sparse {
+            for old in &sparse {
+                holds(condition, object, old);
+            }
+        }
+    }
+    holds(Condition::SpecChanged, &sparse[1], &Json::Null);
+    for condition in [
+        Condition::NotTerminating,
+        Condition::NotFinished,
+        Condition::Available,
+        Condition::NotMirror,
+    ] {
+        holds(condition, &Json::Null, &sparse[0]);
+    }
+}
+
+#[test]
+fn updates_that_change_nothing_of_ours_are_not_sent() {
+    let old = pod(json!({}));
+    for object in [
+        old.clone(),
+        pod(json!({"metadata": {"annotations": {"note": "x"}, "resourceVersion": "7"}})),
+        pod(
+            json!({"status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": "now"}]}}),
+        ),
+        pod(json!({"spec": {"activeDeadlineSeconds": 5}})),
+    ] {
+        assert!(
+            !holds(Condition::LifecycleChanged, &object, &old),
+            "{object}"
+        );
+        assert!(
+            !holds(Condition::LabelsOrContainersChanged, &object, &old),
+            "{object}"
+        );
+        assert!(
+            !holds(Condition::ReadinessChanged, &object, &old),
+            "{object}"
+        );
+    }
+}
+
+#[test]
+fn updates_that_the_lifecycle_lives_on_are_sent() {
+    let old = pod(json!({}));
+    for object in [
+        pod(json!({"metadata": {"labels": {"a": "c"}}})),
+        pod(json!({"metadata": {"labels": null}})),
+        pod(json!({"metadata": {"finalizers": ["x/y"]}})),
+        pod(json!({"metadata": {"annotations": {keys::AVAILABLE_CONDITIONS: "{}"}}})),
+    ] {
+        assert!(
+            holds(Condition::LifecycleChanged, &object, &old),
+            "{object}"
+        );
+        assert!(
+            holds(Condition::LifecycleChanged, &old, &object),
+            "{object}"
+        );
+    }
+}
+
+#[test]
+fn in_place_changes_are_sent() {
+    let old = pod(json!({}));
+    for object in [
+        pod(json!({"spec": {"containers": [{"name": "c", "image": "i:2", "resources": {}}]}})),
+        pod(
+            json!({"spec": {"containers": [{"name": "c", "image": "i:1", "resources": {"limits": {"cpu": "1"}}}]}}),
+        ),
+        pod(json!({"spec": {"initContainers": [{"name": "s", "image": "s:2"}]}})),
+        pod(json!({"spec": {"resources": {"limits": {"cpu": "1"}}}})),
+    ] {
+        assert!(
+            holds(Condition::LabelsOrContainersChanged, &object, &old),
+            "{object}"
+        );
+        assert!(!holds(Condition::LabelsChanged, &object, &old), "{object}");
+    }
+}
+
+#[test]
+fn status_of_a_pod_in_flight_is_sent_when_a_readiness_condition_changes() {
+    let idle = pod(json!({}));
+    assert!(!holds(Condition::InFlight, &idle, &idle));
+    for family in [keys::Family::Preparing, keys::Family::Completing] {
+        assert!(holds(
+            Condition::InFlight,
+            &pod(json!({"metadata": {"labels": {family.key("x"): "1"}}})),
+            &idle
+        ));
+    }
+    for conditions in [
+        json!([]),
+        json!([{"type": "Ready", "status": "False"}]),
+        json!([{"type": "Ready", "status": "True"}, {"type": keys::SERVICE_READY, "status": "True"}]),
+    ] {
+        assert!(holds(
+            Condition::ReadinessChanged,
+            &pod(json!({"status": {"conditions": conditions}})),
+            &idle
+        ));
+    }
+}
+
+#[test]
+fn deletes_that_no_budget_holds_are_not_sent() {
+    let sent = |old: Json| {
+        let delete = WEBHOOKS
+            .iter()
+            .find(|w| w.name == "pod-delete.apps.kusionstack.io")
+            .unwrap();
+        delete
+            .conditions
+            .iter()
+            .all(|c| holds(*c, &Json::Null, &old))
+    };
+    assert!(sent(pod(json!({}))));
+    assert!(sent(pod(
+        json!({"metadata": {"annotations": {"note": "x"}}})
+    )));
+    assert!(!sent(pod(
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    )));
+    assert!(!sent(pod(json!({"status": {"phase": "Succeeded"}}))));
+    assert!(!sent(pod(json!({"status": {"phase": "Failed"}}))));
+    assert!(!sent(pod(
+        json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}})
+    )));
+    assert!(!sent(pod(
+        json!({"metadata": {"annotations": {keys::MIRROR: "hash"}}})
+    )));
+}
+
+#[test]
+fn a_rule_is_sent_when_created_and_when_its_spec_changes() {
+    let rule = json!({"metadata": {"finalizers": ["a"]}, "spec": {"selector": {}}});
+    let metadata_only = json!({"metadata": {}, "spec": {"selector": {}}});
+    let changed = json!({"metadata": {}, "spec": {"selector": {"matchLabels": {"a": "b"}}}});
+    assert!(holds(Condition::SpecChanged, &rule, &Json::Null));
+    assert!(!holds(Condition::SpecChanged, &metadata_only, &rule));
+    assert!(holds(Condition::SpecChanged, &changed, &rule));
+}
