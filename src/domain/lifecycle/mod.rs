@@ -1,0 +1,44 @@
+//! PodOpsLifecycle: how an operation takes a Pod off traffic, works on it and puts it back (contract section 3).
+//!
+//! Every *run* is an ID on the Pod, and its state is the Pod's labels alone:
+//!
+//! ```text
+//!  begin ─▶ PreCheck ─pass─▶ Preparing ─operable─▶ Operate ─finish─▶ PostCheck ─pass─▶ Completing ─online─▶ idle
+//!              └──────────── undo, or finish before Operate ─────────────────────────────────────────────────▲
+//! ```
+//!
+//! * [`operation`](self) advances one ID and knows of no other; only whether the Pod is to be on or off traffic is
+//!   asked of all IDs together.
+//! * [`Run`] is one write of a Pod, as the mutating webhook sees it. The controller drives the same code with the Pod
+//!   as both sides of the write ([`controller_step`]), so that the two cannot diverge: what a dead webhook missed, the
+//!   controller makes up for.
+//! * [`validate`] says what a write may not do. Admission asks it before it opens the [`Run`] of an UPDATE, so that a
+//!   forged label is refused with a reason, and of the final object in the validating webhook.
+//! * [`operator`] is the other side: begin, finish, undo.
+//!
+//! The state machine trusts nothing that a request brings: labels that only the webhook writes are taken from the old
+//! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
+
+mod expected;
+mod operation;
+pub mod operator;
+mod patch;
+mod run;
+mod step;
+mod validate;
+
+pub use expected::ExpectedFinalizers;
+pub use operation::Phase;
+pub use patch::LabelPatch;
+pub use run::Run;
+pub use step::{Step, controller_step, controller_step_passing};
+pub use validate::{FieldError, validate};
+
+/// When the rules of a PodTransitionRule are asked about an ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// Before the Pod is taken off traffic.
+    PreCheck,
+    /// Before it is put back.
+    PostCheck,
+}

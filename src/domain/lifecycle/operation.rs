@@ -1,0 +1,287 @@
+//! One ID: its labels, and the steps of contract section 3.2 that it takes on its own (rows by number).
+
+use std::collections::BTreeMap;
+
+use super::Stage;
+use crate::api::keys::Family;
+
+/// The labels of one ID, by family.
+pub(super) type Labels = BTreeMap<Family, String>;
+
+/// Written by the webhook alone: what a request says of them does not count.
+const OWNED: [Family; 7] = [
+    Family::PreCheck,
+    Family::Preparing,
+    Family::Operate,
+    Family::Operated,
+    Family::DoneOperationType,
+    Family::PostCheck,
+    Family::Completing,
+];
+
+/// Written by whoever has seen the rules pass: a request may ask for them.
+const MARKS: [Family; 2] = [Family::PreChecked, Family::PostChecked];
+
+/// Any of these says that `operating` has been removed and the work is done.
+const FINISHED: [Family; 5] = [
+    Family::Operated,
+    Family::DoneOperationType,
+    Family::PostCheck,
+    Family::PostChecked,
+    Family::Completing,
+];
+
+/// Where an ID stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Rows 0 and 12: no run.
+    Idle,
+    /// Row 2: waits for the rules; the Pod still serves.
+    PreCheck,
+    /// Row 4: traffic is being taken off.
+    Preparing,
+    /// Row 6: the operator may work.
+    Operate,
+    /// Row 8: the work is done, waits for the rules.
+    PostCheck,
+    /// Row 10: traffic is being put back.
+    Completing,
+}
+
+impl Phase {
+    /// Whether the Pod must stay off traffic for an ID in this phase. PreCheck has not begun to take it off,
+    /// Completing puts it back; all between holds it, so that preparing on any ID wins over completing on another.
+    pub fn holds_offline(self) -> bool {
+        matches!(self, Phase::Preparing | Phase::Operate | Phase::PostCheck)
+    }
+}
+
+/// What the Pod as a whole allows its IDs to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gates {
+    /// Row 5: off traffic, and no cooperator protects it.
+    pub operable: bool,
+    /// Row 11: back on traffic, or meant to stay off.
+    pub restored: bool,
+}
+
+/// One ID in the course of a write.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    /// As they will be written.
+    pub labels: Labels,
+    /// Whether a run of this ID came to its end in this write.
+    pub ended: bool,
+    /// The stage passed in this write.
+    passed: Option<Stage>,
+    stamp: String,
+}
+
+impl Operation {
+    /// Takes the ID from the labels `before` the write to where the operator's own words in `asked` put it: begun,
+    /// finished, undone. `permitted` tells whether the old object holds the permission for a type.
+    pub fn open(
+        before: &Labels,
+        asked: Labels,
+        permitted: impl Fn(&str) -> bool,
+        now_nanos: u64,
+    ) -> Operation {
+        let mut op = Operation {
+            labels: asked,
+            ended: false,
+            passed: None,
+            stamp: now_nanos.to_string(),
+        };
+        if op.has(Family::UndoOperationType) {
+            op.end();
+            return op;
+        }
+        for family in OWNED.into_iter().chain(MARKS) {
+            match before.get(&family) {
+                Some(value) => op.labels.insert(family, value.clone()),
+                None => op.labels.remove(&family),
+            };
+        }
+        if !op.has(Family::Operating) {
+            op.close(before);
+            return op;
+        }
+        if op.is_fresh(before, permitted) {
+            op.labels
+                .retain(|f, _| !OWNED.contains(f) && !MARKS.contains(f));
+        }
+        if !op.has(Family::PreChecked) {
+            // Row 1. Nothing but the wait survives without the mark, whatever the object says.
+            op.labels
+                .retain(|f, _| *f == Family::PreCheck || !OWNED.contains(f) && !MARKS.contains(f));
+            op.set(Family::PreCheck);
+        }
+        op
+    }
+
+    /// Whether this write begins a run although labels of an earlier one may be there (contract 10.1 Q2, Q4). Seen
+    /// from the write, and from the state alone too, in which a write that the webhook missed shows.
+    fn is_fresh(&self, before: &Labels, permitted: impl Fn(&str) -> bool) -> bool {
+        let begun_again =
+            !before.contains_key(&Family::Operating) || FINISHED.iter().any(|f| self.has(*f));
+        let retyped = before.get(&Family::OperationType) != self.labels.get(&Family::OperationType);
+        let checked_for_another =
+            self.has(Family::PreChecked) && !self.type_().is_some_and(permitted);
+        begun_again || retyped || checked_for_another
+    }
+
+    /// `operating` is not there: row 7 out of Operate; before that nothing has been done, and the run just ends.
+    fn close(&mut self, before: &Labels) {
+        let finished = FINISHED.iter().any(|f| self.has(*f));
+        if self.has(Family::Operate) && !finished {
+            let type_ = self.labels.remove(&Family::OperationType);
+            let done = before
+                .get(&Family::OperationType)
+                .cloned()
+                .or(type_)
+                .unwrap_or_default();
+            for family in [
+                Family::PreCheck,
+                Family::PreChecked,
+                Family::Preparing,
+                Family::Operate,
+            ] {
+                self.labels.remove(&family);
+            }
+            self.set(Family::Operated);
+            self.set(Family::PostCheck);
+            self.labels.insert(Family::DoneOperationType, done);
+            self.ended = true;
+        } else if finished {
+            for family in [
+                Family::PreCheck,
+                Family::PreChecked,
+                Family::Preparing,
+                Family::Operate,
+            ] {
+                self.labels.remove(&family);
+            }
+            if !self.has(Family::Completing) && !self.has(Family::PostCheck) {
+                self.set(Family::PostCheck);
+            }
+        } else if OWNED.iter().chain(&MARKS).any(|f| self.has(*f)) {
+            self.end();
+        }
+    }
+
+    /// Whether rules of `stage` are to be asked about this ID.
+    pub fn awaits(&self, stage: Stage) -> bool {
+        match stage {
+            Stage::PreCheck => {
+                self.phase() == Phase::PreCheck
+                    && !self.has(Family::PreChecked)
+                    && self.type_().is_some()
+            }
+            Stage::PostCheck => self.phase() == Phase::PostCheck && !self.has(Family::PostChecked),
+        }
+    }
+
+    /// Rows 2 and 8: the rules of `stage` have passed; nothing if they were not asked.
+    pub fn pass(&mut self, stage: Stage) {
+        if self.awaits(stage) {
+            self.set(mark(stage));
+            self.passed = Some(stage);
+        }
+    }
+
+    /// The rules of `stage` have not passed: takes back a [`pass`](Operation::pass) of this write.
+    pub fn hold(&mut self, stage: Stage) {
+        let waiting = match stage {
+            Stage::PreCheck => Family::PreCheck,
+            Stage::PostCheck => Family::PostCheck,
+        };
+        if self.passed == Some(stage) && self.has(waiting) {
+            self.labels.remove(&mark(stage));
+            self.passed = None;
+        }
+    }
+
+    /// Advances as far as `gates` allow. Doing so twice is doing so once.
+    pub fn settle(&mut self, gates: Gates) {
+        if self.has(Family::Operating) && self.has(Family::PreChecked) {
+            // Row 3.
+            self.labels.remove(&Family::PreCheck);
+            if !self.has(Family::Operate) {
+                self.set(Family::Preparing);
+            }
+            // Row 5.
+            if gates.operable && self.labels.remove(&Family::Preparing).is_some() {
+                self.set(Family::Operate);
+            }
+        }
+        if self.phase() == Phase::PostCheck && self.has(Family::PostChecked) {
+            // Row 9.
+            self.labels.remove(&Family::PostCheck);
+            self.set(Family::Completing);
+        }
+        if self.phase() == Phase::Completing && gates.restored {
+            // Row 11.
+            self.end();
+        }
+    }
+
+    /// Where the ID stands now.
+    pub fn phase(&self) -> Phase {
+        if self.has(Family::Operating) {
+            if self.has(Family::Operate) {
+                Phase::Operate
+            } else if self.has(Family::Preparing) {
+                Phase::Preparing
+            } else {
+                Phase::PreCheck
+            }
+        } else if self.has(Family::Completing) {
+            Phase::Completing
+        } else if FINISHED.iter().any(|f| self.has(*f)) {
+            Phase::PostCheck
+        } else {
+            Phase::Idle
+        }
+    }
+
+    /// The type whose permission this ID holds: its rules have passed and the work is not finished.
+    pub fn permission(&self) -> Option<&str> {
+        self.type_()
+            .filter(|_| self.has(Family::Operating) && self.has(Family::PreChecked))
+    }
+
+    /// Whether the operator still wants the operation.
+    pub fn is_operating(&self) -> bool {
+        self.has(Family::Operating)
+    }
+
+    fn type_(&self) -> Option<&str> {
+        self.labels
+            .get(&Family::OperationType)
+            .map(String::as_str)
+            .filter(|t| super::validate::is_name(t))
+    }
+
+    fn end(&mut self) {
+        self.labels.clear();
+        self.ended = true;
+    }
+
+    fn has(&self, family: Family) -> bool {
+        self.labels.contains_key(&family)
+    }
+
+    /// Stamps a label with the time, unless it is there.
+    fn set(&mut self, family: Family) {
+        self.labels
+            .entry(family)
+            .or_insert_with(|| self.stamp.clone());
+    }
+}
+
+fn mark(stage: Stage) -> Family {
+    match stage {
+        Stage::PreCheck => Family::PreChecked,
+        Stage::PostCheck => Family::PostChecked,
+    }
+}

@@ -1,0 +1,136 @@
+//! The operator's side (contract section 3.1): begin, finish, undo, and whether the work may be done.
+
+use super::LabelPatch;
+use crate::api::keys::{self, Family};
+use crate::domain::pod::Pod;
+
+/// Begins the operation `type_` under `id`; `deletes` tells cooperators that the Pod will not come back. Empty when it
+/// has begun already. Another type under the same ID is a fresh run (contract 10.1 Q4).
+pub fn begin(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
+    let mut labels = pod.metadata.labels.clone();
+    labels
+        .entry(Family::Operating.key(id))
+        .or_insert_with(|| now_nanos.to_string());
+    labels.insert(Family::OperationType.key(id), type_.to_owned());
+    if deletes {
+        labels
+            .entry(keys::PREPARING_TO_DELETE.to_owned())
+            .or_insert_with(|| now_nanos.to_string());
+    }
+    LabelPatch::between(&pod.metadata.labels, &labels)
+}
+
+/// Says that the operation under `id` is done; before it was allowed, that it is not wanted any more.
+pub fn finish(pod: &Pod, id: &str) -> LabelPatch {
+    let mut labels = pod.metadata.labels.clone();
+    labels.remove(&Family::Operating.key(id));
+    LabelPatch::between(&pod.metadata.labels, &labels)
+}
+
+/// Cancels the operation `type_` under `id`, in whatever phase it is.
+pub fn undo(id: &str, type_: &str) -> LabelPatch {
+    LabelPatch([(Family::UndoOperationType.key(id), Some(type_.to_owned()))].into())
+}
+
+/// Whether the operation `type_` under `id` has begun and not been finished.
+pub fn is_during(pod: &Pod, id: &str, type_: &str) -> bool {
+    pod.label(&Family::Operating.key(id)).is_some()
+        && pod.label(&Family::OperationType.key(id)) == Some(type_)
+}
+
+/// Whether the operation `type_` under `id` may be done at `now_nanos`, `delay_nanos` after it was allowed. A value
+/// of `operate` that is no time never allows a delayed one.
+pub fn is_allowed(pod: &Pod, id: &str, type_: &str, delay_nanos: u64, now_nanos: u64) -> bool {
+    let Some(since) = pod
+        .label(&Family::Operate.key(id))
+        .filter(|_| is_during(pod, id, type_))
+    else {
+        return false;
+    };
+    delay_nanos == 0
+        || since
+            .parse::<u64>()
+            .is_ok_and(|since| now_nanos.saturating_sub(since) >= delay_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(labels: &[(String, &str)]) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.labels = labels
+            .iter()
+            .map(|(k, v)| (k.clone(), (*v).to_owned()))
+            .collect();
+        pod
+    }
+
+    #[test]
+    fn beginning_twice_changes_nothing() {
+        let mut pod = pod(&[]);
+        begin(&pod, "x", "delete", true, 7).apply(&mut pod.metadata.labels);
+        assert!(is_during(&pod, "x", "delete"));
+        assert_eq!(pod.label(keys::PREPARING_TO_DELETE), Some("7"));
+        assert!(begin(&pod, "x", "delete", true, 8).is_empty());
+    }
+
+    #[test]
+    fn another_type_keeps_the_id_and_its_time() {
+        let mut pod = pod(&[]);
+        begin(&pod, "x", "update", false, 7).apply(&mut pod.metadata.labels);
+        let retype = begin(&pod, "x", "scale-in", false, 8);
+        assert_eq!(
+            retype.0,
+            [(Family::OperationType.key("x"), Some("scale-in".to_owned()))].into()
+        );
+    }
+
+    #[test]
+    fn allowed_means_operate_for_this_type_and_for_long_enough() {
+        let labels = |since| {
+            pod(&[
+                (Family::Operating.key("x"), "1"),
+                (Family::OperationType.key("x"), "update"),
+                (Family::Operate.key("x"), since),
+            ])
+        };
+        assert!(is_allowed(&labels("100"), "x", "update", 0, 100));
+        assert!(!is_allowed(&labels("100"), "x", "update", 50, 149));
+        assert!(is_allowed(&labels("100"), "x", "update", 50, 150));
+        assert!(
+            !is_allowed(&labels("100"), "x", "update", 50, 1),
+            "a clock behind the webhook's"
+        );
+        assert!(!is_allowed(&labels("100"), "x", "delete", 0, 200));
+        assert!(!is_allowed(&labels("soon"), "x", "update", 50, u64::MAX));
+        assert!(!is_allowed(
+            &pod(&[(Family::Operate.key("x"), "1")]),
+            "x",
+            "update",
+            0,
+            9
+        ));
+    }
+
+    #[test]
+    fn finish_and_undo_are_one_label_each() {
+        let pod = pod(&[
+            (Family::Operating.key("x"), "1"),
+            (Family::OperationType.key("x"), "update"),
+        ]);
+        assert_eq!(
+            finish(&pod, "x").0,
+            [(Family::Operating.key("x"), None)].into()
+        );
+        assert!(finish(&pod, "y").is_empty());
+        assert_eq!(
+            undo("x", "update").0,
+            [(
+                Family::UndoOperationType.key("x"),
+                Some("update".to_owned())
+            )]
+            .into()
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! A change of labels, in the forms that a webhook and a client send.
+
+use std::collections::BTreeMap;
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation, RemoveOperation};
+use serde_json::{Value, json};
+
+/// Labels to set (`Some`) and to remove (`None`); empty when there is nothing to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelPatch(pub BTreeMap<String, Option<String>>);
+
+impl LabelPatch {
+    /// The change that turns `from` into `to`.
+    pub fn between(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> LabelPatch {
+        let removed = from
+            .keys()
+            .filter(|k| !to.contains_key(*k))
+            .map(|k| (k.clone(), None));
+        let set = to
+            .iter()
+            .filter(|(k, v)| from.get(*k) != Some(v))
+            .map(|(k, v)| (k.clone(), Some(v.clone())));
+        LabelPatch(removed.chain(set).collect())
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Makes the change in `labels`.
+    pub fn apply(&self, labels: &mut BTreeMap<String, String>) {
+        for (key, value) in &self.0 {
+            match value {
+                Some(value) => labels.insert(key.clone(), value.clone()),
+                None => labels.remove(key),
+            };
+        }
+    }
+
+    /// JSON patch (RFC 6902) under `/metadata/labels`. `current` is the raw value there: when it is absent or null
+    /// the object is created, and a removal of what is not there is left out, since the API server refuses both.
+    pub fn to_json_patch(&self, current: Option<&Value>) -> Vec<PatchOperation> {
+        let Some(current) = current.and_then(Value::as_object) else {
+            let set: serde_json::Map<String, Value> = self
+                .0
+                .iter()
+                .filter_map(|(k, v)| Some((k.clone(), Value::String(v.clone()?))))
+                .collect();
+            return if set.is_empty() {
+                Vec::new()
+            } else {
+                vec![add(["metadata", "labels"], Value::Object(set))]
+            };
+        };
+        self.0
+            .iter()
+            .filter_map(|(key, value)| {
+                let path = ["metadata", "labels", key.as_str()];
+                match value {
+                    Some(value) => Some(add(path, Value::String(value.clone()))),
+                    None if current.contains_key(key) => {
+                        Some(PatchOperation::Remove(RemoveOperation {
+                            path: PointerBuf::from_tokens(path),
+                        }))
+                    }
+                    None => None,
+                }
+            })
+            .collect()
+    }
+
+    /// JSON merge patch (RFC 7386) of the whole object.
+    pub fn to_merge_patch(&self) -> Value {
+        json!({ "metadata": { "labels": self.0 } })
+    }
+}
+
+fn add<const N: usize>(path: [&str; N], value: Value) -> PatchOperation {
+    PatchOperation::Add(AddOperation {
+        path: PointerBuf::from_tokens(path),
+        value,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn patch() -> LabelPatch {
+        LabelPatch(
+            [
+                ("a.io/x".to_owned(), Some("1".to_owned())),
+                ("b~c".to_owned(), None),
+            ]
+            .into(),
+        )
+    }
+
+    fn applied(mut object: Value) -> Value {
+        let operations = patch().to_json_patch(object.pointer("/metadata/labels"));
+        json_patch::patch(&mut object, &operations).unwrap();
+        object
+    }
+
+    #[test]
+    fn keys_are_escaped_and_other_labels_are_left_alone() {
+        let operations =
+            serde_json::to_value(patch().to_json_patch(Some(&json!({"b~c": "2"})))).unwrap();
+        assert_eq!(
+            operations,
+            json!([
+                {"op": "add", "path": "/metadata/labels/a.io~1x", "value": "1"},
+                {"op": "remove", "path": "/metadata/labels/b~0c"},
+            ])
+        );
+        assert_eq!(
+            applied(json!({"metadata": {"labels": {"b~c": "2", "z": "3"}}})),
+            json!({"metadata": {"labels": {"a.io/x": "1", "z": "3"}}})
+        );
+    }
+
+    #[test]
+    fn a_missing_or_null_labels_object_is_created() {
+        let expected = json!({"metadata": {"labels": {"a.io/x": "1"}}});
+        assert_eq!(applied(json!({"metadata": {}})), expected);
+        assert_eq!(applied(json!({"metadata": {"labels": null}})), expected);
+    }
+
+    #[test]
+    fn removing_what_is_not_there_is_no_operation() {
+        let only_removal = LabelPatch([("b".to_owned(), None)].into());
+        assert_eq!(only_removal.to_json_patch(Some(&json!({}))), []);
+        assert_eq!(only_removal.to_json_patch(None), []);
+    }
+
+    #[test]
+    fn a_merge_patch_removes_by_null() {
+        assert_eq!(
+            patch().to_merge_patch(),
+            json!({"metadata": {"labels": {"a.io/x": "1", "b~c": null}}})
+        );
+    }
+
+    #[test]
+    fn between_is_what_apply_makes() {
+        let from: BTreeMap<_, _> = [
+            ("a".to_owned(), "1".to_owned()),
+            ("b".to_owned(), "2".to_owned()),
+        ]
+        .into();
+        let to: BTreeMap<_, _> = [
+            ("b".to_owned(), "3".to_owned()),
+            ("c".to_owned(), "4".to_owned()),
+        ]
+        .into();
+        let mut labels = from.clone();
+        LabelPatch::between(&from, &to).apply(&mut labels);
+        assert_eq!(labels, to);
+        assert!(LabelPatch::between(&to, &to).is_empty());
+    }
+}

@@ -1,0 +1,236 @@
+//! One write of a Pod: every ID on its own, then what they mean for the Pod together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::operation::{Gates, Labels, Operation};
+use super::{ExpectedFinalizers, LabelPatch, Phase, Stage};
+use crate::api::keys::{self, Family};
+use crate::domain::pod::Pod;
+
+/// One write of a Pod, from what the operator asked for to the labels that are stored.
+///
+/// The order is [`open`](Run::open), then for every ID that is [`awaiting`](Run::awaiting) either
+/// [`pass`](Run::pass) or [`hold`](Run::hold), then [`settle`](Run::settle) and [`patch`](Run::patch). An ID that is
+/// given no answer is held.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    old: Option<&'a Pod>,
+    new: &'a Pod,
+    gates: Gates,
+    operations: BTreeMap<String, Operation>,
+    /// Labels that belong to no ID.
+    others: BTreeMap<String, String>,
+    /// Permissions of both objects, by type; the old one's value counts.
+    permissions: BTreeMap<String, String>,
+    stamp: String,
+}
+
+impl<'a> Run<'a> {
+    /// Opens the write that turns `old` (`None`: a CREATE) into `new`, at `now_nanos` since the epoch: cancels what is
+    /// undone, ends or finishes runs whose `operating` is gone, begins fresh ones with `pre-check`.
+    ///
+    /// Labels that only the webhook writes are taken from `old`, and with them `pre-checked` and `post-checked`:
+    /// where this very write brings such a mark, the ID is [`awaiting`](Run::awaiting).
+    pub fn open(old: Option<&'a Pod>, new: &'a Pod, now_nanos: u64) -> Run<'a> {
+        let nothing = BTreeMap::new();
+        let (mut before, old_permissions) = by_id(old.map_or(&nothing, |pod| &pod.metadata.labels));
+        let (mut asked, new_permissions) = by_id(&new.metadata.labels);
+        let ids: BTreeSet<String> = before.keys().chain(asked.keys()).cloned().collect();
+        let operations = ids.into_iter().map(|id| {
+            let before = before.remove(&id).unwrap_or_default();
+            let asked = asked.remove(&id).unwrap_or_default();
+            let operation = Operation::open(
+                &before,
+                asked,
+                |t| old_permissions.contains_key(t),
+                now_nanos,
+            );
+            (id, operation)
+        });
+        let operations = operations.collect();
+        let mut others = new.metadata.labels.clone();
+        others.retain(|key, _| owner(key).is_none());
+        if old.is_none() {
+            others.remove(keys::SERVICE_AVAILABLE);
+        }
+        let mut permissions = new_permissions;
+        permissions.extend(old_permissions);
+        let gates = Gates {
+            operable: is_operable(new),
+            restored: is_restored(new),
+        };
+        Run {
+            old,
+            new,
+            gates,
+            operations,
+            others,
+            permissions,
+            stamp: now_nanos.to_string(),
+        }
+    }
+
+    /// IDs that wait for the rules of `stage`, in order; among them those for which this very write brings a fresh
+    /// mark, since that only asks.
+    pub fn awaiting(&self, stage: Stage) -> Vec<String> {
+        self.operations
+            .iter()
+            .filter(|(_, op)| op.awaits(stage))
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+
+    /// The rules of `stage` passed for `id`, and for no other ID (contract 10.1 Q6c). No effect on an ID that is not
+    /// [`awaiting`](Run::awaiting).
+    pub fn pass(&mut self, stage: Stage, id: &str) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.pass(stage);
+        }
+    }
+
+    /// The rules of `stage` did not pass for `id`: it stays where it is, and an earlier [`pass`](Run::pass) of this
+    /// write is taken back. No effect once the write is settled.
+    pub fn hold(&mut self, stage: Stage, id: &str) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.hold(stage);
+        }
+    }
+
+    /// Advances every ID as far as it goes, and draws the sum: an ID that holds the Pod off traffic drops
+    /// `service-available` (row 3), and `preparing-to-delete` goes with the last run that could have asked for it
+    /// (contract 10.1 Q6).
+    pub fn settle(&mut self) {
+        for operation in self.operations.values_mut() {
+            operation.settle(self.gates);
+        }
+        if self.phases().any(Phase::holds_offline) {
+            self.others.remove(keys::SERVICE_AVAILABLE);
+        }
+        let (mut ended, mut operating) = (false, false);
+        for operation in self.operations.values() {
+            ended |= operation.ended;
+            operating |= operation.is_operating();
+        }
+        if ended && !operating {
+            self.others.remove(keys::PREPARING_TO_DELETE);
+        }
+    }
+
+    /// Whether this write makes an available Pod unavailable: it was available before, and `service-available` is
+    /// gone now. By a run, or by whoever removed the label.
+    pub fn takes_offline(&self) -> bool {
+        self.old.is_some_and(Pod::is_available)
+            && !self.others.contains_key(keys::SERVICE_AVAILABLE)
+    }
+
+    /// What must change in the labels of the new object.
+    pub fn patch(&self) -> LabelPatch {
+        LabelPatch::between(&self.new.metadata.labels, &self.labels())
+    }
+
+    /// The phase of `id`; [`Phase::Idle`] when it has no labels.
+    pub fn phase(&self, id: &str) -> Phase {
+        self.operations
+            .get(id)
+            .map_or(Phase::Idle, Operation::phase)
+    }
+
+    /// The phases of all IDs.
+    pub(super) fn phases(&self) -> impl Iterator<Item = Phase> {
+        self.operations.values().map(Operation::phase)
+    }
+
+    /// Labels that belong to no ID, for the controller's rows.
+    pub(super) fn others_mut(&mut self) -> &mut BTreeMap<String, String> {
+        &mut self.others
+    }
+
+    /// Row 12: why the Pod may not carry `service-available`; `None` when it may.
+    ///
+    /// An ID that only waits in PreCheck is no obstacle, as it takes nothing away from a Pod that serves (row 1): a
+    /// Pod that flaps while a rule holds it must not count as lost for as long as the rule holds.
+    pub(super) fn unavailable_because(&self) -> Option<&'static str> {
+        let pod = self.new;
+        if pod.is_terminating() || pod.is_finished() {
+            Some("the Pod is ending")
+        } else if !self
+            .phases()
+            .all(|p| matches!(p, Phase::Idle | Phase::PreCheck))
+        {
+            Some("an operation is in flight on the Pod")
+        } else if pod.label(keys::STAY_OFFLINE).is_some() {
+            Some("the Pod is labelled podopslifecycle.kusionstack.io/stay-offline")
+        } else if !is_gate_open(pod) {
+            Some("its condition pod.kusionstack.io/service-ready is not True")
+        } else if !pod.is_ready() {
+            Some("the Pod is not Ready")
+        } else if !ExpectedFinalizers::are_met(pod) {
+            Some(
+                "finalizers expected by the annotation pod.kusionstack.io/available-conditions are missing",
+            )
+        } else {
+            None
+        }
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.others.clone();
+        for (id, operation) in &self.operations {
+            labels.extend(
+                operation
+                    .labels
+                    .iter()
+                    .map(|(family, value)| (family.key(id), value.clone())),
+            );
+            if let Some(type_) = operation.permission() {
+                let since = self.permissions.get(type_).unwrap_or(&self.stamp);
+                labels.insert(Family::OperationPermission.key(type_), since.clone());
+            }
+        }
+        labels
+    }
+}
+
+/// Row 5, finalizers first (contract 10.1 Q3). A Pod without the gate, or whose condition nobody has written yet, is
+/// off traffic as far as the lifecycle can bring it.
+pub(super) fn is_operable(pod: &Pod) -> bool {
+    !pod.is_protected()
+        && (!pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) != Some(true))
+}
+
+/// Row 11: traffic is back on, or the user wants it to stay off.
+fn is_restored(pod: &Pod) -> bool {
+    pod.label(keys::STAY_OFFLINE).is_some() || is_gate_open(pod) && ExpectedFinalizers::are_met(pod)
+}
+
+/// Whether the lifecycle itself lets the Pod serve.
+fn is_gate_open(pod: &Pod) -> bool {
+    !pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true)
+}
+
+/// The family and the ID (a type for a permission) of a label that the state machine rules over. Malformed keys
+/// belong to nobody: they are left for the API server to refuse.
+fn owner(key: &str) -> Option<(Family, &str)> {
+    Family::parse(key).filter(|(_, id)| super::validate::is_name(id))
+}
+
+/// Labels by ID, and permissions by type.
+fn by_id(
+    labels: &BTreeMap<String, String>,
+) -> (BTreeMap<String, Labels>, BTreeMap<String, String>) {
+    let (mut ids, mut permissions) = (BTreeMap::<String, Labels>::new(), BTreeMap::new());
+    for (key, value) in labels {
+        match owner(key) {
+            Some((Family::OperationPermission, type_)) => {
+                permissions.insert(type_.to_owned(), value.clone());
+            }
+            Some((family, id)) => {
+                ids.entry(id.to_owned())
+                    .or_default()
+                    .insert(family, value.clone());
+            }
+            None => {}
+        }
+    }
+    (ids, permissions)
+}

@@ -1,0 +1,126 @@
+//! What the controller does for a Pod: the rows of contract section 3.2 that are its own, and whatever the webhook
+//! missed.
+
+use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage};
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// What the controller must do for a Pod now. All empty: nothing, and nothing is written (contract 10.1 Q5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Labels to write, before the condition: a Pod leaves the count of available ones before it leaves traffic.
+    pub labels: LabelPatch,
+    /// Value to write to condition `pod.kusionstack.io/service-ready`, by way of `pods/status`.
+    pub service_ready: Option<bool>,
+    /// Keys `Service/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` that keep the Pod
+    /// from coming back: dirty if the Service is not found or no longer selects the Pod, then see
+    /// [`Step::drop_dirty`].
+    pub dirty: Vec<String>,
+    /// IDs that wait for the rules of a stage, to be granted through [`controller_step_passing`].
+    pub reevaluate: Vec<(Stage, String)>,
+    /// Why the Pod cannot come back without its user, for an event.
+    pub problem: Option<String>,
+}
+
+impl Step {
+    /// Whether nothing is to be done, written or asked.
+    pub fn is_empty(&self) -> bool {
+        *self == Step::default()
+    }
+}
+
+/// What the controller must do for `pod` at `now_nanos` since the epoch. Nothing for Pods that are terminating or not
+/// managed.
+///
+/// The condition follows all IDs together (rows 4, 10, 12): an ID that holds the Pod off traffic wins over any that
+/// wants it back; without one the Pod belongs on traffic, a new Pod included. A Pod without the readiness gate has no
+/// condition, and its `service-available` follows Ready.
+///
+/// `stay-offline` keeps off traffic what is off: it never takes an available Pod away, since no rule was asked. Once
+/// such a Pod has gone, by a run or by not being Ready, it is not brought back, and its runs end without waiting for
+/// traffic.
+pub fn controller_step(pod: &Pod, now_nanos: u64) -> Step {
+    controller_step_passing(pod, &[], now_nanos)
+}
+
+/// [`controller_step`] with the IDs in `passed` granted: their rules have just passed.
+pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos: u64) -> Step {
+    if pod.is_terminating() || !pod.is_managed() {
+        return Step::default();
+    }
+    let mut run = Run::open(Some(pod), pod, now_nanos);
+    for (stage, id) in passed {
+        run.pass(*stage, id);
+    }
+    run.settle();
+    let obstacle = run.unavailable_because();
+    let others = run.others_mut();
+    if others.contains_key(keys::SERVICE_AVAILABLE) {
+        if !pod.is_ready() {
+            others.remove(keys::SERVICE_AVAILABLE);
+        }
+    } else if obstacle.is_none() {
+        // Row 12.
+        others.insert(keys::SERVICE_AVAILABLE.to_owned(), now_nanos.to_string());
+        others.remove(keys::CREATING);
+        others.remove(keys::COMPLETING);
+    }
+    let available = others.contains_key(keys::SERVICE_AVAILABLE);
+    let waiting = |stage| run.awaiting(stage).into_iter().map(move |id| (stage, id));
+    let mut step = Step {
+        labels: run.patch(),
+        service_ready: service_ready(pod, &run, available),
+        reevaluate: waiting(Stage::PreCheck)
+            .chain(waiting(Stage::PostCheck))
+            .collect(),
+        ..Step::default()
+    };
+    if !available
+        && !run.phases().any(Phase::holds_offline)
+        && pod.label(keys::STAY_OFFLINE).is_none()
+    {
+        match ExpectedFinalizers::of(pod) {
+            Ok(expected) => {
+                step.dirty = expected
+                    .missing(pod)
+                    .filter(|k| is_service(k))
+                    .map(str::to_owned)
+                    .collect();
+            }
+            Err(error) => {
+                step.problem = Some(format!(
+                    "annotation {}: {error}; the Pod stays unavailable until it is mended or removed",
+                    keys::AVAILABLE_CONDITIONS
+                ));
+            }
+        }
+    }
+    step
+}
+
+/// The value to write to the condition; `None` when it has the right one, or the Pod has no gate.
+fn service_ready(pod: &Pod, run: &Run<'_>, available: bool) -> Option<bool> {
+    if !pod.has_service_ready_gate() {
+        return None;
+    }
+    let now = pod.condition(keys::SERVICE_READY);
+    if run.phases().any(|p| p == Phase::Preparing) {
+        // Row 4. Written where absent too: cooperators wait for it.
+        return (now != Some(false)).then_some(false);
+    }
+    if run.phases().any(Phase::holds_offline) {
+        return (now == Some(true)).then_some(false);
+    }
+    if pod.label(keys::STAY_OFFLINE).is_some() {
+        return (now == Some(true) && !available).then_some(false);
+    }
+    // Rows 10 and 12. A Pod that has run to its end is only woken for a run that waits for it.
+    let wanted = !pod.is_finished() || run.phases().any(|p| p == Phase::Completing);
+    (wanted && now != Some(true)).then_some(true)
+}
+
+/// Whether a key of the expected finalizers names a Service, the one kind of which it can be known whether it still
+/// wants the Pod.
+fn is_service(key: &str) -> bool {
+    matches!(key.split('/').collect::<Vec<_>>()[..], ["Service", namespace, name] if !namespace.is_empty() && !name.is_empty())
+}

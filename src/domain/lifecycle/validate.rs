@@ -1,0 +1,210 @@
+//! What a write of a Pod may not do (contract section 3.4), judged by what it changes: something malformed that is
+//! there already must not block an unrelated update.
+
+use super::run::is_operable;
+use super::{ExpectedFinalizers, Run};
+use crate::api::keys::{self, Family};
+use crate::domain::pod::Pod;
+
+/// Longest name part of a label key, and longest label value, in bytes (Kubernetes).
+const NAME_MAX: usize = 63;
+
+/// Something wrong with one field of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// `metadata.labels[<key>]` or `metadata.annotations[<key>]`.
+    pub path: String,
+    /// What is wrong, and what to do instead.
+    pub message: String,
+}
+
+/// What is wrong with the write that turns `old` (`None`: a CREATE) into `new`; empty when nothing is.
+///
+/// It holds for a request as it came, and for what [`Run`] has made of it. A label that a CREATE brings and that only
+/// the webhook writes is an error here, while [`Run::open`] just strips it: ask about a CREATE after that.
+pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
+    let write = Write { old, new };
+    let mut errors = write.annotation().into_iter().collect::<Vec<_>>();
+    for (key, value) in &new.metadata.labels {
+        if old.and_then(|pod| pod.label(key)) != Some(value) {
+            errors.extend(
+                write
+                    .label(key, value)
+                    .map(|message| field("labels", key, message)),
+            );
+        }
+    }
+    errors
+}
+
+/// Whether `text` can be the name part of a label key and a label value alike.
+pub(super) fn is_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
+        return false;
+    };
+    bytes.len() <= NAME_MAX
+        && first.is_ascii_alphanumeric()
+        && last.is_ascii_alphanumeric()
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
+struct Write<'a> {
+    old: Option<&'a Pod>,
+    new: &'a Pod,
+}
+
+impl Write<'_> {
+    fn annotation(&self) -> Option<FieldError> {
+        let key = keys::AVAILABLE_CONDITIONS;
+        if self
+            .old
+            .is_some_and(|old| old.annotation(key) == self.new.annotation(key))
+        {
+            return None;
+        }
+        let error = ExpectedFinalizers::of(self.new).err()?;
+        let form = r#"{"expectedFinalizers":{"<Kind>/<namespace>/<name>":"<finalizer>"}}"#;
+        Some(field(
+            "annotations",
+            key,
+            format!("{error}; write {form} or remove the annotation"),
+        ))
+    }
+
+    /// What is wrong with a label that this write adds or changes.
+    fn label(&self, key: &str, value: &str) -> Option<String> {
+        if key == keys::SERVICE_AVAILABLE {
+            return self.service_available();
+        }
+        let family = Family::ALL
+            .into_iter()
+            .find(|f| key.starts_with(f.prefix()))?;
+        let what = if family == Family::OperationPermission {
+            "type"
+        } else {
+            "ID"
+        };
+        let Some(id) = key
+            .strip_prefix(family.prefix())
+            .and_then(|rest| rest.strip_prefix('/'))
+        else {
+            return Some(format!(
+                "name the operation after a slash: {}/<{what}>",
+                family.prefix()
+            ));
+        };
+        if !is_name(id) {
+            return Some(format!("{id:?} is no {what}: {NAME_RULE}"));
+        }
+        if !value.is_empty() && !is_name(value) {
+            return Some(format!("{value:?} is no label value: {NAME_RULE}"));
+        }
+        if family == Family::OperationType && value.is_empty() {
+            return Some(
+                "the type is empty: name the operation, for example \"update\"".to_owned(),
+            );
+        }
+        self.forged(family, id)
+    }
+
+    /// Row 12, for the one label that an operator might be tempted to add.
+    fn service_available(&self) -> Option<String> {
+        if self
+            .old
+            .is_some_and(|old| old.label(keys::SERVICE_AVAILABLE).is_some())
+        {
+            return None;
+        }
+        let reason = if self.old.is_none() {
+            "the Pod is new"
+        } else {
+            let mut run = Run::open(self.old, self.new, 0);
+            run.settle();
+            run.unavailable_because()?
+        };
+        Some(format!(
+            "{reason}: leave the label out, the lifecycle controller adds it once the Pod serves"
+        ))
+    }
+
+    /// Whether a label that only the webhook (or the controller for it) writes has what must come before it.
+    fn forged(&self, family: Family, id: &str) -> Option<String> {
+        let had = |f: Family| self.old.is_some_and(|old| old.label(&f.key(id)).is_some());
+        let has = |f: Family| self.new.label(&f.key(id)).is_some();
+        let permitted = |id: &str| {
+            let type_ = self.new.label(&Family::OperationType.key(id));
+            type_.is_some_and(|t| {
+                self.new
+                    .label(&Family::OperationPermission.key(t))
+                    .is_some()
+            })
+        };
+        let checked = |id: &str| {
+            has_label(self.new, Family::Operating, id)
+                && has_label(self.new, Family::PreChecked, id)
+                && permitted(id)
+        };
+        if had(family) {
+            return None;
+        }
+        let operating = Family::Operating.key(id);
+        let (legitimate, missing) = match family {
+            Family::Operating | Family::OperationType | Family::UndoOperationType => return None,
+            Family::PreCheck => (has(Family::Operating), format!("{operating} is missing")),
+            Family::PreChecked => {
+                (checked(id), format!("it goes with {operating} and with the operation-permission of its type"))
+            }
+            Family::OperationPermission => (
+                self.pre_checked_of_type(id),
+                format!("no ID of type {id:?} is pre-checked"),
+            ),
+            Family::Preparing => (checked(id), "its rules have not passed".to_owned()),
+            Family::Operate if !checked(id) => (false, "its rules have not passed".to_owned()),
+            Family::Operate => (
+                is_operable(self.new),
+                "the Pod still serves, or a finalizer prot.podopslifecycle.kusionstack.io protects it".to_owned(),
+            ),
+            Family::Operated => (
+                had(Family::Operate) && !has(Family::Operating) && has(Family::DoneOperationType),
+                format!("the operation is not finished: remove {operating} once it may be operated and is done"),
+            ),
+            Family::DoneOperationType | Family::PostCheck | Family::PostChecked | Family::Completing => (
+                has(Family::Operated) && has(Family::DoneOperationType),
+                "the operation is not finished".to_owned(),
+            ),
+        };
+        (!legitimate).then(|| {
+            format!(
+                "{missing}; this label is written by the webhook alone: leave it out, and begin an operation with \
+                 {} and {}",
+                Family::Operating.key("<ID>"),
+                Family::OperationType.key("<ID>"),
+            )
+        })
+    }
+
+    fn pre_checked_of_type(&self, type_: &str) -> bool {
+        self.new.metadata.labels.iter().any(|(key, value)| {
+            value == type_
+                && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_label(self.new, Family::PreChecked, id))
+        })
+    }
+}
+
+/// What Kubernetes takes for both.
+const NAME_RULE: &str =
+    "use 1 to 63 of letters, digits, '-', '_' and '.', beginning and ending with a letter or digit";
+
+fn has_label(pod: &Pod, family: Family, id: &str) -> bool {
+    pod.label(&family.key(id)).is_some()
+}
+
+fn field(map: &str, key: &str, message: String) -> FieldError {
+    FieldError {
+        path: format!("metadata.{map}[{key}]"),
+        message,
+    }
+}
