@@ -1,4 +1,35 @@
 //! Decisions on requests: review in, verdict out. One module per kind; patches work on the raw JSON.
 
+mod context;
+mod denial;
+pub mod evictions;
+mod gate;
+mod held;
+pub mod pods;
 pub mod review;
 pub mod routes;
+pub mod rules;
+
+use std::sync::Arc;
+
+pub use context::{Context, Settings};
+use review::Handler;
+use routes::Route;
+
+/// The handler of every route.
+pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)> {
+    Route::ALL
+        .into_iter()
+        .map(|route| {
+            let context = Arc::clone(context);
+            let handler: Arc<dyn Handler> = match route {
+                Route::MutatePods => Arc::new(pods::Mutate(context)),
+                Route::ValidatePods => Arc::new(pods::Validate(context)),
+                Route::MutateEvictions => Arc::new(evictions::Evictions(context)),
+                Route::MutatePodTransitionRules => Arc::new(rules::Mutate(context)),
+                Route::ValidatePodTransitionRules => Arc::new(rules::Validate),
+            };
+            (route.path(), handler)
+        })
+        .collect()
+}

@@ -66,6 +66,8 @@ impl Synced {
 pub struct State {
     /// Largest resourceVersion that the Pod watch has delivered.
     pub position: u64,
+    /// Largest resourceVersion of a Pod event (or list), bookmarks not counted: every other cache meets it too.
+    pub last_event: u64,
     namespaces: HashMap<String, Namespace>,
 }
 
@@ -148,7 +150,10 @@ impl Index {
         namespace.rules.values().filter(|e| e.snapshot.rules.selects(pod)).map(Entry::key).collect()
     }
 
-    fn advance(&self, state: &mut State, version: u64) {
+    fn advance(&self, state: &mut State, version: u64, event: bool) {
+        if event {
+            state.last_event = state.last_event.max(version);
+        }
         if version > state.position {
             state.position = version;
             self.position.send_replace(version);
@@ -183,7 +188,7 @@ impl Index {
             let (namespace, uid) = (pod.metadata.namespace.clone(), pod.metadata.uid.clone());
             self.put_pod(&mut state, &namespace, &uid, Some(pod));
         }
-        self.advance(&mut state, version);
+        self.advance(&mut state, version, true);
         drop(state);
         self.mark(|s| s.pods = true);
     }
@@ -194,19 +199,19 @@ impl Index {
         let version = pod.metadata.resource_version;
         let mut state = self.state.write();
         self.put_pod(&mut state, &namespace, &uid, Some(pod));
-        self.advance(&mut state, version);
+        self.advance(&mut state, version, true);
     }
 
     /// A Pod was deleted, or is no longer managed.
     pub fn delete_pod(&self, pod: &Pod) {
         let mut state = self.state.write();
         self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
-        self.advance(&mut state, pod.metadata.resource_version);
+        self.advance(&mut state, pod.metadata.resource_version, true);
     }
 
     /// Every Pod event up to `version` has been delivered.
     pub fn bookmark_pods(&self, version: u64) {
-        self.advance(&mut self.state.write(), version);
+        self.advance(&mut self.state.write(), version, false);
     }
 
     fn put_pod(&self, state: &mut State, namespace: &str, uid: &str, pod: Option<Pod>) {

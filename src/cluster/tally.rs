@@ -1,7 +1,7 @@
 //! The counts behind one rule object, kept incrementally: a decision reads them and costs the same at 10 Pods and at
 //! 10,000.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,8 +16,8 @@ use crate::ledger::store::Uid;
 pub struct Workload {
     /// `spec.replicas`.
     pub replicas: u32,
-    /// Labels that its Pods are created with.
-    pub template_labels: std::collections::BTreeMap<String, String>,
+    /// Labels that its Pods are created with; `None` unless they make managed Pods.
+    pub template_labels: Option<BTreeMap<String, String>>,
 }
 
 /// Counts of the Pods that one rule object selects.
@@ -29,6 +29,7 @@ pub struct Tally {
     owners: HashMap<Uid, Owned>,
     expected: u32,
     waiting: BTreeSet<(u64, Uid)>,
+    post_waiting: BTreeSet<Uid>,
     unavailable: BTreeSet<(Option<Timestamp>, Uid)>,
 }
 
@@ -91,6 +92,11 @@ impl Tally {
         self.waiting.iter().map(|(_, uid)| uid)
     }
 
+    /// Selected Pods waiting in PostCheck.
+    pub fn post_waiting(&self) -> impl ExactSizeIterator<Item = &Uid> {
+        self.post_waiting.iter()
+    }
+
     /// Selected Pods that are unavailable and still there, the longest first.
     pub fn unavailable(&self) -> impl Iterator<Item = &(Option<Timestamp>, Uid)> {
         self.unavailable.iter()
@@ -108,8 +114,8 @@ impl Tally {
 
     /// A workload came, changed or went.
     pub fn set_workload(&mut self, rules: &RuleSet, uid: &Uid, workload: Option<&Workload>) {
-        let template = workload
-            .is_some_and(|w| w.replicas > 0 && rules.selector.as_ref().is_ok_and(|s| s.matches(&w.template_labels)));
+        let labels = workload.filter(|w| w.replicas > 0).and_then(|w| w.template_labels.as_ref());
+        let template = labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
         if !template && !self.owners.contains_key(uid) {
             return;
         }
@@ -146,8 +152,11 @@ impl Tally {
         } else if alive {
             set(&mut self.unavailable, (unavailable_since(pod), uid()), add);
         }
-        if let Some(since) = waiting_since(pod).filter(|_| alive) {
+        if let Some(since) = waiting_since(pod, Family::PreCheck).filter(|_| alive) {
             set(&mut self.waiting, (since, uid()), add);
+        }
+        if alive && waiting_since(pod, Family::PostCheck).is_some() {
+            set(&mut self.post_waiting, uid(), add);
         }
     }
 
@@ -171,12 +180,12 @@ fn set<T: Ord>(of: &mut BTreeSet<T>, item: T, add: bool) {
     }
 }
 
-/// Since when the Pod waits in PreCheck, in nanoseconds; `None` if it doesn't.
-pub fn waiting_since(pod: &Pod) -> Option<u64> {
+/// Since when the Pod carries a label of this family (PreCheck, PostCheck), in nanoseconds; `None` if it doesn't.
+pub fn waiting_since(pod: &Pod, family: Family) -> Option<u64> {
     pod.metadata
         .labels
         .iter()
-        .filter(|(key, _)| matches!(Family::parse(key), Some((Family::PreCheck, _))))
+        .filter(|(key, _)| Family::parse(key).is_some_and(|(f, _)| f == family))
         .map(|(_, nanos)| nanos.parse().unwrap_or(0))
         .min()
 }

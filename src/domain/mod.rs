@@ -1,4 +1,6 @@
 //! Pure decisions: no I/O, no clock, no async, no kube client. Time and identity are parameters.
 
+pub mod inplace;
 pub mod lifecycle;
 pub mod pod;
+pub mod rules;

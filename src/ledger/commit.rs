@@ -196,11 +196,16 @@ impl<S: Store> Ledgers<S> {
     /// The newest state that this replica knows: the watch cache, or what it wrote itself since.
     pub fn latest(&self, key: &RuleKey) -> Option<Snapshot> {
         let cached = self.store.cached(key)?;
+        Some(self.newer(key, &cached))
+    }
+
+    /// `cached`, or what this replica wrote itself since.
+    pub fn newer(&self, key: &RuleKey, cached: &Snapshot) -> Snapshot {
         let written = self.lanes.lock().get(&key.uid).and_then(|lane| lane.lock().written.clone());
-        Some(match written {
+        match written {
             Some(written) if written.version > cached.version => written,
-            _ => cached,
-        })
+            _ => cached.clone(),
+        }
     }
 
     /// Drops what is kept for rule objects that are gone.

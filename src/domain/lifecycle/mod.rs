@@ -42,3 +42,13 @@ pub enum Stage {
     /// Before it is put back.
     PostCheck,
 }
+
+impl Stage {
+    /// The word used in spec and status.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Stage::PreCheck => "PreCheck",
+            Stage::PostCheck => "PostCheck",
+        }
+    }
+}

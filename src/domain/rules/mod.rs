@@ -9,28 +9,10 @@ use std::sync::Arc;
 
 pub use budget::Limits;
 
+pub use super::lifecycle::Stage;
 use super::pod::Pod;
 use crate::api::keys;
 use crate::api::selector::Selector;
-
-/// When a rule is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
-    /// Before an operation may begin.
-    PreCheck,
-    /// Before an operated Pod may come back.
-    PostCheck,
-}
-
-impl Stage {
-    /// The word used in spec and status.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Stage::PreCheck => "PreCheck",
-            Stage::PostCheck => "PostCheck",
-        }
-    }
-}
 
 /// One rule object, compiled.
 #[derive(Clone, Debug)]

@@ -1,0 +1,58 @@
+//! What every handler works with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::domain::pod::Pod;
+use crate::ledger::commit::{Disruption, Ledgers};
+use crate::ledger::protocol::Operation;
+use crate::ledger::store::Detail;
+
+/// Settings of admission.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The API server's `--request-timeout`: after this long a request that was admitted has surely had its effect or
+    /// never will.
+    pub request_timeout: Duration,
+}
+
+/// What every handler works with.
+pub struct Context {
+    /// Client for the live reads that admission makes: the Pod of an eviction, the rules of a namespace that should have
+    /// some and has none in the cache.
+    pub client: Client,
+    /// What this replica knows.
+    pub index: Arc<Index>,
+    /// The ledgers.
+    pub ledgers: Arc<Ledgers<RuleStore>>,
+    /// Settings.
+    pub settings: Settings,
+    /// The clock, a parameter so that tests can set it.
+    pub now: fn() -> Timestamp,
+}
+
+impl Context {
+    /// Nanoseconds since the epoch: the value of lifecycle labels.
+    pub fn nanos(&self) -> u64 {
+        u64::try_from((self.now)().as_nanosecond()).unwrap_or(0)
+    }
+
+    /// A disruption of a Pod, now.
+    pub fn disruption(&self, pod: &Arc<Pod>, operation: Operation) -> Disruption {
+        let since = (self.now)();
+        let until = since.checked_add(self.settings.request_timeout).unwrap_or(since);
+        let detail = Detail {
+            pod_name: pod.metadata.name.clone(),
+            since,
+            until,
+            target: None,
+            containers: Vec::new(),
+        };
+        Disruption { pod: Arc::clone(pod), operation, detail }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a person reads when an operation is held: the rule, used/limit, who uses the budget up, what to do.
+
+use jiff::Timestamp;
+
+use super::review::Verdict;
+use crate::ledger::commit::{Denied, Why};
+
+/// HTTP status and reason of everything that is held: `kubectl drain` and controllers try again on it.
+pub const HELD: (u16, &str) = (429, "TooManyRequests");
+
+/// The verdict for a held operation.
+pub fn verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict {
+    Verdict::deny(HELD.0, HELD.1, text(pod, denied, now)).audit("held", reason_word(&denied.why))
+}
+
+/// One word for the audit annotation and the metrics.
+pub fn reason_word(why: &Why) -> &'static str {
+    match why {
+        Why::Full { .. } => "budget-used-up",
+        Why::Broken(_) => "rule-broken",
+        Why::Behind => "cache-behind",
+        Why::Unreachable(_) => "ledger-unreachable",
+        Why::Contended => "ledger-contended",
+    }
+}
+
+/// The message.
+pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
+    let rule = match denied.rule.as_str() {
+        "" => format!("PodTransitionRule {}", denied.object),
+        rule => format!("rule {rule} of PodTransitionRule {}", denied.object),
+    };
+    match &denied.why {
+        Why::Full { used, limit, expected, holders } => {
+            let mut text =
+                format!("Pod {pod} is held by {rule}: {used} of {expected} Pods are unavailable, the limit is {limit}");
+            if !holders.is_empty() {
+                let names: Vec<_> = holders.iter().map(|(name, since)| holder(name, *since, now)).collect();
+                text += &format!(" (used by {})", names.join(", "));
+            }
+            if *limit == 0 {
+                text + "; no disruption is allowed: raise the limit or disable the rule"
+            } else {
+                text + "; try again when one of them is available, or raise the limit"
+            }
+        }
+        Why::Broken(why) => format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}"),
+        Why::Behind => format!(
+            "Pod {pod} is held by {rule}: this replica has not yet seen the state that the rule's budget rests on; try \
+             again in a moment"
+        ),
+        Why::Unreachable(why) => {
+            format!("Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment")
+        }
+        Why::Contended => {
+            format!("Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment")
+        }
+    }
+}
+
+fn holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> String {
+    match since {
+        Some(since) => format!("{name} for {}", age(now.duration_since(since).as_secs())),
+        None => name.to_owned(),
+    }
+}
+
+fn age(seconds: i64) -> String {
+    match seconds.max(0) {
+        s @ 0..120 => format!("{s}s"),
+        s @ 120..7200 => format!("{}m", s / 60),
+        s => format!("{}h", s / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn denied(why: Why) -> Denied {
+        Denied { object: "web".into(), rule: "availability".into(), why }
+    }
+
+    #[test]
+    fn a_full_budget_is_named_with_numbers_holders_and_remedy() {
+        let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
+        let why = Why::Full {
+            used: 3,
+            limit: 3,
+            expected: 10,
+            holders: vec![("web-1".into(), Some("2026-01-01T00:04:30Z".parse().unwrap())), ("web-2".into(), None)],
+        };
+        assert_eq!(
+            text("web-3", &denied(why), now),
+            "Pod web-3 is held by rule availability of PodTransitionRule web: 3 of 10 Pods are unavailable, the limit is 3 \
+             (used by web-1 for 30s, web-2); try again when one of them is available, or raise the limit"
+        );
+    }
+
+    #[test]
+    fn a_limit_of_zero_says_that_waiting_will_not_help() {
+        let why = Why::Full { used: 0, limit: 0, expected: 10, holders: vec![] };
+        assert!(text("p", &denied(why), Timestamp::UNIX_EPOCH).ends_with("raise the limit or disable the rule"));
+    }
+
+    #[test]
+    fn what_is_held_is_always_a_429() {
+        for why in [Why::Behind, Why::Contended, Why::Broken("x".into()), Why::Unreachable("x".into())] {
+            let verdict = verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
+            assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
+        }
+    }
+}

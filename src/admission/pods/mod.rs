@@ -1,0 +1,35 @@
+//! Pods: [`Mutate`] steps the lifecycle, [`Validate`] holds what would break a rule.
+
+mod mutate;
+mod validate;
+
+use serde_json::value::RawValue;
+
+pub use mutate::Mutate;
+pub use validate::Validate;
+
+use super::review::{Request, Verdict};
+use crate::domain::lifecycle::FieldError;
+use crate::domain::pod::Pod;
+
+/// The Pod in a review, with the namespace and name of the request where a CREATE has none yet.
+fn parse(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
+    let Some(raw) = raw else {
+        return Err(Verdict::deny(400, "BadRequest", "the review carries no Pod"));
+    };
+    let mut pod: Pod = serde_json::from_str(raw.get())
+        .map_err(|e| Verdict::deny(422, "Invalid", format!("the Pod can't be read: {e}")))?;
+    if pod.metadata.namespace.is_empty() {
+        pod.metadata.namespace.clone_from(&request.namespace);
+    }
+    if pod.metadata.name.is_empty() {
+        pod.metadata.name.clone_from(&request.name);
+    }
+    Ok(pod)
+}
+
+/// The verdict on malformed fields: all of them, each with its path and remedy.
+fn invalid(pod: &Pod, errors: &[FieldError]) -> Verdict {
+    let list: Vec<_> = errors.iter().map(|e| format!("{}: {}", e.path, e.message)).collect();
+    Verdict::deny(422, "Invalid", format!("Pod {} is invalid: {}", pod.metadata.name, list.join("; ")))
+}

@@ -1,0 +1,193 @@
+//! Steps the lifecycle of a Pod within the request that changes it, and takes the claim when one begins.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use json_patch::{AddOperation, Patch, PatchOperation};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{invalid, parse};
+use crate::admission::context::Context;
+use crate::admission::review::{Handler, Operation, Request, Verdict};
+use crate::admission::{denial, gate};
+use crate::api::keys::{self, Family};
+use crate::domain::lifecycle::{Run, Stage, validate};
+use crate::domain::pod::Pod;
+use crate::domain::rules::stage::{Rejection, rejections};
+use crate::ledger::protocol::Operation as Claimed;
+
+/// Steps the lifecycle.
+pub struct Mutate(pub Arc<Context>);
+
+#[async_trait]
+impl Handler for Mutate {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        match request.operation {
+            Operation::Create => self.create(request),
+            Operation::Update => self.update(request, deadline).await,
+            Operation::Delete | Operation::Connect => Verdict::allow(),
+        }
+    }
+
+    fn fallback(&self, request: &Request, why: &str) -> Verdict {
+        // Nothing is lost by not stepping now (the controller makes up for it), except where the write itself takes an
+        // available Pod offline.
+        let (Ok(old), Ok(new)) =
+            (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref()))
+        else {
+            return Verdict::allow();
+        };
+        if old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none() {
+            let (code, reason) = denial::HELD;
+            let name = &new.metadata.name;
+            return Verdict::deny(code, reason, format!("taking Pod {name} offline is held: {why}; try again in a moment"));
+        }
+        Verdict::allow().audit("skipped", why)
+    }
+}
+
+impl Mutate {
+    fn create(&self, request: &Request) -> Verdict {
+        let new = match parse(request, request.object.as_deref()) {
+            Ok(new) => new,
+            Err(verdict) => return verdict,
+        };
+        if !new.is_managed() {
+            return Verdict::allow();
+        }
+        let mut run = Run::open(None, &new, self.0.nanos());
+        run.settle();
+        let mut patch = labels(request, &run);
+        patch.extend(readiness_gate(&new));
+        Verdict::allow().with_patch(Patch(patch))
+    }
+
+    async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
+        let (old, new) =
+            match (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref())) {
+                (Ok(old), Ok(new)) => (Arc::new(old), new),
+                (Err(verdict), _) | (_, Err(verdict)) => return verdict,
+            };
+        if !old.is_managed() || !new.is_managed() || old.is_terminating() {
+            return Verdict::allow(); // leaving the management is for the validation to judge
+        }
+        let errors = validate(Some(&old), &new);
+        if !errors.is_empty() {
+            return invalid(&new, &errors);
+        }
+        let mut run = Run::open(Some(&old), &new, self.0.nanos());
+        let mut waits = Vec::new();
+        for id in run.awaiting(Stage::PostCheck) {
+            let rejected = self.rejections(Stage::PostCheck, &new);
+            self.decide(&mut run, Stage::PostCheck, &id, &rejected);
+            waits.extend(rejected.into_iter().map(|r| waiting_for(&r)));
+        }
+        let asking = run.awaiting(Stage::PreCheck);
+        if !asking.is_empty() {
+            let rejected = self.rejections(Stage::PreCheck, &new);
+            for id in &asking {
+                self.decide(&mut run, Stage::PreCheck, id, &rejected);
+            }
+            waits.extend(rejected.into_iter().map(|r| waiting_for(&r)));
+        }
+        let mut settled = run.clone();
+        settled.settle();
+        if settled.takes_offline() {
+            let granted = asking.iter().any(|id| is_grant(&old, &new, id));
+            match self.claim(&old, request.dry_run, granted, deadline).await {
+                Ok(()) => {}
+                // The begin itself stands; the Pod waits and is granted later.
+                Err(denied) if !asking.is_empty() && !removes_available(&old, &new) => {
+                    for id in &asking {
+                        run.hold(Stage::PreCheck, id);
+                    }
+                    waits.push(denied);
+                    settled = run;
+                    settled.settle();
+                    if settled.takes_offline() {
+                        return self.held(&old, waits);
+                    }
+                }
+                Err(denied) => {
+                    waits.push(denied);
+                    return self.held(&old, waits);
+                }
+            }
+        }
+        let verdict = Verdict::allow().with_patch(Patch(labels(request, &settled)));
+        waits.into_iter().fold(verdict, Verdict::warn)
+    }
+
+    /// The claim that taking an available Pod offline needs; the error says why it waits.
+    async fn claim(&self, old: &Arc<Pod>, dry_run: bool, granted: bool, deadline: Instant) -> Result<(), String> {
+        let context = &self.0;
+        if !granted && let Some(rule) = self.others_wait(old) {
+            return Err(format!("Pod {} waits: other Pods wait longer for the budget of {rule}", old.metadata.name));
+        }
+        let disruption = context.disruption(old, Claimed::Begin);
+        let claimed = gate::claim(context, &disruption, dry_run, deadline).await;
+        claimed.map(|_| ()).map_err(|denied| denial::text(&old.metadata.name, &denied, (context.now)()))
+    }
+
+    /// The longest waiting goes first: a begin that meets others in the queue joins it.
+    fn others_wait(&self, pod: &Pod) -> Option<String> {
+        let state = self.0.index.read();
+        let rules = &state.namespace(&pod.metadata.namespace)?.rules;
+        let busy = rules.values().find(|entry| {
+            entry.snapshot.rules.selects(pod) && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
+        });
+        busy.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
+    }
+
+    fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
+        let state = self.0.index.read();
+        let Some(namespace) = state.namespace(&pod.metadata.namespace) else { return Vec::new() };
+        namespace.rules.values().flat_map(|entry| rejections(&entry.snapshot.rules, stage, pod)).collect()
+    }
+
+    fn decide(&self, run: &mut Run<'_>, stage: Stage, id: &str, rejected: &[Rejection]) {
+        if rejected.is_empty() { run.pass(stage, id) } else { run.hold(stage, id) }
+    }
+
+    fn held(&self, pod: &Pod, waits: Vec<String>) -> Verdict {
+        let (code, reason) = denial::HELD;
+        Verdict::deny(code, reason, waits.join("; ")).audit("held", pod.metadata.name.clone())
+    }
+}
+
+fn waiting_for(rejection: &Rejection) -> String {
+    match rejection.rule.as_str() {
+        "" => format!("waiting for PodTransitionRule {}: {}", rejection.object, rejection.reason),
+        rule => format!("waiting for rule {rule} of PodTransitionRule {}: {}", rejection.object, rejection.reason),
+    }
+}
+
+/// Whether this very write carries the mark by which the controller asks for the grant of an ID that already waits.
+fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
+    let mark = Family::PreChecked.key(id);
+    old.label(&Family::PreCheck.key(id)).is_some() && old.label(&mark).is_none() && new.label(&mark).is_some()
+}
+
+/// Whether somebody takes the availability signal away by hand.
+fn removes_available(old: &Pod, new: &Pod) -> bool {
+    old.label(keys::SERVICE_AVAILABLE).is_some() && new.label(keys::SERVICE_AVAILABLE).is_none()
+}
+
+fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {
+    let object = request.object.as_deref().and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    run.patch().to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
+}
+
+fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {
+    if pod.has_service_ready_gate() {
+        return None;
+    }
+    let gate = json!({ "conditionType": keys::SERVICE_READY });
+    let (path, value) = if pod.spec.readiness_gates.is_empty() {
+        ("/spec/readinessGates", json!([gate]))
+    } else {
+        ("/spec/readinessGates/-", gate)
+    };
+    Some(PatchOperation::Add(AddOperation { path: path.parse().ok()?, value }))
+}

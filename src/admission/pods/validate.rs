@@ -1,0 +1,148 @@
+//! Holds what would break a rule: deletions, in-place changes of Pods that serve, and label edits that would dodge it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{invalid, parse};
+use crate::admission::context::Context;
+use crate::admission::review::{Handler, Operation, Request, Verdict};
+use crate::admission::{denial, gate, held};
+use crate::api::keys::Family;
+use crate::domain::lifecycle::validate;
+use crate::domain::pod::Pod;
+use crate::domain::{inplace, lifecycle::FieldError};
+use crate::ledger::commit::Disruption;
+use crate::ledger::protocol::Operation as Claimed;
+use crate::ledger::store::RuleKey;
+
+/// Holds what would break a rule.
+pub struct Validate(pub Arc<Context>);
+
+#[async_trait]
+impl Handler for Validate {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        match request.operation {
+            Operation::Delete => self.delete(request, deadline).await,
+            Operation::Update => self.update(request, deadline).await,
+            Operation::Create | Operation::Connect => Verdict::allow(),
+        }
+    }
+
+    fn fallback(&self, request: &Request, why: &str) -> Verdict {
+        let old = match parse(request, request.old_object.as_deref()) {
+            Ok(old) => old,
+            Err(verdict) => return verdict,
+        };
+        let free = held::never(request, &old, &self.0.index)
+            .or_else(|| (!old.is_available()).then_some("unavailable"))
+            .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
+            .or_else(|| {
+                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty()).then_some("no-rule")
+            });
+        if let Some(reason) = free {
+            return Verdict::allow().audit("free", reason);
+        }
+        let (code, reason) = denial::HELD;
+        Verdict::deny(code, reason, format!("Pod {} is held: {why}; try again in a moment", old.metadata.name))
+    }
+}
+
+impl Validate {
+    async fn delete(&self, request: &Request, deadline: Instant) -> Verdict {
+        let old = match parse(request, request.old_object.as_deref()) {
+            Ok(old) => Arc::new(old),
+            Err(verdict) => return verdict,
+        };
+        if let Some(reason) = held::never(request, &old, &self.0.index) {
+            return Verdict::allow().audit("free", reason);
+        }
+        if !old.is_available() {
+            return Verdict::allow().audit("free", "unavailable");
+        }
+        let disruption = self.0.disruption(&old, Claimed::Delete);
+        self.claim(request, &disruption, deadline).await
+    }
+
+    async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
+        let (old, new) =
+            match (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref())) {
+                (Ok(old), Ok(new)) => (Arc::new(old), new),
+                (Err(verdict), _) | (_, Err(verdict)) => return verdict,
+            };
+        if let Some(reason) = held::never(request, &old, &self.0.index) {
+            return Verdict::allow().audit("free", reason);
+        }
+        if new.is_managed() {
+            let errors: Vec<FieldError> = validate(Some(&old), &new);
+            if !errors.is_empty() {
+                return invalid(&new, &errors);
+            }
+        }
+        let left = self.left(&old, &new);
+        if let Some(rule) = left.first() {
+            if let Some(id) = in_flight(&old) {
+                let message = format!(
+                    "Pod {} can't leave PodTransitionRule {} while operation {id} is in flight on it: finish or undo the \
+                     operation first",
+                    old.metadata.name, rule.name
+                );
+                return Verdict::deny(403, "Forbidden", message).audit("held", "leaves-in-flight");
+            }
+            if old.is_available() {
+                let disruption = self.0.disruption(&old, Claimed::Leave);
+                let verdict = self.claim(request, &disruption, deadline).await;
+                if !verdict.is_allowed() {
+                    return verdict;
+                }
+            }
+        }
+        match inplace::change(&old, &new) {
+            // A Pod that this same write takes offline is counted as unavailable from here on.
+            Some(change) if old.is_available() && new.is_available() => {
+                let mut disruption = self.0.disruption(&old, Claimed::InPlace);
+                disruption.detail.target = Some(change.target);
+                disruption.detail.containers = change.containers;
+                self.claim(request, &disruption, deadline).await
+            }
+            _ => Verdict::allow(),
+        }
+    }
+
+    async fn claim(&self, request: &Request, disruption: &Disruption, deadline: Instant) -> Verdict {
+        match gate::claim(&self.0, disruption, request.dry_run, deadline).await {
+            Ok(claims) if claims.is_empty() => Verdict::allow(),
+            Ok(_) => Verdict::allow().audit("claimed", disruption.operation.as_str()),
+            Err(denied) => denial::verdict(&disruption.pod.metadata.name, &denied, (self.0.now)()),
+        }
+    }
+
+    /// Rule objects that cover the Pod now and would not after the write.
+    fn left(&self, old: &Pod, new: &Pod) -> Vec<RuleKey> {
+        if old.metadata.labels == new.metadata.labels {
+            return Vec::new();
+        }
+        let after = self.0.index.rules_of(new);
+        let mut rules = self.0.index.rules_of(old);
+        rules.retain(|rule| !after.contains(rule));
+        rules
+    }
+
+    /// Whether the request can disturb an available Pod at all.
+    fn disrupts(&self, request: &Request, old: &Pod) -> bool {
+        if request.operation == Operation::Delete {
+            return true;
+        }
+        let Ok(new) = parse(request, request.object.as_deref()) else { return true };
+        inplace::change(old, &new).is_some() || !self.left(old, &new).is_empty()
+    }
+}
+
+/// An ID in flight on the Pod, if any.
+fn in_flight(pod: &Pod) -> Option<&str> {
+    pod.metadata.labels.keys().find_map(|key| match Family::parse(key) {
+        Some((Family::OperationPermission, _)) | None => None,
+        Some((_, id)) => Some(id),
+    })
+}

@@ -1,0 +1,94 @@
+//! PodTransitionRules: defaults, validation, and the mark on the namespace that makes the claiming webhooks see it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use json_patch::Patch;
+use kube::api::{Api, Patch as ApiPatch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::context::Context;
+use super::review::{Handler, Operation, Request, Verdict};
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api::{defaults, keys, validation};
+
+/// Defaults, and labels the namespace before the rule is stored.
+pub struct Mutate(pub Arc<Context>);
+
+/// Validation.
+pub struct Validate;
+
+#[async_trait]
+impl Handler for Mutate {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let object: Value = match request.object.as_deref().map(|raw| serde_json::from_str(raw.get())) {
+            Some(Ok(object)) => object,
+            _ => return Verdict::deny(400, "BadRequest", "the review carries no PodTransitionRule that can be read"),
+        };
+        if request.operation == Operation::Create
+            && !request.dry_run
+            && let Err(why) = self.mark_namespace(&request.namespace, deadline).await
+        {
+            let message = format!(
+                "the namespace {} could not be labelled {} ({why}), without which the rule would hold nothing; try again in \
+                 a moment",
+                request.namespace,
+                keys::NAMESPACE_HAS_RULES
+            );
+            return Verdict::deny(503, "ServiceUnavailable", message);
+        }
+        Verdict::allow().with_patch(Patch(defaults::podtransitionrule(&object)))
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        Verdict::deny(503, "ServiceUnavailable", format!("the rule can't be checked: {why}; try again in a moment"))
+    }
+}
+
+impl Mutate {
+    /// Labels the namespace: from now on the API server sends its deletions and evictions here.
+    async fn mark_namespace(&self, name: &str, deadline: Instant) -> Result<(), String> {
+        let marked = self
+            .0
+            .index
+            .read()
+            .namespace(name)
+            .is_some_and(|n| n.labels.as_ref().is_some_and(|l| l.contains_key(keys::NAMESPACE_HAS_RULES)));
+        // The cached label may be about to be removed with the last rule before this one; the controller sees the new
+        // rule and puts it back.
+        if marked {
+            return Ok(());
+        }
+        let patch = json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): "true" } } });
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.0.client.clone());
+        match timeout_at(deadline, namespaces.patch_metadata(name, &PatchParams::default(), &ApiPatch::Merge(patch))).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(e)) => Err(e.to_string()),
+            Err(_) => Err("no answer in time".into()),
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Validate {
+    async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
+        let object: PodTransitionRule = match request.object.as_deref().map(|raw| serde_json::from_str(raw.get())) {
+            Some(Ok(object)) => object,
+            Some(Err(e)) => {
+                return Verdict::deny(422, "Invalid", format!("the PodTransitionRule can't be read: {e}"));
+            }
+            None => return Verdict::deny(400, "BadRequest", "the review carries no PodTransitionRule"),
+        };
+        let errors = validation::podtransitionrule::validate(&object.spec);
+        if errors.is_empty() {
+            return Verdict::allow();
+        }
+        let list: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        Verdict::deny(422, "Invalid", format!("PodTransitionRule {} is invalid: {}", request.name, list.join("; ")))
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        Verdict::deny(503, "ServiceUnavailable", format!("the rule can't be checked: {why}; try again in a moment"))
+    }
+}

@@ -1,0 +1,10 @@
+//! What this replica knows of the cluster, and how it writes to it.
+
+pub mod index;
+pub mod lease;
+pub mod pods;
+pub mod queue;
+pub mod rulestore;
+pub mod sources;
+pub mod tally;
+pub mod watch;

@@ -1,0 +1,69 @@
+//! From changes of the index to keys in the queues.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::Queues;
+use crate::cluster::index::{Change, Index};
+
+/// Feeds the queues until `stop`: first with everything, then with what changes.
+pub async fn run(index: Arc<Index>, queues: Arc<Queues>, stop: CancellationToken) {
+    let mut changes = index.subscribe();
+    tokio::select! { () = stop.cancelled() => return, () = index.wait_synced() => {} }
+    everything(&index, &queues);
+    loop {
+        let change = tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
+        match change {
+            Ok(change) => enqueue(&index, &queues, change),
+            Err(RecvError::Lagged(missed)) => {
+                info!(missed, "fell behind the changes; looking at everything again");
+                everything(&index, &queues);
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn everything(index: &Index, queues: &Queues) {
+    let state = index.read();
+    for (name, namespace) in state.namespaces() {
+        for uid in namespace.pods.keys() {
+            enqueue_pod(queues, name, uid);
+        }
+        for rule in namespace.rules.keys() {
+            queues.rules.add((name.clone(), rule.clone()));
+        }
+        queues.namespaces.add(name.clone());
+    }
+}
+
+fn enqueue(index: &Index, queues: &Queues, change: Change) {
+    match change {
+        Change::Pod(namespace, uid) => {
+            enqueue_pod(queues, &namespace, &uid);
+            enqueue_rules(index, queues, &namespace);
+        }
+        Change::Workload(namespace) => enqueue_rules(index, queues, &namespace),
+        Change::Rule(namespace, name) => {
+            queues.namespaces.add(namespace.clone());
+            queues.rules.add((namespace, name));
+        }
+        Change::Namespace(namespace) => queues.namespaces.add(namespace),
+    }
+}
+
+fn enqueue_pod(queues: &Queues, namespace: &str, uid: &crate::ledger::store::Uid) {
+    queues.lifecycle.add((namespace.to_owned(), uid.clone()));
+    queues.poddeletion.add((namespace.to_owned(), uid.clone()));
+}
+
+fn enqueue_rules(index: &Index, queues: &Queues, namespace: &str) {
+    if let Some(rules) = index.read().namespace(namespace).map(|n| &n.rules) {
+        for rule in rules.keys() {
+            queues.rules.add((namespace.to_owned(), rule.clone()));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Thin reconcilers that finish the asynchronous phases: read the index, ask the domain, write. They run on the leader
+//! only; nothing they do is needed for the guarantee.
+
+mod dispatch;
+pub mod lifecycle;
+pub mod namespaces;
+pub mod poddeletion;
+pub mod rules;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::{Client, Error};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::cluster::index::Index;
+use crate::cluster::queue::{Outcome, Queue};
+use crate::cluster::rulestore::RuleStore;
+use crate::ledger::commit::Ledgers;
+use crate::ledger::store::Uid;
+
+/// No single write of a controller takes longer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A Pod: namespace and UID.
+pub type PodKey = (String, Uid);
+/// A rule object: namespace and name.
+pub type RuleName = (String, String);
+
+/// What every controller works with.
+pub struct Context {
+    /// Client.
+    pub client: Client,
+    /// What this replica knows.
+    pub index: Arc<Index>,
+    /// The ledgers.
+    pub ledgers: Arc<Ledgers<RuleStore>>,
+    /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
+    pub request_timeout: Duration,
+    /// The clock.
+    pub now: fn() -> Timestamp,
+}
+
+/// The queues of all controllers.
+pub struct Queues {
+    /// Lifecycle of Pods.
+    pub lifecycle: Arc<Queue<PodKey>>,
+    /// Deletion of Pods through the lifecycle.
+    pub poddeletion: Arc<Queue<PodKey>>,
+    /// Rule objects.
+    pub rules: Arc<Queue<RuleName>>,
+    /// Namespaces.
+    pub namespaces: Arc<Queue<String>>,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Queues { lifecycle: Queue::new(), poddeletion: Queue::new(), rules: Queue::new(), namespaces: Queue::new() }
+    }
+}
+
+/// Runs all controllers until `stop`, e.g. because the lease was lost.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let queues = Arc::new(Queues::default());
+    let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
+    let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues));
+    let deletion = context.clone();
+    let namespaces = context.clone();
+    tokio::join!(
+        dispatch::run(Arc::clone(&context.index), Arc::clone(&queues), stop.clone()),
+        Arc::clone(&queues.lifecycle).run(16, stop.clone(), move |key| {
+            let lifecycle = Arc::clone(&lifecycle);
+            async move { lifecycle.reconcile(key).await }
+        }),
+        Arc::clone(&queues.rules).run(4, stop.clone(), move |key| {
+            let rules = Arc::clone(&rules);
+            async move { rules.reconcile(key).await }
+        }),
+        Arc::clone(&queues.poddeletion).run(8, stop.clone(), move |key| {
+            let context = Arc::clone(&deletion);
+            async move { poddeletion::reconcile(&context, key).await }
+        }),
+        Arc::clone(&queues.namespaces).run(1, stop.clone(), move |key| {
+            let context = Arc::clone(&namespaces);
+            async move { namespaces::reconcile(&context, key).await }
+        }),
+    );
+}
+
+/// Awaits a write with a deadline and says what to do next: a conflict waits for the newer object, anything else is
+/// tried again.
+async fn write<T>(what: &'static str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Outcome> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {
+            debug!(what, code = status.code, "the object has moved on");
+            Err(Outcome::Retry)
+        }
+        Ok(Err(Error::Api(status))) if status.code == 429 => {
+            debug!(what, message = %status.message, "held");
+            Err(Outcome::Retry)
+        }
+        Ok(Err(e)) => {
+            warn!(what, error = %e, "write failed");
+            Err(Outcome::Retry)
+        }
+        Err(_) => {
+            warn!(what, "write timed out");
+            Err(Outcome::Retry)
+        }
+    }
+}

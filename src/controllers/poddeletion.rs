@@ -1,0 +1,89 @@
+//! Deletes managed Pods labelled `to-delete` through the lifecycle `pod-delete` (contract 3.5): begin, wait for
+//! `operate`, delete. Taking the label off before that cancels.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tracing::info;
+
+use super::{Context, PodKey, write};
+use crate::api::keys::{self, Family};
+use crate::cluster::pods;
+use crate::cluster::queue::Outcome;
+use crate::domain::lifecycle::{LabelPatch, operator};
+use crate::domain::pod::Pod;
+
+/// Lifecycle ID of a deletion.
+const ID: &str = "pod-delete";
+/// Type of the operation.
+const TYPE: &str = "delete";
+
+/// What to do for a Pod.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Nothing,
+    Write(LabelPatch),
+    Delete,
+}
+
+/// One look at a Pod.
+pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outcome {
+    let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else { return Outcome::Done };
+    let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
+    let done = match next(&pod, nanos) {
+        Next::Nothing => return Outcome::Done,
+        Next::Write(labels) => {
+            let patch = json!({ "labels": labels.to_merge_patch() });
+            write("step a deletion", pods::patch_metadata(&context.client, &pod, patch)).await.map(|_| ())
+        }
+        Next::Delete => {
+            info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
+            write("delete a Pod", pods::delete(&context.client, &pod)).await
+        }
+    };
+    done.map_or_else(|outcome| outcome, |()| Outcome::Done)
+}
+
+fn next(pod: &Pod, nanos: u64) -> Next {
+    if pod.is_terminating() || !pod.is_managed() {
+        return Next::Nothing;
+    }
+    let begun = operator::is_during(pod, ID, TYPE);
+    match (pod.label(keys::TO_DELETE).is_some(), begun) {
+        (true, false) => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
+        (true, true) if operator::is_allowed(pod, ID, TYPE, 0, nanos) => Next::Delete,
+        (false, true) if pod.label(&Family::UndoOperationType.key(ID)).is_none() => {
+            Next::Write(operator::undo(ID, TYPE))
+        }
+        _ => Next::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    fn pod(labels: &[(&str, &str)]) -> Pod {
+        let mut pod = Pod::default();
+        let labels = [(keys::CONTROL, "true")].iter().chain(labels);
+        pod.metadata.labels = labels.map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        pod
+    }
+
+    #[test]
+    fn begins_deletes_when_allowed_and_cancels() {
+        let Next::Write(begin) = next(&pod(&[(keys::TO_DELETE, "1")]), 5) else { panic!() };
+        assert_eq!(begin.0.get(&Family::Operating.key(ID)), Some(&Some("5".to_owned())));
+        let operating = Family::Operating.key(ID);
+        let type_ = Family::OperationType.key(ID);
+        let operate = Family::Operate.key(ID);
+        let begun = [(operating.as_str(), "5"), (type_.as_str(), TYPE)];
+        assert_eq!(next(&pod(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat()), 6), Next::Nothing);
+        let allowed = [&[(keys::TO_DELETE, "1"), (operate.as_str(), "6")], &begun[..]].concat();
+        assert_eq!(next(&pod(&allowed), 7), Next::Delete);
+        let Next::Write(undo) = next(&pod(&begun), 7) else { panic!() };
+        assert!(undo.0.contains_key(&Family::UndoOperationType.key(ID)));
+        assert_eq!(next(&pod(&[]), 7), Next::Nothing);
+    }
+}

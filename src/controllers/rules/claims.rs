@@ -1,0 +1,135 @@
+//! Releases claims: on what the Pod itself shows, or when the API server has surely given the request up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::super::{CALL_TIMEOUT, Context};
+use crate::cluster::index::State;
+use crate::cluster::pods;
+use crate::domain::inplace;
+use crate::domain::pod::Pod;
+use crate::ledger::commit::Evidence;
+use crate::ledger::evidence::{Sighting, evidence, lapsed};
+use crate::ledger::protocol::{Claim, Operation};
+use crate::ledger::store::{Detail, RuleKey, Uid};
+
+/// Time on top of the API server's request timeout, for the reply and for clocks that tick unevenly.
+const MARGIN: Duration = Duration::from_secs(15);
+
+/// When this process first saw each claim, by its own monotonic clock: clocks of different machines are never compared.
+/// A new leader starts anew, which only makes a claim live longer.
+#[derive(Default)]
+pub struct Deadlines {
+    seen: Mutex<HashMap<(Uid, Uid, Operation), (u64, Instant)>>,
+}
+
+impl Deadlines {
+    /// Since when this very attempt of a claim is known here.
+    fn since(&self, rule: &Uid, pod: &Uid, operation: Operation, attempt: u64) -> Instant {
+        let mut seen = self.seen.lock();
+        let entry = seen.entry((rule.clone(), pod.clone(), operation)).or_insert_with(|| (attempt, Instant::now()));
+        if entry.0 != attempt {
+            *entry = (attempt, Instant::now());
+        }
+        entry.1
+    }
+
+    /// Forgets claims of a rule object that are not in `current`.
+    fn keep(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
+        self.seen.lock().retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
+    }
+
+    /// Forgets a rule object.
+    pub fn forget(&self, rule: &Uid) {
+        self.keep(rule, |_, _| false);
+    }
+}
+
+/// Releases what can be released; how long until the next claim may lapse, if any is left.
+pub async fn release(context: &Arc<Context>, deadlines: &Deadlines, key: &RuleKey) -> Option<Duration> {
+    let snapshot = context.ledgers.latest(key)?;
+    let claims = &snapshot.claims.claims;
+    deadlines.keep(&key.uid, |pod, operation| claims.contains_key(&(pod.clone(), operation)));
+    let lifetime = context.request_timeout + MARGIN;
+    let mut next: Option<Duration> = None;
+    for ((pod, operation), claim) in claims {
+        let (sighting, position) = {
+            let state = context.index.read();
+            (sight(&state, key, pod, claim), state.position)
+        };
+        let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
+        if let Some(based_on) = based_on {
+            release_one(context, key, pod, *operation, claim, based_on, position);
+            continue;
+        }
+        let age = deadlines.since(&key.uid, pod, *operation, claim.attempt).elapsed();
+        if age < lifetime {
+            let left = lifetime - age;
+            next = Some(next.map_or(left, |n| n.min(left)));
+        } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
+            info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
+            release_one(context, key, pod, *operation, claim, version, position);
+        } else {
+            next = Some(MARGIN);
+        }
+    }
+    next
+}
+
+fn release_one(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    operation: Operation,
+    claim: &Claim<Detail>,
+    based_on: u64,
+    position: u64,
+) {
+    let evidence = Evidence { pod: pod.clone(), operation, attempt: claim.attempt, based_on, position };
+    context.ledgers.release(key, evidence);
+}
+
+/// The Pod of a claim as the cache has it; `None` while the cache is older than the claim.
+fn sight(state: &State, key: &RuleKey, pod: &Uid, claim: &Claim<Detail>) -> Option<Sighting> {
+    match state.pod(&key.namespace, pod) {
+        Some(seen) => Some(sighting(seen, claim)),
+        None => (state.last_event > claim.at).then_some(Sighting::Gone { version: state.last_event }),
+    }
+}
+
+fn sighting(pod: &Pod, claim: &Claim<Detail>) -> Sighting {
+    Sighting::Seen {
+        version: pod.metadata.resource_version,
+        terminating: pod.is_terminating(),
+        available: pod.is_available(),
+        applied: claim.detail.target.as_ref().is_some_and(|target| inplace::is_applied(pod, target)),
+        restarted: inplace::has_restarted(pod, &claim.detail.containers),
+    }
+}
+
+/// Whether a live read shows that nothing came of the claim, and the version read.
+async fn has_lapsed(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    operation: Operation,
+    claim: &Claim<Detail>,
+) -> Option<u64> {
+    let read = pods::get(&context.client, &key.namespace, &claim.detail.pod_name);
+    match tokio::time::timeout(CALL_TIMEOUT, read).await {
+        Ok(Ok(Some(live))) if *live.metadata.uid == **pod => {
+            lapsed(operation, sighting(&live, claim)).then_some(live.metadata.resource_version)
+        }
+        Ok(Ok(_)) => None, // gone: the cache will say so
+        Ok(Err(e)) => {
+            warn!(pod = %claim.detail.pod_name, error = %e, "a Pod with an old claim could not be read");
+            None
+        }
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
+
+mod claims;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, Patch, PatchParams};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::{Context, Queues, RuleName, write};
+use crate::api::keys;
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::index::{Entry, State};
+use crate::cluster::queue::Outcome;
+use crate::cluster::rulestore::RuleStore;
+use crate::domain::rules::budget::Gauges;
+use crate::ledger::commit::Ledgers;
+use crate::ledger::store::Uid;
+
+/// The status of one object is written at most this often.
+const STATUS_PERIOD: Duration = Duration::from_millis(500);
+
+/// The controller.
+pub struct Rules {
+    context: Arc<Context>,
+    queues: Arc<Queues>,
+    seen: Mutex<HashMap<RuleName, Seen>>,
+    deadlines: claims::Deadlines,
+}
+
+/// What was there at the last look.
+struct Seen {
+    uid: Uid,
+    generation: i64,
+    written: Option<Instant>,
+}
+
+impl Rules {
+    /// A controller.
+    pub fn new(context: Arc<Context>, queues: Arc<Queues>) -> Arc<Self> {
+        Arc::new(Rules { context, queues, seen: Mutex::default(), deadlines: claims::Deadlines::default() })
+    }
+
+    /// One look at a rule object.
+    pub async fn reconcile(&self, name: RuleName) -> Outcome {
+        let key = {
+            let state = self.context.index.read();
+            state.rule(&name.0, &name.1).map(|entry| (entry.key(), entry.snapshot.rules.generation))
+        };
+        let Some((key, generation)) = key else { return self.gone(name).await };
+        self.wake(&name, &key.uid, generation);
+        let again = claims::release(&self.context, &self.deadlines, &key).await;
+        let status = self.status(&name).await;
+        match (status, again) {
+            (Outcome::Done, Some(pause)) => Outcome::After(pause),
+            (Outcome::After(a), Some(b)) => Outcome::After(a.min(b)),
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Wakes waiting Pods: those that the budget has room for, and all of the namespace when the rules have changed.
+    fn wake(&self, name: &RuleName, uid: &Uid, generation: i64) {
+        let changed = {
+            let mut seen = self.seen.lock();
+            let entry = seen.entry(name.clone()).or_insert(Seen { uid: uid.clone(), generation: -1, written: None });
+            let changed = entry.uid != *uid || entry.generation != generation;
+            (entry.uid, entry.generation) = (uid.clone(), generation);
+            changed
+        };
+        if changed {
+            return self.wake_all(&name.0);
+        }
+        let state = self.context.index.read();
+        let Some(entry) = state.rule(&name.0, &name.1) else { return };
+        let room = allowed(&self.context.ledgers, &state, entry).unwrap_or(u32::MAX);
+        for pod in entry.tally.waiting().take(usize::try_from(room).unwrap_or(usize::MAX)) {
+            self.queues.lifecycle.add((name.0.clone(), pod.clone()));
+        }
+    }
+
+    fn wake_all(&self, namespace: &str) {
+        let state = self.context.index.read();
+        let pods = state.namespace(namespace).into_iter().flat_map(|n| &n.pods);
+        for (uid, _) in pods.filter(|(_, pod)| pod.metadata.labels.keys().any(|k| k.contains(keys::LIFECYCLE_DOMAIN))) {
+            self.queues.lifecycle.add((namespace.to_owned(), uid.clone()));
+        }
+    }
+
+    /// The object is gone or going: nobody waits for it any more, and a finalizer of Kuperator's is taken off.
+    async fn gone(&self, name: RuleName) -> Outcome {
+        if let Some(seen) = self.seen.lock().remove(&name) {
+            self.context.ledgers.forget(&seen.uid);
+            self.deadlines.forget(&seen.uid);
+        }
+        self.wake_all(&name.0);
+        let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
+        let going = match write("read a rule", rules.get_metadata_opt(&name.1)).await {
+            Ok(going) => going.filter(|m| m.metadata.deletion_timestamp.is_some()),
+            Err(outcome) => return outcome,
+        };
+        let Some(going) = going else { return Outcome::Done };
+        let finalizers = going.metadata.finalizers.unwrap_or_default();
+        let kept: Vec<_> = finalizers.iter().filter(|f| *f != keys::PROTECTED_FINALIZER).collect();
+        if kept.len() == finalizers.len() {
+            return Outcome::Done;
+        }
+        let patch = json!({ "metadata": { "resourceVersion": going.metadata.resource_version, "finalizers": kept } });
+        match write("release a rule", rules.patch_metadata(&name.1, &PatchParams::default(), &Patch::Merge(patch))).await {
+            Ok(_) => {
+                info!(namespace = %name.0, rule = %name.1, "took the finalizer off a deleted rule");
+                Outcome::Done
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    async fn status(&self, name: &RuleName) -> Outcome {
+        let Some(patch) = ({
+            let state = self.context.index.read();
+            state.rule(&name.0, &name.1).and_then(|entry| {
+                status::changed(&state, entry, gauges(&self.context.ledgers, &state, entry)?, (self.context.now)())
+            })
+        }) else {
+            return Outcome::Done;
+        };
+        if let Some(seen) = self.seen.lock().get_mut(name) {
+            match seen.written.map(|at| STATUS_PERIOD.saturating_sub(at.elapsed())) {
+                Some(pause) if !pause.is_zero() => return Outcome::After(pause),
+                _ => seen.written = Some(Instant::now()),
+            }
+        }
+        let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
+        let patch = Patch::Merge(json!({ "status": patch }));
+        match write("write a rule's status", rules.patch_status(&name.1, &PatchParams::default(), &patch)).await {
+            Ok(_) => Outcome::Done,
+            Err(outcome) => outcome,
+        }
+    }
+}
+
+/// The gauges of a rule object by what this replica knows; `None` if it has no availability rule or can't be read.
+pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<Gauges> {
+    let key = entry.key();
+    let claims = ledgers.newer(&key, &entry.snapshot).claims;
+    let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
+    Some(state.view(&entry.snapshot.rules, |view| {
+        Gauges::new(entry.snapshot.rules.limits(), view.expected(), claims.unclaimed(view), waiting)
+    }))
+}
+
+/// How many more disruptions the object lets pass; `None` if it limits none.
+pub fn allowed(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<u32> {
+    entry.snapshot.rules.limits().next()?;
+    gauges(ledgers, state, entry).map(|g| g.allowed)
+}

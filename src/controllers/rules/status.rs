@@ -1,0 +1,129 @@
+//! The status of a PodTransitionRule apart from its ledger: gauges for people and tools, and why Pods wait. Sorted, and
+//! written only when it differs; bounded, so that it stays small at any number of Pods.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cluster::index::{Entry, State};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::budget::Gauges;
+use crate::domain::rules::stage::rejections;
+use crate::domain::rules::{Availability, RuleKind};
+
+/// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
+pub const MAX_DETAILS: usize = 100;
+
+/// The fields as a merge patch, if they differ from what is stored.
+pub fn changed(state: &State, entry: &Entry, gauges: Gauges, now: Timestamp) -> Option<Value> {
+    let wanted = json!({
+        "observedGeneration": entry.snapshot.rules.generation,
+        "expectedPods": gauges.expected,
+        "availablePods": gauges.available,
+        "unavailablePods": gauges.unavailable,
+        "unavailableLimit": gauges.limit,
+        "disruptionsAllowed": gauges.allowed,
+        "waitingPods": gauges.waiting,
+        "details": details(state, entry, gauges),
+    });
+    let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
+    let (status, reason, message) = enforced(entry);
+    let condition = stored
+        .get("conditions")
+        .and_then(Value::as_array)
+        .and_then(|all| all.iter().find(|c| c["type"] == "Enforced"));
+    let generation = entry.snapshot.rules.generation;
+    let same_condition = condition.is_some_and(|c| {
+        c["status"] == status && c["reason"] == reason && c["message"] == message && c["observedGeneration"] == generation
+    });
+    let fields = wanted.as_object()?;
+    let same = fields.iter().all(|(k, v)| stored.get(k).unwrap_or(&default(v)) == v);
+    if same && same_condition {
+        return None;
+    }
+    let since = condition.filter(|c| c["status"] == status).and_then(|c| c["lastTransitionTime"].as_str());
+    let since = since.map_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), str::to_owned);
+    let mut patch = wanted;
+    patch["updateTime"] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    patch["conditions"] = json!([{
+        "type": "Enforced", "status": status, "reason": reason, "message": message,
+        "observedGeneration": generation, "lastTransitionTime": since,
+    }]);
+    Some(patch)
+}
+
+/// What an absent field counts as.
+fn default(like: &Value) -> Value {
+    match like {
+        Value::Array(_) => json!([]),
+        Value::Number(_) => json!(0),
+        _ => Value::Null,
+    }
+}
+
+/// Status, reason and message of the condition `Enforced`.
+fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
+    let rules = &entry.snapshot.rules;
+    let mut broken: Vec<String> = rules.selector.as_ref().err().cloned().into_iter().collect();
+    broken.extend(rules.rules.iter().filter_map(|r| match &r.kind {
+        RuleKind::Broken(why) => Some(why.clone()),
+        _ => None,
+    }));
+    if !broken.is_empty() {
+        return ("False", "Invalid", format!("the Pods are held until this is mended: {}", broken.join("; ")));
+    }
+    let unsupported: Vec<_> = rules
+        .rules
+        .iter()
+        .filter(|r| matches!(r.kind, RuleKind::LabelCheck | RuleKind::Webhook))
+        .map(|r| r.name.as_str())
+        .collect();
+    if !unsupported.is_empty() {
+        let message = format!(
+            "rules of kind labelCheck and webhook are not evaluated by this version; Pods wait for: {}",
+            unsupported.join(", ")
+        );
+        return ("False", "Unsupported", message);
+    }
+    ("True", "Enforced", "every disruption that passes the API server is held at admission".to_owned())
+}
+
+/// Why Pods wait, sorted by name.
+fn details(state: &State, entry: &Entry, gauges: Gauges) -> Value {
+    let rules = &entry.snapshot.rules;
+    let pods = |uids: Vec<_>| -> Vec<&std::sync::Arc<Pod>> {
+        uids.into_iter().filter_map(|uid| state.pod(&rules.namespace, uid)).collect()
+    };
+    let pre = pods(entry.tally.waiting().take(MAX_DETAILS).collect()).into_iter().map(|p| (p, Stage::PreCheck));
+    let post = pods(entry.tally.post_waiting().take(MAX_DETAILS).collect()).into_iter().map(|p| (p, Stage::PostCheck));
+    let mut all: Vec<_> = pre.chain(post).collect();
+    all.sort_by(|a, b| (&a.0.metadata.name, a.1).cmp(&(&b.0.metadata.name, b.1)));
+    all.truncate(MAX_DETAILS);
+    all.into_iter().map(|(pod, stage)| detail(entry, gauges, pod, stage)).collect()
+}
+
+fn detail(entry: &Entry, gauges: Gauges, pod: &Pod, stage: Stage) -> Value {
+    let rules = &entry.snapshot.rules;
+    let mut rejected: Vec<Value> = rejections(rules, stage, pod)
+        .into_iter()
+        .map(|r| json!({ "ruleName": r.rule, "reason": r.reason }))
+        .collect();
+    if stage == Stage::PreCheck
+        && let Availability::Held(held) = rules.availability(pod)
+    {
+        rejected.extend(held.into_iter().map(|(name, limits)| {
+            // The wording is Kuperator's (contract 5.3).
+            let limit = gauges.expected.saturating_sub(limits.desired(gauges.expected));
+            let reason = format!(
+                "blocked by max unavailable policy: [max unavailable]={limit}/{}, [current unavailable]={}/{}",
+                gauges.expected, gauges.unavailable, gauges.expected
+            );
+            json!({ "ruleName": name, "reason": reason })
+        }));
+    }
+    let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": rejected.is_empty() });
+    if !rejected.is_empty() {
+        detail["rejectInfo"] = json!(rejected);
+    }
+    detail
+}

@@ -1,0 +1,88 @@
+//! From the API object to a [`RuleSet`]. What can't be read becomes [`RuleKind::Broken`], which holds its Pods: objects
+//! that were stored before admission checked them, or while it was down, must not pass by omission.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{Limits, Rule, RuleKind, RuleSet, Stage};
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::podtransitionrule::{self as api, AvailablePolicy, PodTransitionRule};
+use crate::api::selector::Selector;
+
+impl RuleSet {
+    /// Compiles an object.
+    pub fn compile(object: &PodTransitionRule) -> RuleSet {
+        let meta = &object.metadata;
+        let selector = match &object.spec.selector {
+            Some(selector) => compile_selector(selector, "spec.selector"),
+            None => Err("spec.selector is missing: name the Pods, or write {} for all of the namespace".to_owned()),
+        };
+        RuleSet {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: Arc::from(meta.uid.clone().unwrap_or_default()),
+            generation: meta.generation.unwrap_or(0),
+            selector,
+            rules: object.spec.rules.iter().enumerate().filter(|(_, r)| !r.disabled).map(compile_rule).collect(),
+        }
+    }
+}
+
+fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
+    let path = format!("spec.rules[{index}]");
+    let mut broken = Vec::new();
+    let stage = match rule.effective_stage() {
+        api::Stage::PreCheck => Stage::PreCheck,
+        api::Stage::PostCheck => Stage::PostCheck,
+        api::Stage::Other(text) => {
+            broken.push(format!("{path}.stage: {text:?} is neither PreCheck nor PostCheck"));
+            Stage::PreCheck
+        }
+    };
+    if !rule.conditions.is_empty() {
+        broken.push(format!("{path}.conditions: no condition is known to this version; remove the list"));
+    }
+    let filter = rule.filter.as_ref().and_then(|f| f.label_selector.as_ref());
+    let filter = filter.map(|s| compile_selector(s, &format!("{path}.filter.labelSelector"))).transpose();
+    let filter = filter.unwrap_or_else(|why| {
+        broken.push(why);
+        None
+    });
+    // The first in this order counts (contract 1.3).
+    let kind = if let Some(policy) = &rule.available_policy {
+        limits(policy, &path).map_or_else(RuleKind::Broken, RuleKind::Availability)
+    } else if rule.label_check.is_some() {
+        RuleKind::LabelCheck
+    } else if rule.webhook.is_some() {
+        RuleKind::Webhook
+    } else {
+        RuleKind::Broken(format!("{path}: set one of availablePolicy, labelCheck or webhook"))
+    };
+    let kind = match (broken.is_empty(), kind) {
+        (true, kind) => kind,
+        (false, RuleKind::Broken(why)) => RuleKind::Broken(format!("{}; {why}", broken.join("; "))),
+        (false, _) => RuleKind::Broken(broken.join("; ")),
+    };
+    Rule { name: rule.name.clone(), stage, filter, kind }
+}
+
+fn compile_selector(selector: &LabelSelector, path: &str) -> Result<Selector, String> {
+    Selector::compile(selector).map_err(|e| format!("{path}: {e}"))
+}
+
+fn limits(policy: &AvailablePolicy, path: &str) -> Result<Limits, String> {
+    let bound = |value: &Option<IntOrString>, field: &str| {
+        let parsed = value.as_ref().map(IntOrPercent::parse).transpose();
+        parsed.map_err(|e| format!("{path}.availablePolicy.{field}: {e}"))
+    };
+    let limits = Limits {
+        max_unavailable: bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
+        min_available: bound(&policy.min_available_value, "minAvailableValue")?,
+    };
+    if limits == Limits::default() {
+        return Err(format!("{path}.availablePolicy: set maxUnavailableValue or minAvailableValue"));
+    }
+    Ok(limits)
+}
