@@ -8,3 +8,6 @@
 pub mod admission;
 pub mod api;
 pub mod domain;
+pub mod server;
+pub mod telemetry;
+pub mod tls;

@@ -1,0 +1,145 @@
+//! `/livez`, `/readyz` and `/metrics`, for the plain-HTTP listener.
+
+use std::fmt::Write;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use http::{StatusCode, header};
+use parking_lot::RwLock;
+use tokio::time::timeout;
+
+use super::Shutdown;
+use crate::telemetry::metrics::{CONTENT_TYPE, Exposition};
+
+/// A check that takes longer has failed.
+const CHECK_DEADLINE: Duration = Duration::from_secs(2);
+
+/// A detail to show, or why the process is not ready.
+pub type Checked = Result<String, String>;
+
+type Check = Arc<dyn Fn() -> BoxFuture<'static, Checked> + Send + Sync>;
+
+/// The checks behind `/readyz`. Cloning shares them.
+#[derive(Clone)]
+pub struct Health {
+    checks: Arc<RwLock<Vec<(&'static str, Check)>>>,
+    shutdown: Shutdown,
+    metrics: Exposition,
+}
+
+/// Outcome of all checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Whether all checks passed and the process is not ending.
+    pub ready: bool,
+    /// One line per check.
+    pub text: String,
+}
+
+impl Health {
+    /// Ready once every check added passes, until `shutdown` begins to drain.
+    pub fn new(shutdown: Shutdown, metrics: Exposition) -> Health {
+        Health { checks: Arc::default(), shutdown, metrics }
+    }
+
+    /// Adds a readiness check, such as `caches synced`. It is asked on every probe and has two seconds.
+    pub fn check<F, R>(&self, name: &'static str, check: F)
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Checked> + Send + 'static,
+    {
+        self.checks.write().push((name, Arc::new(move || check().boxed())));
+    }
+
+    /// Runs all checks at once.
+    pub async fn report(&self) -> Report {
+        let checks = self.checks.read().clone();
+        let outcomes = join_all(checks.iter().map(|(_, check)| timeout(CHECK_DEADLINE, check()))).await;
+        let mut report = Report { ready: !self.shutdown.is_draining(), text: String::new() };
+        if self.shutdown.is_draining() {
+            report.text.push_str("[-] shutdown: draining\n");
+        }
+        for ((name, _), outcome) in checks.iter().zip(outcomes) {
+            let outcome = outcome.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+            report.ready &= outcome.is_ok();
+            let (sign, detail) = match &outcome {
+                Ok(detail) => ('+', detail),
+                Err(why) => ('-', why),
+            };
+            // Writing to a String does not fail.
+            let _ = writeln!(report.text, "[{sign}] {name}: {detail}");
+        }
+        report.text.push_str(if report.ready { "ready\n" } else { "not ready\n" });
+        report
+    }
+
+    /// The three paths.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/livez", get(async || text(StatusCode::OK, "alive\n".to_owned())))
+            .route("/readyz", get(readyz))
+            .route("/metrics", get(metrics))
+            .with_state(self.clone())
+    }
+}
+
+async fn readyz(State(health): State<Health>) -> Response {
+    let report = health.report().await;
+    text(if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report.text)
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    match health.metrics.encode() {
+        Ok(body) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], body).into_response(),
+        Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n".to_owned()),
+    }
+}
+
+fn text(code: StatusCode, body: String) -> Response {
+    (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], body)
+        .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    fn health() -> (Health, Shutdown) {
+        let shutdown = Shutdown::default();
+        (Health::new(shutdown.clone(), Exposition::default()), shutdown)
+    }
+
+    #[tokio::test]
+    async fn every_check_must_pass() {
+        let (health, shutdown) = health();
+        health.check("caches synced", async || Ok("5 kinds".to_owned()));
+        assert_eq!(
+            health.report().await,
+            Report { ready: true, text: "[+] caches synced: 5 kinds\nready\n".to_owned() }
+        );
+        health.check("webhook listener", async || Err("connection refused".to_owned()));
+        let report = health.report().await;
+        assert!(!report.ready);
+        assert_eq!(
+            report.text,
+            "[+] caches synced: 5 kinds\n[-] webhook listener: connection refused\nnot ready\n"
+        );
+        shutdown.drain();
+        assert!(health.report().await.text.starts_with("[-] shutdown: draining\n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_check_that_hangs_has_failed() {
+        let (health, _) = health();
+        health.check("caches synced", std::future::pending);
+        assert_eq!(health.report().await.text, "[-] caches synced: no answer in time\nnot ready\n");
+    }
+}

@@ -1,0 +1,17 @@
+//! The two listeners: webhook calls over TLS, and probes and metrics over plain HTTP.
+//!
+//! [`webhooks`] turns a call into a verdict, [`health`] tells the truth about readiness, [`connections`] serves either
+//! of them within [`Limits`], and [`Shutdown`] ends both without a failed review.
+
+pub use self::limits::Limits;
+pub use self::shutdown::Shutdown;
+
+mod body;
+pub mod connections;
+pub mod dial;
+pub mod health;
+mod limits;
+mod shutdown;
+mod status;
+mod timeout;
+pub mod webhooks;

@@ -1,0 +1,202 @@
+//! Webhook calls: a body in, a verdict out, whatever happens in between.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::post;
+use futures::FutureExt;
+use http::{StatusCode, header};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{self, Memory};
+use super::status::{failure, json_body};
+use super::{Limits, timeout};
+use crate::admission::review::{self, Handler, Verdict};
+use crate::telemetry::metrics::{ReviewLabels, RouteLabel, ServerMetrics};
+
+/// A webhook path and who decides its reviews.
+pub type Routes = Vec<(&'static str, Arc<dyn Handler>)>;
+
+/// Why the fallback decides.
+const OVERLOADED: &str = "the admission server is overloaded";
+const LATE: &str = "the decision was not ready before the API server's deadline";
+const PANICKED: &str = "the review ended in an internal error";
+
+struct Shared {
+    limits: Limits,
+    metrics: ServerMetrics,
+    slots: Semaphore,
+    memory: Memory,
+}
+
+struct Route {
+    path: &'static str,
+    handler: Arc<dyn Handler>,
+    shared: Arc<Shared>,
+}
+
+/// The webhook paths. POST only; other methods get 405, other paths 404.
+pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Router {
+    let shared = Arc::new(Shared {
+        limits: limits.clone(),
+        metrics: metrics.clone(),
+        slots: Semaphore::new(limits.reviews),
+        memory: Memory::new(limits.buffered_bytes),
+    });
+    let mut router = Router::new();
+    for (path, handler) in routes {
+        let route = Arc::new(Route { path, handler, shared: shared.clone() });
+        router = router.route(path, post(call).with_state(route));
+    }
+    router
+        .fallback(async || failure(StatusCode::NOT_FOUND, "NotFound", "no webhook has this path"))
+        .method_not_allowed_fallback(async || {
+            failure(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "webhooks are called by POST")
+        })
+}
+
+async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
+    let arrival = Instant::now();
+    let deadline = timeout::deadline(request.uri().query(), arrival);
+    if !is_json(&request) {
+        route.count("malformed", 415);
+        let message = "the Content-Type must be application/json";
+        return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message);
+    }
+    let Shared { limits, memory, .. } = &*route.shared;
+    let body_deadline = deadline.min(arrival + limits.body);
+    let held = match body::read(request.into_body(), limits.body_bytes, body_deadline, memory).await {
+        Ok(held) => held,
+        Err(error) => {
+            tracing::warn!(route = route.path, why = error.label(), "no review: body not read");
+            route.count(error.label(), error.code().as_u16());
+            return error.answer(limits.body_bytes);
+        }
+    };
+    let parsed = review::Request::parse(&held.bytes);
+    drop(held);
+    let request = match parsed {
+        Ok(request) => request,
+        Err(malformed) => return route.malformed(malformed),
+    };
+    let verdict = route.decide(&request, deadline).await;
+    let label = RouteLabel { route: route.path };
+    route.shared.metrics.duration.get_or_create(&label).observe(arrival.elapsed().as_secs_f64());
+    route.answer(&request, &verdict)
+}
+
+/// Absent counts as JSON; parameters such as `charset=utf-8` are accepted.
+fn is_json(request: &Request) -> bool {
+    let Some(value) = request.headers().get(header::CONTENT_TYPE) else { return true };
+    let kind = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+impl Route {
+    /// A verdict by `deadline`, by the fallback if need be.
+    async fn decide(&self, request: &review::Request, deadline: Instant) -> Verdict {
+        let metrics = &self.shared.metrics;
+        let label = RouteLabel { route: self.path };
+        let Ok(_slot) = self.shared.slots.try_acquire() else {
+            metrics.shed.get_or_create(&label).inc();
+            return self.fallback(request, OVERLOADED);
+        };
+        let _counted = InFlight::new(metrics);
+        // A panicking handler may leave its own state torn, which is its own locks' business; nothing here is.
+        let review = AssertUnwindSafe(self.handler.review(request, deadline)).catch_unwind();
+        match timeout_at(deadline, review).await {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(_)) => {
+                metrics.panics.get_or_create(&label).inc();
+                tracing::error!(route = self.path, uid = ?request.uid, "a review panicked");
+                self.fallback(request, PANICKED)
+            }
+            Err(_) => {
+                metrics.late.get_or_create(&label).inc();
+                self.fallback(request, LATE)
+            }
+        }
+    }
+
+    fn fallback(&self, request: &review::Request, why: &str) -> Verdict {
+        let fallback = AssertUnwindSafe(|| self.handler.fallback(request, why));
+        std::panic::catch_unwind(fallback).unwrap_or_else(|_| {
+            self.shared.metrics.panics.get_or_create(&RouteLabel { route: self.path }).inc();
+            Verdict::deny(500, "InternalError", format!("{why}; try again"))
+        })
+    }
+
+    /// Counts the verdict, logs a denial, and puts it on the wire.
+    fn answer(&self, request: &review::Request, verdict: &Verdict) -> Response {
+        let label = if verdict.is_allowed() { "allowed" } else { "denied" };
+        self.count(label, verdict.code());
+        if !verdict.is_allowed() {
+            tracing::info!(
+                route = self.path,
+                uid = ?request.uid,
+                operation = request.operation.as_str(),
+                resource = ?request.resource.resource,
+                subresource = ?request.sub_resource.as_deref().unwrap_or_default(),
+                object = ?request.object_name(),
+                user = ?request.user_info.username,
+                dry_run = request.dry_run,
+                code = verdict.code(),
+                reason = verdict.reason(),
+                message = ?verdict.message(),
+                "denied"
+            );
+        }
+        self.write(&request.uid, verdict)
+    }
+
+    /// Denies a call that is no review; without a uid to echo only the HTTP status can say so.
+    fn malformed(&self, malformed: review::Malformed) -> Response {
+        self.count("malformed", 400);
+        tracing::warn!(route = self.path, why = malformed.message, "no review: malformed");
+        let message = format!("malformed AdmissionReview: {malformed}");
+        match malformed.uid {
+            Some(uid) => self.write(&uid, &Verdict::deny(400, "BadRequest", message)),
+            None => failure(StatusCode::BAD_REQUEST, "BadRequest", &message),
+        }
+    }
+
+    fn write(&self, uid: &str, verdict: &Verdict) -> Response {
+        match verdict.to_json(uid) {
+            Ok(body) => json_body(StatusCode::OK, body),
+            Err(error) => {
+                tracing::error!(route = self.path, %error, "a verdict could not be written");
+                failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the verdict could not be written")
+            }
+        }
+    }
+
+    fn count(&self, verdict: &'static str, code: u16) {
+        let code = match code {
+            200..300 => "2xx",
+            500.. => "5xx",
+            _ => "4xx",
+        };
+        let labels = ReviewLabels { route: self.path, verdict, code };
+        self.shared.metrics.reviews.get_or_create(&labels).inc();
+    }
+}
+
+/// Counts a review as in flight until dropped, also when the caller hangs up.
+struct InFlight<'m>(&'m ServerMetrics);
+
+impl<'m> InFlight<'m> {
+    fn new(metrics: &'m ServerMetrics) -> InFlight<'m> {
+        metrics.in_flight.inc();
+        InFlight(metrics)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.dec();
+    }
+}

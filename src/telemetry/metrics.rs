@@ -1,0 +1,164 @@
+//! Prometheus metrics: one registry that every part adds its own to.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::RwLock;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// `Content-Type` of [`Exposition::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics of this process, under the prefix `operating_`. Cloning shares them.
+#[derive(Clone, Debug)]
+pub struct Exposition(Arc<RwLock<Registry>>);
+
+impl Default for Exposition {
+    fn default() -> Self {
+        Exposition(Arc::new(RwLock::new(Registry::with_prefix("operating"))))
+    }
+}
+
+impl Exposition {
+    /// Adds metrics. Registering a name twice shows it twice, so each part registers once per process.
+    pub fn register<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
+        add(&mut self.0.write())
+    }
+
+    /// The OpenMetrics text of all metrics.
+    ///
+    /// # Errors
+    /// When a metric cannot be written, which is an error of that metric's encoder.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
+        text::encode(&mut out, &self.0.read())?;
+        Ok(out)
+    }
+}
+
+/// Labels of [`ServerMetrics::reviews`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReviewLabels {
+    /// Webhook path.
+    pub route: &'static str,
+    /// `allowed`, `denied`, or what kept the request from being a review: `malformed`, `oversized`, `slow`, `busy`.
+    pub verdict: &'static str,
+    /// Class of the code in the verdict, or of the HTTP status without one: `2xx`, `4xx`, `5xx`.
+    pub code: &'static str,
+}
+
+/// Label of the metrics that are kept per webhook path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RouteLabel {
+    /// Webhook path.
+    pub route: &'static str,
+}
+
+/// Label of the metrics that are kept per listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ListenerLabel {
+    /// `webhook` or `metrics`.
+    pub listener: &'static str,
+}
+
+/// A gauge of seconds.
+pub type Seconds = Gauge<f64, AtomicU64>;
+
+/// Metrics of the server and its certificate. Cloning shares them.
+#[derive(Clone, Debug)]
+pub struct ServerMetrics {
+    /// Answers by route, verdict and code class.
+    pub reviews: Family<ReviewLabels, Counter>,
+    /// Seconds from the request head to the verdict, by route.
+    pub duration: Family<RouteLabel, Histogram, fn() -> Histogram>,
+    /// Reviews being decided now.
+    pub in_flight: Gauge,
+    /// Reviews answered by the fallback because too many were in flight.
+    pub shed: Family<RouteLabel, Counter>,
+    /// Reviews answered by the fallback because the deadline passed.
+    pub late: Family<RouteLabel, Counter>,
+    /// Reviews that panicked.
+    pub panics: Family<RouteLabel, Counter>,
+    /// Open connections by listener.
+    pub connections: Family<ListenerLabel, Gauge>,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: Counter,
+    /// When the served certificate expires, seconds since 1970; 0 without one.
+    pub certificate_expiry: Seconds,
+    /// Certificates taken into service.
+    pub certificate_loads: Counter,
+    /// Attempts to renew or reload the certificate that failed; the former one stays in service.
+    pub certificate_failures: Counter,
+}
+
+/// From 0.25 ms, a review without I/O, to 16 s, beyond the default timeout of a webhook.
+fn review_histogram() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.000_25, 2.0, 17))
+}
+
+impl ServerMetrics {
+    /// Creates the metrics and adds them to `exposition`.
+    pub fn register(exposition: &Exposition) -> ServerMetrics {
+        let m = ServerMetrics {
+            reviews: Family::default(),
+            duration: Family::new_with_constructor(review_histogram),
+            in_flight: Gauge::default(),
+            shed: Family::default(),
+            late: Family::default(),
+            panics: Family::default(),
+            connections: Family::default(),
+            handshakes_failed: Counter::default(),
+            certificate_expiry: Gauge::default(),
+            certificate_loads: Counter::default(),
+            certificate_failures: Counter::default(),
+        };
+        exposition.register(|r| {
+            r.register("reviews", "Answers to webhook calls", m.reviews.clone());
+            r.register("review_duration_seconds", "Time from request head to verdict", m.duration.clone());
+            r.register("reviews_in_flight", "Reviews being decided", m.in_flight.clone());
+            r.register("reviews_shed", "Reviews answered by the fallback for overload", m.shed.clone());
+            r.register("reviews_late", "Reviews answered by the fallback at the deadline", m.late.clone());
+            r.register("review_panics", "Reviews that panicked", m.panics.clone());
+            r.register("connections", "Open connections", m.connections.clone());
+            r.register("tls_handshakes_failed", "TLS handshakes that failed", m.handshakes_failed.clone());
+            r.register(
+                "certificate_expiry_timestamp_seconds",
+                "Expiry of the served certificate, seconds since 1970; 0 without one",
+                m.certificate_expiry.clone(),
+            );
+            r.register("certificate_loads", "Certificates taken into service", m.certificate_loads.clone());
+            r.register(
+                "certificate_failures",
+                "Failed attempts to renew or reload the certificate",
+                m.certificate_failures.clone(),
+            );
+        });
+        m
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn the_text_shows_what_was_counted() {
+        let exposition = Exposition::default();
+        let metrics = ServerMetrics::register(&exposition);
+        let labels = ReviewLabels { route: "/pods", verdict: "denied", code: "4xx" };
+        metrics.reviews.get_or_create(&labels).inc();
+        metrics.certificate_expiry.set(1.5e9);
+        let text = exposition.encode().unwrap();
+        let line = r#"operating_reviews_total{route="/pods",verdict="denied",code="4xx"} 1"#;
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("operating_certificate_expiry_timestamp_seconds 1500000000"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,4 @@
+//! Logs and metrics. Label values come from code, never from objects: a cluster's names do not become time series.
+
+pub mod logs;
+pub mod metrics;

@@ -1,0 +1,31 @@
+//! Certificates: from files that somebody else renews ([`files`]) or made and renewed here ([`selfmanaged`]).
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+
+pub use self::pair::{Pair, PairError};
+pub use self::resolver::{Resolver, Served};
+
+pub mod files;
+mod pair;
+mod resolver;
+
+/// The cryptography of every TLS connection, named so that no process-wide default is needed.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, the certificate by `resolver`.
+///
+/// # Errors
+/// When the provider supports neither version, which it does.
+pub fn server_config(resolver: Arc<Resolver>) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(resolver);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

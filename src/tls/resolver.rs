@@ -1,0 +1,74 @@
+//! The certificate that new connections get, exchanged without a pause.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
+
+use super::Pair;
+use crate::telemetry::metrics::ServerMetrics;
+
+/// What is being served, and what a client must trust to accept it.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Chain and key.
+    pub pair: Arc<Pair>,
+    /// Certificate authorities in the published `caBundle`; empty when somebody else publishes it.
+    pub roots: Arc<[CertificateDer<'static>]>,
+}
+
+/// Serves the current pair. Without one, handshakes fail and the server is not ready.
+#[derive(Debug)]
+pub struct Resolver {
+    served: ArcSwapOption<Served>,
+    problem: ArcSwapOption<String>,
+    metrics: ServerMetrics,
+}
+
+impl Resolver {
+    /// A resolver with nothing to serve yet.
+    pub fn new(metrics: ServerMetrics) -> Arc<Resolver> {
+        Arc::new(Resolver { served: ArcSwapOption::empty(), problem: ArcSwapOption::empty(), metrics })
+    }
+
+    /// Takes a pair into service for all handshakes from now on and clears the last problem.
+    pub fn serve(&self, pair: Pair, roots: Vec<CertificateDer<'static>>) {
+        self.metrics.certificate_expiry.set(pair.not_after().as_second() as f64);
+        self.problem.store(None);
+        let same = self.served.load().as_deref().is_some_and(|now| now.pair.leaf() == pair.leaf());
+        if !same {
+            self.metrics.certificate_loads.inc();
+            tracing::info!(valid_until = %pair.not_after(), "serving a new certificate");
+        }
+        self.served.store(Some(Arc::new(Served { pair: Arc::new(pair), roots: roots.into() })));
+    }
+
+    /// Notes that a newer pair could not be had; the current one stays. Logged once per problem.
+    pub fn keep_because(&self, problem: String) {
+        self.metrics.certificate_failures.inc();
+        if self.problem.load().as_deref() == Some(&problem) {
+            return;
+        }
+        let valid_until = self.served().map(|served| served.pair.not_after().to_string());
+        tracing::error!(problem, valid_until, "keeping the current certificate");
+        self.problem.store(Some(Arc::new(problem)));
+    }
+
+    /// What is served now.
+    pub fn served(&self) -> Option<Arc<Served>> {
+        self.served.load_full()
+    }
+
+    /// Why the last attempt at a newer pair failed, if it did.
+    pub fn problem(&self) -> Option<Arc<String>> {
+        self.problem.load_full()
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.served.load().as_ref().map(|served| served.pair.certified().clone())
+    }
+}
