@@ -7,4 +7,5 @@
 
 pub mod admission;
 pub mod api;
+pub mod cli;
 pub mod domain;
