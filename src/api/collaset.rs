@@ -1,0 +1,359 @@
+//! CollaSet: a set of Pods that are updated and scaled through the lifecycle (contract sections 1.1 and 1.2).
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{lenient, schema};
+
+/// The Pods that are wanted.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "apps.kusionstack.io",
+    version = "v1alpha1",
+    kind = "CollaSet",
+    plural = "collasets",
+    shortname = "cls",
+    namespaced,
+    status = "CollaSetStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "CollaSet keeps a set of Pods that are updated and scaled through the Pod operation lifecycle.",
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.labelSelector"
+    ),
+    printcolumn(name = "DESIRED", type_ = "integer", json_path = ".spec.replicas"),
+    printcolumn(name = "CURRENT", type_ = "integer", json_path = ".status.replicas"),
+    printcolumn(
+        name = "AVAILABLE",
+        type_ = "integer",
+        json_path = ".status.availableReplicas"
+    ),
+    printcolumn(
+        name = "UPDATED",
+        type_ = "integer",
+        json_path = ".status.updatedReplicas"
+    ),
+    printcolumn(
+        name = "UPDATED_READY",
+        type_ = "integer",
+        json_path = ".status.updatedReadyReplicas"
+    ),
+    printcolumn(
+        name = "UPDATED_AVAILABLE",
+        type_ = "integer",
+        json_path = ".status.updatedAvailableReplicas"
+    ),
+    printcolumn(
+        name = "CURRENT_REVISION",
+        type_ = "string",
+        json_path = ".status.currentRevision"
+    ),
+    printcolumn(
+        name = "UPDATED_REVISION",
+        type_ = "string",
+        json_path = ".status.updatedRevision"
+    ),
+    printcolumn(
+        name = "AGE",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[serde(rename_all = "camelCase", default, remote = "Self")]
+#[schemars(extend("x-kubernetes-validations" = spec_rules()))]
+pub struct CollaSetSpec {
+    /// Stops scaling and updating.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Number of Pods; 0 when absent.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+    /// Selects the Pods; it must match the labels of the template.
+    #[schemars(schema_with = "schema::label_selector")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+    /// The Pod that is created.
+    #[schemars(schema_with = "schema::any")]
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub template: Value,
+    /// PersistentVolumeClaims created for each Pod; the name of each is the name of a volume.
+    #[schemars(schema_with = "schema::core_objects")]
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub volume_claim_templates: Vec<Value>,
+    /// How a change of the template reaches the Pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
+    /// Which Pods are scaled, and how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_strategy: Option<ScaleStrategy>,
+    /// How Pods are named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub naming_strategy: Option<NamingStrategy>,
+    /// Number of unused revisions that are kept.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history_limit: Option<i32>,
+}
+
+lenient::absent_is_default!(CollaSetSpec);
+
+/// How a change of the template reaches the Pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateStrategy {
+    /// Whether Pods are changed in place, recreated or replaced; InPlaceIfPossible when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_upgrade_policy: Option<PodUpgradePolicy>,
+    /// Which Pods are updated; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+    /// Seconds to wait after a Pod may be operated.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation_delay_seconds: Option<i32>,
+}
+
+lenient::string_enum! {
+    /// How one Pod is updated.
+    pub enum PodUpgradePolicy {
+        /// Deleted and created again.
+        Recreate,
+        /// In place where the change allows it, recreated otherwise.
+        InPlaceIfPossible,
+        /// In place only.
+        InPlaceOnly,
+        /// A new Pod is created first.
+        Replace,
+    }
+}
+
+/// Which Pods are updated; byLabel wins when both are set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RollingUpdate {
+    /// All but a number of Pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_partition: Option<ByPartition>,
+    /// Only Pods with the label collaset.kusionstack.io/update-included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_label: Option<ByLabel>,
+}
+
+/// All but a number of Pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ByPartition {
+    /// Number of Pods kept on older revisions; none when absent.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<i32>,
+}
+
+/// Only Pods with the label collaset.kusionstack.io/update-included.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ByLabel {}
+
+/// Which Pods are scaled, and how.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = schema::rules(SCALE_RULES)))]
+pub struct ScaleStrategy {
+    /// Name of the ResourceContext used as the pool of instance IDs; the name of the CollaSet when absent. Immutable.
+    #[schemars(length(max = 253))]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub context: String,
+    /// Names of Pods to release from the CollaSet.
+    #[schemars(schema_with = "pod_names")]
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub pod_to_exclude: Vec<String>,
+    /// Names of Pods to take into the CollaSet.
+    #[schemars(schema_with = "pod_names")]
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub pod_to_include: Vec<String>,
+    /// Names of Pods to delete; together with lower replicas, the Pods to scale in.
+    #[schemars(schema_with = "pod_names")]
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub pod_to_delete: Vec<String>,
+    /// What becomes of PersistentVolumeClaims.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim_retention_policy: Option<PersistentVolumeClaimRetentionPolicy>,
+    /// Seconds to wait after a Pod may be operated.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation_delay_seconds: Option<i32>,
+}
+
+/// What becomes of PersistentVolumeClaims.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PersistentVolumeClaimRetentionPolicy {
+    /// When the CollaSet is deleted; Delete when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when_deleted: Option<RetentionPolicy>,
+    /// When a Pod is scaled in; Delete when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when_scaled: Option<RetentionPolicy>,
+}
+
+lenient::string_enum! {
+    /// What becomes of a claim. Anything but Retain acts as Delete.
+    pub enum RetentionPolicy {
+        /// It stays.
+        Retain,
+        /// It is deleted.
+        Delete,
+    }
+}
+
+/// How Pods are named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamingStrategy {
+    /// What follows the name of the CollaSet; Random when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_naming_suffix_policy: Option<PodNamingSuffixPolicy>,
+}
+
+lenient::string_enum! {
+    /// What follows the name of the CollaSet in the name of a Pod.
+    pub enum PodNamingSuffixPolicy {
+        /// A random suffix.
+        Random,
+        /// The instance ID, so that names persist.
+        PersistentSequence,
+    }
+}
+
+/// What the controller last saw.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CollaSetStatus {
+    /// Generation that this status speaks of.
+    pub observed_generation: i64,
+    /// Selector of the Pods as text, for the scale subresource.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label_selector: String,
+    /// Revision that is kept stable.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub current_revision: String,
+    /// Revision of the present template.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub updated_revision: String,
+    /// Hash collisions of revisions so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collision_count: Option<i32>,
+    /// Active Pods, both halves of a replace pair included.
+    pub replicas: i32,
+    /// Pods on a node.
+    pub scheduled_replicas: i32,
+    /// Pods that are Ready.
+    pub ready_replicas: i32,
+    /// Pods that are available.
+    pub available_replicas: i32,
+    /// Pods of the updated revision.
+    pub updated_replicas: i32,
+    /// Ready Pods of the updated revision.
+    pub updated_ready_replicas: i32,
+    /// Available Pods of the updated revision.
+    pub updated_available_replicas: i32,
+    /// Pods in a lifecycle of this CollaSet.
+    pub operating_replicas: i32,
+    /// Pods that are being deleted.
+    pub terminating_replicas: i32,
+    /// Conditions Scale, Update and Terminating.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<CollaSetCondition>,
+}
+
+/// A condition in the form that CollaSets have always had: nothing is required of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CollaSetCondition {
+    /// Scale, Update or Terminating.
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub type_: String,
+    /// True, False or Unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// Generation that the condition speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the status last changed.
+    #[schemars(schema_with = "schema::time")]
+    #[serde(
+        deserialize_with = "lenient::time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_transition_time: Option<Time>,
+    /// One word.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// A sentence.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+// The bound keeps the cost of comparing two lists within what CEL is allowed.
+fn pod_names(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "array", "items": { "type": "string", "maxLength": 253 }, "maxItems": 2000 })
+}
+
+const SCALE_RULES: &[(&str, &str)] = &[
+    (
+        "!has(self.podToDelete) || !has(self.podToExclude) || !self.podToDelete.exists(p, p in self.podToExclude)",
+        "podToDelete and podToExclude share a name: a Pod is deleted or excluded, not both; take it out of one list",
+    ),
+    (
+        "!has(self.podToDelete) || !has(self.podToInclude) || !self.podToDelete.exists(p, p in self.podToInclude)",
+        "podToDelete and podToInclude share a name: a Pod is deleted or included, not both; take it out of one list",
+    ),
+    (
+        "!has(self.podToExclude) || !has(self.podToInclude) || !self.podToExclude.exists(p, p in self.podToInclude)",
+        "podToExclude and podToInclude share a name: a Pod is excluded or included, not both; take it out of one list",
+    ),
+];
+
+// That the template is present cannot be said here: CEL does not see a field without a type. Admission says it.
+fn spec_rules() -> serde_json::Value {
+    schema::join([
+        schema::forgiving_rules(&[
+            (
+                "has({}.selector)",
+                "selector is required: set it to labels that spec.template carries",
+            ),
+            (
+                "!has({}.namingStrategy) || !has({}.namingStrategy.podNamingSuffixPolicy) \
+                 || {}.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || !has({}.scaleStrategy) \
+                 || (size({}.scaleStrategy.?podToExclude.orValue([])) == 0 \
+                 && size({}.scaleStrategy.?podToInclude.orValue([])) == 0)",
+                "podToExclude and podToInclude must be empty with podNamingSuffixPolicy PersistentSequence: \
+                 the name of such a Pod belongs to its place in the set",
+            ),
+        ]),
+        schema::rules(&[(
+            "self.?scaleStrategy.?context.orValue('') == oldSelf.?scaleStrategy.?context.orValue('')",
+            "scaleStrategy.context is immutable: create another CollaSet to use another pool of instance IDs",
+        )]),
+    ])
+}

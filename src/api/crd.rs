@@ -1,0 +1,100 @@
+//! CustomResourceDefinitions of all kinds, generated from the types.
+//!
+//! Compatibility with stored objects rests on three habits. Nothing is `required` that the former schemas left
+//! optional. Bounds, patterns and enums lean on CRD validation ratcheting (Kubernetes 1.33): a value that breaks one is
+//! accepted for as long as it, or the atomic list it lies in, is unchanged. And rules over nodes that change for other
+//! reasons compare with `oldSelf` themselves, because ratcheting forgives a rule only on an unchanged node.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    ValidationRule,
+};
+use kube::CustomResourceExt;
+
+use super::collaset::CollaSet;
+use super::operationjob::OperationJob;
+use super::poddecoration::PodDecoration;
+use super::podtransitionrule::PodTransitionRule;
+use super::resourcecontext::ResourceContext;
+
+/// The definitions, ordered by plural name.
+pub fn all() -> Vec<CustomResourceDefinition> {
+    let mut all = vec![
+        finish(CollaSet::crd(), &[SPEC_REQUIRED]),
+        finish(OperationJob::crd(), &[SPEC_REQUIRED]),
+        finish(PodDecoration::crd(), &[DECORATION_NAME]),
+        finish(PodTransitionRule::crd(), &[SPEC_REQUIRED]),
+        finish(ResourceContext::crd(), &[]),
+    ];
+    all.sort_by(|a, b| a.spec.names.plural.cmp(&b.spec.names.plural));
+    all
+}
+
+/// Rule over a whole object, and its message. The root differs in every update, so ratcheting never forgives it.
+type RootRule = (&'static str, &'static str);
+
+const SPEC_REQUIRED: RootRule = (
+    "has(self.spec) || (oldSelf.hasValue() && !has(oldSelf.value().spec))",
+    "spec is required: without it the object does nothing",
+);
+
+const DECORATION_NAME: RootRule = (
+    "oldSelf.hasValue() || size(self.metadata.name) <= 60",
+    "metadata.name must have at most 60 characters: Pods carry it in the label key poddecoration.kusionstack.io/pd-<name>",
+);
+
+fn finish(mut crd: CustomResourceDefinition, root_rules: &[RootRule]) -> CustomResourceDefinition {
+    for version in &mut crd.spec.versions {
+        let Some(root) = version
+            .schema
+            .as_mut()
+            .and_then(|s| s.open_api_v3_schema.as_mut())
+        else {
+            continue;
+        };
+        plain(root);
+        root.required = None;
+        root.title = None;
+        root.x_kubernetes_validations = (!root_rules.is_empty()).then(|| {
+            root_rules
+                .iter()
+                .map(|(rule, message)| ValidationRule {
+                    rule: (*rule).into(),
+                    message: Some((*message).into()),
+                    optional_old_self: Some(true),
+                    ..ValidationRule::default()
+                })
+                .collect()
+        });
+    }
+    crd
+}
+
+/// Takes out what the derive adds and this group never had: `nullable` (so that the API server prunes nulls as it
+/// always did) and `default` (defaults are admission's, where they are visible in the stored object). Puts the two
+/// types back into int-or-string fields.
+fn plain(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    schema.default = None;
+    if let Some(values) = &mut schema.enum_ {
+        values.retain(|value| !value.0.is_null());
+    }
+    if schema.x_kubernetes_int_or_string == Some(true) {
+        let of = |type_: &str| JSONSchemaProps {
+            type_: Some(type_.into()),
+            ..JSONSchemaProps::default()
+        };
+        schema.any_of = Some(vec![of("integer"), of("string")]);
+    }
+    for property in schema.properties.iter_mut().flat_map(|p| p.values_mut()) {
+        plain(property);
+    }
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => plain(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(plain),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        plain(values);
+    }
+}

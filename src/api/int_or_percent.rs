@@ -1,0 +1,1 @@
+//! A count of Pods, or a share of them.

@@ -1,0 +1,131 @@
+//! Deserializers for which no stored object is odd enough to fail.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::{Deserialize, Deserializer};
+
+/// Null reads as the default.
+pub(super) fn nullable<'de, D, T>(d: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
+}
+
+/// A time that cannot be read reads as absent: the API server's `date-time` format admits texts that RFC 3339 does not.
+pub(super) fn time<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Time>, D::Error> {
+    let text = Option::<String>::deserialize(d)?;
+    Ok(text.and_then(|t| t.parse().ok()).map(Time))
+}
+
+/// A number beyond 32 bits, which the schema of an int-or-string admits, is kept as its text.
+pub(super) fn int_or_string<'de, D: Deserializer<'de>>(
+    d: D,
+) -> Result<Option<IntOrString>, D::Error> {
+    Ok(match Option::<serde_json::Value>::deserialize(d)? {
+        None | Some(serde_json::Value::Null) => None,
+        Some(serde_json::Value::String(text)) => Some(IntOrString::String(text)),
+        Some(other) => Some(
+            other
+                .as_i64()
+                .and_then(|n| i32::try_from(n).ok())
+                .map_or_else(|| IntOrString::String(other.to_string()), IntOrString::Int),
+        ),
+    })
+}
+
+/// Implements `Serialize` and `Deserialize` for a `#[serde(remote = "Self")]` struct such that an absent or null value
+/// reads as the default: CRD schemas of this group never made `spec` required.
+macro_rules! absent_is_default {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                <$type>::serialize(self, s)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Present($type);
+                impl<'de> serde::Deserialize<'de> for Present {
+                    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                        <$type>::deserialize(d).map(Present)
+                    }
+                }
+                let present = <Option<Present> as serde::Deserialize>::deserialize(d)?;
+                Ok(present.map(|p| p.0).unwrap_or_default())
+            }
+        }
+    };
+}
+pub(super) use absent_is_default;
+
+/// Declares an enum of strings whose unknown values read as `Other` and are written back unchanged.
+macro_rules! string_enum {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+            /// A value that this version does not know; admission refuses it, reading keeps it.
+            Other(String),
+        }
+
+        impl $name {
+            /// The known values, as written in JSON.
+            pub const KNOWN: &'static [&'static str] = &[$(stringify!($variant)),+];
+
+            /// The value as written in JSON.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $($name::$variant => stringify!($variant),)+
+                    $name::Other(text) => text,
+                }
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                match text {
+                    $(stringify!($variant) => $name::$variant,)+
+                    other => $name::Other(other.to_owned()),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                let text: std::borrow::Cow<'de, str> = serde::Deserialize::deserialize(d)?;
+                Ok($name::from(text.as_ref()))
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "enum": $name::KNOWN })
+            }
+        }
+    };
+}
+pub(super) use string_enum;

@@ -1,0 +1,170 @@
+//! What the controller reports of a PodTransitionRule.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Ledger;
+use crate::api::{lenient, schema};
+
+/// What the controller last saw, and the claims that admission has granted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodTransitionRuleStatus {
+    /// Generation that this status speaks of.
+    pub observed_generation: i64,
+    /// When the status last changed.
+    #[schemars(schema_with = "schema::time")]
+    #[serde(
+        deserialize_with = "lenient::time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub update_time: Option<Time>,
+    /// Standard conditions.
+    #[schemars(schema_with = "schema::conditions")]
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<Condition>,
+    /// Pods that should exist: replicas of the workloads behind the selected Pods, and Pods without a workload.
+    pub expected_pods: i32,
+    /// Selected Pods that are available and hold no claim.
+    pub available_pods: i32,
+    /// Expected Pods that are not available.
+    pub unavailable_pods: i32,
+    /// Most Pods that may be unavailable at once, over all rules.
+    pub unavailable_limit: i32,
+    /// Pods that may become unavailable now.
+    pub disruptions_allowed: i32,
+    /// Pods that wait for permission.
+    pub waiting_pods: i32,
+    /// Claims that admission has granted and whose effect is not yet seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<Ledger>,
+    /// Names of selected Pods, sorted.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub targets: Vec<String>,
+    /// Pods that are in a stage now, sorted by name.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub details: Vec<Detail>,
+    /// What rules remember from one evaluation to the next.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub rule_states: Vec<RuleState>,
+}
+
+/// A Pod that is in a stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["passed"]))]
+pub struct Detail {
+    /// Name of the Pod.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// PreCheck or PostCheck.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stage: String,
+    /// Whether all rules of the stage are passed.
+    pub passed: bool,
+    /// Names of the rules that are passed.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub passed_rules: Vec<String>,
+    /// The rules that refuse.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub reject_info: Vec<RejectInfo>,
+}
+
+/// A rule that refuses a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RejectInfo {
+    /// Name of the rule.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub rule_name: String,
+    /// Why, in a sentence.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// What a rule remembers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuleState {
+    /// Name of the rule.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Of a webhook rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_status: Option<WebhookStatus>,
+}
+
+/// Tasks of a webhook rule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WebhookStatus {
+    /// Tasks in progress.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub task_states: Vec<TaskInfo>,
+    /// Tasks that ended lately.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub history: Vec<TaskInfo>,
+}
+
+/// A long check at an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskInfo {
+    /// ID that the endpoint gave.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub task_id: String,
+    /// Names of Pods without an answer yet.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub processing: Vec<String>,
+    /// Names of Pods that passed.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub approved: Vec<String>,
+    /// When the task began.
+    #[schemars(schema_with = "schema::time")]
+    #[serde(
+        deserialize_with = "lenient::time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub begin_time: Option<Time>,
+    /// When the endpoint last answered.
+    #[schemars(schema_with = "schema::time")]
+    #[serde(
+        deserialize_with = "lenient::time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_time: Option<Time>,
+    /// What the endpoint said.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}

@@ -1,0 +1,55 @@
+//! ResourceContext: the pool of instance IDs behind a workload (contract sections 1.6 and 6.2). Written by controllers.
+
+use std::collections::BTreeMap;
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::lenient;
+
+/// The instance IDs in use, each with what is to be known when its Pod is created again.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "apps.kusionstack.io",
+    version = "v1alpha1",
+    kind = "ResourceContext",
+    plural = "resourcecontexts",
+    shortname = "rc",
+    namespaced,
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "ResourceContext holds the instance IDs of a workload and what belongs to each. It is written by controllers."
+)]
+#[serde(rename_all = "camelCase", default, remote = "Self")]
+pub struct ResourceContextSpec {
+    /// One entry per instance ID in use, ordered by ID.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub contexts: Vec<ContextDetail>,
+}
+
+lenient::absent_is_default!(ResourceContextSpec);
+
+/// One instance ID.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["id"]))]
+pub struct ContextDetail {
+    /// The instance ID.
+    #[schemars(schema_with = "integer")]
+    pub id: i64,
+    /// What is known of the instance, such as Owner and Revision.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub data: BTreeMap<String, String>,
+}
+
+// Without a format, as the field was first published.
+fn integer(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "integer" })
+}
