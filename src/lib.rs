@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod cli;
 pub mod domain;
 pub mod server;
 pub mod telemetry;

@@ -1,0 +1,245 @@
+//! Flags of the `operating` command. Each can be set by an environment variable too; a flag wins.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::values::{duration, namespace, namespaced_name, webhook_url};
+
+/// Pod operations whose availability rules are held at admission.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "operating",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Serve admission reviews and run the controllers
+    Serve(Box<ServeArgs>),
+    /// Put namespace, CRDs, RBAC and webhook configurations into a cluster
+    ///
+    /// May be repeated and may run several times at once. It does not start a server: until one answers, held
+    /// operations are denied in namespaces that have rules, and everything else goes on as before.
+    Install(InstallArgs),
+    /// Take everything out of a cluster again; Pods keep running
+    ///
+    /// Webhook configurations go first, so that nothing waits for a server that is gone; then finalizers that nobody
+    /// would serve any more, CRDs with their objects, RBAC, certificates and the namespace. Pods of CollaSets are
+    /// left behind without an owner. Lifecycle labels stay on Pods as they are.
+    Uninstall(UninstallArgs),
+    /// Print the CustomResourceDefinitions as YAML
+    Crds,
+    /// Print the webhook configurations as YAML
+    WebhookConfig(WebhookConfigArgs),
+    /// Print the reference of this command line as Markdown
+    #[command(hide = true)]
+    Docs,
+}
+
+/// How to reach the API server, and where to live in it.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ClusterArgs {
+    /// File with the credentials of the API server; else $KUBECONFIG, ~/.kube/config or the Pod's service account
+    #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; else its current one
+    #[arg(
+        long,
+        env = "OPERATING_CONTEXT",
+        value_name = "NAME",
+        requires = "kubeconfig"
+    )]
+    pub context: Option<String>,
+    /// Namespace of the server's own objects: certificates, lease, service account
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = super::install::names::NAMESPACE,
+          value_parser = namespace)]
+    pub namespace: String,
+}
+
+/// Where the API server finds the webhooks.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Webhooks")]
+pub struct EndpointArgs {
+    /// URL of the webhooks as the API server sees it, https and without a path; else the Service `operating`, port 443
+    #[arg(long, env = "OPERATING_WEBHOOK_URL", value_name = "URL", value_parser = webhook_url)]
+    pub webhook_url: Option<String>,
+}
+
+/// Flags of `serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Webhooks.
+    #[command(flatten)]
+    pub endpoint: EndpointArgs,
+    /// Install first what is missing: namespace, CRDs, certificates and, once serving, webhook configurations
+    #[arg(long, env = "OPERATING_INSTALL", help_heading = "Cluster")]
+    pub install: bool,
+    /// Address of the webhooks, HTTPS
+    #[arg(
+        long,
+        env = "OPERATING_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:9443",
+        help_heading = "Webhooks"
+    )]
+    pub listen: SocketAddr,
+    /// Directory with tls.crt and tls.key, as a mounted Secret; else the server keeps its own in Secret webhook-certs
+    #[arg(
+        long,
+        env = "OPERATING_CERT_DIR",
+        value_name = "DIR",
+        help_heading = "Webhooks"
+    )]
+    pub cert_dir: Option<PathBuf>,
+    /// Further DNS name or IP address for the self-managed certificate; may be repeated or comma-separated
+    #[arg(
+        long = "dns-name",
+        env = "OPERATING_DNS_NAMES",
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with = "cert_dir",
+        help_heading = "Webhooks"
+    )]
+    pub dns_names: Vec<String>,
+    /// Most connections at once; further ones wait
+    #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]
+    pub max_connections: u32,
+    /// The API server's own --request-timeout: a claim without effect lapses no earlier
+    #[arg(long, env = "OPERATING_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "60s",
+          value_parser = duration, help_heading = "Webhooks")]
+    pub request_timeout: Duration,
+    /// How long to go on accepting after SIGTERM, until Services have dropped this replica
+    #[arg(long, env = "OPERATING_LAME_DUCK", value_name = "DURATION", default_value = "5s",
+          value_parser = duration, help_heading = "Webhooks")]
+    pub lame_duck: Duration,
+    /// How long reviews in flight may take after that
+    #[arg(long, env = "OPERATING_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "30s",
+          value_parser = duration, help_heading = "Webhooks")]
+    pub drain_timeout: Duration,
+    /// Run the controllers only while holding the Lease; needed with more than one replica
+    #[arg(long, env = "OPERATING_LEADER_ELECT", help_heading = "Controllers")]
+    pub leader_elect: bool,
+    /// Name of this replica in the Lease; else made up
+    #[arg(
+        long,
+        env = "POD_NAME",
+        value_name = "NAME",
+        help_heading = "Controllers"
+    )]
+    pub identity: Option<String>,
+    /// Address of /livez, /readyz and /metrics, plain HTTP
+    #[arg(
+        long,
+        env = "OPERATING_METRICS_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8080",
+        help_heading = "Telemetry"
+    )]
+    pub metrics_listen: SocketAddr,
+    /// Form of the log
+    #[arg(
+        long,
+        env = "OPERATING_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text",
+        help_heading = "Telemetry"
+    )]
+    pub log_format: LogFormat,
+    /// What to log: a level, or levels by module such as info,kube=warn
+    #[arg(
+        long,
+        env = "OPERATING_LOG",
+        value_name = "FILTER",
+        default_value = "info",
+        help_heading = "Telemetry"
+    )]
+    pub log: String,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One line of text for each event
+    Text,
+    /// One JSON object for each event
+    Json,
+}
+
+/// Flags of `install`.
+#[derive(Clone, Debug, Args)]
+pub struct InstallArgs {
+    /// Cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Webhooks.
+    #[command(flatten)]
+    pub endpoint: EndpointArgs,
+    /// PEM file of the CA behind the webhooks; else the field is left to the server, which keeps it, or to cert-manager
+    #[arg(
+        long,
+        env = "OPERATING_CA_FILE",
+        value_name = "FILE",
+        help_heading = "Webhooks"
+    )]
+    pub ca_file: Option<PathBuf>,
+    /// Leave the webhook configurations out, for a server that applies them itself (serve --install)
+    #[arg(
+        long,
+        env = "OPERATING_NO_WEBHOOKS",
+        help_heading = "Webhooks",
+        conflicts_with = "ca_file"
+    )]
+    pub no_webhooks: bool,
+}
+
+/// Flags of `uninstall`.
+#[derive(Clone, Debug, Args)]
+pub struct UninstallArgs {
+    /// Cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Keep the CRDs and the objects of their kinds
+    #[arg(long, env = "OPERATING_KEEP_CRDS")]
+    pub keep_crds: bool,
+}
+
+/// Flags of `webhook-config`.
+#[derive(Clone, Debug, Args)]
+pub struct WebhookConfigArgs {
+    /// Webhooks.
+    #[command(flatten)]
+    pub endpoint: EndpointArgs,
+    /// Namespace of the server and its Service
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = super::install::names::NAMESPACE,
+          value_parser = namespace, help_heading = "Webhooks")]
+    pub namespace: String,
+    /// PEM file of the CA behind the webhooks
+    #[arg(
+        long,
+        env = "OPERATING_CA_FILE",
+        value_name = "FILE",
+        help_heading = "Webhooks",
+        conflicts_with = "cert_manager"
+    )]
+    pub ca_file: Option<PathBuf>,
+    /// Let cert-manager inject the CA of this Certificate
+    #[arg(long, env = "OPERATING_CERT_MANAGER", value_name = "NAMESPACE/NAME", value_parser = namespaced_name,
+          help_heading = "Webhooks")]
+    pub cert_manager: Option<String>,
+}

@@ -1,0 +1,86 @@
+//! The client of the API server.
+
+use anyhow::Context;
+use http::header::{HeaderValue, USER_AGENT};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use super::args::ClusterArgs;
+
+/// How this program names itself to the API server, for audit logs and request counts.
+pub const AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
+
+/// Client with the credentials that the flags name.
+pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
+    Client::try_from(config(args).await?).context("cannot set up the client of the API server")
+}
+
+/// Configuration of the client. Retries are left to the callers, who know which requests may be repeated: the
+/// library's own would repeat a 429, which here is a rule's verdict and not the server's load.
+pub async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
+    let mut config = match &args.kubeconfig {
+        Some(file) => {
+            let kubeconfig = Kubeconfig::read_from(file)
+                .with_context(|| format!("--kubeconfig: cannot read {}", file.display()))?;
+            let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+            Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .with_context(|| format!("--kubeconfig: {} names no usable cluster and user", file.display()))?
+        }
+        None => Config::infer().await.context(
+            "found no credentials of an API server: pass --kubeconfig, set KUBECONFIG, or run in a Pod with a \
+             service account",
+        )?,
+    };
+    config
+        .headers
+        .push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    config.default_retry = false;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::path::Path;
+
+    use super::*;
+
+    fn args(file: &Path) -> ClusterArgs {
+        ClusterArgs {
+            kubeconfig: Some(file.to_owned()),
+            context: None,
+            namespace: "n".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn names_itself_and_leaves_retries_to_the_callers() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        let text = "{apiVersion: v1, kind: Config, current-context: c, \
+                    clusters: [{name: k, cluster: {server: 'https://localhost:1'}}], users: [{name: u, user: {}}], \
+                    contexts: [{name: c, context: {cluster: k, user: u}}]}";
+        std::fs::write(&file, text).unwrap();
+        let config = config(&args(&file)).await.unwrap();
+        assert_eq!(
+            config.headers,
+            [(USER_AGENT, HeaderValue::from_static(AGENT))]
+        );
+        assert!(AGENT.starts_with("operating"));
+        assert!(!config.default_retry);
+    }
+
+    #[tokio::test]
+    async fn an_unreadable_kubeconfig_is_named() {
+        let error = client(&args(Path::new("/nowhere/config")))
+            .await
+            .err()
+            .unwrap();
+        assert_eq!(
+            error.to_string(),
+            "--kubeconfig: cannot read /nowhere/config"
+        );
+    }
+}

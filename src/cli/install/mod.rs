@@ -1,0 +1,171 @@
+//! Putting everything into a cluster. All of it is server-side apply under one field manager, so it may be repeated,
+//! and several replicas may do it at once.
+//!
+//! [`prepare`] comes first; [`enforce`] only when a server can answer, because from then on the API server asks it.
+
+pub mod names;
+pub mod rbac;
+pub mod request;
+pub mod webhooks;
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use self::request::{request, request_opt};
+use super::args::InstallArgs;
+use super::{connect, print};
+use crate::admission::routes::{ClientConfig, Settings};
+use crate::api::crd;
+
+pub use webhooks::enforce;
+
+/// Longest wait for the API server to serve a new kind, or for a namespace to be gone.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `operating install`.
+pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
+    let namespace = &args.cluster.namespace;
+    let settings = Settings {
+        client: client_config(args.endpoint.webhook_url.as_deref(), namespace),
+        namespace: namespace.clone(),
+        ca_bundle: read_ca(args.ca_file.as_deref())?,
+        cert_manager: None,
+    };
+    let client = connect::client(&args.cluster).await?;
+    prepare(&client, namespace).await?;
+    access(&client, namespace).await?;
+    if args.no_webhooks {
+        return print::write(&format!(
+            "installed in namespace {namespace}, without webhook configurations\n"
+        ));
+    }
+    enforce(&client, &settings).await?;
+    print::write(&format!("installed in namespace {namespace}\n"))
+}
+
+/// How the API server reaches the webhooks: by `url`, else by the Service in `namespace`.
+pub fn client_config(url: Option<&str>, namespace: &str) -> ClientConfig {
+    match url {
+        Some(url) => ClientConfig::Url(url.to_owned()),
+        None => ClientConfig::Service {
+            name: names::SERVICE.to_owned(),
+            namespace: namespace.to_owned(),
+            port: names::SERVICE_PORT,
+        },
+    }
+}
+
+/// The PEM file behind `--ca-file`.
+pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
+    let Some(file) = file else { return Ok(None) };
+    let pem = std::fs::read(file)
+        .with_context(|| format!("--ca-file: cannot read {}", file.display()))?;
+    let certificates = x509_parser::pem::Pem::iter_from_buffer(&pem)
+        .filter(|block| {
+            block
+                .as_ref()
+                .is_ok_and(|b| b.label == "CERTIFICATE" && b.parse_x509().is_ok())
+        })
+        .count();
+    anyhow::ensure!(
+        certificates > 0,
+        "--ca-file: {} holds no certificate in PEM form",
+        file.display()
+    );
+    Ok(Some(pem))
+}
+
+/// Namespace and CRDs; returns when the API server serves the kinds.
+pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    ensure_namespace(client, namespace).await?;
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let crds = crd::all();
+    for crd in &crds {
+        apply(&api, &crd.name_any(), crd).await?;
+    }
+    for crd in &crds {
+        let name = crd.name_any();
+        let established = await_condition(api.clone(), &name, conditions::is_crd_established());
+        tokio::time::timeout(PATIENCE, established)
+            .await
+            .with_context(|| {
+                format!(
+                    "CRD {name} was not established within {} s",
+                    PATIENCE.as_secs()
+                )
+            })?
+            .with_context(|| format!("cannot watch CRD {name}"))?;
+    }
+    Ok(())
+}
+
+/// Service account, roles and bindings of the server; see [`rbac`].
+pub async fn access(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    for object in rbac::objects(namespace)? {
+        apply(&dynamic(client, &object)?, &object.name_any(), &object).await?;
+    }
+    Ok(())
+}
+
+/// Creates the namespace and marks it ours; one that exists is left as it is, and one that is going is waited for.
+async fn ensure_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    match request_opt(&format!("get namespace {name}"), || api.get(name)).await? {
+        Some(found) if found.metadata.deletion_timestamp.is_none() => return Ok(()),
+        Some(found) => {
+            let uid = found.uid().unwrap_or_default();
+            let gone = await_condition(api.clone(), name, conditions::is_deleted(&uid));
+            tokio::time::timeout(PATIENCE, gone)
+                .await
+                .with_context(|| {
+                    format!("namespace {name} is being deleted; try again when it is gone")
+                })?
+                .with_context(|| format!("cannot watch namespace {name}"))?;
+        }
+        None => {}
+    }
+    let labels = json!({names::MANAGED_BY: names::APP});
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    apply(&api, name, &object).await
+}
+
+/// Server-side apply, taking fields over from others.
+async fn apply<K, O>(api: &Api<K>, name: &str, object: &O) -> anyhow::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+    O: Serialize + Debug,
+{
+    let params = PatchParams::apply(names::FIELD_MANAGER).force();
+    let patch = Patch::Apply(object);
+    let what = format!(
+        "apply {} {name}",
+        api.resource_url().rsplit('/').next().unwrap_or_default()
+    );
+    request(&what, || api.patch(name, &params, &patch)).await?;
+    Ok(())
+}
+
+/// Access to the kind and namespace of `object`.
+fn dynamic(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
+    let types = object.types.as_ref().context("an object without kind")?;
+    let gvk = types
+        .try_into()
+        .with_context(|| format!("{} is not a group and version", types.api_version))?;
+    let resource = ApiResource::from_gvk(&gvk);
+    Ok(match object.metadata.namespace.as_deref() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    })
+}

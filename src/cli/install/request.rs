@@ -1,0 +1,154 @@
+//! Requests to the API server with a deadline, a bounded number of retries with jitter, and errors for people.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use kube::Error;
+
+/// Longest wait for one answer.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Waits between attempts: doubled from the first to the last, each cut by a random part.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(3);
+const ATTEMPTS: u32 = 8;
+
+/// Asks until there is an answer that another attempt would not change. `what` says what was tried, for the error.
+///
+/// Conflicts are repeated too: of several installers at once one wins, and the others find their work done.
+pub async fn request<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let mut pause = FIRST_PAUSE;
+    for attempt in 1.. {
+        let error = match tokio::time::timeout(DEADLINE, call()).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) if attempt == ATTEMPTS || !passing(&error) => {
+                return Err(explain(error)).context(what.to_owned());
+            }
+            Ok(Err(error)) => explain(error),
+            Err(_) if attempt == ATTEMPTS => break,
+            Err(_) => anyhow!("no answer within {} s", DEADLINE.as_secs()),
+        };
+        tracing::debug!(what, attempt, error = format!("{error:#}"), "asking again");
+        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+        pause = LAST_PAUSE.min(pause * 2);
+    }
+    Err(anyhow!(
+        "the API server gave no answer within {} s, {ATTEMPTS} times",
+        DEADLINE.as_secs()
+    ))
+    .context(what.to_owned())
+}
+
+/// As [`request`], `None` if the object or its kind does not exist.
+pub async fn request_opt<T, F>(what: &str, call: impl Fn() -> F) -> anyhow::Result<Option<T>>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let found = || async {
+        match call().await {
+            Err(Error::Api(status)) if status.code == 404 => Ok(None),
+            other => other.map(Some),
+        }
+    };
+    request(what, found).await
+}
+
+/// Whether another attempt may succeed: a conflict, a busy or starting API server, a broken connection.
+fn passing(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => matches!(status.code, 409 | 429 | 500 | 502 | 503 | 504),
+        Error::HyperError(_) | Error::Service(_) => true,
+        _ => false,
+    }
+}
+
+/// The error as the API server worded it, without the debug form of the library.
+fn explain(error: Error) -> anyhow::Error {
+    match error {
+        Error::Api(status) if !status.message.is_empty() => {
+            anyhow!("{} ({})", status.message, status.code)
+        }
+        Error::Api(status) => anyhow!("{} ({})", status.reason, status.code),
+        Error::Service(cause) => anyhow!("cannot reach the API server: {cause}"),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::cell::Cell;
+
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refused(code: u16) -> Error {
+        Error::Api(Box::new(
+            Status::failure("because", "Reason").with_code(code),
+        ))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_is_tried_again_and_a_refusal_is_not() {
+        let calls = Cell::new(0);
+        let answer = request("apply x", || async {
+            calls.set(calls.get() + 1);
+            if calls.get() < 3 {
+                Err(refused(409))
+            } else {
+                Ok(7)
+            }
+        });
+        assert_eq!((answer.await.unwrap(), calls.take()), (7, 3));
+
+        let answer = request("apply x", || async {
+            calls.set(calls.get() + 1);
+            Err::<(), _>(refused(403))
+        });
+        assert_eq!(
+            format!("{:#}", answer.await.unwrap_err()),
+            "apply x: because (403)"
+        );
+        assert_eq!(calls.get(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gives_up() {
+        let calls = Cell::new(0);
+        let answer = request("apply x", || async {
+            calls.set(calls.get() + 1);
+            Err::<(), _>(refused(503))
+        });
+        assert_eq!(
+            format!("{:#}", answer.await.unwrap_err()),
+            "apply x: because (503)"
+        );
+        assert_eq!(calls.get(), ATTEMPTS);
+
+        let silent = request("apply x", std::future::pending::<kube::Result<()>>);
+        let error = format!("{:#}", silent.await.unwrap_err());
+        assert_eq!(
+            error,
+            "apply x: the API server gave no answer within 30 s, 8 times"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_does_not_exist_is_none() {
+        assert_eq!(
+            request_opt("get x", || async { Err::<(), _>(refused(404)) })
+                .await
+                .unwrap(),
+            None
+        );
+        assert_eq!(
+            request_opt("get x", || async { Ok(1) }).await.unwrap(),
+            Some(1)
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! The webhook configurations: ours replace Kuperator's in the same two objects.
+//!
+//! `caBundle` belongs to whoever keeps the certificates. Server-side apply leaves a field alone that it does not
+//! mention and that another manager owns, so configurations without one keep theirs.
+
+use std::fmt::Debug;
+
+use anyhow::Context;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::request::request_opt;
+use super::{apply, names};
+use crate::admission::routes::{MUTATING, Settings, VALIDATING, configurations};
+
+/// Applies both webhook configurations and drops entries that are not ours. From here on the API server asks the
+/// server that `settings` name.
+pub async fn enforce(client: &Client, settings: &Settings) -> anyhow::Result<()> {
+    let (mutating, validating) = configurations(settings);
+    replace(client, MUTATING, &mutating).await?;
+    replace(client, VALIDATING, &validating).await
+}
+
+async fn replace<K>(client: &Client, name: &str, desired: &K) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let wanted =
+        serde_json::to_value(desired).context("cannot write a webhook configuration as JSON")?;
+    correct(&api, name, |found| redirect(found, &wanted)).await?;
+    apply(&api, name, desired).await?;
+    // Only now, so that there is no moment without webhooks.
+    correct(&api, name, |found| prune(found, &wanted)).await
+}
+
+/// Patches what `operations` finds wrong with the stored configuration, if there is one; asked again on a conflict.
+async fn correct<K>(
+    api: &Api<K>,
+    name: &str,
+    operations: impl Fn(&Value) -> Vec<Value>,
+) -> anyhow::Result<()>
+where
+    K: Clone + Debug + Serialize + DeserializeOwned,
+{
+    let step = || async {
+        let found = serde_json::to_value(api.get(name).await?).map_err(kube::Error::SerdeError)?;
+        let operations = operations(&found);
+        if operations.is_empty() {
+            return Ok(());
+        }
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]});
+        let all: Vec<_> = std::iter::once(test).chain(operations).collect();
+        let patch: json_patch::Patch =
+            serde_json::from_value(all.into()).map_err(kube::Error::SerdeError)?;
+        let params = PatchParams {
+            field_manager: Some(names::FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        match api.patch(name, &params, &Patch::Json::<K>(patch)).await {
+            // A failed test of the version is answered 422; it is a conflict.
+            Err(kube::Error::Api(mut status)) if status.code == 422 => {
+                status.code = 409;
+                Err(kube::Error::Api(status))
+            }
+            other => other.map(drop),
+        }
+    };
+    request_opt(&format!("correct {name}"), step).await?;
+    Ok(())
+}
+
+/// Takes the Service out of an entry that is going to have a URL, and the other way round: an apply would leave both,
+/// which the API server refuses.
+fn redirect(found: &Value, wanted: &Value) -> Vec<Value> {
+    let mut operations = Vec::new();
+    for (index, entry) in entries(found).enumerate() {
+        let Some(target) = entries(wanted)
+            .find(|w| w["name"] == entry["name"])
+            .map(|w| &w["clientConfig"])
+        else {
+            continue;
+        };
+        let (add, remove) = if target["url"].is_string() {
+            ("url", "service")
+        } else {
+            ("service", "url")
+        };
+        if !entry["clientConfig"][remove].is_null() {
+            let at = format!("/webhooks/{index}/clientConfig");
+            operations.push(json!({"op": "remove", "path": format!("{at}/{remove}")}));
+            operations
+                .push(json!({"op": "add", "path": format!("{at}/{add}"), "value": target[add]}));
+        }
+    }
+    operations
+}
+
+/// Removes entries of other names: Kuperator's, or those of another version.
+fn prune(found: &Value, wanted: &Value) -> Vec<Value> {
+    let foreign = |entry: &Value| entries(wanted).all(|w| w["name"] != entry["name"]);
+    let positions: Vec<_> = entries(found)
+        .enumerate()
+        .filter(|(_, e)| foreign(e))
+        .map(|(i, _)| i)
+        .collect();
+    // From the end, so that the positions stay true.
+    positions
+        .iter()
+        .rev()
+        .map(|i| json!({"op": "remove", "path": format!("/webhooks/{i}")}))
+        .collect()
+}
+
+fn entries(configuration: &Value) -> impl Iterator<Item = &Value> {
+    configuration["webhooks"].as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn patched(mut found: Value, operations: Vec<Value>) -> Value {
+        let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+        json_patch::patch(&mut found, &patch).unwrap();
+        found
+    }
+
+    fn entry(name: &str, client: Value) -> Value {
+        json!({"name": name, "clientConfig": client})
+    }
+
+    #[test]
+    fn foreign_entries_go_and_ours_stay() {
+        let wanted = json!({"webhooks": [entry("a", json!({})), entry("b", json!({}))]});
+        let found = json!({"webhooks": [
+            entry("mutating-pod.apps.kusionstack.io", json!({})), entry("a", json!({"caBundle": "x"})),
+            entry("mutating-generic.apps.kusionstack.io", json!({})), entry("b", json!({})),
+        ]});
+        let left = patched(found.clone(), prune(&found, &wanted));
+        assert_eq!(
+            left,
+            json!({"webhooks": [entry("a", json!({"caBundle": "x"})), entry("b", json!({}))]})
+        );
+        assert_eq!(prune(&left, &wanted), Vec::<Value>::new());
+        assert_eq!(prune(&json!({}), &wanted), Vec::<Value>::new());
+    }
+
+    #[test]
+    fn a_service_becomes_a_url_and_back_and_the_bundle_stays() {
+        let service = json!({"webhooks": [entry("f", json!({"url": "u"})), entry("a", json!({"service": {"name": "s"}, "caBundle": "x"}))]});
+        let url = json!({"webhooks": [entry("f", json!({"url": "u"})), entry("a", json!({"url": "https://h/p", "caBundle": "x"}))]});
+        let to_url = json!({"webhooks": [entry("a", json!({"url": "https://h/p"}))]});
+        let to_service = json!({"webhooks": [entry("a", json!({"service": {"name": "s"}}))]});
+        assert_eq!(patched(service.clone(), redirect(&service, &to_url)), url);
+        assert_eq!(patched(url.clone(), redirect(&url, &to_service)), service);
+        assert_eq!(redirect(&service, &to_service), Vec::<Value>::new());
+    }
+}

@@ -1,0 +1,61 @@
+//! Commands that print YAML.
+
+use std::io::Write;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::args::{EndpointArgs, WebhookConfigArgs};
+use super::install::{client_config, read_ca};
+use crate::admission::routes::{Settings, configurations};
+use crate::api::crd;
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+pub fn write(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write the output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All CustomResourceDefinitions, one document each.
+pub fn crds() -> anyhow::Result<String> {
+    documents(&crd::all())
+}
+
+/// Both webhook configurations, one document each.
+pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
+    let WebhookConfigArgs {
+        endpoint: EndpointArgs { webhook_url },
+        namespace,
+        ca_file,
+        cert_manager,
+    } = args;
+    webhooks(&Settings {
+        client: client_config(webhook_url.as_deref(), namespace),
+        namespace: namespace.clone(),
+        ca_bundle: read_ca(ca_file.as_deref())?,
+        cert_manager: cert_manager.clone(),
+    })
+}
+
+/// Both webhook configurations, one document each.
+pub fn webhooks(settings: &Settings) -> anyhow::Result<String> {
+    let (mutating, validating) = configurations(settings);
+    Ok(document(&mutating)? + &document(&validating)?)
+}
+
+/// YAML documents, each with its `---`.
+pub fn documents<T: Serialize>(objects: &[T]) -> anyhow::Result<String> {
+    objects.iter().map(document).collect()
+}
+
+/// One YAML document with its `---`.
+pub fn document(object: &impl Serialize) -> anyhow::Result<String> {
+    Ok(format!(
+        "---\n{}",
+        serde_norway::to_string(object).context("cannot write YAML")?
+    ))
+}

@@ -1,0 +1,94 @@
+//! The CRDs and the objects of their kinds.
+
+use anyhow::{bail, ensure};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client, ResourceExt};
+use tokio::time::{Duration, Instant, sleep};
+
+use super::delete;
+use super::finalizers::resource;
+use crate::api::crd;
+use crate::cli::install::PATIENCE;
+use crate::cli::install::request::request_opt;
+
+/// The kind that owns Pods.
+const OWNER: &str = "CollaSet";
+const POLL: Duration = Duration::from_millis(500);
+
+/// Deletes the CRDs, and with them the objects of their kinds. CollaSets go first and leave their Pods behind:
+/// uninstalling must not stop what runs.
+pub async fn remove(client: &Client) -> anyhow::Result<()> {
+    let crds = crd::all();
+    for crd in crds.iter().filter(|c| c.spec.names.kind == OWNER) {
+        orphan(client, crd).await?;
+    }
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for crd in &crds {
+        delete(&api, &crd.name_any()).await?;
+    }
+    let until = Instant::now() + PATIENCE;
+    for crd in &crds {
+        let name = crd.name_any();
+        while request_opt(&format!("get CRD {name}"), || api.get_metadata(&name))
+            .await?
+            .is_some()
+        {
+            ensure!(
+                Instant::now() < until,
+                "CRD {name} is not gone after {} s: finalizers of others hold objects of it. Remove them (kubectl get \
+                 {name} -A -o custom-columns=NS:.metadata.namespace,NAME:.metadata.name,HELD:.metadata.finalizers) and \
+                 run this again",
+                PATIENCE.as_secs()
+            );
+            sleep(POLL).await;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes all objects of a kind and leaves what they own behind; returns when they are gone, because deleting the
+/// CRD meanwhile would let the garbage collector have the Pods.
+async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<()> {
+    let resource = resource(crd)?;
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let what = format!("list {}", resource.plural);
+    let (everything, leaving) = (ListParams::default(), DeleteParams::orphan());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let Some(listed) = request_opt(&what, || api.list_metadata(&everything)).await? else {
+            return Ok(());
+        };
+        let Some(first) = listed.items.first() else {
+            return Ok(());
+        };
+        if Instant::now() > until {
+            let (namespace, name) = (first.namespace().unwrap_or_default(), first.name_any());
+            bail!(
+                "{} {namespace}/{name} is not gone after {} s: it has the finalizers {:?}. The finalizer orphan is served \
+                 by the kube-controller-manager: check that it runs, remove finalizers of others, and run this again",
+                crd.spec.names.kind,
+                PATIENCE.as_secs(),
+                first.finalizers()
+            );
+        }
+        for object in listed
+            .items
+            .iter()
+            .filter(|o| o.metadata.deletion_timestamp.is_none())
+        {
+            let name = object.name_any();
+            let namespace = object.namespace().unwrap_or_default();
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(client.clone(), &namespace, &resource);
+            let delete = || api.delete(&name, &leaving);
+            request_opt(
+                &format!("delete {} {namespace}/{name}", resource.plural),
+                delete,
+            )
+            .await?;
+        }
+        sleep(POLL).await;
+    }
+}

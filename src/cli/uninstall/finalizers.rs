@@ -1,0 +1,133 @@
+//! Finalizers that nobody will serve any more.
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::json;
+
+use crate::api::{crd, keys};
+use crate::cli::install::request::request_opt;
+
+/// All finalizers that this program or Kuperator serves (contract 2.3). Those of cooperators, with
+/// [`keys::PROTECTION_FINALIZER_PREFIX`], are theirs to take off.
+const OURS: [&str; 3] = [
+    keys::PROTECTED_FINALIZER,
+    "apps.kusionstack.io/pre-reclaim",
+    "finalizer.operationjob.kusionstack.io/replace-protected",
+];
+
+const PAGE: u32 = 500;
+
+/// Takes our finalizers off every object of the group and off managed Pods.
+pub async fn strip(client: &Client) -> anyhow::Result<()> {
+    for crd in crd::all() {
+        strip_kind(client, &resource(&crd)?, &ListParams::default()).await?;
+    }
+    let managed =
+        ListParams::default().labels(&format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE));
+    strip_kind(client, &ApiResource::erase::<Pod>(&()), &managed).await
+}
+
+/// The kind that a CRD defines, in its first version.
+pub fn resource(crd: &CustomResourceDefinition) -> anyhow::Result<ApiResource> {
+    let version = crd
+        .spec
+        .versions
+        .first()
+        .context("a CRD without versions")?;
+    let gvk = GroupVersionKind::gvk(&crd.spec.group, &version.name, &crd.spec.names.kind);
+    Ok(ApiResource::from_gvk_with_plural(
+        &gvk,
+        &crd.spec.names.plural,
+    ))
+}
+
+async fn strip_kind(
+    client: &Client,
+    resource: &ApiResource,
+    params: &ListParams,
+) -> anyhow::Result<()> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+    let mut page = params.clone().limit(PAGE);
+    loop {
+        let what = format!("list {}", resource.plural);
+        // Without its CRD there are no objects either.
+        let Some(listed) = request_opt(&what, || api.list_metadata(&page)).await? else {
+            return Ok(());
+        };
+        for object in listed
+            .items
+            .iter()
+            .filter(|o| remaining(o.meta()).is_some())
+        {
+            strip_object(client, resource, object.meta()).await?;
+        }
+        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn strip_object(
+    client: &Client,
+    resource: &ApiResource,
+    object: &ObjectMeta,
+) -> anyhow::Result<()> {
+    let namespace = object.namespace.as_deref().unwrap_or_default();
+    let name = object.name.as_deref().unwrap_or_default();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
+    // Read again before each attempt: the list is older, and a conflict says that the object has moved.
+    let step = || async {
+        let now = api.get_metadata(name).await?;
+        let Some(left) = remaining(now.meta()) else {
+            return Ok(());
+        };
+        let patch =
+            json!({"metadata": {"resourceVersion": now.resource_version(), "finalizers": left}});
+        api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map(drop)
+    };
+    request_opt(
+        &format!("take finalizers off {} {namespace}/{name}", resource.plural),
+        step,
+    )
+    .await?;
+    Ok(())
+}
+
+/// The finalizers without ours; `None` if there is none of ours.
+fn remaining(object: &ObjectMeta) -> Option<Vec<&String>> {
+    let all = object.finalizers.as_deref().unwrap_or_default();
+    let left: Vec<_> = all.iter().filter(|f| !OURS.contains(&f.as_str())).collect();
+    (left.len() < all.len()).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn finalizers_of_others_stay() {
+        let with = |finalizers: &[&str]| ObjectMeta {
+            finalizers: Some(finalizers.iter().map(|f| (*f).to_owned()).collect()),
+            ..ObjectMeta::default()
+        };
+        assert_eq!(remaining(&ObjectMeta::default()), None);
+        assert_eq!(
+            remaining(&with(&["prot.podopslifecycle.kusionstack.io/x"])),
+            None
+        );
+        assert_eq!(remaining(&with(&OURS)), Some(vec![]));
+        assert_eq!(
+            remaining(&with(&[OURS[0], "example.com/theirs"])),
+            Some(vec![&"example.com/theirs".to_owned()])
+        );
+    }
+}

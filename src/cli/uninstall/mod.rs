@@ -1,0 +1,124 @@
+//! Taking everything out of a cluster, in the order that leaves nothing waiting for a server that is gone.
+
+mod crds;
+mod finalizers;
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::args::UninstallArgs;
+use super::install::request::{request, request_opt};
+use super::install::{PATIENCE, names};
+use super::{connect, print};
+use crate::admission::routes::{MUTATING, VALIDATING};
+use crate::api::keys;
+
+/// `operating uninstall`.
+pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
+    let namespace = &args.cluster.namespace;
+    let client = connect::client(&args.cluster).await?;
+    print::write(&uninstall(&client, namespace, args.keep_crds).await?)
+}
+
+/// Takes everything out; returns what to tell the user. Nothing is an error because it is not there, so a run that
+/// was cut short can be repeated.
+pub async fn uninstall(
+    client: &Client,
+    namespace: &str,
+    keep_crds: bool,
+) -> anyhow::Result<String> {
+    delete::<MutatingWebhookConfiguration>(&Api::all(client.clone()), MUTATING).await?;
+    delete::<ValidatingWebhookConfiguration>(&Api::all(client.clone()), VALIDATING).await?;
+    finalizers::strip(client).await?;
+    unlabel_namespaces(client).await?;
+    if !keep_crds {
+        crds::remove(client).await?;
+    }
+    own_objects(client, namespace).await?;
+    let mut told = format!("uninstalled from namespace {namespace}\n");
+    told += &remove_namespace(client, namespace).await?;
+    Ok(told)
+}
+
+/// Deletes an object; one that is not there is fine.
+async fn delete<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let what = format!(
+        "delete {} {name}",
+        api.resource_url().rsplit('/').next().unwrap_or_default()
+    );
+    let params = DeleteParams::background();
+    request_opt(&what, || api.delete(name, &params)).await?;
+    Ok(())
+}
+
+/// Takes the mark off the namespaces that hold rules.
+async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let labelled = ListParams::default().labels(keys::NAMESPACE_HAS_RULES);
+    let params = PatchParams::default();
+    let patch = Patch::Merge(json!({"metadata": {"labels": {keys::NAMESPACE_HAS_RULES: null}}}));
+    for namespace in request("list namespaces", || api.list(&labelled)).await? {
+        let name = namespace.name_any();
+        let unlabel = || api.patch(&name, &params, &patch);
+        request_opt(
+            &format!(
+                "take the label {} off namespace {name}",
+                keys::NAMESPACE_HAS_RULES
+            ),
+            unlabel,
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// RBAC, certificates and lease.
+async fn own_objects(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    let account = names::SERVICE_ACCOUNT;
+    delete::<ClusterRoleBinding>(&Api::all(client.clone()), account).await?;
+    delete::<ClusterRole>(&Api::all(client.clone()), account).await?;
+    delete::<RoleBinding>(&Api::namespaced(client.clone(), namespace), account).await?;
+    delete::<Role>(&Api::namespaced(client.clone(), namespace), account).await?;
+    delete::<ServiceAccount>(&Api::namespaced(client.clone(), namespace), account).await?;
+    delete::<Secret>(&Api::namespaced(client.clone(), namespace), names::SECRET).await?;
+    delete::<Lease>(&Api::namespaced(client.clone(), namespace), names::LEASE).await
+}
+
+/// Deletes the namespace if installing created it; returns what is left to say about it.
+async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let Some(found) = request_opt(&format!("get namespace {name}"), || api.get(name)).await? else {
+        return Ok(String::new());
+    };
+    if found.labels().get(names::MANAGED_BY).map(String::as_str) != Some(names::APP) {
+        return Ok(format!(
+            "namespace {name} was not created by installing and stays\n"
+        ));
+    }
+    delete(&api, name).await?;
+    let uid = found.uid().unwrap_or_default();
+    let gone = tokio::time::timeout(
+        PATIENCE,
+        await_condition(api, name, conditions::is_deleted(&uid)),
+    )
+    .await;
+    Ok(if gone.is_ok() {
+        String::new()
+    } else {
+        format!("namespace {name} is still being deleted\n")
+    })
+}

@@ -1,0 +1,126 @@
+//! Values of flags: each refusal says what is expected.
+
+use std::time::Duration;
+
+/// A duration such as `500ms`, `60s` or `1m30s`, not negative.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let remedy = "write a duration such as 500ms, 60s or 1m30s";
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| remedy.to_owned())?;
+    Duration::try_from(parsed).map_err(|_| format!("must not be negative; {remedy}"))
+}
+
+/// `https://host[:port]`, as the API server accepts it in a webhook configuration, returned without a final slash.
+pub fn webhook_url(text: &str) -> Result<String, String> {
+    let remedy = "write https://HOST:PORT, without user, path and query";
+    let uri: http::Uri = text.parse().map_err(|e| format!("{e}; {remedy}"))?;
+    let authority = uri.authority().map(|a| a.as_str()).unwrap_or_default();
+    if uri.scheme_str() != Some("https") || authority.is_empty() || authority.contains('@') {
+        return Err(remedy.to_owned());
+    }
+    if uri.path() != "/" || uri.query().is_some() || text.contains('#') {
+        return Err(remedy.to_owned());
+    }
+    Ok(format!("https://{authority}"))
+}
+
+/// Name of a namespace: a DNS label of up to 63 characters.
+pub fn namespace(text: &str) -> Result<String, String> {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let well_formed = (1..=63).contains(&text.len())
+        && text.chars().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    let remedy = "write up to 63 lower-case letters, digits and '-', the first and last not a '-'";
+    if well_formed {
+        Ok(text.to_owned())
+    } else {
+        Err(remedy.to_owned())
+    }
+}
+
+/// `namespace/name` of an object.
+pub fn namespaced_name(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        Some((ns, name)) if namespace(ns).is_ok() && !name.is_empty() && !name.contains('/') => {
+            Ok(text.to_owned())
+        }
+        _ => Err("write NAMESPACE/NAME".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("60s").unwrap(), Duration::from_secs(60));
+        assert_eq!(duration("1m30s").unwrap(), Duration::from_secs(90));
+        assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
+        for bad in ["", "60", "soon"] {
+            assert_eq!(
+                duration(bad).unwrap_err(),
+                "write a duration such as 500ms, 60s or 1m30s",
+                "{bad}"
+            );
+        }
+        assert!(
+            duration("-5s")
+                .unwrap_err()
+                .starts_with("must not be negative")
+        );
+    }
+
+    #[test]
+    fn urls_are_https_and_bare() {
+        assert_eq!(
+            webhook_url("https://localhost:9443").unwrap(),
+            "https://localhost:9443"
+        );
+        assert_eq!(
+            webhook_url("https://localhost:9443/").unwrap(),
+            "https://localhost:9443"
+        );
+        assert_eq!(
+            webhook_url("https://[::1]:9443").unwrap(),
+            "https://[::1]:9443"
+        );
+        for bad in [
+            "http://localhost",
+            "localhost:9443",
+            "https://a/b",
+            "https://a?b",
+            "https://u:p@a",
+            "https://a/#b",
+            "",
+        ] {
+            assert!(
+                webhook_url(bad)
+                    .unwrap_err()
+                    .contains("write https://HOST:PORT"),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(
+            namespace("kusionstack-system").unwrap(),
+            "kusionstack-system"
+        );
+        for bad in ["", "-a", "a-", "A", "a.b", &"a".repeat(64)] {
+            assert!(namespace(bad).is_err(), "{bad}");
+        }
+        assert_eq!(namespaced_name("a/b").unwrap(), "a/b");
+        for bad in ["a", "a/", "/b", "a/b/c"] {
+            assert_eq!(
+                namespaced_name(bad).unwrap_err(),
+                "write NAMESPACE/NAME",
+                "{bad}"
+            );
+        }
+    }
+}
