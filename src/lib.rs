@@ -8,7 +8,10 @@
 pub mod admission;
 pub mod api;
 pub mod cli;
+pub mod cluster;
+pub mod controllers;
 pub mod domain;
+pub mod ledger;
 pub mod server;
 pub mod telemetry;
 pub mod tls;

@@ -119,14 +119,14 @@ impl Snapshot {
 /// version: it goes when its Pod goes, or at the deadline.
 fn from_api(ledger: &api::Ledger) -> Claims {
     let claims = ledger.claims.iter().map(|c| {
-        let operation = Operation::parse(&c.operation).unwrap_or(Operation::Evict);
+        let operation = Operation::parse(c.operation.as_str()).unwrap_or(Operation::Evict);
         let claim = Claim {
             at: c.resource_version.parse().unwrap_or(0),
             attempt: u64::try_from(c.attempt).unwrap_or(0),
             detail: Detail {
                 pod_name: c.pod_name.clone(),
-                since: c.since.0,
-                until: c.until.0,
+                since: c.since,
+                until: c.until,
                 target: c.target.clone(),
                 containers: c.containers.iter().map(|r| (r.name.clone(), r.container_id.clone())).collect(),
             },
@@ -143,8 +143,8 @@ fn to_api(claims: &Claims) -> api::Ledger {
         operation: operation.as_str().into(),
         resource_version: claim.at.to_string(),
         attempt: i64::try_from(claim.attempt).unwrap_or(i64::MAX),
-        since: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(claim.detail.since),
-        until: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(claim.detail.until),
+        since: claim.detail.since,
+        until: claim.detail.until,
         target: claim.detail.target.clone(),
         containers: claim
             .detail

@@ -37,7 +37,7 @@ pub fn changed(state: &State, entry: &Entry, gauges: Gauges, now: Timestamp) -> 
         c["status"] == status && c["reason"] == reason && c["message"] == message && c["observedGeneration"] == generation
     });
     let fields = wanted.as_object()?;
-    let same = fields.iter().all(|(k, v)| stored.get(k).unwrap_or(&default(v)) == v);
+    let same = fields.iter().all(|(k, v)| stored.get(k).cloned().unwrap_or_else(|| default(v)) == *v);
     if same && same_condition {
         return None;
     }
@@ -91,12 +91,10 @@ fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
 /// Why Pods wait, sorted by name.
 fn details(state: &State, entry: &Entry, gauges: Gauges) -> Value {
     let rules = &entry.snapshot.rules;
-    let pods = |uids: Vec<_>| -> Vec<&std::sync::Arc<Pod>> {
-        uids.into_iter().filter_map(|uid| state.pod(&rules.namespace, uid)).collect()
-    };
-    let pre = pods(entry.tally.waiting().take(MAX_DETAILS).collect()).into_iter().map(|p| (p, Stage::PreCheck));
-    let post = pods(entry.tally.post_waiting().take(MAX_DETAILS).collect()).into_iter().map(|p| (p, Stage::PostCheck));
-    let mut all: Vec<_> = pre.chain(post).collect();
+    let pre = entry.tally.waiting().take(MAX_DETAILS).map(|uid| (uid, Stage::PreCheck));
+    let post = entry.tally.post_waiting().take(MAX_DETAILS).map(|uid| (uid, Stage::PostCheck));
+    let mut all: Vec<_> =
+        pre.chain(post).filter_map(|(uid, stage)| Some((state.pod(&rules.namespace, uid)?, stage))).collect();
     all.sort_by(|a, b| (&a.0.metadata.name, a.1).cmp(&(&b.0.metadata.name, b.1)));
     all.truncate(MAX_DETAILS);
     all.into_iter().map(|(pod, stage)| detail(entry, gauges, pod, stage)).collect()
