@@ -69,18 +69,34 @@ impl BodyError {
     /// The answer; `limit` in bytes.
     pub(super) fn answer(self, limit: usize) -> Response {
         let (reason, message) = match self {
-            BodyError::Oversized => ("RequestEntityTooLarge", format!("the body is larger than {limit} bytes")),
+            BodyError::Oversized => (
+                "RequestEntityTooLarge",
+                format!("the body is larger than {limit} bytes"),
+            ),
             BodyError::Slow => ("Timeout", "the body did not arrive in time".to_owned()),
-            BodyError::Busy => ("ServiceUnavailable", "too many large reviews at once; try again".to_owned()),
-            BodyError::Broken => ("BadRequest", "the body could not be read to its end".to_owned()),
+            BodyError::Busy => (
+                "ServiceUnavailable",
+                "too many large reviews at once; try again".to_owned(),
+            ),
+            BodyError::Broken => (
+                "BadRequest",
+                "the body could not be read to its end".to_owned(),
+            ),
         };
         closing(failure(self.code(), reason, &message))
     }
 }
 
 /// Reads all of `body`, at most `limit` bytes, until `deadline`.
-pub(super) async fn read(body: Body, limit: usize, deadline: Instant, memory: &Memory) -> Result<Held<'_>, BodyError> {
-    timeout_at(deadline, collect(body, limit, memory)).await.unwrap_or(Err(BodyError::Slow))
+pub(super) async fn read(
+    body: Body,
+    limit: usize,
+    deadline: Instant,
+    memory: &Memory,
+) -> Result<Held<'_>, BodyError> {
+    timeout_at(deadline, collect(body, limit, memory))
+        .await
+        .unwrap_or(Err(BodyError::Slow))
 }
 
 async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Held<'_>, BodyError> {
@@ -88,7 +104,9 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Held<'
     let mut held: Option<SemaphorePermit<'_>> = None;
     let mut blocks = 0;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
+            continue;
+        };
         if buffer.len() + data.len() > limit {
             drop((buffer, held));
             discard(body, limit * DISCARD).await;
@@ -96,7 +114,10 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Held<'
         }
         let needed = (buffer.len() + data.len()).div_ceil(BLOCK);
         let more = u32::try_from(needed - blocks).map_err(|_| BodyError::Busy)?;
-        let permit = memory.0.try_acquire_many(more).map_err(|_| BodyError::Busy)?;
+        let permit = memory
+            .0
+            .try_acquire_many(more)
+            .map_err(|_| BodyError::Busy)?;
         match &mut held {
             Some(held) => held.merge(permit),
             None => held = Some(permit),
@@ -104,7 +125,10 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Held<'
         blocks = needed;
         buffer.extend_from_slice(&data);
     }
-    Ok(Held { bytes: buffer.freeze(), _memory: held })
+    Ok(Held {
+        bytes: buffer.freeze(),
+        _memory: held,
+    })
 }
 
 async fn discard(mut body: Body, mut left: usize) {
@@ -127,31 +151,47 @@ mod tests {
     use super::*;
 
     fn chunks(sizes: &[usize]) -> Body {
-        let chunks: Vec<_> = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b'x'; *size])).collect();
+        let chunks: Vec<_> = sizes
+            .iter()
+            .map(|size| Ok::<_, std::io::Error>(vec![b'x'; *size]))
+            .collect();
         Body::from_stream(stream::iter(chunks))
     }
 
     async fn outcome(body: Body, memory: &Memory) -> Result<usize, BodyError> {
         let deadline = Instant::now() + Duration::from_secs(5);
-        read(body, 10_000, deadline, memory).await.map(|held| held.bytes.len())
+        read(body, 10_000, deadline, memory)
+            .await
+            .map(|held| held.bytes.len())
     }
 
     #[tokio::test]
     async fn the_limit_is_exact() {
         let memory = Memory::new(1 << 20);
         assert_eq!(outcome(chunks(&[4_000, 6_000]), &memory).await, Ok(10_000));
-        assert_eq!(outcome(chunks(&[4_000, 6_001]), &memory).await, Err(BodyError::Oversized));
+        assert_eq!(
+            outcome(chunks(&[4_000, 6_001]), &memory).await,
+            Err(BodyError::Oversized)
+        );
         assert_eq!(outcome(chunks(&[]), &memory).await, Ok(0));
     }
 
     #[tokio::test]
     async fn memory_is_shared_and_given_back() {
         let memory = Memory::new(8 << 10);
-        assert_eq!(outcome(chunks(&[9_000]), &memory).await, Err(BodyError::Busy));
+        assert_eq!(
+            outcome(chunks(&[9_000]), &memory).await,
+            Err(BodyError::Busy)
+        );
         let deadline = Instant::now() + Duration::from_secs(5);
-        let first = read(chunks(&[100, 5_000]), 10_000, deadline, &memory).await.unwrap();
+        let first = read(chunks(&[100, 5_000]), 10_000, deadline, &memory)
+            .await
+            .unwrap();
         assert_eq!(first.bytes.len(), 5_100);
-        assert_eq!(outcome(chunks(&[4_000]), &memory).await, Err(BodyError::Busy));
+        assert_eq!(
+            outcome(chunks(&[4_000]), &memory).await,
+            Err(BodyError::Busy)
+        );
         drop(first);
         assert_eq!(outcome(chunks(&[4_000]), &memory).await, Ok(4_000));
         assert_eq!(memory.0.available_permits(), 8);
@@ -160,13 +200,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
         let body = Body::from_stream(stream::pending::<Result<Vec<u8>, std::io::Error>>());
-        assert_eq!(outcome(body, &Memory::new(1 << 20)).await, Err(BodyError::Slow));
+        assert_eq!(
+            outcome(body, &Memory::new(1 << 20)).await,
+            Err(BodyError::Slow)
+        );
     }
 
     #[tokio::test]
     async fn a_body_cut_short_is_broken() {
         let parts = [Ok(vec![b'x']), Err(std::io::Error::other("gone"))];
         let body = Body::from_stream(stream::iter(parts));
-        assert_eq!(outcome(body, &Memory::new(1 << 20)).await, Err(BodyError::Broken));
+        assert_eq!(
+            outcome(body, &Memory::new(1 << 20)).await,
+            Err(BodyError::Broken)
+        );
     }
 }

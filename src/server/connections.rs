@@ -25,8 +25,6 @@ use crate::telemetry::metrics::{ListenerLabel, ServerMetrics};
 
 /// Pause after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection accepted just before the stop may take to send its first request.
-const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// A bound socket and what is served on it.
 pub struct Listener {
@@ -91,8 +89,15 @@ impl Listener {
 }
 
 /// Takes a slot first, so that at the cap new connections wait in the kernel's backlog.
-async fn accept(socket: &TcpListener, slots: &Arc<Semaphore>) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+async fn accept(
+    socket: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let slot = slots
+        .clone()
+        .acquire_owned()
+        .await
+        .map_err(std::io::Error::other)?;
     let (stream, _) = socket.accept().await?;
     Ok((stream, slot))
 }
@@ -132,7 +137,11 @@ impl Connections {
         tracing::debug!(listener = self.name, why, "TLS handshake failed");
     }
 
-    async fn http(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, http2: bool) {
+    async fn http(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        http2: bool,
+    ) {
         let asked = CancellationToken::new();
         let (this, first) = (self.clone(), asked.clone());
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
@@ -140,7 +149,8 @@ impl Connections {
             this.clone().answer(request)
         });
         let builder = self.builder(http2);
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut connection =
+            std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
 
         // Until the first request, a client is given little time.
         tokio::select! {
@@ -155,7 +165,7 @@ impl Connections {
         // A connection just made has its first request on the way: ending it now would fail that request.
         tokio::select! {
             ended = connection.as_mut() => return log_end(ended),
-            _ = timeout(LAST_REQUEST, asked.cancelled()) => {}
+            _ = timeout(self.limits.last_request, asked.cancelled()) => {}
         }
         connection.as_mut().graceful_shutdown();
         log_end(connection.await);
@@ -164,22 +174,34 @@ impl Connections {
     /// Fixed to the protocol that was negotiated: guessing it from the first bytes has no timeout.
     fn builder(&self, http2: bool) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.idle);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.idle);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(256)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(10));
-        if http2 { builder.http2_only() } else { builder.http1_only() }
+        if http2 {
+            builder.http2_only()
+        } else {
+            builder.http1_only()
+        }
     }
 
-    async fn answer(self: Arc<Self>, request: hyper::Request<Incoming>) -> Result<axum::response::Response, Infallible> {
+    async fn answer(
+        self: Arc<Self>,
+        request: hyper::Request<Incoming>,
+    ) -> Result<axum::response::Response, Infallible> {
         let http1 = request.version() <= Version::HTTP_11;
         let mut response = self.router.clone().oneshot(request).await?;
         // The client moves on after this answer by itself, so that it has nothing in flight when the connection ends.
         if http1 && self.shutdown.is_draining() {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
     }
@@ -197,7 +219,9 @@ struct Open(prometheus_client::metrics::gauge::Gauge);
 
 impl Open {
     fn new(metrics: &ServerMetrics, listener: &'static str) -> Open {
-        let gauge = metrics.connections.get_or_create_owned(&ListenerLabel { listener });
+        let gauge = metrics
+            .connections
+            .get_or_create_owned(&ListenerLabel { listener });
         gauge.inc();
         Open(gauge)
     }

@@ -8,7 +8,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -25,7 +27,9 @@ const DEADLINE: Duration = Duration::from_millis(1_500);
 /// authority is ours, that the published one trusts it.
 pub async fn check(listener: SocketAddr, resolver: Arc<Resolver>) -> Checked {
     let Some(served) = resolver.served() else {
-        return Err(resolver.problem().map_or_else(|| "no certificate yet".to_owned(), |p| p.to_string()));
+        return Err(resolver
+            .problem()
+            .map_or_else(|| "no certificate yet".to_owned(), |p| p.to_string()));
     };
     let first = dial(listener, served.clone()).await;
     let outcome = match (&first, resolver.served()) {
@@ -34,7 +38,10 @@ pub async fn check(listener: SocketAddr, resolver: Arc<Resolver>) -> Checked {
         _ => first,
     };
     outcome.map_err(|why| format!("{listener}: {why}"))?;
-    let valid = format!("answers, certificate valid until {}", served.pair.not_after());
+    let valid = format!(
+        "answers, certificate valid until {}",
+        served.pair.not_after()
+    );
     Ok(match resolver.problem() {
         Some(problem) => format!("{valid}; not renewed: {problem}"),
         None => valid,
@@ -47,7 +54,11 @@ async fn dial(listener: SocketAddr, served: Arc<Served>) -> Result<(), String> {
     let connect = async {
         let stream = TcpStream::connect(address).await?;
         let name = ServerName::IpAddress(address.ip().into());
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await?.shutdown().await
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await?
+            .shutdown()
+            .await
     };
     match timeout(DEADLINE, connect).await {
         Ok(Ok(())) => Ok(()),
@@ -68,7 +79,10 @@ fn reachable(listener: SocketAddr) -> SocketAddr {
 
 fn client_config(served: Arc<Served>) -> Result<ClientConfig, Error> {
     let provider = provider();
-    let verifier = Arc::new(Expected { served, provider: provider.clone() });
+    let verifier = Arc::new(Expected {
+        served,
+        provider: provider.clone(),
+    });
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
@@ -95,7 +109,9 @@ impl ServerCertVerifier for Expected {
     ) -> Result<ServerCertVerified, Error> {
         let pair = &self.served.pair;
         if leaf.as_ref() != pair.leaf() {
-            return Err(Error::General("another certificate is served than was loaded".to_owned()));
+            return Err(Error::General(
+                "another certificate is served than was loaded".to_owned(),
+            ));
         }
         let now_seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now_seconds >= pair.not_after().as_second() {
@@ -109,7 +125,13 @@ impl ServerCertVerifier for Expected {
             roots.add_parsable_certificates(self.served.roots.iter().cloned());
             let algorithms = self.provider.signature_verification_algorithms.all;
             let leaf = ParsedCertificate::try_from(leaf)?;
-            verify_server_cert_signed_by_trust_anchor(&leaf, &roots, intermediates, now, algorithms)?;
+            verify_server_cert_signed_by_trust_anchor(
+                &leaf,
+                &roots,
+                intermediates,
+                now,
+                algorithms,
+            )?;
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -120,7 +142,12 @@ impl ServerCertVerifier for Expected {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -129,10 +156,17 @@ impl ServerCertVerifier for Expected {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

@@ -46,7 +46,11 @@ pub struct Report {
 impl Health {
     /// Ready once every check added passes, until `shutdown` begins to drain.
     pub fn new(shutdown: Shutdown, metrics: Exposition) -> Health {
-        Health { checks: Arc::default(), shutdown, metrics }
+        Health {
+            checks: Arc::default(),
+            shutdown,
+            metrics,
+        }
     }
 
     /// Adds a readiness check, such as `caches synced`. It is asked on every probe and has two seconds.
@@ -55,14 +59,24 @@ impl Health {
         F: Fn() -> R + Send + Sync + 'static,
         R: Future<Output = Checked> + Send + 'static,
     {
-        self.checks.write().push((name, Arc::new(move || check().boxed())));
+        self.checks
+            .write()
+            .push((name, Arc::new(move || check().boxed())));
     }
 
     /// Runs all checks at once.
     pub async fn report(&self) -> Report {
         let checks = self.checks.read().clone();
-        let outcomes = join_all(checks.iter().map(|(_, check)| timeout(CHECK_DEADLINE, check()))).await;
-        let mut report = Report { ready: !self.shutdown.is_draining(), text: String::new() };
+        let outcomes = join_all(
+            checks
+                .iter()
+                .map(|(_, check)| timeout(CHECK_DEADLINE, check())),
+        )
+        .await;
+        let mut report = Report {
+            ready: !self.shutdown.is_draining(),
+            text: String::new(),
+        };
         if self.shutdown.is_draining() {
             report.text.push_str("[-] shutdown: draining\n");
         }
@@ -76,14 +90,21 @@ impl Health {
             // Writing to a String does not fail.
             let _ = writeln!(report.text, "[{sign}] {name}: {detail}");
         }
-        report.text.push_str(if report.ready { "ready\n" } else { "not ready\n" });
+        report.text.push_str(if report.ready {
+            "ready\n"
+        } else {
+            "not ready\n"
+        });
         report
     }
 
     /// The three paths.
     pub fn router(&self) -> Router {
         Router::new()
-            .route("/livez", get(async || text(StatusCode::OK, "alive\n".to_owned())))
+            .route(
+                "/livez",
+                get(async || text(StatusCode::OK, "alive\n".to_owned())),
+            )
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(self.clone())
@@ -92,18 +113,35 @@ impl Health {
 
 async fn readyz(State(health): State<Health>) -> Response {
     let report = health.report().await;
-    text(if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report.text)
+    text(
+        if report.ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        },
+        report.text,
+    )
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
     match health.metrics.encode() {
         Ok(body) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], body).into_response(),
-        Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n".to_owned()),
+        Err(_) => text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the metrics could not be written\n".to_owned(),
+        ),
     }
 }
 
 fn text(code: StatusCode, body: String) -> Response {
-    (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], body)
+    (
+        code,
+        [
+            (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+            (header::CACHE_CONTROL, "no-store"),
+        ],
+        body,
+    )
         .into_response()
 }
 
@@ -114,7 +152,10 @@ mod tests {
 
     fn health() -> (Health, Shutdown) {
         let shutdown = Shutdown::default();
-        (Health::new(shutdown.clone(), Exposition::default()), shutdown)
+        (
+            Health::new(shutdown.clone(), Exposition::default()),
+            shutdown,
+        )
     }
 
     #[tokio::test]
@@ -123,9 +164,14 @@ mod tests {
         health.check("caches synced", async || Ok("5 kinds".to_owned()));
         assert_eq!(
             health.report().await,
-            Report { ready: true, text: "[+] caches synced: 5 kinds\nready\n".to_owned() }
+            Report {
+                ready: true,
+                text: "[+] caches synced: 5 kinds\nready\n".to_owned()
+            }
         );
-        health.check("webhook listener", async || Err("connection refused".to_owned()));
+        health.check("webhook listener", async || {
+            Err("connection refused".to_owned())
+        });
         let report = health.report().await;
         assert!(!report.ready);
         assert_eq!(
@@ -133,13 +179,22 @@ mod tests {
             "[+] caches synced: 5 kinds\n[-] webhook listener: connection refused\nnot ready\n"
         );
         shutdown.drain();
-        assert!(health.report().await.text.starts_with("[-] shutdown: draining\n"));
+        assert!(
+            health
+                .report()
+                .await
+                .text
+                .starts_with("[-] shutdown: draining\n")
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_check_that_hangs_has_failed() {
         let (health, _) = health();
         health.check("caches synced", std::future::pending);
-        assert_eq!(health.report().await.text, "[-] caches synced: no answer in time\nnot ready\n");
+        assert_eq!(
+            health.report().await.text,
+            "[-] caches synced: no answer in time\nnot ready\n"
+        );
     }
 }

@@ -26,7 +26,9 @@ pub struct Limits {
     /// From the signal to end until no connection is accepted any more. Load balancers must notice the failing
     /// readiness within it.
     pub lame_duck: Duration,
-    /// From then until what is still open is cut off. Longer than the longest timeout of a webhook, 30 s, is no use.
+    /// How long a connection accepted just before that may take to send its first request.
+    pub last_request: Duration,
+    /// From the end of the lame duck until what is still open is cut off. Longer than the longest timeout of a webhook, 30 s, is no use.
     pub drain: Duration,
 }
 
@@ -42,6 +44,7 @@ impl Default for Limits {
             idle: Duration::from_secs(150),
             body: Duration::from_secs(10),
             lame_duck: Duration::from_secs(5),
+            last_request: Duration::from_secs(1),
             drain: Duration::from_secs(20),
         }
     }

@@ -70,7 +70,11 @@ mod tests {
         assert!(!shutdown.is_draining());
         let run = tokio::spawn({
             let shutdown = shutdown.clone();
-            async move { shutdown.run(Duration::from_secs(5), Duration::from_secs(20)).await }
+            async move {
+                shutdown
+                    .run(Duration::from_secs(5), Duration::from_secs(20))
+                    .await
+            }
         });
         shutdown.draining.cancelled().await;
         assert!(!shutdown.stopping.is_cancelled());

@@ -15,11 +15,21 @@ pub(super) fn failure(code: StatusCode, reason: &'static str, message: &str) -> 
 
 /// A JSON body.
 pub(super) fn json_body(code: StatusCode, body: Vec<u8>) -> Response {
-    (code, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+    (
+        code,
+        [(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        )],
+        body,
+    )
+        .into_response()
 }
 
 /// Makes an HTTP/1 connection end after this answer, because the rest of the request was not read.
 pub(super) fn closing(mut response: Response) -> Response {
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

@@ -16,7 +16,11 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// duration such as `10s`; without one, or with a wrong one, the default of webhooks counts.
 pub(super) fn deadline(query: Option<&str>, arrival: Instant) -> Instant {
     let timeout = query
-        .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("timeout=")))
+        .and_then(|query| {
+            query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix("timeout="))
+        })
         .and_then(|text| text.parse::<SignedDuration>().ok())
         .and_then(|timeout| Duration::try_from(timeout).ok())
         .filter(|timeout| !timeout.is_zero())
@@ -56,10 +60,20 @@ mod tests {
 
     #[test]
     fn without_a_usable_timeout_the_default_counts() {
-        for query in ["", "timeout=", "timeout=soon", "timeout=-5s", "timeout=0s", "timeouts=1s"] {
+        for query in [
+            "",
+            "timeout=",
+            "timeout=soon",
+            "timeout=-5s",
+            "timeout=0s",
+            "timeouts=1s",
+        ] {
             assert_eq!(millis(query), 9_500, "{query}");
         }
         let arrival = Instant::now();
-        assert_eq!(deadline(None, arrival), arrival + Duration::from_millis(9_500));
+        assert_eq!(
+            deadline(None, arrival),
+            arrival + Duration::from_millis(9_500)
+        );
     }
 }

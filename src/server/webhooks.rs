@@ -49,13 +49,27 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
     });
     let mut router = Router::new();
     for (path, handler) in routes {
-        let route = Arc::new(Route { path, handler, shared: shared.clone() });
+        let route = Arc::new(Route {
+            path,
+            handler,
+            shared: shared.clone(),
+        });
         router = router.route(path, post(call).with_state(route));
     }
     router
-        .fallback(async || failure(StatusCode::NOT_FOUND, "NotFound", "no webhook has this path"))
+        .fallback(async || {
+            failure(
+                StatusCode::NOT_FOUND,
+                "NotFound",
+                "no webhook has this path",
+            )
+        })
         .method_not_allowed_fallback(async || {
-            failure(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "webhooks are called by POST")
+            failure(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "MethodNotAllowed",
+                "webhooks are called by POST",
+            )
         })
 }
 
@@ -65,14 +79,29 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     if !is_json(&request) {
         route.count("malformed", 415);
         let message = "the Content-Type must be application/json";
-        return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message);
+        return failure(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            message,
+        );
     }
     let Shared { limits, memory, .. } = &*route.shared;
     let body_deadline = deadline.min(arrival + limits.body);
-    let held = match body::read(request.into_body(), limits.body_bytes, body_deadline, memory).await {
+    let held = match body::read(
+        request.into_body(),
+        limits.body_bytes,
+        body_deadline,
+        memory,
+    )
+    .await
+    {
         Ok(held) => held,
         Err(error) => {
-            tracing::warn!(route = route.path, why = error.label(), "no review: body not read");
+            tracing::warn!(
+                route = route.path,
+                why = error.label(),
+                "no review: body not read"
+            );
             route.count(error.label(), error.code().as_u16());
             return error.answer(limits.body_bytes);
         }
@@ -85,14 +114,26 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     };
     let verdict = route.decide(&request, deadline).await;
     let label = RouteLabel { route: route.path };
-    route.shared.metrics.duration.get_or_create(&label).observe(arrival.elapsed().as_secs_f64());
+    route
+        .shared
+        .metrics
+        .duration
+        .get_or_create(&label)
+        .observe(arrival.elapsed().as_secs_f64());
     route.answer(&request, &verdict)
 }
 
 /// Absent counts as JSON; parameters such as `charset=utf-8` are accepted.
 fn is_json(request: &Request) -> bool {
-    let Some(value) = request.headers().get(header::CONTENT_TYPE) else { return true };
-    let kind = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let Some(value) = request.headers().get(header::CONTENT_TYPE) else {
+        return true;
+    };
+    let kind = value
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
@@ -125,14 +166,22 @@ impl Route {
     fn fallback(&self, request: &review::Request, why: &str) -> Verdict {
         let fallback = AssertUnwindSafe(|| self.handler.fallback(request, why));
         std::panic::catch_unwind(fallback).unwrap_or_else(|_| {
-            self.shared.metrics.panics.get_or_create(&RouteLabel { route: self.path }).inc();
+            self.shared
+                .metrics
+                .panics
+                .get_or_create(&RouteLabel { route: self.path })
+                .inc();
             Verdict::deny(500, "InternalError", format!("{why}; try again"))
         })
     }
 
     /// Counts the verdict, logs a denial, and puts it on the wire.
     fn answer(&self, request: &review::Request, verdict: &Verdict) -> Response {
-        let label = if verdict.is_allowed() { "allowed" } else { "denied" };
+        let label = if verdict.is_allowed() {
+            "allowed"
+        } else {
+            "denied"
+        };
         self.count(label, verdict.code());
         if !verdict.is_allowed() {
             tracing::info!(
@@ -146,7 +195,7 @@ impl Route {
                 dry_run = request.dry_run,
                 code = verdict.code(),
                 reason = verdict.reason(),
-                message = ?verdict.message(),
+                why = ?verdict.message(),
                 "denied"
             );
         }
@@ -156,7 +205,11 @@ impl Route {
     /// Denies a call that is no review; without a uid to echo only the HTTP status can say so.
     fn malformed(&self, malformed: review::Malformed) -> Response {
         self.count("malformed", 400);
-        tracing::warn!(route = self.path, why = malformed.message, "no review: malformed");
+        tracing::warn!(
+            route = self.path,
+            why = malformed.message,
+            "no review: malformed"
+        );
         let message = format!("malformed AdmissionReview: {malformed}");
         match malformed.uid {
             Some(uid) => self.write(&uid, &Verdict::deny(400, "BadRequest", message)),
@@ -169,7 +222,11 @@ impl Route {
             Ok(body) => json_body(StatusCode::OK, body),
             Err(error) => {
                 tracing::error!(route = self.path, %error, "a verdict could not be written");
-                failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the verdict could not be written")
+                failure(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "InternalError",
+                    "the verdict could not be written",
+                )
             }
         }
     }
@@ -180,7 +237,11 @@ impl Route {
             500.. => "5xx",
             _ => "4xx",
         };
-        let labels = ReviewLabels { route: self.path, verdict, code };
+        let labels = ReviewLabels {
+            route: self.path,
+            verdict,
+            code,
+        };
         self.shared.metrics.reviews.get_or_create(&labels).inc();
     }
 }

@@ -45,21 +45,34 @@ impl fmt::Display for Format {
 /// # Errors
 /// When `filter` does not parse, naming the part that does not, or when logging was set up before.
 pub fn init(format: Format, filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| anyhow::anyhow!("log filter {filter:?}: {error}; write for example info,operating=debug"))?;
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        anyhow::anyhow!("log filter {filter:?}: {error}; write for example info,operating=debug")
+    })?;
     tracing::subscriber::set_global_default(subscriber(format, filter, std::io::stderr))?;
     std::panic::set_hook(Box::new(report_panic));
     Ok(())
 }
 
-fn subscriber<W>(format: Format, filter: EnvFilter, writer: W) -> Box<dyn tracing::Subscriber + Send + Sync>
+fn subscriber<W>(
+    format: Format,
+    filter: EnvFilter,
+    writer: W,
+) -> Box<dyn tracing::Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
     match format {
         Format::Text => Box::new(builder.with_ansi(false).finish()),
-        Format::Json => Box::new(builder.json().flatten_event(true).with_current_span(false).finish()),
+        Format::Json => Box::new(
+            builder
+                .json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .finish(),
+        ),
     }
 }
 
@@ -71,7 +84,10 @@ fn report_panic(info: &PanicHookInfo<'_>) {
 }
 
 fn literal(payload: &(dyn Any + Send)) -> &'static str {
-    payload.downcast_ref::<&'static str>().copied().unwrap_or("(message withheld)")
+    payload
+        .downcast_ref::<&'static str>()
+        .copied()
+        .unwrap_or("(message withheld)")
 }
 
 #[cfg(test)]
@@ -111,7 +127,10 @@ mod tests {
     fn text_is_one_plain_line_per_event() {
         let text = logged(Format::Text);
         assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("INFO") && text.contains(r#"denied pod="a\nb""#), "{text}");
+        assert!(
+            text.contains("INFO") && text.contains(r#"denied pod="a\nb""#),
+            "{text}"
+        );
     }
 
     #[test]
@@ -133,8 +152,16 @@ mod tests {
     fn formats_and_filters_are_checked() {
         assert_eq!("json".parse(), Ok(Format::Json));
         assert_eq!("text".parse::<Format>().unwrap().to_string(), "text");
-        assert_eq!("xml".parse::<Format>().unwrap_err(), r#"log format "xml": must be text or json"#);
-        let error = init(Format::Text, "operating=loud").unwrap_err().to_string();
-        assert!(error.starts_with(r#"log filter "operating=loud": "#), "{error}");
+        assert_eq!(
+            "xml".parse::<Format>().unwrap_err(),
+            r#"log format "xml": must be text or json"#
+        );
+        let error = init(Format::Text, "operating=loud")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with(r#"log filter "operating=loud": "#),
+            "{error}"
+        );
     }
 }

@@ -99,7 +99,9 @@ pub struct ServerMetrics {
 
 /// From 0.25 ms, a review without I/O, to 16 s, beyond the default timeout of a webhook.
 fn review_histogram() -> Histogram {
-    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.000_25, 2.0, 17))
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.000_25, 2.0, 17,
+    ))
 }
 
 impl ServerMetrics {
@@ -120,19 +122,43 @@ impl ServerMetrics {
         };
         exposition.register(|r| {
             r.register("reviews", "Answers to webhook calls", m.reviews.clone());
-            r.register("review_duration_seconds", "Time from request head to verdict", m.duration.clone());
-            r.register("reviews_in_flight", "Reviews being decided", m.in_flight.clone());
-            r.register("reviews_shed", "Reviews answered by the fallback for overload", m.shed.clone());
-            r.register("reviews_late", "Reviews answered by the fallback at the deadline", m.late.clone());
+            r.register(
+                "review_duration_seconds",
+                "Time from request head to verdict",
+                m.duration.clone(),
+            );
+            r.register(
+                "reviews_in_flight",
+                "Reviews being decided",
+                m.in_flight.clone(),
+            );
+            r.register(
+                "reviews_shed",
+                "Reviews answered by the fallback for overload",
+                m.shed.clone(),
+            );
+            r.register(
+                "reviews_late",
+                "Reviews answered by the fallback at the deadline",
+                m.late.clone(),
+            );
             r.register("review_panics", "Reviews that panicked", m.panics.clone());
             r.register("connections", "Open connections", m.connections.clone());
-            r.register("tls_handshakes_failed", "TLS handshakes that failed", m.handshakes_failed.clone());
+            r.register(
+                "tls_handshakes_failed",
+                "TLS handshakes that failed",
+                m.handshakes_failed.clone(),
+            );
             r.register(
                 "certificate_expiry_timestamp_seconds",
                 "Expiry of the served certificate, seconds since 1970; 0 without one",
                 m.certificate_expiry.clone(),
             );
-            r.register("certificate_loads", "Certificates taken into service", m.certificate_loads.clone());
+            r.register(
+                "certificate_loads",
+                "Certificates taken into service",
+                m.certificate_loads.clone(),
+            );
             r.register(
                 "certificate_failures",
                 "Failed attempts to renew or reload the certificate",
@@ -152,13 +178,20 @@ mod tests {
     fn the_text_shows_what_was_counted() {
         let exposition = Exposition::default();
         let metrics = ServerMetrics::register(&exposition);
-        let labels = ReviewLabels { route: "/pods", verdict: "denied", code: "4xx" };
+        let labels = ReviewLabels {
+            route: "/pods",
+            verdict: "denied",
+            code: "4xx",
+        };
         metrics.reviews.get_or_create(&labels).inc();
         metrics.certificate_expiry.set(1.5e9);
         let text = exposition.encode().unwrap();
         let line = r#"operating_reviews_total{route="/pods",verdict="denied",code="4xx"} 1"#;
         assert!(text.contains(line), "{text}");
-        assert!(text.contains("operating_certificate_expiry_timestamp_seconds 1500000000"), "{text}");
+        assert!(
+            text.contains("operating_certificate_expiry_timestamp_seconds 1500000000"),
+            "{text}"
+        );
         assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -39,14 +39,22 @@ impl std::fmt::Debug for Content {
 impl Files {
     /// Certificates in `directory` for `resolver`. Reads nothing yet.
     pub fn new(directory: impl Into<PathBuf>, resolver: Arc<Resolver>) -> Files {
-        Files { directory: directory.into(), resolver, last: None }
+        Files {
+            directory: directory.into(),
+            resolver,
+            last: None,
+        }
     }
 
     /// Looks once. A pair that is new and whole is served; one that is broken is reported and the old one kept.
     /// Returns whether a pair is in service.
     pub async fn poll(&mut self) -> bool {
         let directory = self.directory.clone();
-        let read = timeout(READ_DEADLINE, tokio::task::spawn_blocking(move || read(&directory))).await;
+        let read = timeout(
+            READ_DEADLINE,
+            tokio::task::spawn_blocking(move || read(&directory)),
+        )
+        .await;
         let content = match read {
             Ok(Ok(Ok(content))) => content,
             Ok(Ok(Err(problem))) => return self.keep_because(problem),
@@ -88,7 +96,10 @@ impl Files {
 /// Reads chain and key from one generation of the directory: the `..data` link is followed once for both, so that a
 /// swap in between cannot mix two pairs.
 fn read(directory: &Path) -> Result<Content, String> {
-    let generation = directory.join("..data").canonicalize().unwrap_or_else(|_| directory.to_owned());
+    let generation = directory
+        .join("..data")
+        .canonicalize()
+        .unwrap_or_else(|_| directory.to_owned());
     let file = |name: &str| {
         bounded(&generation.join(name)).map_err(|error| {
             format!(
@@ -98,12 +109,17 @@ fn read(directory: &Path) -> Result<Content, String> {
             )
         })
     };
-    Ok(Content { chain: file("tls.crt")?, key: file("tls.key")? })
+    Ok(Content {
+        chain: file("tls.crt")?,
+        key: file("tls.key")?,
+    })
 }
 
 fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     use io::Read;
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    std::fs::File::open(path)?
+        .take(MAX_FILE_BYTES)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }

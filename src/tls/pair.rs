@@ -19,7 +19,9 @@ pub enum PairError {
     #[error("tls.crt: certificate {0} of the chain does not parse")]
     BadCertificate(usize),
     /// No usable private key.
-    #[error("tls.key: no private key that can be used (PKCS#8, PKCS#1 or SEC1; RSA, ECDSA P-256/P-384 or Ed25519)")]
+    #[error(
+        "tls.key: no private key that can be used (PKCS#8, PKCS#1 or SEC1; RSA, ECDSA P-256/P-384 or Ed25519)"
+    )]
     BadKey,
     /// Key and certificate are of different pairs.
     #[error("tls.key: is not the key of the first certificate in tls.crt")]
@@ -43,10 +45,17 @@ impl Pair {
         let leaf = chain.first().ok_or(PairError::NoCertificate)?;
         let (not_before, not_after) = validity(leaf).ok_or(PairError::BadCertificate(1))?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| PairError::BadKey)?;
-        let key = super::provider().key_provider.load_private_key(key).map_err(|_| PairError::BadKey)?;
+        let key = super::provider()
+            .key_provider
+            .load_private_key(key)
+            .map_err(|_| PairError::BadKey)?;
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
-            Ok(()) => Ok(Pair { certified: Arc::new(certified), not_before, not_after }),
+            Ok(()) => Ok(Pair {
+                certified: Arc::new(certified),
+                not_before,
+                not_after,
+            }),
             Err(rustls::Error::InconsistentKeys(_)) => Err(PairError::Mismatch),
             Err(_) => Err(PairError::BadCertificate(1)),
         }
@@ -109,5 +118,8 @@ pub(super) fn validity(der: &[u8]) -> Option<(Timestamp, Timestamp)> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let validity = certificate.validity();
     let start = Timestamp::from_second(validity.not_before.timestamp()).ok()?;
-    Some((start, Timestamp::from_second(validity.not_after.timestamp()).ok()?))
+    Some((
+        start,
+        Timestamp::from_second(validity.not_after.timestamp()).ok()?,
+    ))
 }

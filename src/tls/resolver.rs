@@ -30,19 +30,32 @@ pub struct Resolver {
 impl Resolver {
     /// A resolver with nothing to serve yet.
     pub fn new(metrics: ServerMetrics) -> Arc<Resolver> {
-        Arc::new(Resolver { served: ArcSwapOption::empty(), problem: ArcSwapOption::empty(), metrics })
+        Arc::new(Resolver {
+            served: ArcSwapOption::empty(),
+            problem: ArcSwapOption::empty(),
+            metrics,
+        })
     }
 
     /// Takes a pair into service for all handshakes from now on and clears the last problem.
     pub fn serve(&self, pair: Pair, roots: Vec<CertificateDer<'static>>) {
-        self.metrics.certificate_expiry.set(pair.not_after().as_second() as f64);
+        self.metrics
+            .certificate_expiry
+            .set(pair.not_after().as_second() as f64);
         self.problem.store(None);
-        let same = self.served.load().as_deref().is_some_and(|now| now.pair.leaf() == pair.leaf());
+        let same = self
+            .served
+            .load()
+            .as_deref()
+            .is_some_and(|now| now.pair.leaf() == pair.leaf());
         if !same {
             self.metrics.certificate_loads.inc();
             tracing::info!(valid_until = %pair.not_after(), "serving a new certificate");
         }
-        self.served.store(Some(Arc::new(Served { pair: Arc::new(pair), roots: roots.into() })));
+        self.served.store(Some(Arc::new(Served {
+            pair: Arc::new(pair),
+            roots: roots.into(),
+        })));
     }
 
     /// Notes that a newer pair could not be had; the current one stays. Logged once per problem.
@@ -51,7 +64,9 @@ impl Resolver {
         if self.problem.load().as_deref() == Some(&problem) {
             return;
         }
-        let valid_until = self.served().map(|served| served.pair.not_after().to_string());
+        let valid_until = self
+            .served()
+            .map(|served| served.pair.not_after().to_string());
         tracing::error!(problem, valid_until, "keeping the current certificate");
         self.problem.store(Some(Arc::new(problem)));
     }
@@ -69,6 +84,9 @@ impl Resolver {
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.served.load().as_ref().map(|served| served.pair.certified().clone())
+        self.served
+            .load()
+            .as_ref()
+            .map(|served| served.pair.certified().clone())
     }
 }

@@ -1,0 +1,219 @@
+//! Bodies that are no review, too large or too slow, and what of them reaches the logs.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::time::Duration;
+
+use operating::server::Limits;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::rig::{Rig, call, review, rig, text, verdict};
+
+async fn post(rig: &Rig, body: impl ToString) -> (u16, Value) {
+    let (code, body) = text(
+        rig.h1()
+            .await
+            .send_request(call("/pods", body))
+            .await
+            .unwrap(),
+    )
+    .await;
+    (code, serde_json::from_str(&body).unwrap())
+}
+
+#[tokio::test]
+async fn what_is_not_json_gets_a_400() {
+    let rig = rig(Limits::default()).await;
+    for body in ["", "hello", "[]", "{\"request\":"] {
+        let (code, status) = post(&rig, body).await;
+        assert_eq!(code, 400, "{body}");
+        assert_eq!(status["kind"], "Status");
+        assert!(
+            status["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("malformed AdmissionReview: the body"),
+            "{status}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn another_version_is_denied_under_its_uid() {
+    let rig = rig(Limits::default()).await;
+    let mut old = review("allow");
+    old["apiVersion"] = json!("admission.k8s.io/v1beta1");
+    let answer = verdict(
+        rig.h1()
+            .await
+            .send_request(call("/pods", old))
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(answer["uid"], "uid-allow");
+    assert_eq!(answer["allowed"], false);
+    assert_eq!(answer["status"]["code"], 400);
+    let message = "malformed AdmissionReview: apiVersion: must be admission.k8s.io/v1";
+    assert_eq!(answer["status"]["message"], message);
+}
+
+#[tokio::test]
+async fn a_body_cut_in_the_middle_is_denied_under_its_uid() {
+    let rig = rig(Limits::default()).await;
+    let whole = review("allow").to_string();
+    let answer = verdict(
+        rig.h1()
+            .await
+            .send_request(call("/pods", &whole[..whole.len() - 9]))
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(
+        (&answer["uid"], &answer["status"]["code"]),
+        (&json!("uid-allow"), &json!(400))
+    );
+}
+
+#[tokio::test]
+async fn two_objects_at_the_limit_of_etcd_fit() {
+    let rig = rig(Limits::default()).await;
+    let mut large = review("allow");
+    for field in ["object", "oldObject"] {
+        large["request"][field] = json!({"data": "x".repeat(3 << 19)});
+    }
+    assert_eq!(post(&rig, large).await.1["response"]["allowed"], true);
+}
+
+#[tokio::test]
+async fn an_oversized_body_gets_a_whole_answer() {
+    let rig = rig(Limits::default()).await;
+    let mut huge = review("allow");
+    huge["request"]["object"] = json!({"data": "x".repeat(5 << 20)});
+    let (code, status) = post(&rig, huge).await;
+    assert_eq!(code, 413);
+    assert_eq!(status["message"], "the body is larger than 4194304 bytes");
+    let series = r#"operating_reviews_total{route="/pods",verdict="oversized",code="4xx"}"#;
+    assert_eq!(rig.metric(series).await, 1.0);
+}
+
+fn impatient() -> Limits {
+    let short = Duration::from_millis(50);
+    Limits {
+        handshake: short,
+        first_request: short,
+        body: short,
+        ..Limits::default()
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_shakes_hands_is_let_go() {
+    let rig = rig(impatient()).await;
+    let mut stream = TcpStream::connect(rig.address).await.unwrap();
+    assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 0);
+    assert_eq!(
+        rig.metric("operating_tls_handshakes_failed_total").await,
+        1.0
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_never_ends_its_head_is_let_go() {
+    let rig = rig(impatient()).await;
+    let mut stream = rig.tls().await;
+    stream
+        .write_all(b"POST /pods HTTP/1.1\r\nHost: local")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    // The connection may end without a TLS close_notify; what counts is that it ends.
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_never_ends_its_body_gets_a_408() {
+    let rig = rig(impatient()).await;
+    let mut stream = rig.tls().await;
+    let head = "POST /pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"request\":";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(
+        answer.contains("the body did not arrive in time"),
+        "{answer}"
+    );
+}
+
+thread_local! {
+    static LOGS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Collects the logs of its thread.
+struct Sink;
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOGS.with_borrow_mut(|logs| logs.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The runtime of a test has one thread, its own, so that thread's logs are those of its server. The subscriber is
+/// the whole process's: one of a thread alone is switched off for events that another thread came to first.
+#[tokio::test]
+async fn logs_hold_one_line_per_denial_none_per_allow_and_no_body() {
+    tracing_subscriber::fmt()
+        .with_env_filter("info,operating=trace")
+        .with_ansi(false)
+        .with_writer(|| Sink)
+        .init();
+
+    let rig = rig(Limits::default()).await;
+    rig.review("allow-1").await;
+    rig.review("deny-1").await;
+    rig.review("panic-1").await;
+    let mut bad = review("allow");
+    bad["request"]["dryRun"] = json!("s3cret");
+    bad["request"]["operation"] = json!("s3cret\nlevel=forged");
+    post(&rig, bad).await;
+    post(&rig, "{\"s3cret\": s3cret").await;
+
+    let logs = String::from_utf8(LOGS.take()).unwrap();
+    assert!(!logs.contains("s3cret"), "{logs}");
+    assert!(!logs.contains("allow-1"), "{logs}");
+    let denials: Vec<&str> = logs
+        .lines()
+        .filter(|line| line.contains(" denied "))
+        .collect();
+    let [denied, panicked] = denials[..] else {
+        panic!("{logs}")
+    };
+    for part in [
+        r#"object="shop/deny-1""#,
+        r#"operation="DELETE""#,
+        r#"user="ann""#,
+        "code=429",
+        r#"reason="TooManyRequests""#,
+        r#"why="3 of 3 in use""#,
+    ] {
+        assert!(denied.contains(part), "{part} in {denied}");
+    }
+    assert!(panicked.contains("internal error"), "{panicked}");
+    assert_eq!(
+        logs.lines()
+            .filter(|line| line.contains("no review: malformed"))
+            .count(),
+        2,
+        "{logs}"
+    );
+}

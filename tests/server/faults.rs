@@ -1,0 +1,165 @@
+//! Panics, deadlines and overload: each is answered, and what is never held passes.
+
+use operating::server::Limits;
+use serde_json::json;
+
+use super::rig::{call, review, rig, verdict};
+
+#[tokio::test]
+async fn a_panic_answers_its_review_and_kills_nothing() {
+    let rig = rig(Limits::default()).await;
+    let mut sender = rig.h1().await;
+    let held = verdict(
+        sender
+            .send_request(call("/pods", review("panic-1")))
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(held["allowed"], false);
+    assert_eq!(
+        held["status"]["message"],
+        "the review ended in an internal error"
+    );
+    let free = verdict(
+        sender
+            .send_request(call("/pods", review("panic-free")))
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(free, json!({"uid": "uid-panic-free", "allowed": true}));
+    let twice = verdict(
+        sender
+            .send_request(call("/pods", review("panic-badly")))
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(twice["status"]["code"], 500);
+    assert_eq!(
+        twice["status"]["message"],
+        "the review ended in an internal error; try again"
+    );
+    // The same connection goes on.
+    let next = verdict(
+        sender
+            .send_request(call("/pods", review("allow")))
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(next["allowed"], true);
+    assert_eq!(
+        rig.metric(r#"operating_review_panics_total{route="/pods"}"#)
+            .await,
+        4.0
+    );
+}
+
+#[tokio::test]
+async fn the_deadline_of_the_api_server_is_kept() {
+    let rig = rig(Limits::default()).await;
+    let mut sender = rig.h1().await;
+    let late = sender
+        .send_request(call("/pods?timeout=50ms", review("hang-1")))
+        .await
+        .unwrap();
+    let late = verdict(late).await;
+    assert_eq!(late["uid"], "uid-hang-1");
+    assert_eq!(
+        late["status"]["message"],
+        "the decision was not ready before the API server's deadline"
+    );
+    let free = sender
+        .send_request(call("/pods?timeout=50ms", review("hang-free")))
+        .await
+        .unwrap();
+    assert_eq!(verdict(free).await["allowed"], true);
+    assert_eq!(
+        rig.metric(r#"operating_reviews_late_total{route="/pods"}"#)
+            .await,
+        2.0
+    );
+    assert_eq!(rig.metric("operating_reviews_in_flight").await, 0.0);
+}
+
+#[tokio::test]
+async fn overload_is_shed_and_passes() {
+    let rig = rig(Limits {
+        reviews: 1,
+        ..Limits::default()
+    })
+    .await;
+    let mut first = rig.h1().await;
+    let hanging = tokio::spawn(first.send_request(call("/pods?timeout=30s", review("hang-1"))));
+    rig.handler.entered.notified().await;
+    assert_eq!(rig.metric("operating_reviews_in_flight").await, 1.0);
+
+    let shed = rig.review("allow-1").await;
+    assert_eq!(shed["allowed"], false);
+    assert_eq!(
+        shed["status"]["message"],
+        "the admission server is overloaded"
+    );
+    assert_eq!(rig.review("allow-free").await["allowed"], true);
+    assert_eq!(
+        rig.metric(r#"operating_reviews_shed_total{route="/pods"}"#)
+            .await,
+        2.0
+    );
+
+    rig.handler.release.notify_one();
+    assert_eq!(
+        verdict(hanging.await.unwrap().unwrap()).await["allowed"],
+        true
+    );
+    assert_eq!(rig.review("allow-1").await["allowed"], true);
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_frees_its_place() {
+    let rig = rig(Limits {
+        reviews: 1,
+        ..Limits::default()
+    })
+    .await;
+    let mut first = rig.h1().await;
+    let hanging = tokio::spawn(async move {
+        first
+            .send_request(call("/pods?timeout=30s", review("hang-1")))
+            .await
+    });
+    rig.handler.entered.notified().await;
+    hanging.abort();
+    while rig.review("allow-1").await["allowed"] != true {}
+    assert_eq!(rig.metric("operating_reviews_in_flight").await, 0.0);
+}
+
+#[tokio::test]
+async fn beyond_the_cap_a_connection_waits_for_another_to_end() {
+    let rig = rig(Limits {
+        connections: 1,
+        ..Limits::default()
+    })
+    .await;
+    let mut first = rig.h1().await;
+    let second = rig.review("allow-2");
+    tokio::pin!(second);
+    for _ in 0..20 {
+        tokio::select! {
+            biased;
+            answer = first.send_request(call("/pods", review("allow-1"))) => {
+                assert_eq!(verdict(answer.unwrap()).await["allowed"], true);
+            }
+            _ = &mut second => panic!("served beyond the cap"),
+        }
+    }
+    assert_eq!(
+        rig.metric(r#"operating_connections{listener="webhook"}"#)
+            .await,
+        1.0
+    );
+    drop(first);
+    assert_eq!(second.await["allowed"], true);
+}

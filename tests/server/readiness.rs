@@ -1,0 +1,75 @@
+//! `/readyz` tells the truth about the webhook listener.
+
+use operating::server::Limits;
+use operating::tls::{Pair, Resolver};
+
+use super::rig::{Authority, Rig, rig, rig_without_certificate};
+
+async fn unready(rig: &Rig, why: &str) {
+    let (code, text) = rig.probe("/readyz").await;
+    assert_eq!(code, 503, "{text}");
+    assert!(
+        text.contains(why) && text.ends_with("not ready\n"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn ready_only_with_a_good_certificate() {
+    let rig = rig_without_certificate(Limits::default()).await;
+    unready(&rig, "[-] webhook listener: no certificate yet").await;
+
+    rig.resolver
+        .serve(rig.authority.pair(), vec![rig.authority.der()]);
+    let (code, text) = rig.probe("/readyz").await;
+    assert_eq!(code, 200, "{text}");
+    assert!(
+        text.starts_with("[+] webhook listener: answers, certificate valid until "),
+        "{text}"
+    );
+
+    rig.resolver
+        .serve(rig.authority.pair(), vec![Authority::new().der()]);
+    unready(&rig, "invalid peer certificate").await;
+
+    let (chain, key) = rig.authority.leaf(0);
+    rig.resolver.serve(
+        Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap(),
+        Vec::new(),
+    );
+    unready(&rig, "Expired").await;
+    assert_eq!(rig.probe("/livez").await, (200, "alive\n".to_owned()));
+}
+
+#[tokio::test]
+async fn another_certificate_than_the_loaded_one_is_noticed() {
+    let rig = rig(Limits::default()).await;
+    let other = Resolver::new(rig.metrics.clone());
+    other.serve(rig.authority.pair(), Vec::new());
+    let error = operating::server::dial::check(rig.address, other)
+        .await
+        .unwrap_err();
+    assert!(
+        error.contains("another certificate is served than was loaded"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn not_ready_once_the_listener_is_gone() {
+    let rig = rig(Limits::default()).await;
+    assert_eq!(rig.probe("/readyz").await.0, 200);
+    rig.webhook.abort();
+    while rig.health.report().await.ready {}
+    unready(&rig, "[-] webhook listener: 127.0.0.1:").await;
+}
+
+#[tokio::test]
+async fn metrics_are_openmetrics() {
+    let rig = rig(Limits::default()).await;
+    let (code, text) = rig.probe("/metrics").await;
+    assert_eq!(code, 200);
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    assert!(!text.contains("shop"), "{text}");
+    assert_eq!(rig.probe("/nothing").await.0, 404);
+}
