@@ -1,0 +1,162 @@
+//! `operating serve`: wires the layers together, in the order in which they depend on each other.
+
+mod certificates;
+mod controllers;
+mod reads;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::args::{LogFormat, ServeArgs};
+use super::{connect, install};
+use crate::admission::{self, Context, Settings};
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sources;
+use crate::ledger::commit::Ledgers;
+use crate::server::connections::Listener;
+use crate::server::health::Health;
+use crate::server::{Limits, Shutdown, dial, webhooks};
+use crate::telemetry::logs;
+use crate::telemetry::metrics::{Exposition, ServerMetrics};
+use crate::tls::{Resolver, server_config};
+
+/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT.
+pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let format = match args.log_format {
+        LogFormat::Text => logs::Format::Text,
+        LogFormat::Json => logs::Format::Json,
+    };
+    logs::init(format, &args.log)?;
+    let client = connect::client(&args.cluster).await?;
+    let stop = CancellationToken::new();
+    let _stop_all = stop.clone().drop_guard();
+    if args.install {
+        install::prepare(&client, &args.cluster.namespace).await?;
+    }
+
+    let exposition = Exposition::default();
+    let metrics = ServerMetrics::register(&exposition);
+    let resolver = Resolver::new(metrics.clone());
+    let ca_bundle = certificates::start(&args, &client, &resolver, &stop).await?;
+
+    let index = Arc::new(Index::default());
+    let relist = sources::start(&client, &index, &stop);
+    let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
+    let ledgers = Ledgers::new(store);
+    reads::register(&exposition, &index, &ledgers);
+
+    let shutdown = Shutdown::default();
+    let limits = Limits {
+        connections: usize::try_from(args.max_connections).unwrap_or(usize::MAX),
+        lame_duck: args.lame_duck,
+        drain: args.drain_timeout,
+        ..Limits::default()
+    };
+    let context = Arc::new(Context {
+        client: client.clone(),
+        index: Arc::clone(&index),
+        ledgers: Arc::clone(&ledgers),
+        settings: Settings { request_timeout: args.request_timeout },
+        now: Timestamp::now,
+    });
+    let socket = bind("--listen", args.listen).await?;
+    let address = socket.local_addr()?;
+    let health = Health::new(shutdown.clone(), exposition);
+    add_checks(&health, &index, address, &resolver);
+    let webhooks = Listener {
+        name: "webhook",
+        socket,
+        tls: Some(server_config(Arc::clone(&resolver)).context("TLS can't be set up")?),
+        router: webhooks::router(admission::handlers(&context), &limits, &metrics),
+        limits: limits.clone(),
+        metrics: metrics.clone(),
+        shutdown: shutdown.clone(),
+    };
+    let probes = Listener {
+        name: "metrics",
+        socket: bind("--metrics-listen", args.metrics_listen).await?,
+        tls: None,
+        router: health.router(),
+        limits: limits.clone(),
+        metrics,
+        shutdown: shutdown.clone(),
+    };
+    let listeners = [tokio::spawn(webhooks.serve()), tokio::spawn(probes.serve())];
+    info!(%address, metrics = %args.metrics_listen, "serving");
+
+    if args.install {
+        index.wait_synced().await; // from here on the API server asks; answer well from the first review
+        enforce(&args, &client, ca_bundle).await?;
+    }
+    let controllers = controllers::start(&args, &client, &index, &ledgers, &stop);
+
+    ended().await?;
+    info!("ending: draining reviews");
+    tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move { shutdown.run(limits.lame_duck, limits.drain).await }
+    });
+    for listener in listeners {
+        listener.await.context("a listener failed")?;
+    }
+    stop.cancel();
+    if tokio::time::timeout(Duration::from_secs(5), controllers).await.is_err() {
+        warn!("the controllers did not end in time");
+    }
+    info!("ended");
+    Ok(())
+}
+
+async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{flag}: can't listen on {address}; is the port taken, or below 1024?"))
+}
+
+fn add_checks(health: &Health, index: &Arc<Index>, address: std::net::SocketAddr, resolver: &Arc<Resolver>) {
+    let watched = Arc::clone(index);
+    health.check("caches", move || {
+        let synced = watched.synced();
+        async move { if synced.all() { Ok("synced".to_owned()) } else { Err(format!("not yet listed: {synced:?}")) } }
+    });
+    let dialled = std::net::SocketAddr::new(loopback(address.ip()), address.port());
+    let resolver = Arc::clone(resolver);
+    health.check("webhook", move || dial::check(dialled, Arc::clone(&resolver)));
+}
+
+/// Where this process reaches its own listener.
+fn loopback(ip: std::net::IpAddr) -> std::net::IpAddr {
+    match ip {
+        ip if !ip.is_unspecified() => ip,
+        std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+        std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+async fn enforce(args: &ServeArgs, client: &Client, ca_bundle: Option<Vec<u8>>) -> anyhow::Result<()> {
+    let namespace = &args.cluster.namespace;
+    let settings = admission::routes::Settings {
+        client: install::client_config(args.endpoint.webhook_url.as_deref(), namespace),
+        namespace: namespace.clone(),
+        ca_bundle,
+        cert_manager: None,
+    };
+    install::enforce(client, &settings).await
+}
+
+/// Returns at SIGTERM or SIGINT.
+async fn ended() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be listened for")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be listened for")?;
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    Ok(())
+}

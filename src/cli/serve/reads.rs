@@ -1,0 +1,63 @@
+//! Metrics that are read off the index and the ledgers at each scrape.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::ledger::commit::Ledgers;
+use crate::telemetry::metrics::Exposition;
+
+/// Adds them.
+pub fn register(exposition: &Exposition, index: &Arc<Index>, ledgers: &Arc<Ledgers<RuleStore>>) {
+    let reads = Reads { index: Arc::clone(index), ledgers: Arc::clone(ledgers) };
+    exposition.register(|registry| registry.register_collector(Box::new(reads)));
+}
+
+struct Reads {
+    index: Arc<Index>,
+    ledgers: Arc<Ledgers<RuleStore>>,
+}
+
+impl std::fmt::Debug for Reads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reads")
+    }
+}
+
+impl Collector for Reads {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let counters = &self.ledgers.counters;
+        for (name, help, value) in [
+            ("ledger_claims_granted", "Claims given", &counters.granted),
+            ("ledger_claims_refused", "Claims refused", &counters.refused),
+            ("ledger_claims_released", "Claims released on evidence", &counters.released),
+            ("ledger_writes", "Writes of a ledger", &counters.writes),
+            ("ledger_conflicts", "Writes of a ledger that met another's", &counters.conflicts),
+        ] {
+            let counter = ConstCounter::new(value.load(Ordering::Relaxed));
+            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(metric)?;
+        }
+        let (pods, rules) = {
+            let state = self.index.read();
+            let count = |f: fn(&crate::cluster::index::Namespace) -> usize| {
+                i64::try_from(state.namespaces().map(|(_, n)| f(n)).sum::<usize>()).unwrap_or(i64::MAX)
+            };
+            (count(|n| n.pods.len()), count(|n| n.rules.len()))
+        };
+        for (name, help, value) in
+            [("managed_pods", "Managed Pods in the cache", pods), ("rules", "PodTransitionRules in the cache", rules)]
+        {
+            let gauge = ConstGauge::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+}
