@@ -109,13 +109,15 @@ fn any<const N: usize>(terms: [String; N]) -> String {
     terms.join(" || ")
 }
 
-/// The field at `path` below `object`, or `empty` if it or one of its parents is absent.
+/// The field at `path` below `object`, or `empty` if it or one of its parents is absent; `metadata` never is.
 fn or_empty(object: &str, path: &[&str], empty: &str) -> String {
     let mut at = object.to_owned();
     let mut present = Vec::with_capacity(path.len());
     for field in path {
         at = format!("{at}.{field}");
-        present.push(format!("has({at})"));
+        if *field != "metadata" {
+            present.push(format!("has({at})"));
+        }
     }
     format!("({} ? {at} : {empty})", present.join(" && "))
 }
