@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::{binaries, paths};
 
 /// Version of the licence and dependency checker.
-const CARGO_DENY: &str = "0.19.0";
+const CARGO_DENY: &str = "0.20.2";
 
 /// Runs all steps in order and stops at the first that fails. The tests come last, so that the
 /// last lines are their result.

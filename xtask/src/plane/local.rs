@@ -141,12 +141,13 @@ impl Local {
         running.apiserver_ready(dir).await
     }
 
-    pub async fn signal_apiserver(&self, signal: Signal) -> Result<()> {
+    pub async fn pause_apiserver(&self) -> Result<()> {
+        self.running.lock().await.apiserver()?.freeze().await
+    }
+
+    pub async fn resume_apiserver(&self) -> Result<()> {
         let running = self.running.lock().await;
-        let apiserver = running.apiserver.as_ref();
-        apiserver
-            .context("the API server is stopped: start it first")?
-            .signal(signal)
+        running.apiserver()?.signal(Signal::CONT)
     }
 
     pub async fn process_ids(&self) -> Vec<u32> {
@@ -161,6 +162,11 @@ impl Local {
 }
 
 impl Running {
+    fn apiserver(&self) -> Result<&Process> {
+        let apiserver = self.apiserver.as_ref();
+        apiserver.context("the API server is stopped: start it first")
+    }
+
     fn all(&self) -> impl Iterator<Item = &Process> {
         let clients = self.clients.iter();
         clients.chain(&self.apiserver).chain([&self.etcd])

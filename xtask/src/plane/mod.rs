@@ -280,8 +280,7 @@ impl Plane {
     /// # Errors
     /// When it does not run; on a cluster that this process did not start.
     pub async fn pause_apiserver(&self) -> Result<()> {
-        let local = self.local()?;
-        local.signal_apiserver(rustix::process::Signal::STOP).await
+        self.local()?.pause_apiserver().await
     }
 
     /// Lets a frozen API server go on (SIGCONT).
@@ -289,8 +288,7 @@ impl Plane {
     /// # Errors
     /// As [`Plane::pause_apiserver`].
     pub async fn resume_apiserver(&self) -> Result<()> {
-        let local = self.local()?;
-        local.signal_apiserver(rustix::process::Signal::CONT).await
+        self.local()?.resume_apiserver().await
     }
 
     /// Process ids of all that this plane started.

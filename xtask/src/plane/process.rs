@@ -8,8 +8,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::time::{Instant, sleep};
+
+use super::wait;
 
 /// Makes a component of the test bed end when its standard input does.
 const WATCH_STDIN: (&str, &str) = ("OPERATING_PLANE_STDIN", "watch");
@@ -64,10 +66,25 @@ impl Process {
 
     /// Sends a signal to the component and whatever it started.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.context("a process id")?;
-        kill_process_group(pid, signal)
+        kill_process_group(self.pid()?, signal)
             .with_context(|| format!("sending {signal:?} to {}", self.name))
+    }
+
+    /// Freezes the component, and waits until its last thread stands still.
+    pub async fn freeze(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        // NOWAIT leaves the event where it is, so that freezing twice does no harm.
+        let event = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let what = format!("{} to freeze", self.name);
+        wait::until(&what, Duration::from_secs(10), || async {
+            Ok(waitid(WaitId::Pid(self.pid()?), event)?.is_some())
+        })
+        .await
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        pid.context("a process id")
     }
 
     /// How it ended, if it has.
