@@ -1,12 +1,9 @@
 //! One ID: its labels, and the steps of contract section 3.2 that it takes on its own (rows by number).
 
-use std::collections::BTreeMap;
-
 use super::Stage;
+use super::name::is_name;
+use super::phase::{FINISHED, Labels, Phase};
 use crate::api::keys::Family;
-
-/// The labels of one ID, by family.
-pub(super) type Labels = BTreeMap<Family, String>;
 
 /// Written by the webhook alone: what a request says of them does not count.
 const OWNED: [Family; 7] = [
@@ -21,40 +18,6 @@ const OWNED: [Family; 7] = [
 
 /// Written by whoever has seen the rules pass: a request may ask for them.
 const MARKS: [Family; 2] = [Family::PreChecked, Family::PostChecked];
-
-/// Any of these says that `operating` has been removed and the work is done.
-const FINISHED: [Family; 5] = [
-    Family::Operated,
-    Family::DoneOperationType,
-    Family::PostCheck,
-    Family::PostChecked,
-    Family::Completing,
-];
-
-/// Where an ID stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// Rows 0 and 12: no run.
-    Idle,
-    /// Row 2: waits for the rules; the Pod still serves.
-    PreCheck,
-    /// Row 4: traffic is being taken off.
-    Preparing,
-    /// Row 6: the operator may work.
-    Operate,
-    /// Row 8: the work is done, waits for the rules.
-    PostCheck,
-    /// Row 10: traffic is being put back.
-    Completing,
-}
-
-impl Phase {
-    /// Whether the Pod must stay off traffic for an ID in this phase. PreCheck has not begun to take it off,
-    /// Completing puts it back; all between holds it, so that preparing on any ID wins over completing on another.
-    pub fn holds_offline(self) -> bool {
-        matches!(self, Phase::Preparing | Phase::Operate | Phase::PostCheck)
-    }
-}
 
 /// What the Pod as a whole allows its IDs to do.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +55,10 @@ impl Operation {
             passed: None,
             stamp: now_nanos.to_string(),
         };
-        if op.has(Family::UndoOperationType) {
+        // An undo that the webhook missed is in the old object, and gone from a write that makes up for it.
+        let missed_undo =
+            before.contains_key(&Family::UndoOperationType) && !op.has(Family::Operating);
+        if op.has(Family::UndoOperationType) || missed_undo {
             op.end();
             return op;
         }
@@ -164,7 +130,11 @@ impl Operation {
             if !self.has(Family::Completing) && !self.has(Family::PostCheck) {
                 self.set(Family::PostCheck);
             }
-        } else if OWNED.iter().chain(&MARKS).any(|f| self.has(*f)) {
+        } else if before.contains_key(&Family::OperationType)
+            || OWNED.iter().chain(&MARKS).any(|f| self.has(*f))
+        {
+            // A type that was left alone already belongs to a run of which the webhook saw nothing; one that this
+            // write brings may announce a run.
             self.end();
         }
     }
@@ -227,21 +197,7 @@ impl Operation {
 
     /// Where the ID stands now.
     pub fn phase(&self) -> Phase {
-        if self.has(Family::Operating) {
-            if self.has(Family::Operate) {
-                Phase::Operate
-            } else if self.has(Family::Preparing) {
-                Phase::Preparing
-            } else {
-                Phase::PreCheck
-            }
-        } else if self.has(Family::Completing) {
-            Phase::Completing
-        } else if FINISHED.iter().any(|f| self.has(*f)) {
-            Phase::PostCheck
-        } else {
-            Phase::Idle
-        }
+        Phase::of(&self.labels)
     }
 
     /// The type whose permission this ID holds: its rules have passed and the work is not finished.
@@ -259,7 +215,7 @@ impl Operation {
         self.labels
             .get(&Family::OperationType)
             .map(String::as_str)
-            .filter(|t| super::validate::is_name(t))
+            .filter(|t| is_name(t))
     }
 
     fn end(&mut self) {

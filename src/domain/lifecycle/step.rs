@@ -53,13 +53,14 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
         run.pass(*stage, id);
     }
     run.settle();
-    let obstacle = run.unavailable_because();
+    // A step that was missed comes first, in a write of its own: admission may hold what it is asked for there.
+    let entitled = run.patch().is_empty() && run.unavailable_because().is_none();
     let others = run.others_mut();
     if others.contains_key(keys::SERVICE_AVAILABLE) {
         if !pod.is_ready() {
             others.remove(keys::SERVICE_AVAILABLE);
         }
-    } else if obstacle.is_none() {
+    } else if entitled {
         // Row 12.
         others.insert(keys::SERVICE_AVAILABLE.to_owned(), now_nanos.to_string());
         others.remove(keys::CREATING);
