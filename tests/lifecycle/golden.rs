@@ -98,6 +98,14 @@ fn act(world: &mut World, line: &str) -> Vec<String> {
             world.held.remove(id);
             Ok(())
         }
+        ["budget", "gone", id] => {
+            world.denied.insert(id.to_owned());
+            Ok(())
+        }
+        ["budget", "free", id] => {
+            world.denied.remove(id);
+            Ok(())
+        }
         ["webhook", state] => {
             world.webhook_down = state == "down";
             Ok(())

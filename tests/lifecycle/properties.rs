@@ -21,6 +21,7 @@ enum Action {
     Undo(&'static str),
     Hold(&'static str),
     Release(&'static str),
+    Deny(&'static str),
     Protect(bool),
     StayOffline(bool),
     Crash,
@@ -38,6 +39,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => id().prop_map(Action::Undo),
         2 => id().prop_map(Action::Hold),
         2 => id().prop_map(Action::Release),
+        2 => id().prop_map(Action::Deny),
         1 => any::<bool>().prop_map(Action::Protect),
         1 => any::<bool>().prop_map(Action::StayOffline),
         1 => Just(Action::Crash),
@@ -77,7 +79,11 @@ fn act(world: &mut World, action: &Action) {
         Action::Finish(id) => world.finish(id),
         Action::Undo(id) => world.undo(id),
         Action::Hold(id) => _ = world.held.insert(id.to_owned()),
-        Action::Release(id) => _ = world.held.remove(id),
+        Action::Release(id) => {
+            world.held.remove(id);
+            world.denied.remove(id);
+        }
+        Action::Deny(id) => _ = world.denied.insert(id.to_owned()),
         Action::Protect(on) => {
             let finalizers = if on {
                 vec![FINALIZER.to_owned()]
@@ -130,6 +136,7 @@ fn permissions(world: &World) -> (Vec<String>, Vec<String>) {
 fn drain(world: &mut World) {
     world.webhook_down = false;
     world.held.clear();
+    world.denied.clear();
     act(world, &Action::StayOffline(false));
     for _ in 0..=IDS.len() {
         world.quiesce();
@@ -175,13 +182,17 @@ proptest! {
             for id in IDS {
                 let is_new = |family| world.has(family, id) && !before.has(family, id);
                 if is_new(Family::PreChecked) || is_new(Family::PostChecked) {
-                    prop_assert!(!world.held.contains(id), "{action:?} passed {id}: {:?}", world.labels());
+                    let denied = world.denied.contains(id) && !world.webhook_down;
+                    prop_assert!(!world.held.contains(id) && !denied, "{action:?} passed {id}: {:?}", world.labels());
                 }
                 if is_new(Family::Operate) {
                     prop_assert!(!world.pod.is_protected(), "{action:?} of a protected Pod");
                     let on = world.pod.has_service_ready_gate() && world.condition() == Some(true);
                     prop_assert!(!on, "{action:?} of a Pod on traffic");
                 }
+            }
+            if before.condition() == Some(true) && world.condition() == Some(false) {
+                prop_assert!(!world.available(), "{action:?} takes traffic off a Pod that counts as available");
             }
             if before.pod.is_available() && !world.available() && !world.webhook_down {
                 prop_assert!(world.took_offline, "{action:?} takes the Pod away unnoticed");

@@ -400,3 +400,43 @@ fn q6c_a_pass_grants_only_the_operation_that_was_asked_about() {
     assert!(world.has(Family::PreCheck, "b"));
     assert!(!world.has(Family::OperationPermission, "restart"));
 }
+
+#[test]
+fn an_undo_that_the_webhook_missed_is_not_forgotten_by_the_next_begin() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    world.webhook_down = true;
+    world.undo("a");
+    world.webhook_down = false;
+    world.held.insert("a".to_owned());
+    world
+        .write(|pod| {
+            _ = pod
+                .metadata
+                .labels
+                .remove(&Family::UndoOperationType.key("a"))
+        })
+        .unwrap();
+    assert_eq!(
+        world.labels(),
+        ["operating/a", "operation-type/a=update", "pre-check/a"]
+    );
+}
+
+#[test]
+fn a_grant_that_admission_takes_back_does_not_take_the_pod_off_traffic() {
+    let mut world = World::serving();
+    world.held.insert("a".to_owned());
+    world.begin("a", "update");
+    world.held.clear();
+    world.denied.insert("a".to_owned());
+    for _ in 0..3 {
+        world.reconcile();
+    }
+    assert!(world.has(Family::PreCheck, "a") && world.available());
+    assert_eq!(
+        world.condition(),
+        Some(true),
+        "the controller asked for preparing, and was refused"
+    );
+}

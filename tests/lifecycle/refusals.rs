@@ -130,7 +130,7 @@ fn what_was_malformed_before_blocks_no_unrelated_update() {
 #[test]
 fn forged_labels_are_refused_with_what_is_missing() {
     let idle = World::serving();
-    let tail = "; this label is written by the webhook alone: leave it out, and begin an operation with \
+    let tail = "; this label is written by the lifecycle alone: leave it out, and begin an operation with \
                 operating.podopslifecycle.kusionstack.io/<ID> and operation-type.podopslifecycle.kusionstack.io/<ID>";
     let operating = Family::Operating.key("a");
     let cases = [

@@ -23,6 +23,8 @@ pub struct World {
     pub webhook_down: bool,
     /// IDs for which rules do not pass.
     pub held: BTreeSet<String>,
+    /// IDs that admission holds although the controller saw their rules pass: somebody else took the budget.
+    pub denied: BTreeSet<String>,
     /// Whether a write since this was reset took the Pod out of the count of available ones.
     pub took_offline: bool,
     /// Writes of the Pod that have been made.
@@ -111,7 +113,7 @@ impl World {
     fn answer(&self, run: &mut Run<'_>) {
         for stage in [Stage::PreCheck, Stage::PostCheck] {
             for id in run.awaiting(stage) {
-                if self.held.contains(&id) {
+                if self.held.contains(&id) || self.denied.contains(&id) {
                     run.hold(stage, &id)
                 } else {
                     run.pass(stage, &id)

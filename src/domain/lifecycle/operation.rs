@@ -19,6 +19,14 @@ const OWNED: [Family; 7] = [
 /// Written by whoever has seen the rules pass: a request may ask for them.
 const MARKS: [Family; 2] = [Family::PreChecked, Family::PostChecked];
 
+/// Over when the work is.
+const WORK: [Family; 4] = [
+    Family::PreCheck,
+    Family::PreChecked,
+    Family::Preparing,
+    Family::Operate,
+];
+
 /// What the Pod as a whole allows its IDs to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gates {
@@ -88,8 +96,9 @@ impl Operation {
     /// Whether this write begins a run although labels of an earlier one may be there (contract 10.1 Q2, Q4). Seen
     /// from the write, and from the state alone too, in which a write that the webhook missed shows.
     fn is_fresh(&self, before: &Labels, permitted: impl Fn(&str) -> bool) -> bool {
-        let begun_again =
-            !before.contains_key(&Family::Operating) || FINISHED.iter().any(|f| self.has(*f));
+        let begun_again = !before.contains_key(&Family::Operating)
+            || before.contains_key(&Family::UndoOperationType)
+            || self.has_any(&FINISHED);
         let retyped = before.get(&Family::OperationType) != self.labels.get(&Family::OperationType);
         let checked_for_another =
             self.has(Family::PreChecked) && !self.type_().is_some_and(permitted);
@@ -98,40 +107,23 @@ impl Operation {
 
     /// `operating` is not there: row 7 out of Operate; before that nothing has been done, and the run just ends.
     fn close(&mut self, before: &Labels) {
-        let finished = FINISHED.iter().any(|f| self.has(*f));
-        if self.has(Family::Operate) && !finished {
-            let type_ = self.labels.remove(&Family::OperationType);
-            let done = before
-                .get(&Family::OperationType)
-                .cloned()
-                .or(type_)
-                .unwrap_or_default();
-            for family in [
-                Family::PreCheck,
-                Family::PreChecked,
-                Family::Preparing,
-                Family::Operate,
-            ] {
-                self.labels.remove(&family);
+        let finished_before = self.has_any(&FINISHED);
+        if finished_before || self.has(Family::Operate) {
+            self.labels.retain(|f, _| !WORK.contains(f));
+            if !finished_before {
+                let type_ = self.labels.remove(&Family::OperationType);
+                let done = before.get(&Family::OperationType).cloned().or(type_);
+                self.labels
+                    .insert(Family::DoneOperationType, done.unwrap_or_default());
+                self.set(Family::Operated);
+                self.ended = true;
             }
-            self.set(Family::Operated);
-            self.set(Family::PostCheck);
-            self.labels.insert(Family::DoneOperationType, done);
-            self.ended = true;
-        } else if finished {
-            for family in [
-                Family::PreCheck,
-                Family::PreChecked,
-                Family::Preparing,
-                Family::Operate,
-            ] {
-                self.labels.remove(&family);
-            }
-            if !self.has(Family::Completing) && !self.has(Family::PostCheck) {
+            if !self.has(Family::Completing) {
                 self.set(Family::PostCheck);
             }
         } else if before.contains_key(&Family::OperationType)
-            || OWNED.iter().chain(&MARKS).any(|f| self.has(*f))
+            || self.has_any(&OWNED)
+            || self.has_any(&MARKS)
         {
             // A type that was left alone already belongs to a run of which the webhook saw nothing; one that this
             // write brings may announce a run.
@@ -225,6 +217,10 @@ impl Operation {
 
     fn has(&self, family: Family) -> bool {
         self.labels.contains_key(&family)
+    }
+
+    fn has_any(&self, families: &[Family]) -> bool {
+        families.iter().any(|f| self.has(*f))
     }
 
     /// Stamps a label with the time, unless it is there.

@@ -114,7 +114,7 @@ impl Write<'_> {
         ))
     }
 
-    /// Whether a label that only the webhook (or the controller for it) writes has what must come before it.
+    /// What a label that only the lifecycle writes lacks of what must come before it.
     fn forged(&self, family: Family, id: &str) -> Option<String> {
         let had = |f: Family| self.old.is_some_and(|old| old.label(&f.key(id)).is_some());
         let has = |f: Family| self.new.label(&f.key(id)).is_some();
@@ -162,7 +162,7 @@ impl Write<'_> {
         };
         (!legitimate).then(|| {
             format!(
-                "{missing}; this label is written by the webhook alone: leave it out, and begin an operation with \
+                "{missing}; this label is written by the lifecycle alone: leave it out, and begin an operation with \
                  {} and {}",
                 Family::Operating.key("<ID>"),
                 Family::OperationType.key("<ID>"),
