@@ -1,10 +1,13 @@
 //! What a Secret needs, by the clock. Pure.
 
+use std::net::IpAddr;
+
 use jiff::{SignedDuration, Timestamp};
 use rustls::RootCertStore;
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::server::ParsedCertificate;
 use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::names::text;
 use super::{Material, Names};
@@ -13,6 +16,9 @@ use crate::tls::{Pair, provider};
 
 /// How far back validity begins, for clocks that are behind ours.
 pub(super) const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
+
+/// Names of a former leaf that are carried over at most.
+const CARRIED_OVER: usize = 16;
 
 /// Lifetimes. Each certificate is renewed when two thirds of its own have passed.
 #[derive(Clone, Debug)]
@@ -91,6 +97,15 @@ pub fn assess(current: Option<&Material>, now: Timestamp, names: &Names, policy:
     Step::Keep
 }
 
+/// The names for the next leaf: `names`, and those of the current leaf if it is good but lacks some of them. Replicas
+/// that want different names, as in a rolling change of the webhook URL, would otherwise take turns at replacing it.
+pub(super) fn next_names(current: &Material, now: Timestamp, names: &Names) -> Names {
+    match valid(current, &current.roots(now), now) {
+        Ok(pair) if missing(&pair, names).is_some() => names.and(alternative_names(pair.leaf())),
+        _ => names.clone(),
+    }
+}
+
 /// The pair, if clients that trust `roots` accept it now under all names.
 fn usable(
     current: &Material,
@@ -98,6 +113,15 @@ fn usable(
     now: Timestamp,
     names: &Names,
 ) -> Result<Pair, String> {
+    let pair = valid(current, roots, now)?;
+    match missing(&pair, names) {
+        Some(name) => Err(format!("the leaf lacks the name {name}")),
+        None => Ok(pair),
+    }
+}
+
+/// The pair, if clients that trust `roots` accept it now under some name.
+fn valid(current: &Material, roots: &[CertificateDer<'_>], now: Timestamp) -> Result<Pair, String> {
     let pair =
         Pair::from_pem(&current.tls_crt, &current.tls_key).map_err(|error| error.to_string())?;
     if now < pair.not_before() || pair.not_after() <= now {
@@ -106,15 +130,47 @@ fn usable(
     if !is_signed_by(&pair, roots, now) {
         return Err("the leaf is of no authority in ca.crt".to_owned());
     }
+    Ok(pair)
+}
+
+/// The first name that the leaf lacks.
+fn missing(pair: &Pair, names: &Names) -> Option<String> {
     let leaf = CertificateDer::from(pair.leaf());
-    let parsed = ParsedCertificate::try_from(&leaf).map_err(|error| error.to_string())?;
-    match names
+    let parsed = ParsedCertificate::try_from(&leaf).ok();
+    let has = |name| {
+        parsed
+            .as_ref()
+            .is_some_and(|leaf| verify_server_name(leaf, name).is_ok())
+    };
+    names.iter().find(|name| !has(name)).map(text)
+}
+
+fn alternative_names(leaf: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(leaf) else {
+        return Vec::new();
+    };
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let text = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(octets) => match octets.len() {
+            4 => <[u8; 4]>::try_from(*octets)
+                .ok()
+                .map(|octets| IpAddr::from(octets).to_string()),
+            _ => <[u8; 16]>::try_from(*octets)
+                .ok()
+                .map(|octets| IpAddr::from(octets).to_string()),
+        },
+        _ => None,
+    };
+    extension
+        .value
+        .general_names
         .iter()
-        .find(|name| verify_server_name(&parsed, name).is_err())
-    {
-        Some(missing) => Err(format!("the leaf lacks the name {}", text(missing))),
-        None => Ok(pair),
-    }
+        .filter_map(text)
+        .take(CARRIED_OVER)
+        .collect()
 }
 
 /// Whether one of `roots` has issued the leaf, directly or through the chain.

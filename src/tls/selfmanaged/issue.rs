@@ -10,7 +10,7 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, ServerName};
 use time::OffsetDateTime;
 
-use super::assess::BACKDATE;
+use super::assess::{BACKDATE, next_names};
 use super::{Material, Names, Policy, Step};
 use crate::tls::pair::validity;
 
@@ -43,6 +43,7 @@ pub fn issue(
     policy: &Policy,
 ) -> Result<Material, IssueError> {
     let current = current.cloned().unwrap_or_default();
+    let names = &next_names(&current, now, names);
     match step {
         Step::Keep => Ok(current),
         Step::Everything(_) => with_leaf(with_authority(current, now, policy)?, now, names, policy),

@@ -45,6 +45,14 @@ impl Names {
             .map(Names)
     }
 
+    /// These and `more`, as far as they are names.
+    pub(super) fn and(&self, more: impl IntoIterator<Item = String>) -> Names {
+        let more = more
+            .into_iter()
+            .filter(|name| ServerName::try_from(name.as_str()).is_ok());
+        Names::new(self.to_strings().into_iter().chain(more)).unwrap_or_else(|_| self.clone())
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &ServerName<'static>> {
         self.0.iter()
     }

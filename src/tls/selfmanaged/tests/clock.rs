@@ -88,17 +88,26 @@ fn trust_is_never_interrupted_by_a_change_of_authority() {
 fn a_missing_name_is_added_at_once_under_the_same_authority() {
     let material = fresh();
     let more = Names::new(["localhost", "new.example"]).unwrap();
-    let step = assess(Some(&material), start(), &more, &policy());
+    let first = assess(Some(&material), start(), &more, &policy());
     assert_eq!(
-        step,
+        first,
         Step::Leaf("the leaf lacks the name new.example".to_owned())
     );
-    let renewed = issue(&step, Some(&material), start(), &more, &policy()).unwrap();
+    let renewed = issue(&first, Some(&material), start(), &more, &policy()).unwrap();
     assert_eq!(
         assess(Some(&renewed), start(), &more, &policy()),
         Step::Keep
     );
     assert_eq!(renewed.ca_crt, material.ca_crt);
+    // A replica that still wants the former names is content too, so that the two do not take turns.
+    assert_eq!(step(&renewed, start()), Step::Keep);
+    // With the next renewal they are gone.
+    let next = Step::Leaf(String::new());
+    let next = issue(&next, Some(&renewed), start(), &more, &policy()).unwrap();
+    assert!(matches!(
+        assess(Some(&next), start(), &names(), &policy()),
+        Step::Leaf(_)
+    ));
 }
 
 #[test]
