@@ -133,7 +133,9 @@ impl Family {
     /// Splits a label key into family and ID; `None` if it belongs to no family.
     pub fn parse(key: &str) -> Option<(Family, &str)> {
         let (prefix, id) = key.split_once('/')?;
-        prefix.ends_with("podopslifecycle.kusionstack.io").then_some(())?;
+        prefix
+            .ends_with("podopslifecycle.kusionstack.io")
+            .then_some(())?;
         let family = Family::ALL.into_iter().find(|f| f.prefix() == prefix)?;
         Some((family, id))
     }
@@ -149,6 +151,9 @@ mod tests {
             assert_eq!(Family::parse(&family.key("x")), Some((family, "x")));
         }
         assert_eq!(Family::parse(SERVICE_AVAILABLE), None);
-        assert_eq!(Family::parse("operating.podopslifecycle.kusionstack.io"), None);
+        assert_eq!(
+            Family::parse("operating.podopslifecycle.kusionstack.io"),
+            None
+        );
     }
 }

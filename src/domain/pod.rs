@@ -180,7 +180,11 @@ impl Pod {
 
     /// Status of a condition: `Some(true)` for True, `Some(false)` for anything else, `None` when absent.
     pub fn condition(&self, type_: &str) -> Option<bool> {
-        self.status.conditions.iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
+        self.status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == type_)
+            .map(|c| c.status == "True")
     }
 
     /// Whether the kubelet reports the Pod Ready.
@@ -200,12 +204,18 @@ impl Pod {
 
     /// Whether the readiness gate of the lifecycle is in the spec.
     pub fn has_service_ready_gate(&self) -> bool {
-        self.spec.readiness_gates.iter().any(|g| g.condition_type == keys::SERVICE_READY)
+        self.spec
+            .readiness_gates
+            .iter()
+            .any(|g| g.condition_type == keys::SERVICE_READY)
     }
 
     /// Whether a cooperator's protection finalizer is present (contract 2.3).
     pub fn is_protected(&self) -> bool {
-        self.metadata.finalizers.iter().any(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX))
+        self.metadata
+            .finalizers
+            .iter()
+            .any(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX))
     }
 
     /// The managing controller.
@@ -229,16 +239,25 @@ fn resource_version<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|_| serde::de::Error::custom(format!("resourceVersion {text:?} is not a decimal number")))
+    text.parse().map_err(|_| {
+        serde::de::Error::custom(format!("resourceVersion {text:?} is not a decimal number"))
+    })
 }
 
 fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
-fn known_annotations<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, String>, D::Error> {
+fn known_annotations<'de, D: Deserializer<'de>>(
+    d: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
     let mut all: BTreeMap<String, String> = nullable(d)?;
-    all.retain(|k, _| matches!(k.as_str(), keys::AVAILABLE_CONDITIONS | keys::SKIP_RULE_CONDITIONS | keys::MIRROR));
+    all.retain(|k, _| {
+        matches!(
+            k.as_str(),
+            keys::AVAILABLE_CONDITIONS | keys::SKIP_RULE_CONDITIONS | keys::MIRROR
+        )
+    });
     Ok(all)
 }
 
