@@ -7,6 +7,8 @@
 
 use crate::api::keys::{self, Family};
 
+const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
+
 /// A matchCondition: the webhook is called only if all of its conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
@@ -29,6 +31,10 @@ pub enum Condition {
     Available,
     /// The Pod is not the API server's image of a static Pod.
     NotMirror,
+    /// Not the namespace controller, which deletes only what a terminating namespace holds: a namespace can always go.
+    /// (Its user name is this one where controllers have service accounts of their own, as kubeadm sets them up;
+    /// elsewhere its requests are sent and allowed there.)
+    NotNamespaceController,
     /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
     SpecChanged,
 }
@@ -46,6 +52,7 @@ impl Condition {
             Condition::NotFinished => "not-finished",
             Condition::Available => "available",
             Condition::NotMirror => "not-mirror",
+            Condition::NotNamespaceController => "not-namespace-controller",
             Condition::SpecChanged => "spec-changed",
         }
     }
@@ -89,6 +96,12 @@ impl Condition {
             }
             Condition::NotMirror => {
                 format!("!('{}' in {})", keys::MIRROR, annotations("oldObject"))
+            }
+            Condition::NotNamespaceController => {
+                format!(
+                    "{} != '{NAMESPACE_CONTROLLER}'",
+                    or_empty("request", &["userInfo", "username"], "''")
+                )
             }
             Condition::SpecChanged => {
                 format!(
