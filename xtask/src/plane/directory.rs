@@ -45,6 +45,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
+        // Under the guard, so that nobody sees half of it.
+        let _guard = self.path.parent().map(guard);
         let _ = fs::remove_dir_all(&self.path);
     }
 }
