@@ -440,3 +440,52 @@ fn a_grant_that_admission_takes_back_does_not_take_the_pod_off_traffic() {
         "the controller asked for preparing, and was refused"
     );
 }
+
+#[test]
+fn q4_a_type_whose_permission_another_operation_holds_is_checked_again_all_the_same() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    operate(&mut world, "b", "restart");
+    world.held.insert("a".to_owned());
+    world.begin("a", "restart");
+    assert_eq!(
+        world.labels_of("a"),
+        ["operating/a", "operation-type/a=restart", "pre-check/a"]
+    );
+    assert!(
+        world.has(Family::OperationPermission, "restart"),
+        "b still holds it"
+    );
+}
+
+#[test]
+fn a_pod_that_is_terminating_or_not_managed_is_left_alone() {
+    let mut terminating = World::serving();
+    terminating.set_condition("Ready", false);
+    let mut unmanaged = terminating.clone();
+    assert!(!controller_step(&terminating.pod, 9).is_empty());
+    terminating.pod.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    unmanaged.pod.metadata.labels.remove(keys::CONTROL);
+    assert!(controller_step(&terminating.pod, 9).is_empty());
+    assert!(controller_step(&unmanaged.pod, 9).is_empty());
+}
+
+#[test]
+fn a_pod_that_has_run_to_its_end_is_not_put_on_traffic() {
+    let mut world = World::serving();
+    world.set_condition(keys::SERVICE_READY, false);
+    world.set_condition("Ready", false);
+    world.pod.status.phase = "Succeeded".to_owned();
+    world.reconcile();
+    assert_eq!((world.available(), world.condition()), (false, Some(false)));
+    assert!(controller_step(&world.pod, 9).is_empty());
+}
+
+#[test]
+fn an_operation_takes_nothing_from_a_pod_that_is_not_ready() {
+    let mut world = World::serving();
+    world.set_condition("Ready", false);
+    world.begin("a", "update");
+    assert!(!world.available());
+    assert!(!world.took_offline);
+}
