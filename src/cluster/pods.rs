@@ -36,10 +36,11 @@ pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Resu
     client.request(request).await
 }
 
-/// Writes the condition `pod.kusionstack.io/service-ready` through `pods/status` (contract 2.4).
+/// Writes the condition `pod.kusionstack.io/service-ready` through `pods/status` (contract 2.4), if the Pod is still the
+/// very version that was looked at: a late True must not put a Pod back on traffic that is being operated on.
 pub async fn patch_service_ready(client: &Client, pod: &Pod, ready: bool, now: jiff::Timestamp) -> Result<Pod, Error> {
     let patch = Patch::Strategic(json!({
-        "metadata": { "uid": pod.metadata.uid },
+        "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version.to_string() },
         "status": { "conditions": [{
             "type": keys::SERVICE_READY,
             "status": if ready { "True" } else { "False" },

@@ -59,8 +59,10 @@ impl Lifecycle {
         if !step.labels.is_empty() {
             let patch = json!({ "labels": step.labels.to_merge_patch() });
             let written = write("step a lifecycle", pods::patch_metadata(&context.client, pod, patch)).await?;
-            let refused = written.metadata.resource_version == pod.metadata.resource_version;
-            outcome = if refused { Outcome::After(ASK_AGAIN) } else { Outcome::Done };
+            if written.metadata.resource_version != pod.metadata.resource_version {
+                return Ok(Outcome::Done); // the change brings the Pod back here
+            }
+            outcome = Outcome::After(ASK_AGAIN);
         }
         if let Some(ready) = step.service_ready {
             write("write the readiness condition", pods::patch_service_ready(&context.client, pod, ready, now)).await?;
