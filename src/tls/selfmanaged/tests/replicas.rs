@@ -232,6 +232,26 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
     assert_ne!(leaf(&replica), before);
 }
 
+#[tokio::test]
+async fn a_leaf_is_not_served_before_its_authority_is_published() {
+    let api = FakeApi::default();
+    api.configure();
+    let replicas = [replica(&api)];
+    replicas[0].managed.ensure(start()).await.unwrap();
+    let before = leaf(&replicas[0]);
+    api.0.lock().objects.remove(SECRET);
+    api.0.lock().refuse_patches = true;
+    replicas[0].managed.ensure(start()).await.unwrap_err();
+    assert!(!api.get(SECRET).is_null());
+    assert_eq!(leaf(&replicas[0]), before);
+    assert_trusted(&api, &replicas, start());
+
+    api.0.lock().refuse_patches = false;
+    replicas[0].managed.ensure(start()).await.unwrap();
+    assert_ne!(leaf(&replicas[0]), before);
+    assert_trusted(&api, &replicas, start());
+}
+
 #[tokio::test(start_paused = true)]
 async fn endless_conflicts_end_in_an_error() {
     let api = FakeApi::default();
