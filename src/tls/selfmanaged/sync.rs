@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::issue::bundle;
 use super::request::{SyncError, request, unless_raced};
 use super::{Material, Names, Policy, Step, assess, issue};
 use crate::tls::{Pair, Resolver};
@@ -163,7 +164,15 @@ impl SelfManaged {
             (Step::Keep, Some(material)) => material,
             (step, material) => {
                 tracing::info!(?step, "renewing the webhook certificate");
-                let material = issue(&step, material.as_ref(), now, &self.names, &self.policy)?;
+                // Without a Secret, what this replica serves tells what the others may be serving still.
+                let former = material.or_else(|| {
+                    let served = self.resolver.served()?;
+                    Some(Material {
+                        ca_crt: bundle(&served.roots).into_bytes(),
+                        ..Material::default()
+                    })
+                });
+                let material = issue(&step, former.as_ref(), now, &self.names, &self.policy)?;
                 let written = self.write(secret, &material).await?;
                 return Ok(if written { Round::Written } else { Round::Lost });
             }

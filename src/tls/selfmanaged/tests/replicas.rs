@@ -139,6 +139,23 @@ async fn three_replicas_at_once_converge_on_one_secret() {
     }
 }
 
+#[tokio::test]
+async fn a_deleted_secret_is_made_anew_without_a_break() {
+    let api = FakeApi::default();
+    api.configure();
+    let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+    for replica in &replicas {
+        replica.managed.ensure(start()).await.unwrap();
+    }
+    let before = leaf(&replicas[0]);
+    api.0.lock().objects.remove(SECRET);
+    for replica in &replicas {
+        replica.managed.ensure(start()).await.unwrap();
+        assert_trusted(&api, &replicas, start());
+        assert_ne!(leaf(replica), before);
+    }
+}
+
 /// Three replicas look at random times through several changes of authority. After each look, every leaf in service
 /// is trusted by everything published, although some replicas have not looked for a while.
 #[tokio::test]
