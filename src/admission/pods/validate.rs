@@ -39,13 +39,21 @@ impl Handler for Validate {
             .or_else(|| (!old.is_available()).then_some("unavailable"))
             .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
             .or_else(|| {
-                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty()).then_some("no-rule")
+                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty())
+                    .then_some("no-rule")
             });
         if let Some(reason) = free {
             return Verdict::allow().audit("free", reason);
         }
         let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, format!("Pod {} is held: {why}; try again in a moment", old.metadata.name))
+        Verdict::deny(
+            code,
+            reason,
+            format!(
+                "Pod {} is held: {why}; try again in a moment",
+                old.metadata.name
+            ),
+        )
     }
 }
 
@@ -66,11 +74,13 @@ impl Validate {
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
-        let (old, new) =
-            match (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref())) {
-                (Ok(old), Ok(new)) => (Arc::new(old), new),
-                (Err(verdict), _) | (_, Err(verdict)) => return verdict,
-            };
+        let (old, new) = match (
+            parse(request, request.old_object.as_deref()),
+            parse(request, request.object.as_deref()),
+        ) {
+            (Ok(old), Ok(new)) => (Arc::new(old), new),
+            (Err(verdict), _) | (_, Err(verdict)) => return verdict,
+        };
         if let Some(reason) = held::never(request, &old, &self.0.index) {
             return Verdict::allow().audit("free", reason);
         }
@@ -110,7 +120,12 @@ impl Validate {
         }
     }
 
-    async fn claim(&self, request: &Request, disruption: &Disruption, deadline: Instant) -> Verdict {
+    async fn claim(
+        &self,
+        request: &Request,
+        disruption: &Disruption,
+        deadline: Instant,
+    ) -> Verdict {
         match gate::claim(&self.0, disruption, request.dry_run, deadline).await {
             Ok(claims) if claims.is_empty() => Verdict::allow(),
             Ok(_) => Verdict::allow().audit("claimed", disruption.operation.as_str()),
@@ -134,15 +149,20 @@ impl Validate {
         if request.operation == Operation::Delete {
             return true;
         }
-        let Ok(new) = parse(request, request.object.as_deref()) else { return true };
+        let Ok(new) = parse(request, request.object.as_deref()) else {
+            return true;
+        };
         inplace::change(old, &new).is_some() || !self.left(old, &new).is_empty()
     }
 }
 
 /// An ID in flight on the Pod, if any.
 fn in_flight(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.keys().find_map(|key| match Family::parse(key) {
-        Some((Family::OperationPermission, _)) | None => None,
-        Some((_, id)) => Some(id),
-    })
+    pod.metadata
+        .labels
+        .keys()
+        .find_map(|key| match Family::parse(key) {
+            Some((Family::OperationPermission, _)) | None => None,
+            Some((_, id)) => Some(id),
+        })
 }
