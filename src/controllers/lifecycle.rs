@@ -9,13 +9,11 @@ use kube::api::Api;
 use serde_json::json;
 use tracing::warn;
 
-use super::{Context, PodKey, write};
-use crate::cluster::index::State;
+use super::{Context, PodKey, turns, write};
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::rejections;
 
 /// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
 /// comes first.
@@ -91,44 +89,14 @@ impl Lifecycle {
             return Vec::new();
         }
         let state = self.context.index.read();
-        let passes = |stage| {
-            let rejected = state.namespace(&pod.metadata.namespace).is_some_and(|n| {
-                n.rules
-                    .values()
-                    .any(|e| !rejections(&e.snapshot.rules, stage, pod).is_empty())
-            });
-            !rejected && (stage == Stage::PostCheck || self.is_next(&state, pod))
+        let may_pass = |stage| {
+            turns::passes(&state, stage, pod)
+                && (stage == Stage::PostCheck || turns::is_next(&self.context, &state, pod))
         };
         waiting
-            .filter(|(stage, _)| passes(*stage))
+            .filter(|(stage, _)| may_pass(*stage))
             .cloned()
             .collect()
-    }
-
-    /// Whether the Pod is among the longest waiting that the budget of every rule has room for.
-    fn is_next(&self, state: &State, pod: &Pod) -> bool {
-        let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
-            return true;
-        };
-        if !pod.is_available() {
-            return true;
-        }
-        namespace
-            .rules
-            .values()
-            .filter(|e| e.snapshot.rules.selects(pod))
-            .all(|entry| {
-                let Some(allowed) = super::rules::allowed(&self.context.ledgers, state, entry)
-                else {
-                    return true;
-                };
-                let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-                entry
-                    .tally
-                    .waiting()
-                    .take(allowed)
-                    .any(|uid| **uid == *pod.metadata.uid)
-            })
     }
 
     /// Drops expected finalizers of Services that are gone or no longer select the Pod.

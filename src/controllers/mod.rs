@@ -6,6 +6,7 @@ pub mod lifecycle;
 pub mod namespaces;
 pub mod poddeletion;
 pub mod rules;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -242,7 +242,7 @@ impl<S: Store> Ledgers<S> {
         }
     }
 
-    /// Drops what is kept for rule objects that are gone.
+    /// Drops what is kept for a rule object that is gone.
     pub fn forget(&self, uid: &Uid) {
         self.lanes.lock().remove(uid);
     }

@@ -160,13 +160,21 @@ impl Mutate {
     }
 
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
+        if !self.0.index.synced().all() {
+            let reason =
+                "this replica has not yet seen all rules; try again in a moment".to_owned();
+            return vec![Rejection {
+                object: "(unknown)".into(),
+                rule: String::new(),
+                reason,
+            }];
+        }
         let state = self.0.index.read();
         let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
             return Vec::new();
         };
-        namespace
-            .rules
-            .values()
+        let rules = namespace.rules.values();
+        rules
             .flat_map(|entry| rejections(&entry.snapshot.rules, stage, pod))
             .collect()
     }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Context, Queues, RuleName, write};
+use super::{Context, Queues, RuleName, turns, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::{Entry, State};
@@ -93,13 +93,8 @@ impl Rules {
         let Some(entry) = state.rule(&name.0, &name.1) else {
             return;
         };
-        let room = allowed(&self.context.ledgers, &state, entry).unwrap_or(u32::MAX);
-        for pod in entry
-            .tally
-            .waiting()
-            .take(usize::try_from(room).unwrap_or(usize::MAX))
-        {
-            self.queues.lifecycle.add((name.0.clone(), pod.clone()));
+        for pod in turns::next(&self.context, &state, entry) {
+            self.queues.lifecycle.add((name.0.clone(), pod));
         }
     }
 
