@@ -337,9 +337,10 @@ impl Index {
             namespace.terminating = false;
         }
         for (name, labels, terminating) in all {
-            let home = state.namespaces.entry(name).or_default();
+            let home = state.namespaces.entry(name.clone()).or_default();
             home.labels = Some(labels);
             home.terminating = terminating;
+            self.tell(Change::Namespace(name));
         }
         drop(state);
         self.mark(|s| s.namespaces = true);
