@@ -73,7 +73,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
     let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues));
     let deletion = context.clone();
-    let namespaces = context.clone();
+    let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
     tokio::join!(
         dispatch::run(
             Arc::clone(&context.index),
@@ -92,9 +92,9 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             let context = Arc::clone(&deletion);
             async move { poddeletion::reconcile(&context, key).await }
         }),
-        Arc::clone(&queues.namespaces).run(1, stop.clone(), move |key| {
-            let context = Arc::clone(&namespaces);
-            async move { namespaces::reconcile(&context, key).await }
+        Arc::clone(&queues.namespaces).run(2, stop.clone(), move |key| {
+            let namespaces = Arc::clone(&namespaces);
+            async move { namespaces.reconcile(key).await }
         }),
     );
 }

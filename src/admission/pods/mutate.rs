@@ -113,12 +113,12 @@ impl Mutate {
                     settled = run;
                     settled.settle();
                     if settled.takes_offline() {
-                        return self.held(&old, waits);
+                        return self.held(&waits);
                     }
                 }
                 Err(denied) => {
                     waits.push(denied);
-                    return self.held(&old, waits);
+                    return self.held(&waits);
                 }
             }
         }
@@ -187,9 +187,9 @@ impl Mutate {
         }
     }
 
-    fn held(&self, pod: &Pod, waits: Vec<String>) -> Verdict {
+    fn held(&self, waits: &[String]) -> Verdict {
         let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, waits.join("; ")).audit("held", pod.metadata.name.clone())
+        Verdict::deny(code, reason, waits.join("; ")).audit("held", "takes-offline")
     }
 }
 

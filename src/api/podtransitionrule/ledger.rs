@@ -41,7 +41,8 @@ pub struct Claim {
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "since")]
     pub since: Time,
-    /// When the claim lapses at the latest.
+    /// When the API server has surely given up the request, by the clock of the replica that admitted it: a claim
+    /// without effect is released some time after that.
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "until")]
     pub until: Time,
