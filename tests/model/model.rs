@@ -1,5 +1,7 @@
 //! The transitions: every step calls the ledger's own functions.
 
+use std::fmt;
+
 use operating::ledger::protocol::Operation;
 use stateright::{Model, Property};
 
@@ -78,6 +80,32 @@ pub enum Step {
     Finish { pod: u8 },
     /// A Pod that left the management comes back.
     Rejoin { pod: u8 },
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, &(operation, pod, retries)) in self.requests.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(f, "{comma}{}{pod}", operation.as_str())?;
+            if retries > 0 {
+                write!(f, "+{retries}")?;
+            }
+        }
+        f.write_str(" |")?;
+        for Rule { covers, max } in self.rules {
+            write!(f, " {max} of {covers:?}")?;
+        }
+        let Mishaps { flaps, crashes, lost, rejoins } = self.mishaps;
+        write!(f, " | replicas {}, flaps {flaps}, crashes {crashes}, lost {lost}", self.replicas)?;
+        for (is, word) in
+            [(rejoins > 0, "rejoin"), (self.split_writes, "split writes"), (self.split_releases, "split releases"), (self.at_once, "grace 0")]
+        {
+            if is {
+                write!(f, ", {word}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl World {
