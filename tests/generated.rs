@@ -21,3 +21,13 @@ fn generated_files_are_up_to_date() {
         "out of date: {stale:?}; run UPDATE=1 cargo test --test generated"
     );
 }
+
+#[test]
+fn the_kustomization_lists_every_crd() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let listed = std::fs::read_to_string(top.join("manifests/kustomization.yaml")).unwrap();
+    for crd in operating::api::crd::all() {
+        let line = format!("  - crds/{}.yaml\n", crd.spec.names.plural);
+        assert!(listed.contains(&line), "add {line}");
+    }
+}

@@ -334,6 +334,10 @@ const SCALE_RULES: &[(&str, &str)] = &[
     ),
 ];
 
+// Spelt out: the API server knows no bound for the size of `orValue('')` and takes its comparison for too expensive.
+const HAS_CONTEXT: &str =
+    "has({}.scaleStrategy) && has({}.scaleStrategy.context) && {}.scaleStrategy.context != ''";
+
 // That the template is present cannot be said here: CEL does not see a field without a type. Admission says it.
 fn spec_rules() -> serde_json::Value {
     schema::join([
@@ -352,7 +356,12 @@ fn spec_rules() -> serde_json::Value {
             ),
         ]),
         schema::rules(&[(
-            "self.?scaleStrategy.?context.orValue('') == oldSelf.?scaleStrategy.?context.orValue('')",
+            &format!(
+                "({}) ? ({}) && self.scaleStrategy.context == oldSelf.scaleStrategy.context : !({})",
+                HAS_CONTEXT.replace("{}", "self"),
+                HAS_CONTEXT.replace("{}", "oldSelf"),
+                HAS_CONTEXT.replace("{}", "oldSelf"),
+            ),
             "scaleStrategy.context is immutable: create another CollaSet to use another pool of instance IDs",
         )]),
     ])

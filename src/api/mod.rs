@@ -6,11 +6,15 @@
 
 pub mod collaset;
 pub mod crd;
+pub mod defaults;
 pub mod int_or_percent;
 pub mod keys;
+pub mod labels;
 mod lenient;
 pub mod operationjob;
 pub mod poddecoration;
 pub mod podtransitionrule;
 pub mod resourcecontext;
 mod schema;
+pub mod selector;
+pub mod validation;

@@ -243,3 +243,6 @@ pub struct WebhookConfigArgs {
           help_heading = "Webhooks")]
     pub cert_manager: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Error};
 use serde_json::json;
@@ -125,8 +126,8 @@ fn from_api(ledger: &api::Ledger) -> Claims {
             attempt: u64::try_from(c.attempt).unwrap_or(0),
             detail: Detail {
                 pod_name: c.pod_name.clone(),
-                since: c.since,
-                until: c.until,
+                since: c.since.0,
+                until: c.until.0,
                 target: c.target.clone(),
                 containers: c.containers.iter().map(|r| (r.name.clone(), r.container_id.clone())).collect(),
             },
@@ -143,8 +144,8 @@ fn to_api(claims: &Claims) -> api::Ledger {
         operation: operation.as_str().into(),
         resource_version: claim.at.to_string(),
         attempt: i64::try_from(claim.attempt).unwrap_or(i64::MAX),
-        since: claim.detail.since,
-        until: claim.detail.until,
+        since: Time(claim.detail.since),
+        until: Time(claim.detail.until),
         target: claim.detail.target.clone(),
         containers: claim
             .detail

@@ -11,6 +11,7 @@ pub use self::resolver::{Resolver, Served};
 pub mod files;
 mod pair;
 mod resolver;
+pub mod selfmanaged;
 
 /// The cryptography of every TLS connection, named so that no process-wide default is needed.
 pub fn provider() -> Arc<CryptoProvider> {

@@ -1,1 +1,11 @@
 //! Developer commands as a library, so that the tests start planes by themselves.
+//!
+//! A *plane* is a real Kubernetes control plane on loopback ports: etcd, kube-apiserver,
+//! kube-controller-manager, kube-scheduler, and kwok in the role of the kubelets.
+
+pub mod binaries;
+pub mod check;
+pub mod cli;
+pub mod lb;
+pub mod paths;
+pub mod plane;

@@ -1,2 +1,5 @@
 //! Developer commands; see `cargo xtask --help`.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    xtask::cli::main()
+}

@@ -7,6 +7,8 @@
 
 use crate::api::keys::{self, Family};
 
+const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
+
 /// A matchCondition: the webhook is called only if all of its conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
@@ -29,6 +31,10 @@ pub enum Condition {
     Available,
     /// The Pod is not the API server's image of a static Pod.
     NotMirror,
+    /// Not the namespace controller, which deletes only what a terminating namespace holds: a namespace can always go.
+    /// (Its user name is this one where controllers have service accounts of their own, as kubeadm sets them up;
+    /// elsewhere its requests are sent and allowed there.)
+    NotNamespaceController,
     /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
     SpecChanged,
 }
@@ -46,6 +52,7 @@ impl Condition {
             Condition::NotFinished => "not-finished",
             Condition::Available => "available",
             Condition::NotMirror => "not-mirror",
+            Condition::NotNamespaceController => "not-namespace-controller",
             Condition::SpecChanged => "spec-changed",
         }
     }
@@ -90,6 +97,12 @@ impl Condition {
             Condition::NotMirror => {
                 format!("!('{}' in {})", keys::MIRROR, annotations("oldObject"))
             }
+            Condition::NotNamespaceController => {
+                format!(
+                    "{} != '{NAMESPACE_CONTROLLER}'",
+                    or_empty("request", &["userInfo", "username"], "''")
+                )
+            }
             Condition::SpecChanged => {
                 format!(
                     "oldObject == null || {}",
@@ -109,13 +122,15 @@ fn any<const N: usize>(terms: [String; N]) -> String {
     terms.join(" || ")
 }
 
-/// The field at `path` below `object`, or `empty` if it or one of its parents is absent.
+/// The field at `path` below `object`, or `empty` if it or one of its parents is absent; `metadata` never is.
 fn or_empty(object: &str, path: &[&str], empty: &str) -> String {
     let mut at = object.to_owned();
     let mut present = Vec::with_capacity(path.len());
     for field in path {
         at = format!("{at}.{field}");
-        present.push(format!("has({at})"));
+        if *field != "metadata" {
+            present.push(format!("has({at})"));
+        }
     }
     format!("({} ? {at} : {empty})", present.join(" && "))
 }

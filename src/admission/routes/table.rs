@@ -180,6 +180,7 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotFinished,
             Condition::Available,
             Condition::NotMirror,
+            Condition::NotNamespaceController,
         ],
     },
     // Label edits that would dodge a rule, malformed lifecycle labels, and in-place changes, which take a claim.

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::api::keys;
 
-const ALL_CONDITIONS: [Condition; 10] = [
+const ALL_CONDITIONS: [Condition; 11] = [
     Condition::NotTerminating,
     Condition::LifecycleChanged,
     Condition::LabelsChanged,
@@ -18,6 +18,7 @@ const ALL_CONDITIONS: [Condition; 10] = [
     Condition::NotFinished,
     Condition::Available,
     Condition::NotMirror,
+    Condition::NotNamespaceController,
     Condition::SpecChanged,
 ];
 
@@ -145,9 +146,15 @@ fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
 
 /// Evaluates a condition as the API server does: absent objects are `null`. An evaluation error fails the test.
 fn holds(condition: Condition, object: &Json, old_object: &Json) -> bool {
+    holds_for("someone", condition, object, old_object)
+}
+
+fn holds_for(user: &str, condition: Condition, object: &Json, old_object: &Json) -> bool {
     let expression = condition.expression();
     let program = Program::compile(&expression).unwrap_or_else(|e| panic!("{expression}: {e}"));
     let mut context = Context::default();
+    let request = json!({"userInfo": {"username": user}});
+    context.add_variable_from_value("request", to_value(&request).unwrap());
     context.add_variable_from_value("object", to_value(object).unwrap());
     context.add_variable_from_value("oldObject", to_value(old_object).unwrap());
     match program.execute(&context) {
@@ -322,4 +329,13 @@ fn a_rule_is_sent_when_created_and_when_its_spec_changes() {
     assert!(holds(Condition::SpecChanged, &rule, &Json::Null));
     assert!(!holds(Condition::SpecChanged, &metadata_only, &rule));
     assert!(holds(Condition::SpecChanged, &changed, &rule));
+}
+
+#[test]
+fn the_namespace_controller_is_never_held() {
+    let controller = "system:serviceaccount:kube-system:namespace-controller";
+    let pod = pod(json!({}));
+    let condition = Condition::NotNamespaceController;
+    assert!(!holds_for(controller, condition, &Json::Null, &pod));
+    assert!(holds_for("someone", condition, &Json::Null, &pod));
 }

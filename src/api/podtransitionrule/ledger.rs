@@ -1,27 +1,23 @@
 //! Claims as they are stored in the status of a PodTransitionRule.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::{lenient, schema};
 
 /// Claims that admission has granted and whose effect is not yet seen. Written by compare-and-swap on the rule.
+// Both fields are always written: a merge patch must be able to empty the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ledger {
     /// Resource version of Pods up to which a cache must have caught up before it decides.
-    #[serde(
-        deserialize_with = "lenient::nullable",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "lenient::nullable")]
     pub watermark: String,
-    /// At most one claim per Pod.
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podUID"]))]
-    #[serde(
-        deserialize_with = "lenient::nullable",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    /// At most one claim per Pod and operation.
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podUID", "operation"]))]
+    #[serde(deserialize_with = "lenient::nullable")]
     pub claims: Vec<Claim>,
 }
 
@@ -36,18 +32,19 @@ pub struct Claim {
     #[serde(rename = "podUID")]
     pub pod_uid: String,
     /// Delete, Evict, Begin, InPlace or Leave.
-    #[schemars(schema_with = "schema::text")]
-    pub operation: Operation,
+    pub operation: String,
     /// Resource version of the Pod that was judged.
     pub resource_version: String,
     /// Counts the attempts; each writes the claim anew.
     pub attempt: i64,
     /// When the claim was first granted.
     #[schemars(schema_with = "schema::time")]
-    pub since: Timestamp,
+    #[serde(deserialize_with = "since")]
+    pub since: Time,
     /// When the claim lapses at the latest.
     #[schemars(schema_with = "schema::time")]
-    pub until: Timestamp,
+    #[serde(deserialize_with = "until")]
+    pub until: Time,
     /// What the operation is about, such as the ID of a lifecycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -75,31 +72,23 @@ impl Default for Claim {
         Claim {
             pod_name: String::new(),
             pod_uid: String::new(),
-            operation: Operation::Other(String::new()),
+            operation: String::new(),
             resource_version: String::new(),
             attempt: 0,
-            since: Timestamp::UNIX_EPOCH,
-            until: Timestamp::MAX,
+            since: Time(Timestamp::UNIX_EPOCH),
+            until: Time(Timestamp::MAX),
             target: None,
             containers: Vec::new(),
         }
     }
 }
 
-lenient::string_enum! {
-    /// The disruption that was admitted.
-    pub enum Operation {
-        /// DELETE of the Pod.
-        Delete,
-        /// Eviction of the Pod.
-        Evict,
-        /// Begin of a lifecycle.
-        Begin,
-        /// Change of a running container.
-        InPlace,
-        /// Labels that take the Pod out of the rule's reach.
-        Leave,
-    }
+fn since<'de, D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
+    Ok(lenient::time(d)?.unwrap_or(Time(Timestamp::UNIX_EPOCH)))
+}
+
+fn until<'de, D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
+    Ok(lenient::time(d)?.unwrap_or(Time(Timestamp::MAX)))
 }
 
 /// A container run, as the kubelet reported it.

@@ -10,7 +10,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use ledger::{Claim, ClaimedContainer, Ledger, Operation};
+pub use ledger::{Claim, ClaimedContainer, Ledger};
 pub use status::{Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus};
 
 use super::{lenient, schema};
@@ -76,6 +76,10 @@ pub struct PodTransitionRuleSpec {
 
 lenient::absent_is_default!(PodTransitionRuleSpec);
 
+/// Seconds between two polls where a rule does not say.
+pub const POLL_INTERVAL_SECONDS: i64 = 5;
+/// Seconds after which polling is given up where a rule does not say.
+pub const POLL_TIMEOUT_SECONDS: i64 = 60;
 /// Most rules that one object may carry: it bounds what the schema's own rules cost.
 pub const MAX_RULES: usize = 64;
 

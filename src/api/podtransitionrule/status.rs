@@ -8,6 +8,7 @@ use super::Ledger;
 use crate::api::{lenient, schema};
 
 /// What the controller last saw, and the claims that admission has granted.
+// Lists are written even when empty, so that a merge patch of the status empties them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodTransitionRuleStatus {
@@ -22,10 +23,7 @@ pub struct PodTransitionRuleStatus {
     pub update_time: Option<Time>,
     /// Standard conditions.
     #[schemars(schema_with = "schema::conditions")]
-    #[serde(
-        deserialize_with = "lenient::nullable",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "lenient::nullable")]
     pub conditions: Vec<Condition>,
     /// Pods that should exist: replicas of the workloads behind the selected Pods, and Pods without a workload.
     pub expected_pods: i32,
@@ -43,22 +41,13 @@ pub struct PodTransitionRuleStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<Ledger>,
     /// Names of selected Pods, sorted.
-    #[serde(
-        deserialize_with = "lenient::nullable",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "lenient::nullable")]
     pub targets: Vec<String>,
     /// Pods that are in a stage now, sorted by name.
-    #[serde(
-        deserialize_with = "lenient::nullable",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "lenient::nullable")]
     pub details: Vec<Detail>,
     /// What rules remember from one evaluation to the next.
-    #[serde(
-        deserialize_with = "lenient::nullable",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "lenient::nullable")]
     pub rule_states: Vec<RuleState>,
 }
 

@@ -29,7 +29,7 @@ use super::{connect, print};
 use crate::admission::routes::{ClientConfig, Settings};
 use crate::api::crd;
 
-pub use webhooks::enforce;
+pub use webhooks::{enforce, set_ca_bundle};
 
 /// Longest wait for the API server to serve a new kind, or for a namespace to be gone.
 pub const PATIENCE: Duration = Duration::from_secs(60);

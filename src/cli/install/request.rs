@@ -72,7 +72,7 @@ fn explain(error: Error) -> anyhow::Error {
             anyhow!("{} ({})", status.message, status.code)
         }
         Error::Api(status) => anyhow!("{} ({})", status.reason, status.code),
-        Error::Service(cause) => anyhow!("cannot reach the API server: {cause}"),
+        Error::Service(cause) => anyhow!(cause).context("cannot reach the API server"),
         other => other.into(),
     }
 }

@@ -1,11 +1,15 @@
 //! The webhook configurations: ours replace Kuperator's in the same two objects.
 //!
-//! `caBundle` belongs to whoever keeps the certificates. Server-side apply leaves a field alone that it does not
-//! mention and that another manager owns, so configurations without one keep theirs.
+//! `caBundle` belongs to whoever keeps the certificates: the server, cert-manager, or whoever passed a file. It is
+//! never part of the apply, so server-side apply leaves it alone, and repeating an install without it loses nothing.
 
 use std::fmt::Debug;
 
 use anyhow::Context;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -16,12 +20,30 @@ use super::request::request_opt;
 use super::{apply, names};
 use crate::admission::routes::{MUTATING, Settings, VALIDATING, configurations};
 
-/// Applies both webhook configurations and drops entries that are not ours. From here on the API server asks the
-/// server that `settings` name.
+/// Applies both webhook configurations, drops entries that are not ours, and sets `caBundle` where `settings` have
+/// one. From here on the API server asks the server that `settings` name.
 pub async fn enforce(client: &Client, settings: &Settings) -> anyhow::Result<()> {
-    let (mutating, validating) = configurations(settings);
+    let (mutating, validating) = configurations(&Settings {
+        ca_bundle: None,
+        ..settings.clone()
+    });
     replace(client, MUTATING, &mutating).await?;
-    replace(client, VALIDATING, &validating).await
+    replace(client, VALIDATING, &validating).await?;
+    match &settings.ca_bundle {
+        Some(pem) => set_ca_bundle(client, pem).await,
+        None => Ok(()),
+    }
+}
+
+/// Sets `caBundle` (PEM) in every entry that has another one; configurations that do not exist are left out. Writes
+/// nothing where nothing differs, so it may be called as often as one likes. Needs `get` and `patch`.
+pub async fn set_ca_bundle(client: &Client, pem: &[u8]) -> anyhow::Result<()> {
+    let wanted =
+        serde_json::to_value(ByteString(pem.to_vec())).context("cannot write a CA as JSON")?;
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    correct(&api, MUTATING, |found| trust(found, &wanted)).await?;
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    correct(&api, VALIDATING, |found| trust(found, &wanted)).await
 }
 
 async fn replace<K>(client: &Client, name: &str, desired: &K) -> anyhow::Result<()>
@@ -57,7 +79,7 @@ where
         let patch: json_patch::Patch =
             serde_json::from_value(all.into()).map_err(kube::Error::SerdeError)?;
         let params = PatchParams {
-            field_manager: Some(names::FIELD_MANAGER.to_owned()),
+            field_manager: Some(names::CORRECTIONS.to_owned()),
             ..PatchParams::default()
         };
         match api.patch(name, &params, &Patch::Json::<K>(patch)).await {
@@ -97,6 +119,14 @@ fn redirect(found: &Value, wanted: &Value) -> Vec<Value> {
         }
     }
     operations
+}
+
+/// Sets the CA of entries that have another one or none.
+fn trust(found: &Value, wanted: &Value) -> Vec<Value> {
+    let differs = |entry: &Value| entry["clientConfig"]["caBundle"] != *wanted;
+    let positions = entries(found).enumerate().filter(|(_, e)| differs(e));
+    let set = |i| json!({"op": "add", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": wanted});
+    positions.map(|(i, _)| set(i)).collect()
 }
 
 /// Removes entries of other names: Kuperator's, or those of another version.
@@ -160,5 +190,15 @@ mod tests {
         assert_eq!(patched(service.clone(), redirect(&service, &to_url)), url);
         assert_eq!(patched(url.clone(), redirect(&url, &to_service)), service);
         assert_eq!(redirect(&service, &to_service), Vec::<Value>::new());
+    }
+
+    #[test]
+    fn only_entries_with_another_ca_are_touched() {
+        let found = json!({"webhooks": [entry("a", json!({"caBundle": "old"})), entry("b", json!({"caBundle": "new"})), entry("c", json!({}))]});
+        let all = json!({"webhooks": [entry("a", json!({"caBundle": "new"})), entry("b", json!({"caBundle": "new"})), entry("c", json!({"caBundle": "new"}))]});
+        let operations = trust(&found, &json!("new"));
+        assert_eq!(operations.len(), 2);
+        assert_eq!(patched(found, operations), all);
+        assert_eq!(trust(&all, &json!("new")), Vec::<Value>::new());
     }
 }

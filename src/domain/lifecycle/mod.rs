@@ -7,7 +7,7 @@
 //!              └──────────── undo, or finish before Operate ─────────────────────────────────────────────────▲
 //! ```
 //!
-//! * [`operation`](self) advances one ID and knows of no other; only whether the Pod is to be on or off traffic is
+//! * An operation advances one ID and knows of no other; only whether the Pod is to be on or off traffic is
 //!   asked of all IDs together.
 //! * [`Run`] is one write of a Pod, as the mutating webhook sees it. The controller drives the same code with the Pod
 //!   as both sides of the write ([`controller_step`]), so that the two cannot diverge: what a dead webhook missed, the
@@ -20,17 +20,19 @@
 //! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
 
 mod expected;
+mod name;
 mod operation;
 pub mod operator;
 mod patch;
+mod phase;
 mod run;
 mod step;
 mod validate;
 
 pub use expected::ExpectedFinalizers;
-pub use operation::Phase;
 pub use patch::LabelPatch;
-pub use run::Run;
+pub use phase::Phase;
+pub use run::{Run, phases};
 pub use step::{Step, controller_step, controller_step_passing};
 pub use validate::{FieldError, validate};
 

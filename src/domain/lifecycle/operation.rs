@@ -1,12 +1,9 @@
 //! One ID: its labels, and the steps of contract section 3.2 that it takes on its own (rows by number).
 
-use std::collections::BTreeMap;
-
 use super::Stage;
+use super::name::is_name;
+use super::phase::{FINISHED, Labels, Phase};
 use crate::api::keys::Family;
-
-/// The labels of one ID, by family.
-pub(super) type Labels = BTreeMap<Family, String>;
 
 /// Written by the webhook alone: what a request says of them does not count.
 const OWNED: [Family; 7] = [
@@ -22,39 +19,13 @@ const OWNED: [Family; 7] = [
 /// Written by whoever has seen the rules pass: a request may ask for them.
 const MARKS: [Family; 2] = [Family::PreChecked, Family::PostChecked];
 
-/// Any of these says that `operating` has been removed and the work is done.
-const FINISHED: [Family; 5] = [
-    Family::Operated,
-    Family::DoneOperationType,
-    Family::PostCheck,
-    Family::PostChecked,
-    Family::Completing,
+/// Over when the work is.
+const WORK: [Family; 4] = [
+    Family::PreCheck,
+    Family::PreChecked,
+    Family::Preparing,
+    Family::Operate,
 ];
-
-/// Where an ID stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// Rows 0 and 12: no run.
-    Idle,
-    /// Row 2: waits for the rules; the Pod still serves.
-    PreCheck,
-    /// Row 4: traffic is being taken off.
-    Preparing,
-    /// Row 6: the operator may work.
-    Operate,
-    /// Row 8: the work is done, waits for the rules.
-    PostCheck,
-    /// Row 10: traffic is being put back.
-    Completing,
-}
-
-impl Phase {
-    /// Whether the Pod must stay off traffic for an ID in this phase. PreCheck has not begun to take it off,
-    /// Completing puts it back; all between holds it, so that preparing on any ID wins over completing on another.
-    pub fn holds_offline(self) -> bool {
-        matches!(self, Phase::Preparing | Phase::Operate | Phase::PostCheck)
-    }
-}
 
 /// What the Pod as a whole allows its IDs to do.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +63,10 @@ impl Operation {
             passed: None,
             stamp: now_nanos.to_string(),
         };
-        if op.has(Family::UndoOperationType) {
+        // An undo that the webhook missed is in the old object, and gone from a write that makes up for it.
+        let missed_undo =
+            before.contains_key(&Family::UndoOperationType) && !op.has(Family::Operating);
+        if op.has(Family::UndoOperationType) || missed_undo {
             op.end();
             return op;
         }
@@ -122,8 +96,9 @@ impl Operation {
     /// Whether this write begins a run although labels of an earlier one may be there (contract 10.1 Q2, Q4). Seen
     /// from the write, and from the state alone too, in which a write that the webhook missed shows.
     fn is_fresh(&self, before: &Labels, permitted: impl Fn(&str) -> bool) -> bool {
-        let begun_again =
-            !before.contains_key(&Family::Operating) || FINISHED.iter().any(|f| self.has(*f));
+        let begun_again = !before.contains_key(&Family::Operating)
+            || before.contains_key(&Family::UndoOperationType)
+            || self.has_any(&FINISHED);
         let retyped = before.get(&Family::OperationType) != self.labels.get(&Family::OperationType);
         let checked_for_another =
             self.has(Family::PreChecked) && !self.type_().is_some_and(permitted);
@@ -132,39 +107,26 @@ impl Operation {
 
     /// `operating` is not there: row 7 out of Operate; before that nothing has been done, and the run just ends.
     fn close(&mut self, before: &Labels) {
-        let finished = FINISHED.iter().any(|f| self.has(*f));
-        if self.has(Family::Operate) && !finished {
-            let type_ = self.labels.remove(&Family::OperationType);
-            let done = before
-                .get(&Family::OperationType)
-                .cloned()
-                .or(type_)
-                .unwrap_or_default();
-            for family in [
-                Family::PreCheck,
-                Family::PreChecked,
-                Family::Preparing,
-                Family::Operate,
-            ] {
-                self.labels.remove(&family);
+        let finished_before = self.has_any(&FINISHED);
+        if finished_before || self.has(Family::Operate) {
+            self.labels.retain(|f, _| !WORK.contains(f));
+            if !finished_before {
+                let type_ = self.labels.remove(&Family::OperationType);
+                let done = before.get(&Family::OperationType).cloned().or(type_);
+                self.labels
+                    .insert(Family::DoneOperationType, done.unwrap_or_default());
+                self.set(Family::Operated);
+                self.ended = true;
             }
-            self.set(Family::Operated);
-            self.set(Family::PostCheck);
-            self.labels.insert(Family::DoneOperationType, done);
-            self.ended = true;
-        } else if finished {
-            for family in [
-                Family::PreCheck,
-                Family::PreChecked,
-                Family::Preparing,
-                Family::Operate,
-            ] {
-                self.labels.remove(&family);
-            }
-            if !self.has(Family::Completing) && !self.has(Family::PostCheck) {
+            if !self.has(Family::Completing) {
                 self.set(Family::PostCheck);
             }
-        } else if OWNED.iter().chain(&MARKS).any(|f| self.has(*f)) {
+        } else if before.contains_key(&Family::OperationType)
+            || self.has_any(&OWNED)
+            || self.has_any(&MARKS)
+        {
+            // A type that was left alone already belongs to a run of which the webhook saw nothing; one that this
+            // write brings may announce a run.
             self.end();
         }
     }
@@ -227,21 +189,7 @@ impl Operation {
 
     /// Where the ID stands now.
     pub fn phase(&self) -> Phase {
-        if self.has(Family::Operating) {
-            if self.has(Family::Operate) {
-                Phase::Operate
-            } else if self.has(Family::Preparing) {
-                Phase::Preparing
-            } else {
-                Phase::PreCheck
-            }
-        } else if self.has(Family::Completing) {
-            Phase::Completing
-        } else if FINISHED.iter().any(|f| self.has(*f)) {
-            Phase::PostCheck
-        } else {
-            Phase::Idle
-        }
+        Phase::of(&self.labels)
     }
 
     /// The type whose permission this ID holds: its rules have passed and the work is not finished.
@@ -259,7 +207,7 @@ impl Operation {
         self.labels
             .get(&Family::OperationType)
             .map(String::as_str)
-            .filter(|t| super::validate::is_name(t))
+            .filter(|t| is_name(t))
     }
 
     fn end(&mut self) {
@@ -269,6 +217,10 @@ impl Operation {
 
     fn has(&self, family: Family) -> bool {
         self.labels.contains_key(&family)
+    }
+
+    fn has_any(&self, families: &[Family]) -> bool {
+        families.iter().any(|f| self.has(*f))
     }
 
     /// Stamps a label with the time, unless it is there.

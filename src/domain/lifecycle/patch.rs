@@ -71,9 +71,9 @@ impl LabelPatch {
             .collect()
     }
 
-    /// JSON merge patch (RFC 7386) of the whole object.
+    /// The value of `metadata.labels` in a JSON merge patch (RFC 7386).
     pub fn to_merge_patch(&self) -> Value {
-        json!({ "metadata": { "labels": self.0 } })
+        json!(self.0)
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     fn a_merge_patch_removes_by_null() {
         assert_eq!(
             patch().to_merge_patch(),
-            json!({"metadata": {"labels": {"a.io/x": "1", "b~c": null}}})
+            json!({"a.io/x": "1", "b~c": null})
         );
     }
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::operation::{Gates, Labels, Operation};
+use super::name::is_name;
+use super::operation::{Gates, Operation};
+use super::phase::Labels;
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
@@ -191,6 +193,13 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Where each ID on the Pod stands, as stored; IDs that are idle are left out. Empty: nothing is in flight.
+pub fn phases(pod: &Pod) -> BTreeMap<String, Phase> {
+    let (ids, _) = by_id(&pod.metadata.labels);
+    let phases = ids.into_iter().map(|(id, labels)| (id, Phase::of(&labels)));
+    phases.filter(|(_, phase)| *phase != Phase::Idle).collect()
+}
+
 /// Row 5, finalizers first (contract 10.1 Q3). A Pod without the gate, or whose condition nobody has written yet, is
 /// off traffic as far as the lifecycle can bring it.
 pub(super) fn is_operable(pod: &Pod) -> bool {
@@ -211,7 +220,7 @@ fn is_gate_open(pod: &Pod) -> bool {
 /// The family and the ID (a type for a permission) of a label that the state machine rules over. Malformed keys
 /// belong to nobody: they are left for the API server to refuse.
 fn owner(key: &str) -> Option<(Family, &str)> {
-    Family::parse(key).filter(|(_, id)| super::validate::is_name(id))
+    Family::parse(key).filter(|(_, id)| is_name(id))
 }
 
 /// Labels by ID, and permissions by type.

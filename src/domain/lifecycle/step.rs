@@ -10,7 +10,8 @@ use crate::domain::pod::Pod;
 pub struct Step {
     /// Labels to write, before the condition: a Pod leaves the count of available ones before it leaves traffic.
     pub labels: LabelPatch,
-    /// Value to write to condition `pod.kusionstack.io/service-ready`, by way of `pods/status`.
+    /// Value to write to condition `pod.kusionstack.io/service-ready`, by way of `pods/status`, if the Pod is still the
+    /// very version that was looked at. Follows from what is stored, never from what `labels` asks for.
     pub service_ready: Option<bool>,
     /// Keys `Service/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` that keep the Pod
     /// from coming back: dirty if the Service is not found or no longer selects the Pod, then see
@@ -43,23 +44,33 @@ pub fn controller_step(pod: &Pod, now_nanos: u64) -> Step {
     controller_step_passing(pod, &[], now_nanos)
 }
 
-/// [`controller_step`] with the IDs in `passed` granted: their rules have just passed.
+/// [`controller_step`] where the rules of the IDs in `passed` have been seen to pass. Row 2 and 8: it asks by the marks
+/// alone and takes nothing yet, as admission may know better; the webhook steps on in the same write, and where it is
+/// down the next step does.
 pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos: u64) -> Step {
     if pod.is_terminating() || !pod.is_managed() {
         return Step::default();
     }
     let mut run = Run::open(Some(pod), pod, now_nanos);
+    let asks = passed
+        .iter()
+        .any(|(stage, id)| run.awaiting(*stage).contains(id));
     for (stage, id) in passed {
         run.pass(*stage, id);
     }
-    run.settle();
-    let obstacle = run.unavailable_because();
+    if !asks {
+        run.settle();
+    }
+    // A step that was missed comes first, in a write of its own, since admission may hold what it is asked for there:
+    // until it is stored, neither the condition nor row 12 may build on it.
+    let up_to_date = run.patch().is_empty();
+    let entitled = up_to_date && run.unavailable_because().is_none();
     let others = run.others_mut();
     if others.contains_key(keys::SERVICE_AVAILABLE) {
         if !pod.is_ready() {
             others.remove(keys::SERVICE_AVAILABLE);
         }
-    } else if obstacle.is_none() {
+    } else if entitled {
         // Row 12.
         others.insert(keys::SERVICE_AVAILABLE.to_owned(), now_nanos.to_string());
         others.remove(keys::CREATING);
@@ -69,7 +80,7 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
     let waiting = |stage| run.awaiting(stage).into_iter().map(move |id| (stage, id));
     let mut step = Step {
         labels: run.patch(),
-        service_ready: service_ready(pod, &run, available),
+        service_ready: service_ready(pod, &run, available).filter(|_| up_to_date),
         reevaluate: waiting(Stage::PreCheck)
             .chain(waiting(Stage::PostCheck))
             .collect(),

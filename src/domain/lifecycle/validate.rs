@@ -1,13 +1,11 @@
 //! What a write of a Pod may not do (contract section 3.4), judged by what it changes: something malformed that is
 //! there already must not block an unrelated update.
 
+use super::name::{NAME_RULE, is_name};
 use super::run::is_operable;
 use super::{ExpectedFinalizers, Run};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
-
-/// Longest name part of a label key, and longest label value, in bytes (Kubernetes).
-const NAME_MAX: usize = 63;
 
 /// Something wrong with one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,20 +33,6 @@ pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
         }
     }
     errors
-}
-
-/// Whether `text` can be the name part of a label key and a label value alike.
-pub(super) fn is_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
-        return false;
-    };
-    bytes.len() <= NAME_MAX
-        && first.is_ascii_alphanumeric()
-        && last.is_ascii_alphanumeric()
-        && bytes
-            .iter()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
 struct Write<'a> {
@@ -130,7 +114,7 @@ impl Write<'_> {
         ))
     }
 
-    /// Whether a label that only the webhook (or the controller for it) writes has what must come before it.
+    /// What a label that only the lifecycle writes lacks of what must come before it.
     fn forged(&self, family: Family, id: &str) -> Option<String> {
         let had = |f: Family| self.old.is_some_and(|old| old.label(&f.key(id)).is_some());
         let has = |f: Family| self.new.label(&f.key(id)).is_some();
@@ -178,7 +162,7 @@ impl Write<'_> {
         };
         (!legitimate).then(|| {
             format!(
-                "{missing}; this label is written by the webhook alone: leave it out, and begin an operation with \
+                "{missing}; this label is written by the lifecycle alone: leave it out, and begin an operation with \
                  {} and {}",
                 Family::Operating.key("<ID>"),
                 Family::OperationType.key("<ID>"),
@@ -193,10 +177,6 @@ impl Write<'_> {
         })
     }
 }
-
-/// What Kubernetes takes for both.
-const NAME_RULE: &str =
-    "use 1 to 63 of letters, digits, '-', '_' and '.', beginning and ending with a letter or digit";
 
 fn has_label(pod: &Pod, family: Family, id: &str) -> bool {
     pod.label(&family.key(id)).is_some()

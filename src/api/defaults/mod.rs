@@ -1,0 +1,19 @@
+//! Defaults that admission writes into objects, as patches of the raw JSON: a typed round trip would drop what this
+//! version does not know.
+
+mod podtransitionrule;
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation};
+use serde_json::Value;
+
+pub use podtransitionrule::podtransitionrule;
+
+/// Adds `value` as `key` of the object at `path`, if there is no such key or it is null.
+fn absent(object: &Value, path: &[&str], key: &str, value: Value) -> Option<PatchOperation> {
+    let missing = object.as_object()?.get(key).is_none_or(Value::is_null);
+    missing.then(|| {
+        let path = PointerBuf::from_tokens(path.iter().copied().chain([key]));
+        PatchOperation::Add(AddOperation { path, value })
+    })
+}

@@ -1,0 +1,102 @@
+//! Defaults of PodTransitionRule (contract section 1.3).
+
+use json_patch::PatchOperation;
+use serde_json::Value;
+
+use super::absent;
+use crate::api::podtransitionrule::{FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS};
+
+/// What a PodTransitionRule lacks: of webhook rules the failure policy, and the interval and timeout of polling.
+/// Anything that has not the expected shape is left to validation.
+pub fn podtransitionrule(object: &Value) -> Vec<PatchOperation> {
+    let rules = object.pointer("/spec/rules").and_then(Value::as_array);
+    rules
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .flat_map(|(index, rule)| webhook(&index.to_string(), rule))
+        .collect()
+}
+
+fn webhook(index: &str, rule: &Value) -> Vec<PatchOperation> {
+    let webhook = &rule["webhook"];
+    let poll = &webhook["clientConfig"]["poll"];
+    let at_webhook = ["spec", "rules", index, "webhook"];
+    let at_poll = ["spec", "rules", index, "webhook", "clientConfig", "poll"];
+    [
+        absent(
+            webhook,
+            &at_webhook,
+            "failurePolicy",
+            FailurePolicy::Ignore.as_str().into(),
+        ),
+        absent(
+            poll,
+            &at_poll,
+            "intervalSeconds",
+            POLL_INTERVAL_SECONDS.into(),
+        ),
+        absent(
+            poll,
+            &at_poll,
+            "timeoutSeconds",
+            POLL_TIMEOUT_SECONDS.into(),
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn defaulted(mut object: Value) -> Value {
+        let operations = podtransitionrule(&object);
+        json_patch::patch(&mut object, &operations).unwrap();
+        object
+    }
+
+    #[test]
+    fn only_what_is_absent_is_added() {
+        let object = json!({ "spec": { "rules": [
+            { "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } },
+            { "name": "b", "webhook": { "clientConfig": { "url": "u", "poll": { "url": "p" } } } },
+            { "name": "c", "webhook": {
+                "clientConfig": { "url": "u", "poll": { "url": "p", "intervalSeconds": 1, "timeoutSeconds": null } },
+                "failurePolicy": "Fail",
+                "newer": true,
+            } },
+        ] } });
+        let want = json!({ "spec": { "rules": [
+            { "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } },
+            { "name": "b", "webhook": {
+                "clientConfig": { "url": "u", "poll": { "url": "p", "intervalSeconds": 5, "timeoutSeconds": 60 } },
+                "failurePolicy": "Ignore",
+            } },
+            { "name": "c", "webhook": {
+                "clientConfig": { "url": "u", "poll": { "url": "p", "intervalSeconds": 1, "timeoutSeconds": 60 } },
+                "failurePolicy": "Fail",
+                "newer": true,
+            } },
+        ] } });
+        assert_eq!(defaulted(object), want);
+        assert_eq!(podtransitionrule(&want), []);
+    }
+
+    #[test]
+    fn odd_shapes_are_left_alone() {
+        for object in [
+            json!(null),
+            json!({ "spec": 1 }),
+            json!({ "spec": { "rules": {} } }),
+            json!({ "spec": { "rules": [1, null, { "webhook": null }, { "webhook": [] }] } }),
+        ] {
+            assert_eq!(podtransitionrule(&object), [], "{object}");
+        }
+    }
+}

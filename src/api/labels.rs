@@ -1,0 +1,91 @@
+//! Syntax of label keys and values (Kubernetes).
+
+const NAME: &str = "must have at most 63 letters, digits, '-', '_' or '.', and begin and end with a letter or digit";
+const PREFIX: &str = "must have before '/' a DNS name of at most 253 lower-case letters, digits, '-' or '.', such as example.com";
+
+/// What is wrong with a label key; `None` if it is well formed.
+pub fn key_problem(key: &str) -> Option<&'static str> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if prefix.is_some_and(|p| !is_dns_name(p)) {
+        return Some(PREFIX);
+    }
+    (!is_name(name)).then_some(NAME)
+}
+
+/// What is wrong with a label value; `None` if it is well formed. The empty value is.
+pub fn value_problem(value: &str) -> Option<&'static str> {
+    (!value.is_empty() && !is_name(value)).then_some(NAME)
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() <= 63
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && ends(text, |b| b.is_ascii_alphanumeric())
+}
+
+fn is_dns_name(text: &str) -> bool {
+    let part = |part: &str| part.bytes().all(|b| is_lower(b) || b == b'-') && ends(part, is_lower);
+    text.len() <= 253 && text.split('.').all(part)
+}
+
+fn is_lower(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
+fn ends(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
+    matches!((text.bytes().next(), text.bytes().last()), (Some(first), Some(last)) if allowed(first) && allowed(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys() {
+        let long = "a".repeat(63);
+        for good in [
+            "app",
+            "A",
+            "a.b_c-d",
+            "example.com/app",
+            "a/b",
+            "kusionstack.io/control",
+            &long,
+        ] {
+            assert_eq!(key_problem(good), None, "{good}");
+        }
+        let (too_long, deep) = ("a".repeat(64), format!("{}.a/b", "a.".repeat(126)));
+        for (bad, why) in [
+            ("", NAME),
+            ("-a", NAME),
+            ("a-", NAME),
+            ("a b", NAME),
+            ("é", NAME),
+            ("a/", NAME),
+            ("a/b/c", NAME),
+            (&too_long, NAME),
+            ("/a", PREFIX),
+            ("Example.com/a", PREFIX),
+            ("a..b/c", PREFIX),
+            ("-a/b", PREFIX),
+            (&deep, PREFIX),
+        ] {
+            assert_eq!(key_problem(bad), Some(why), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values() {
+        for good in ["", "a", "1", "a.b-c_D"] {
+            assert_eq!(value_problem(good), None, "{good}");
+        }
+        for bad in [" ", "a ", ".a", "a/b", "ü", &"a".repeat(64)] {
+            assert_eq!(value_problem(bad), Some(NAME), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Addresses and certificates of HTTP endpoints. Only their form is judged: admission dials nobody.
+
+use http::Uri;
+use http::uri::Authority;
+use k8s_openapi::ByteString;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error;
+
+use super::FieldError;
+
+/// What is wrong with a URL.
+pub(super) fn url(url: &str, path: &str) -> Option<FieldError> {
+    if url.is_empty() {
+        return Some(FieldError::missing(
+            path,
+            "is required: set it to an http or https URL",
+        ));
+    }
+    let good = url.parse::<Uri>().is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some_and(has_host)
+    });
+    let problem =
+        "must be an http or https URL with a host, such as https://check.example.com/pods";
+    (!good).then(|| FieldError::new(path, url, problem))
+}
+
+// The parser lets a port pass that is no number.
+fn has_host(authority: &Authority) -> bool {
+    let address = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let port = address.strip_prefix(authority.host()).unwrap_or(address);
+    !authority.host().is_empty() && (port.is_empty() || authority.port_u16().is_some())
+}
+
+/// What is wrong with a bundle of certificates: base64 of PEM. Nothing and a mere line break, which some clients send,
+/// stand for none.
+pub(super) fn ca_bundle(bundle: &str, path: &str) -> Option<FieldError> {
+    // Line breaks between the characters are allowed, as in Go.
+    let text: String = bundle
+        .chars()
+        .filter(|c| !matches!(c, '\r' | '\n'))
+        .collect();
+    let error = |problem: &str| Some(FieldError::new(path, bundle, problem));
+    let decoded: Result<ByteString, Error> =
+        ByteString::deserialize(text.as_str().into_deserializer());
+    let Ok(ByteString(pem)) = decoded else {
+        return error("must be base64: encode the PEM file, for example with base64 -w0 ca.crt");
+    };
+    if pem.trim_ascii().is_empty() {
+        return None;
+    }
+    let mut certificates = 0;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let readable =
+            certificate.is_ok_and(|der| x509_parser::parse_x509_certificate(&der).is_ok());
+        if !readable {
+            return error(
+                "has a PEM block that is no certificate: encode a file of X.509 certificates only",
+            );
+        }
+        certificates += 1;
+    }
+    match certificates {
+        0 => error(
+            "has no certificate in it: encode a PEM file that begins with -----BEGIN CERTIFICATE-----",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn encoded(text: &str) -> String {
+        serde_json::from_value(serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap())
+            .unwrap()
+    }
+
+    #[test]
+    fn urls() {
+        for good in [
+            "http://a",
+            "https://a.example:8443/x?y=z",
+            "http://10.0.0.1:80",
+            "https://[::1]:9443/",
+            "http://u:p@a:1/",
+        ] {
+            assert_eq!(url(good, "url"), None, "{good}");
+        }
+        for bad in [
+            "a",
+            "a:80",
+            "/path",
+            "ftp://a",
+            "https://",
+            "https:///x",
+            "https://a b",
+            "http://a:port",
+            "mailto:a@b",
+        ] {
+            let error = url(bad, "url").unwrap();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "url: {bad:?}: must be an http or https URL with a host, such as https://check.example.com/pods"
+                )
+            );
+        }
+        assert_eq!(
+            url("", "url").unwrap().to_string(),
+            "url: is required: set it to an http or https URL"
+        );
+    }
+
+    #[test]
+    fn bundles() {
+        let pem = rcgen::generate_simple_self_signed(["a".to_owned()])
+            .unwrap()
+            .cert
+            .pem();
+        let mut wrapped = encoded(&pem);
+        wrapped.insert(64, '\n');
+        for good in [
+            "",
+            "Cg==",
+            "\n",
+            &encoded(&pem),
+            &encoded(&format!("{pem}{pem}")),
+            &wrapped,
+        ] {
+            assert_eq!(ca_bundle(good, "caBundle"), None, "{good}");
+        }
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (bad, want) in [
+            ("***".to_owned(), "must be base64"),
+            (pem.clone(), "must be base64"),
+            (encoded("hello"), "has no certificate in it"),
+            (encoded(broken), "has a PEM block that is no certificate"),
+            (
+                encoded(&format!("{pem}{broken}")),
+                "has a PEM block that is no certificate",
+            ),
+        ] {
+            let error = ca_bundle(&bad, "caBundle").unwrap();
+            assert!(error.problem.starts_with(want), "{error}");
+        }
+    }
+}

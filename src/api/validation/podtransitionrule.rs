@@ -1,0 +1,176 @@
+//! Validation of PodTransitionRule (contract section 1.3, and what it lists as missing).
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{FieldError, FieldErrors, endpoint};
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::podtransitionrule::{
+    AvailablePolicy, FailurePolicy, LabelCheck, PodTransitionRuleSpec, Poll, Rule, Stage,
+    WebhookRule,
+};
+use crate::api::selector::Selector;
+
+/// All that is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
+pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    let remedy = "is required: write {} to select every Pod of the namespace";
+    selector(spec.selector.as_ref(), "spec.selector", remedy, &mut errors);
+    let mut names = BTreeSet::new();
+    for (index, rule) in spec.rules.iter().enumerate() {
+        let path = format!("spec.rules[{index}]");
+        if rule.name.is_empty() {
+            let problem = "is required: skip annotations and reports refer to the rule by it";
+            errors.push(FieldError::missing(format!("{path}.name"), problem));
+        } else if !names.insert(rule.name.as_str()) {
+            let problem = "is the name of an earlier rule: give each rule a name of its own";
+            errors.push(FieldError::new(format!("{path}.name"), &rule.name, problem));
+        }
+        check_rule(rule, &path, &mut errors);
+    }
+    errors
+}
+
+fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
+    if let Some(Stage::Other(text)) = &rule.stage {
+        errors.push(FieldError::new(
+            format!("{path}.stage"),
+            text,
+            "must be PreCheck or PostCheck",
+        ));
+    }
+    if let Some(first) = rule.conditions.first() {
+        let problem = "is not a known condition, and none is: take it out; filter.labelSelector limits a rule to some Pods";
+        errors.push(FieldError::new(
+            format!("{path}.conditions[0]"),
+            first,
+            problem,
+        ));
+    }
+    if let Some(filter) = rule.filter.as_ref().and_then(|f| f.label_selector.as_ref()) {
+        selector(
+            Some(filter),
+            &format!("{path}.filter.labelSelector"),
+            "",
+            errors,
+        );
+    }
+    let kinds: Vec<&str> = [
+        rule.available_policy.as_ref().map(|_| "availablePolicy"),
+        rule.label_check.as_ref().map(|_| "labelCheck"),
+        rule.webhook.as_ref().map(|_| "webhook"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    match kinds[..] {
+        [_] => {}
+        [] => errors.push(FieldError::missing(
+            path,
+            "needs one of availablePolicy, labelCheck and webhook",
+        )),
+        _ => {
+            let problem = format!(
+                "has {}: split it into one rule for each",
+                kinds.join(" and ")
+            );
+            errors.push(FieldError::missing(path, problem));
+        }
+    }
+    if let Some(policy) = &rule.available_policy {
+        available_policy(policy, &format!("{path}.availablePolicy"), errors);
+    }
+    if let Some(LabelCheck { requires }) = &rule.label_check {
+        let remedy = "is required: name the labels that a Pod must have";
+        selector(
+            requires.as_ref(),
+            &format!("{path}.labelCheck.requires"),
+            remedy,
+            errors,
+        );
+    }
+    if let Some(rule) = &rule.webhook {
+        webhook(rule, &format!("{path}.webhook"), errors);
+    }
+}
+
+fn selector(selector: Option<&LabelSelector>, path: &str, remedy: &str, errors: &mut FieldErrors) {
+    match selector.map(Selector::compile) {
+        None => errors.push(FieldError::missing(path, remedy)),
+        Some(Ok(_)) => {}
+        Some(Err(found)) => errors.extend(found.0.into_iter().map(|e| e.below(path))),
+    }
+}
+
+fn available_policy(policy: &AvailablePolicy, path: &str, errors: &mut FieldErrors) {
+    let bounds = [
+        ("maxUnavailableValue", &policy.max_unavailable_value),
+        ("minAvailableValue", &policy.min_available_value),
+    ];
+    if bounds.iter().all(|(_, value)| value.is_none()) {
+        let problem = "needs maxUnavailableValue or minAvailableValue: a count such as 3, or a percentage such as \"30%\"";
+        errors.push(FieldError::missing(path, problem));
+    }
+    for (field, value) in bounds {
+        let parsed = value
+            .as_ref()
+            .map(|value: &IntOrString| IntOrPercent::parse(value));
+        if let Some(Err(e)) = parsed {
+            errors.push(FieldError::raw(
+                format!("{path}.{field}"),
+                e.value,
+                e.problem,
+            ));
+        }
+    }
+}
+
+fn webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
+    if let Some(FailurePolicy::Other(text)) = &rule.failure_policy {
+        errors.push(FieldError::new(
+            format!("{path}.failurePolicy"),
+            text,
+            "must be Ignore or Fail",
+        ));
+    }
+    let Some(config) = &rule.client_config else {
+        let problem = "is required: set its url to the endpoint that is asked";
+        errors.push(FieldError::missing(format!("{path}.clientConfig"), problem));
+        return;
+    };
+    let path = format!("{path}.clientConfig");
+    errors.extend(endpoint::url(&config.url, &format!("{path}.url")));
+    errors.extend(endpoint::ca_bundle(
+        &config.ca_bundle,
+        &format!("{path}.caBundle"),
+    ));
+    if let Some(poll) = &config.poll {
+        check_poll(poll, &format!("{path}.poll"), errors);
+    }
+}
+
+fn check_poll(poll: &Poll, path: &str, errors: &mut FieldErrors) {
+    errors.extend(endpoint::url(&poll.url, &format!("{path}.url")));
+    errors.extend(endpoint::ca_bundle(
+        &poll.ca_bundle,
+        &format!("{path}.caBundle"),
+    ));
+    for (field, seconds) in [
+        ("intervalSeconds", poll.interval_seconds),
+        ("timeoutSeconds", poll.timeout_seconds),
+    ] {
+        if let Some(seconds) = seconds.filter(|s| *s < 1) {
+            errors.push(FieldError::raw(
+                format!("{path}.{field}"),
+                seconds.to_string(),
+                "must be 1 or more seconds",
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "podtransitionrule_tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+//! Makes authorities and leaves: ECDSA P-256, keys from the system's random source.
+
+use std::net::IpAddr;
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls_pki_types::{CertificateDer, ServerName};
+use time::OffsetDateTime;
+
+use super::assess::{BACKDATE, next_names};
+use super::{Material, Names, Policy, Step};
+use crate::tls::pair::validity;
+
+/// Former authorities that stay trusted at most, whatever happens.
+const FORMER: usize = 3;
+
+/// A certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// Key generation or encoding failed.
+    #[error("making a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// A lifetime reaches beyond what a certificate can say.
+    #[error("making a certificate: the lifetime ends beyond the year 9999; shorten it")]
+    Lifetime,
+    /// `ca.key` is not the key of `ca.crt`, or cannot sign.
+    #[error("making a certificate: ca.key cannot sign for the first certificate in ca.crt")]
+    Signer,
+}
+
+/// Carries out a step; [`Step::Keep`] changes nothing.
+///
+/// # Errors
+/// [`IssueError`] when the step does not fit `current` or a certificate cannot be made.
+pub fn issue(
+    step: &Step,
+    current: Option<&Material>,
+    now: Timestamp,
+    names: &Names,
+    policy: &Policy,
+) -> Result<Material, IssueError> {
+    let current = current.cloned().unwrap_or_default();
+    let names = &next_names(&current, now, names);
+    match step {
+        Step::Keep => Ok(current),
+        Step::Everything(_) => with_leaf(with_authority(current, now, policy)?, now, names, policy),
+        Step::Authority(_) => with_authority(current, now, policy),
+        Step::Leaf(_) => with_leaf(current, now, names, policy),
+        Step::Forget(_) => {
+            let first = current.roots(now).into_iter().take(1).collect::<Vec<_>>();
+            Ok(Material {
+                ca_crt: bundle(&first).into_bytes(),
+                ..current
+            })
+        }
+    }
+}
+
+fn with_authority(
+    current: Material,
+    now: Timestamp,
+    policy: &Policy,
+) -> Result<Material, IssueError> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    // A name of its own, so that clients do not try a former authority's key first.
+    params.distinguished_name =
+        common_name(format!("operating-webhook-ca@{}", now.as_millisecond()));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = offset(now, -BACKDATE)?;
+    params.not_after = offset(now, policy.authority)?;
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+
+    let mut roots = vec![authority.der().clone()];
+    roots.extend(current.roots(now).into_iter().take(FORMER));
+    Ok(Material {
+        ca_crt: bundle(&roots).into_bytes(),
+        ca_key: authority.key().serialize_pem().into_bytes(),
+        ..current
+    })
+}
+
+fn with_leaf(
+    current: Material,
+    now: Timestamp,
+    names: &Names,
+    policy: &Policy,
+) -> Result<Material, IssueError> {
+    let roots = current.roots(now);
+    let first = roots.first().ok_or(IssueError::Signer)?;
+    let signer: Issuer<'_, KeyPair> = current.signer(first).ok_or(IssueError::Signer)?;
+    let (_, authority_end) = validity(first).ok_or(IssueError::Signer)?;
+
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = names
+        .iter()
+        .map(subject_alt_name)
+        .collect::<Result<_, _>>()?;
+    params.distinguished_name = common_name("operating-webhook".to_owned());
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    params.not_before = offset(now, -BACKDATE)?;
+    params.not_after = offset(now, policy.leaf)?.min(offset(authority_end, SignedDuration::ZERO)?);
+    let key = KeyPair::generate()?;
+    let leaf = params.signed_by(&key, &signer)?;
+    Ok(Material {
+        tls_crt: leaf.pem().into_bytes(),
+        tls_key: key.serialize_pem().into_bytes(),
+        ..current
+    })
+}
+
+fn subject_alt_name(name: &ServerName<'_>) -> Result<SanType, IssueError> {
+    match name {
+        ServerName::IpAddress(ip) => Ok(SanType::IpAddress(IpAddr::from(*ip))),
+        name => Ok(SanType::DnsName(super::names::text(name).try_into()?)),
+    }
+}
+
+fn common_name(name: String) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn offset(now: Timestamp, by: SignedDuration) -> Result<OffsetDateTime, IssueError> {
+    let moment = now.checked_add(by).map_err(|_| IssueError::Lifetime)?;
+    OffsetDateTime::from_unix_timestamp(moment.as_second()).map_err(|_| IssueError::Lifetime)
+}
+
+fn bundle(roots: &[CertificateDer<'_>]) -> String {
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    roots
+        .iter()
+        .map(|der| pem::encode_config(&pem::Pem::new("CERTIFICATE", der.to_vec()), config))
+        .collect()
+}

@@ -1,0 +1,21 @@
+//! Certificates made here: an authority and a leaf in one Secret, the authority published as `caBundle`.
+//!
+//! [`assess`] says what the Secret needs, [`issue`] makes it, [`SelfManaged`] writes it, publishes it and only then
+//! serves it. Replicas need no leader: whoever comes first wins the compare-and-swap and the others take what it wrote.
+//!
+//! A change of authority takes three steps, each at least [`Policy::settle`] after the other: the new one is published
+//! beside the old, then it signs a leaf, then the old one is dropped. So every replica's leaf is trusted at any time.
+
+pub use self::assess::{Policy, Step, assess};
+pub use self::issue::{IssueError, issue};
+pub use self::material::Material;
+pub use self::names::{NameError, Names};
+pub use self::sync::{SelfManaged, SyncError, Target};
+
+mod assess;
+mod issue;
+mod material;
+mod names;
+mod sync;
+#[cfg(test)]
+mod tests;

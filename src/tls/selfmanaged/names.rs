@@ -1,0 +1,72 @@
+//! The names under which the server is reached.
+
+use std::net::IpAddr;
+
+use rustls_pki_types::ServerName;
+
+/// A name that cannot stand in a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// No name at all.
+    #[error(
+        "the certificate needs at least one name: a DNS name or an IP address of the webhook URL or Service"
+    )]
+    None,
+    /// Neither DNS name nor IP address.
+    #[error(
+        "{0:?} is neither a DNS name nor an IP address; write it without scheme, port and brackets"
+    )]
+    Bad(String),
+}
+
+/// Subject alternative names, at least one, sorted, without duplicates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names(Vec<ServerName<'static>>);
+
+impl Names {
+    /// Checks DNS names and IP addresses, for example the host of the webhook URL and the Service's
+    /// `<name>.<namespace>.svc`.
+    ///
+    /// # Errors
+    /// [`NameError`] quotes the name at fault.
+    pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Result<Names, NameError> {
+        let mut texts: Vec<String> = names.into_iter().map(Into::into).collect();
+        texts.sort();
+        texts.dedup();
+        if texts.is_empty() {
+            return Err(NameError::None);
+        }
+        let parse =
+            |text: String| ServerName::try_from(text.clone()).map_err(|_| NameError::Bad(text));
+        texts
+            .into_iter()
+            .map(parse)
+            .collect::<Result<_, _>>()
+            .map(Names)
+    }
+
+    /// These and `more`, as far as they are names.
+    pub(super) fn and(&self, more: impl IntoIterator<Item = String>) -> Names {
+        let more = more
+            .into_iter()
+            .filter(|name| ServerName::try_from(name.as_str()).is_ok());
+        Names::new(self.to_strings().into_iter().chain(more)).unwrap_or_else(|_| self.clone())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ServerName<'static>> {
+        self.0.iter()
+    }
+
+    /// As strings.
+    pub fn to_strings(&self) -> Vec<String> {
+        self.0.iter().map(text).collect()
+    }
+}
+
+pub(super) fn text(name: &ServerName<'_>) -> String {
+    match name {
+        ServerName::DnsName(name) => name.as_ref().to_owned(),
+        ServerName::IpAddress(ip) => IpAddr::from(*ip).to_string(),
+        _ => String::new(),
+    }
+}

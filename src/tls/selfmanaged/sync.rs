@@ -1,0 +1,330 @@
+//! Brings Secret, webhook configurations and the served certificate into line, from any number of replicas at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, ObjectMeta, Patch, PatchParams, PostParams,
+};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{IssueError, Material, Names, Policy, Step, assess, issue};
+use crate::tls::{Pair, PairError, Resolver};
+
+/// For one API request.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+/// Rounds of one [`SelfManaged::ensure`]. Each ends with a write of ours or of another replica, and no more than a
+/// few writes are needed in all.
+const ROUNDS: u32 = 10;
+/// Longest pause after a conflict, and shortest after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const FIELD_MANAGER: &str = "operating-certificates";
+
+/// Why certificates could not be brought into line.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// The API server refused.
+    #[error(
+        "{what}: {message}; the service account needs get, create and update on Secrets of its namespace, and get and patch on webhook configurations"
+    )]
+    Forbidden {
+        /// Request and object.
+        what: String,
+        /// The API server's words.
+        message: String,
+    },
+    /// The API server could not be asked, or did not answer.
+    #[error("{what}: {why}")]
+    Api {
+        /// Request and object.
+        what: String,
+        /// Cause.
+        why: String,
+    },
+    /// Other replicas kept writing.
+    #[error("Secret or webhook configurations kept changing under {ROUNDS} attempts; will retry")]
+    Contended,
+    /// A certificate could not be made.
+    #[error(transparent)]
+    Issue(#[from] IssueError),
+    /// What the Secret holds cannot be served.
+    #[error("Secret: {0}")]
+    Pair(#[from] PairError),
+}
+
+/// Where the certificates live and who must know them.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Namespace of the Secret.
+    pub namespace: String,
+    /// Name of the Secret; `webhook-certs` in a Kuperator cluster (contract section 4.5).
+    pub secret: String,
+    /// Name of the MutatingWebhookConfiguration.
+    pub mutating: String,
+    /// Name of the ValidatingWebhookConfiguration.
+    pub validating: String,
+}
+
+/// Keeps a [`Resolver`] at a certificate that the API server trusts.
+#[derive(Clone)]
+pub struct SelfManaged {
+    secrets: Api<Secret>,
+    configurations: [Api<DynamicObject>; 2],
+    target: Target,
+    names: Names,
+    policy: Policy,
+    resolver: Arc<Resolver>,
+}
+
+/// One attempt.
+enum Round {
+    /// Everything is in line.
+    Done(Material),
+    /// Something was written: look again.
+    Written,
+    /// Somebody else wrote in between: wait a moment, then look again.
+    Lost,
+}
+
+impl SelfManaged {
+    /// Certificates for `names` at `target`. Asks nothing yet.
+    pub fn new(
+        client: Client,
+        target: Target,
+        names: Names,
+        policy: Policy,
+        resolver: Arc<Resolver>,
+    ) -> SelfManaged {
+        let configuration = |kind: &str| {
+            let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+            Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
+        };
+        SelfManaged {
+            configurations: [
+                configuration("MutatingWebhookConfiguration"),
+                configuration("ValidatingWebhookConfiguration"),
+            ],
+            secrets: Api::namespaced(client, &target.namespace),
+            target,
+            names,
+            policy,
+            resolver,
+        }
+    }
+
+    /// Creates or renews the Secret if need be, publishes its authorities in every entry of both webhook
+    /// configurations (a missing configuration is passed over), then serves its leaf. Returns the `caBundle` (PEM).
+    ///
+    /// # Errors
+    /// [`SyncError`]; what was served before is still served then.
+    pub async fn ensure(&self, now: Timestamp) -> Result<Vec<u8>, SyncError> {
+        for _ in 0..ROUNDS {
+            match self.round(now).await? {
+                Round::Done(material) => {
+                    let pair = Pair::from_pem(&material.tls_crt, &material.tls_key)?;
+                    self.resolver.serve(pair, material.roots(now));
+                    return Ok(material.ca_crt);
+                }
+                Round::Written => {}
+                Round::Lost => sleep(PAUSE.mul_f64(rand::random())).await,
+            }
+        }
+        Err(SyncError::Contended)
+    }
+
+    /// Does so every `period` by the wall clock, and sooner after a failure, until `stop`.
+    pub async fn run(self, period: Duration, stop: CancellationToken) {
+        let mut failures = 0;
+        loop {
+            let pause = match stop
+                .run_until_cancelled(self.ensure(Timestamp::now()))
+                .await
+            {
+                None => return,
+                Some(Ok(_)) => {
+                    failures = 0;
+                    period
+                }
+                Some(Err(error)) => {
+                    self.resolver.keep_because(error.to_string());
+                    failures += 1;
+                    period.min(LONGEST_PAUSE.min(PAUSE * 2_u32.saturating_pow(failures)))
+                }
+            };
+            // Spread, so that replicas started together do not ask together for ever.
+            let pause = pause.mul_f64(rand::random_range(0.75..1.0));
+            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// The order matters. The configurations are read before the Secret and written only at the version read: whoever
+    /// published newer authorities in between wrote the Secret earlier still, so either their Secret is seen here or
+    /// our write conflicts. An old Secret never overwrites what a newer one has published.
+    async fn round(&self, now: Timestamp) -> Result<Round, SyncError> {
+        let mut configurations = Vec::new();
+        for (api, name) in self
+            .configurations
+            .iter()
+            .zip([&self.target.mutating, &self.target.validating])
+        {
+            let what = format!("getting webhook configuration {name}");
+            if let Some(found) = request(what, api.get_opt(name)).await? {
+                configurations.push((api, found));
+            }
+        }
+        let what = format!(
+            "getting Secret {}/{}",
+            self.target.namespace, self.target.secret
+        );
+        let secret = request(what, self.secrets.get_opt(&self.target.secret)).await?;
+        let material = secret
+            .as_ref()
+            .map(|secret| Material::from_data(&secret.data.clone().unwrap_or_default()));
+
+        let step = assess(material.as_ref(), now, &self.names, &self.policy);
+        let material = match (step, material) {
+            (Step::Keep, Some(material)) => material,
+            (step, material) => {
+                tracing::info!(?step, "renewing the webhook certificate");
+                let material = issue(&step, material.as_ref(), now, &self.names, &self.policy)?;
+                let written = self.write(secret, &material).await?;
+                return Ok(if written { Round::Written } else { Round::Lost });
+            }
+        };
+        for (api, configuration) in configurations {
+            if !publish(api, &configuration, &material.ca_crt).await? {
+                return Ok(Round::Lost);
+            }
+        }
+        Ok(Round::Done(material))
+    }
+
+    /// Creates the Secret, or replaces it at the version it was read. `false` when another replica was faster.
+    async fn write(&self, secret: Option<Secret>, material: &Material) -> Result<bool, SyncError> {
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let name = &self.target.secret;
+        let what = format!("writing Secret {}/{name}", self.target.namespace);
+        match secret {
+            Some(mut secret) => {
+                material.write_to(secret.data.get_or_insert_default());
+                unless_raced(
+                    request(what, self.secrets.replace(name, &params, &secret)).await,
+                    &[404, 409],
+                )
+            }
+            None => {
+                let mut secret = Secret {
+                    metadata: ObjectMeta {
+                        name: Some(name.clone()),
+                        ..ObjectMeta::default()
+                    },
+                    type_: Some("kubernetes.io/tls".to_owned()),
+                    ..Secret::default()
+                };
+                material.write_to(secret.data.get_or_insert_default());
+                unless_raced(
+                    request(what, self.secrets.create(&params, &secret)).await,
+                    &[409],
+                )
+            }
+        }
+    }
+}
+
+/// Sets `caBundle` in every entry that has another. `false` when the configuration changed since it was read.
+async fn publish(
+    api: &Api<DynamicObject>,
+    configuration: &DynamicObject,
+    bundle: &[u8],
+) -> Result<bool, SyncError> {
+    let bundle = serde_json::to_value(ByteString(bundle.to_vec())).unwrap_or_default();
+    let entries = configuration.data.get("webhooks").and_then(Value::as_array);
+    let stale: Vec<Value> = entries
+        .into_iter()
+        .flatten()
+        .filter(|entry| entry.pointer("/clientConfig/caBundle") != Some(&bundle))
+        .map(|entry| json!({"name": entry["name"], "clientConfig": {"caBundle": bundle}}))
+        .collect();
+    if stale.is_empty() {
+        return Ok(true);
+    }
+    let name = configuration.name_any();
+    tracing::info!(
+        configuration = name,
+        entries = stale.len(),
+        "publishing the certificate authority"
+    );
+    // Merged by entry name, so that whatever else an entry holds stays.
+    let patch = json!({"metadata": {"resourceVersion": configuration.resource_version()}, "webhooks": stale});
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let what = format!("patching webhook configuration {name}");
+    unless_raced(
+        request(what, api.patch(&name, &params, &Patch::Strategic(patch))).await,
+        &[404, 409],
+    )
+}
+
+/// Whether a conditional write was made; one of the codes `raced` says that somebody else was faster.
+fn unless_raced<T>(written: Result<T, Failed>, raced: &[u16]) -> Result<bool, SyncError> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(failed) if raced.contains(&failed.code) => Ok(false),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+/// A request that failed; `code` is 0 when there was no answer.
+struct Failed {
+    what: String,
+    code: u16,
+    why: String,
+}
+
+impl From<Failed> for SyncError {
+    fn from(Failed { what, code, why }: Failed) -> SyncError {
+        match code {
+            401 | 403 => SyncError::Forbidden { what, message: why },
+            _ => SyncError::Api { what, why },
+        }
+    }
+}
+
+async fn request<T>(
+    what: String,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Failed> {
+    match timeout(REQUEST_DEADLINE, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => Err(Failed {
+            what,
+            code: status.code,
+            why: status.message.clone(),
+        }),
+        Ok(Err(error)) => Err(Failed {
+            what,
+            code: 0,
+            why: error.to_string(),
+        }),
+        Err(_) => Err(Failed {
+            what,
+            code: 0,
+            why: "no answer in time".to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,36 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod api;
+mod clock;
+mod replicas;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+
+fn names() -> Names {
+    Names::new([
+        "localhost",
+        "operating.kusionstack-system.svc",
+        "127.0.0.1",
+        "::1",
+    ])
+    .unwrap()
+}
+
+fn start() -> Timestamp {
+    "2026-03-01T00:00:00Z".parse().unwrap()
+}
+
+fn hours(n: i64) -> SignedDuration {
+    SignedDuration::from_hours(n)
+}
+
+/// Short lives: an authority of 100 hours, leaves of 10, steps one hour apart.
+fn policy() -> Policy {
+    Policy {
+        authority: hours(100),
+        leaf: hours(10),
+        settle: hours(1),
+    }
+}

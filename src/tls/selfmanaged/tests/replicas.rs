@@ -1,0 +1,268 @@
+//! Several replicas against one API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::api::{FakeApi, MUTATING, SECRET, VALIDATING};
+use super::*;
+use crate::telemetry::metrics::{Exposition, ServerMetrics};
+use crate::tls::Resolver;
+use crate::tls::selfmanaged::assess::is_signed_by;
+
+struct Replica {
+    managed: SelfManaged,
+    resolver: Arc<Resolver>,
+}
+
+fn replica(api: &FakeApi) -> Replica {
+    replica_for(api, names())
+}
+
+fn replica_for(api: &FakeApi, names: Names) -> Replica {
+    let resolver = Resolver::new(ServerMetrics::register(&Exposition::default()));
+    let target = Target {
+        namespace: "kusionstack-system".to_owned(),
+        secret: "webhook-certs".to_owned(),
+        mutating: "m".to_owned(),
+        validating: "v".to_owned(),
+    };
+    let managed = SelfManaged::new(api.client(), target, names, policy(), resolver.clone());
+    Replica { managed, resolver }
+}
+
+fn leaf(replica: &Replica) -> Vec<u8> {
+    replica.resolver.served().unwrap().pair.leaf().to_vec()
+}
+
+/// Every leaf in service is trusted by every bundle as published right now.
+fn assert_trusted(api: &FakeApi, replicas: &[Replica], now: Timestamp) {
+    for served in replicas
+        .iter()
+        .filter_map(|replica| replica.resolver.served())
+    {
+        for bundle in api.bundles() {
+            let published = Material {
+                ca_crt: bundle,
+                ..Material::default()
+            };
+            assert!(
+                is_signed_by(&served.pair, &published.roots(now), now),
+                "a leaf is not trusted at {now}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_first_start_makes_publishes_and_serves() {
+    let api = FakeApi::default();
+    api.configure();
+    let replica = replica(&api);
+    let bundle = replica.managed.ensure(start()).await.unwrap();
+    let secret = api.get(SECRET);
+    assert_eq!(secret["type"], "kubernetes.io/tls");
+    let keys: Vec<&String> = secret["data"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["ca.crt", "ca.key", "tls.crt", "tls.key"]);
+    assert_eq!(api.bundles(), vec![bundle; 4]);
+    assert_eq!(api.get(MUTATING)["webhooks"][0]["timeoutSeconds"], 7);
+    assert_trusted(&api, &[replica], start());
+}
+
+#[tokio::test]
+async fn nothing_is_written_when_all_is_well() {
+    let api = FakeApi::default();
+    api.configure();
+    replica(&api).managed.ensure(start()).await.unwrap();
+    let writes = api.0.lock().writes.len();
+    assert_eq!(writes, 3);
+    for hour in 0..6 {
+        replica(&api)
+            .managed
+            .ensure(start() + hours(hour))
+            .await
+            .unwrap();
+    }
+    assert_eq!(api.0.lock().writes.len(), writes);
+}
+
+#[tokio::test]
+async fn a_lost_or_foreign_bundle_is_put_back_in_its_entry_only() {
+    let api = FakeApi::default();
+    api.configure();
+    let replica = replica(&api);
+    replica.managed.ensure(start()).await.unwrap();
+    api.0.lock().objects.get_mut(VALIDATING).unwrap()["webhooks"][1]["clientConfig"]["caBundle"] =
+        "AAAA".into();
+    api.0.lock().writes.clear();
+    let bundle = replica.managed.ensure(start()).await.unwrap();
+    assert_eq!(api.bundles(), vec![bundle; 4]);
+    assert_eq!(api.0.lock().writes, [format!("PATCH {VALIDATING}")]);
+}
+
+#[tokio::test]
+async fn without_configurations_the_secret_alone_is_made() {
+    let api = FakeApi::default();
+    let replica = replica(&api);
+    replica.managed.ensure(start()).await.unwrap();
+    assert_eq!(api.0.lock().objects.len(), 1);
+    assert!(replica.resolver.served().is_some());
+}
+
+#[tokio::test]
+async fn three_replicas_at_once_converge_on_one_secret() {
+    for _ in 0..20 {
+        let api = FakeApi::default();
+        api.configure();
+        let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+        let ensured = replicas
+            .iter()
+            .map(|replica| replica.managed.ensure(start()));
+        let bundles = futures::future::try_join_all(ensured).await.unwrap();
+        assert!(bundles.iter().all(|bundle| *bundle == bundles[0]));
+        assert!(
+            replicas
+                .iter()
+                .all(|replica| leaf(replica) == leaf(&replicas[0]))
+        );
+        assert_eq!(api.bundles(), vec![bundles[0].clone(); 4]);
+        let posts = api
+            .0
+            .lock()
+            .writes
+            .iter()
+            .filter(|write| write.starts_with("POST"))
+            .count();
+        assert_eq!(posts, 1);
+    }
+}
+
+/// Three replicas look at random times through several changes of authority. After each look, every leaf in service
+/// is trusted by everything published, although some replicas have not looked for a while.
+#[tokio::test]
+async fn whatever_is_served_is_trusted_through_every_rotation() {
+    let api = FakeApi::default();
+    api.configure();
+    let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+    let first = api.get(SECRET);
+    for half_hour in 0..450 {
+        let now = start() + SignedDuration::from_mins(30 * half_hour);
+        let looks = replicas
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| half_hour % 2 == 0 || *i as i64 == half_hour % 3);
+        let looks = looks.map(|(_, replica)| async {
+            replica.managed.ensure(now).await.unwrap();
+            assert_trusted(&api, &replicas, now);
+        });
+        futures::future::join_all(looks).await;
+    }
+    assert_ne!(api.get(SECRET), first);
+}
+
+/// One replica replaces the authority at once, for it lacks a name and the key to sign; another, content with what
+/// there is, publishes that. Whoever comes late must not undo the other's bundle.
+#[tokio::test]
+async fn an_old_secret_never_overwrites_what_a_newer_one_published() {
+    for _ in 0..100 {
+        let api = FakeApi::default();
+        api.configure();
+        let content = replica(&api);
+        content.managed.ensure(start()).await.unwrap();
+        api.0.lock().objects.get_mut(SECRET).unwrap()["data"]["ca.key"] = "AAAA".into();
+        api.configure();
+        let demanding = replica_for(&api, names().and(["new.example".to_owned()]));
+        let (first, second) = futures::join!(
+            demanding.managed.ensure(start()),
+            content.managed.ensure(start())
+        );
+        first.and(second).unwrap();
+        assert_trusted(&api, &[content, demanding], start());
+    }
+}
+
+#[tokio::test]
+async fn an_existing_secret_keeps_its_type_and_other_keys() {
+    let api = FakeApi::default();
+    replica(&api).managed.ensure(start()).await.unwrap();
+    {
+        let mut state = api.0.lock();
+        let secret = state.objects.get_mut(SECRET).unwrap();
+        secret["type"] = "Opaque".into();
+        secret["data"]["extra"] = "AAAA".into();
+        secret["data"]["tls.key"] = "AAAA".into();
+    }
+    replica(&api).managed.ensure(start()).await.unwrap();
+    let secret = api.get(SECRET);
+    assert_eq!(
+        (&secret["type"], &secret["data"]["extra"]),
+        (&Value::from("Opaque"), &Value::from("AAAA"))
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
+    let api = FakeApi::default();
+    api.configure();
+    let replica = replica(&api);
+    replica.managed.ensure(start()).await.unwrap();
+    let before = leaf(&replica);
+    let late = start() + hours(7);
+
+    api.0.lock().refuse_writes = Some(403);
+    let error = replica.managed.ensure(late).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with(
+            "writing Secret kusionstack-system/webhook-certs: as asked; the service account needs"
+        ),
+        "{error}"
+    );
+    api.0.lock().refuse_writes = Some(500);
+    let error = replica.managed.ensure(late).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "writing Secret kusionstack-system/webhook-certs: as asked"
+    );
+    assert_eq!(leaf(&replica), before);
+
+    api.0.lock().refuse_writes = None;
+    replica.managed.ensure(late).await.unwrap();
+    assert_ne!(leaf(&replica), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_conflicts_end_in_an_error() {
+    let api = FakeApi::default();
+    api.0.lock().refuse_writes = Some(409);
+    let error = replica(&api)
+        .managed
+        .ensure(start())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "Secret or webhook configurations kept changing under 10 attempts; will retry"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_outlives_failures_and_ends_when_told() {
+    let api = FakeApi::default();
+    api.0.lock().refuse_writes = Some(500);
+    let Replica { managed, resolver } = replica(&api);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(managed.run(Duration::from_secs(30), stop.clone()));
+    while resolver.problem().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    api.0.lock().refuse_writes = None;
+    while resolver.served().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(resolver.problem().is_none());
+    stop.cancel();
+    running.await.unwrap();
+}

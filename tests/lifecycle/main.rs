@@ -1,0 +1,8 @@
+//! The Pod lifecycle as its users see it: every write goes the way a request takes through admission.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod golden;
+mod properties;
+mod quirks;
+mod refusals;
+mod world;

@@ -1,0 +1,491 @@
+//! What users see where the lifecycle has gone wrong elsewhere (contract 10.1), by its number there.
+
+use operating::api::keys::{self, Family};
+use operating::domain::lifecycle::{Phase, Stage, controller_step, operator, phases};
+
+use crate::world::{EXPECTED, World};
+
+/// Begins and gets `operate` for an ID.
+fn operate(world: &mut World, id: &str, type_: &str) {
+    world.begin(id, type_);
+    world.quiesce();
+    assert!(world.has(Family::Operate, id), "{:?}", world.labels());
+}
+
+#[test]
+fn q1_an_operation_that_begins_while_another_is_completing_does_not_keep_the_pod_offline() {
+    let mut world = World::serving().with_traffic();
+    operate(&mut world, "a", "update");
+    world.finish("a");
+    assert!(world.has(Family::Completing, "a"));
+    world.begin("c", "restart");
+    assert!(
+        world.has(Family::Operate, "c"),
+        "the Pod is off traffic already"
+    );
+    world.quiesce();
+    world.finish("c");
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+    assert_eq!(world.condition(), Some(true));
+}
+
+#[test]
+fn q1_an_operation_that_begins_while_another_waits_for_post_check_does_not_wedge() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    world.held.insert("a".to_owned());
+    world.finish("a");
+    assert!(world.has(Family::PostCheck, "a"));
+    operate(&mut world, "c", "restart");
+    world.finish("c");
+    world.quiesce();
+    assert_eq!(
+        phases(&world.pod),
+        [
+            ("a".to_owned(), Phase::PostCheck),
+            ("c".to_owned(), Phase::Completing)
+        ]
+        .into()
+    );
+    assert_eq!(
+        world.labels_of("c"),
+        [
+            "completing/c",
+            "done-operation-type/c=restart",
+            "operated/c",
+            "post-checked/c"
+        ]
+    );
+    assert_eq!(
+        world.condition(),
+        Some(false),
+        "the work on the Pod is not verified yet"
+    );
+    world.held.clear();
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+}
+
+#[test]
+fn q1_an_operation_finishes_without_waiting_for_another_that_still_works() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    operate(&mut world, "b", "restart");
+    world.finish("a");
+    assert!(world.has(Family::Completing, "a"));
+    world.quiesce();
+    assert!(world.has(Family::Operate, "b"));
+    assert_eq!(
+        world.condition(),
+        Some(false),
+        "b still needs the Pod off traffic"
+    );
+    world.finish("b");
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+}
+
+#[test]
+fn q2_an_operation_begun_again_while_completing_asks_the_rules_again() {
+    let mut world = World::serving().with_traffic();
+    operate(&mut world, "a", "update");
+    world.finish("a");
+    assert!(world.has(Family::Completing, "a"));
+    world.held.insert("a".to_owned());
+    world.begin("a", "update");
+    assert_eq!(
+        world.labels_of("a"),
+        ["operating/a", "operation-type/a=update", "pre-check/a"]
+    );
+    world.quiesce();
+    assert!(world.has(Family::PreCheck, "a"));
+    assert!(world.available(), "while the rules hold it, the Pod serves");
+    world.held.clear();
+    world.quiesce();
+    world.finish("a");
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+    world.held.insert("a".to_owned());
+    world.begin("a", "update");
+    assert!(
+        world.has(Family::PreCheck, "a"),
+        "and the next run is asked as well"
+    );
+}
+
+#[test]
+fn q2_a_restart_that_no_webhook_saw_is_a_fresh_run_all_the_same() {
+    let mut world = World::serving().with_traffic();
+    operate(&mut world, "a", "update");
+    world.finish("a");
+    world.webhook_down = true;
+    world.held.insert("a".to_owned());
+    world.begin("a", "update");
+    assert!(
+        world.has(Family::Completing, "a"),
+        "the webhook was not asked"
+    );
+    world.reconcile();
+    assert_eq!(
+        world.labels_of("a"),
+        ["operating/a", "operation-type/a=update", "pre-check/a"]
+    );
+}
+
+#[test]
+fn q3_a_protected_pod_is_not_operated_on_even_without_condition() {
+    let mut world = World::serving().with_traffic();
+    world
+        .pod
+        .status
+        .conditions
+        .retain(|c| c.type_ != keys::SERVICE_READY);
+    world.begin("a", "update");
+    assert!(world.has(Family::Preparing, "a"));
+    world.reconcile();
+    assert!(world.has(Family::Preparing, "a"));
+    world.write(|pod| pod.metadata.finalizers.clear()).unwrap();
+    assert!(world.has(Family::Operate, "a"));
+}
+
+#[test]
+fn q3_a_protected_pod_is_not_operated_on_even_without_gate() {
+    let mut world = World::bare().with_traffic();
+    world.begin("a", "update");
+    assert!(world.has(Family::Preparing, "a"));
+    assert!(!world.available());
+    world.write(|pod| pod.metadata.finalizers.clear()).unwrap();
+    assert!(world.has(Family::Operate, "a"));
+}
+
+#[test]
+fn q4_a_scale_in_does_not_inherit_the_permission_of_an_update() {
+    let mut world = World::serving();
+    operate(&mut world, "collaset", "update");
+    world.held.insert("collaset".to_owned());
+    world.begin("collaset", "scale-in");
+    assert_eq!(
+        world.labels(),
+        [
+            "operating/collaset",
+            "operation-type/collaset=scale-in",
+            "pre-check/collaset"
+        ],
+        "neither operate nor operation-permission/update is left"
+    );
+    assert!(!operator::is_allowed(
+        &world.pod, "collaset", "scale-in", 0, world.now
+    ));
+    world.held.clear();
+    world.quiesce();
+    assert!(world.has(Family::OperationPermission, "scale-in"));
+    assert!(!world.has(Family::OperationPermission, "update"));
+}
+
+#[test]
+fn q4_a_type_changed_past_the_webhook_is_checked_again() {
+    let mut world = World::serving();
+    operate(&mut world, "collaset", "update");
+    world.webhook_down = true;
+    world.held.insert("collaset".to_owned());
+    world.begin("collaset", "scale-in");
+    assert!(world.has(Family::Operate, "collaset"));
+    world.reconcile();
+    assert!(world.has(Family::PreCheck, "collaset"));
+    assert!(!world.has(Family::Operate, "collaset"));
+}
+
+#[test]
+fn q4_operations_of_one_type_share_the_permission_until_the_last_is_done() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    operate(&mut world, "b", "update");
+    world.finish("a");
+    assert!(world.has(Family::OperationPermission, "update"));
+    world.undo("b");
+    assert!(!world.has(Family::OperationPermission, "update"));
+}
+
+#[test]
+fn q5_an_idle_pod_is_never_written() {
+    for mut world in [
+        World::serving(),
+        World::serving().with_traffic(),
+        World::bare(),
+    ] {
+        assert!(controller_step(&world.pod, 9).is_empty());
+        assert!(phases(&world.pod).is_empty());
+        world.quiesce();
+        assert_eq!(world.writes, 0);
+    }
+}
+
+#[test]
+fn q5_a_pod_that_is_not_ready_is_written_once() {
+    let mut world = World::serving();
+    world.set_condition("Ready", false);
+    world.reconcile();
+    assert!(!world.available());
+    assert_eq!(world.writes, 1);
+    assert!(controller_step(&world.pod, 9).is_empty());
+    world.reconcile();
+    assert_eq!(world.writes, 1);
+}
+
+#[test]
+fn q6_preparing_to_delete_goes_with_an_undone_operation() {
+    let mut world = World::serving();
+    let begin = operator::begin(&world.pod, "a", "scale-in", true, 5);
+    world.patch(&begin).unwrap();
+    assert!(world.pod.label(keys::PREPARING_TO_DELETE).is_some());
+    world.undo("a");
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+}
+
+#[test]
+fn q6_preparing_to_delete_goes_with_a_finished_operation_unless_another_needs_it() {
+    let mut world = World::serving();
+    for id in ["a", "b"] {
+        let begin = operator::begin(&world.pod, id, "update", true, 5);
+        world.patch(&begin).unwrap();
+    }
+    world.quiesce();
+    world.finish("a");
+    assert!(
+        world.pod.label(keys::PREPARING_TO_DELETE).is_some(),
+        "b may delete the Pod"
+    );
+    world.finish("b");
+    assert!(world.pod.label(keys::PREPARING_TO_DELETE).is_none());
+}
+
+#[test]
+fn q6_stay_offline_leaves_a_serving_pod_alone() {
+    let mut world = World::serving();
+    world
+        .write(|pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::STAY_OFFLINE.to_owned(), String::new())
+        })
+        .unwrap();
+    world.quiesce();
+    assert!(
+        world.available(),
+        "no rule was asked whether the Pod may go"
+    );
+    assert_eq!(world.condition(), Some(true));
+}
+
+#[test]
+fn q6_stay_offline_keeps_a_pod_off_traffic_once_it_has_left() {
+    let mut world = World::serving().with_traffic();
+    world
+        .write(|pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::STAY_OFFLINE.to_owned(), String::new())
+        })
+        .unwrap();
+    operate(&mut world, "a", "update");
+    world.finish("a");
+    world.quiesce();
+    assert_eq!(
+        world.labels(),
+        ["stay-offline="],
+        "the run is over and does not wait for traffic"
+    );
+    assert_eq!(world.condition(), Some(false));
+    world
+        .write(|pod| _ = pod.metadata.labels.remove(keys::STAY_OFFLINE))
+        .unwrap();
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+
+    let mut crashed = World::serving();
+    crashed
+        .write(|pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::STAY_OFFLINE.to_owned(), String::new())
+        })
+        .unwrap();
+    crashed.set_condition("Ready", false);
+    crashed.quiesce();
+    assert_eq!(
+        (crashed.available(), crashed.condition()),
+        (false, Some(false))
+    );
+}
+
+#[test]
+fn q6b_a_service_that_is_gone_does_not_keep_the_pod_unavailable() {
+    let mut world = World::serving();
+    world
+        .pod
+        .metadata
+        .annotations
+        .insert(keys::AVAILABLE_CONDITIONS.to_owned(), EXPECTED.to_owned());
+    world.pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    let step = controller_step(&world.pod, 9);
+    assert_eq!(step.dirty, ["Service/default/web"]);
+    assert!(step.labels.is_empty());
+    let cleaned = operating::domain::lifecycle::Step::drop_dirty(&world.pod, &step.dirty).unwrap();
+    let text = cleaned["metadata"]["annotations"][keys::AVAILABLE_CONDITIONS]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    world
+        .write(|pod| {
+            _ = pod
+                .metadata
+                .annotations
+                .insert(keys::AVAILABLE_CONDITIONS.to_owned(), text)
+        })
+        .unwrap();
+    world.reconcile();
+    assert!(world.is_idle(), "{:?}", world.labels());
+}
+
+#[test]
+fn q6b_only_services_can_be_dirty_and_only_while_they_matter() {
+    let mut world = World::serving();
+    let annotation = r#"{"expectedFinalizers":{"Slb/ns/a":"x","Service/a":"y","Service/ns/":"z"}}"#;
+    world
+        .pod
+        .metadata
+        .annotations
+        .insert(keys::AVAILABLE_CONDITIONS.to_owned(), annotation.to_owned());
+    assert!(
+        controller_step(&world.pod, 9).is_empty(),
+        "an available Pod needs none of it"
+    );
+    world.pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    assert!(controller_step(&world.pod, 9).is_empty());
+    world
+        .pod
+        .metadata
+        .annotations
+        .insert(keys::AVAILABLE_CONDITIONS.to_owned(), "{".to_owned());
+    let problem = controller_step(&world.pod, 9).problem.unwrap();
+    assert!(
+        problem.starts_with("annotation pod.kusionstack.io/available-conditions: EOF")
+            && problem.ends_with("the Pod stays unavailable until it is mended or removed"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn q6c_a_pass_grants_only_the_operation_that_was_asked_about() {
+    let mut world = World::serving();
+    world.held.extend(["a".to_owned(), "b".to_owned()]);
+    world.begin("a", "update");
+    world.begin("b", "restart");
+    let asked = controller_step(&world.pod, 9).reevaluate;
+    assert_eq!(
+        asked,
+        [
+            (Stage::PreCheck, "a".to_owned()),
+            (Stage::PreCheck, "b".to_owned())
+        ]
+    );
+    world.held.remove("a");
+    world.reconcile();
+    assert!(world.has(Family::PreChecked, "a"));
+    assert!(world.has(Family::PreCheck, "b"));
+    assert!(!world.has(Family::OperationPermission, "restart"));
+}
+
+#[test]
+fn an_undo_that_the_webhook_missed_is_not_forgotten_by_the_next_begin() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    world.webhook_down = true;
+    world.undo("a");
+    world.webhook_down = false;
+    world.held.insert("a".to_owned());
+    world
+        .write(|pod| {
+            _ = pod
+                .metadata
+                .labels
+                .remove(&Family::UndoOperationType.key("a"))
+        })
+        .unwrap();
+    assert_eq!(
+        world.labels(),
+        ["operating/a", "operation-type/a=update", "pre-check/a"]
+    );
+}
+
+#[test]
+fn a_grant_that_admission_takes_back_does_not_take_the_pod_off_traffic() {
+    let mut world = World::serving();
+    world.held.insert("a".to_owned());
+    world.begin("a", "update");
+    world.held.clear();
+    world.denied.insert("a".to_owned());
+    for _ in 0..3 {
+        world.reconcile();
+    }
+    assert!(world.has(Family::PreCheck, "a") && world.available());
+    assert_eq!(
+        world.condition(),
+        Some(true),
+        "the controller asked for preparing, and was refused"
+    );
+}
+
+#[test]
+fn q4_a_type_whose_permission_another_operation_holds_is_checked_again_all_the_same() {
+    let mut world = World::serving();
+    operate(&mut world, "a", "update");
+    operate(&mut world, "b", "restart");
+    world.held.insert("a".to_owned());
+    world.begin("a", "restart");
+    assert_eq!(
+        world.labels_of("a"),
+        ["operating/a", "operation-type/a=restart", "pre-check/a"]
+    );
+    assert!(
+        world.has(Family::OperationPermission, "restart"),
+        "b still holds it"
+    );
+}
+
+#[test]
+fn a_pod_that_is_terminating_or_not_managed_is_left_alone() {
+    let mut terminating = World::serving();
+    terminating.set_condition("Ready", false);
+    let mut unmanaged = terminating.clone();
+    assert!(!controller_step(&terminating.pod, 9).is_empty());
+    terminating.pod.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    unmanaged.pod.metadata.labels.remove(keys::CONTROL);
+    assert!(controller_step(&terminating.pod, 9).is_empty());
+    assert!(controller_step(&unmanaged.pod, 9).is_empty());
+}
+
+#[test]
+fn a_pod_that_has_run_to_its_end_is_not_put_on_traffic() {
+    let mut world = World::serving();
+    world.set_condition(keys::SERVICE_READY, false);
+    world.set_condition("Ready", false);
+    world.pod.status.phase = "Succeeded".to_owned();
+    world.reconcile();
+    assert_eq!((world.available(), world.condition()), (false, Some(false)));
+    assert!(controller_step(&world.pod, 9).is_empty());
+}
+
+#[test]
+fn an_operation_takes_nothing_from_a_pod_that_is_not_ready() {
+    let mut world = World::serving();
+    world.set_condition("Ready", false);
+    world.begin("a", "update");
+    assert!(!world.available());
+    assert!(!world.took_offline);
+}

@@ -1,0 +1,266 @@
+//! One managed Pod with all who act on it: operators, webhook, controller, kubelet, a cooperator.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use operating::api::keys::{self, Family};
+use operating::domain::lifecycle::{
+    FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing, operator,
+    validate,
+};
+use operating::domain::pod::{Condition, Pod, ReadinessGate};
+
+/// The cooperator's finalizer, and the entry by which it is expected.
+pub const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/slb";
+pub const EXPECTED: &str =
+    r#"{"expectedFinalizers":{"Service/default/web":"prot.podopslifecycle.kusionstack.io/slb"}}"#;
+
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    pub pod: Pod,
+    /// Moves on by one with each write.
+    pub now: u64,
+    /// Writes bypass a webhook that is down.
+    pub webhook_down: bool,
+    /// IDs for which rules do not pass.
+    pub held: BTreeSet<String>,
+    /// IDs that admission holds although the controller saw their rules pass: somebody else took the budget.
+    pub denied: BTreeSet<String>,
+    /// Whether a write since this was reset took the Pod out of the count of available ones.
+    pub took_offline: bool,
+    /// Writes of the Pod that have been made.
+    pub writes: usize,
+}
+
+impl World {
+    /// An idle Pod that serves.
+    pub fn serving() -> World {
+        let mut world = World::bare();
+        world.pod.spec.readiness_gates = vec![ReadinessGate {
+            condition_type: keys::SERVICE_READY.to_owned(),
+        }];
+        world.set_condition(keys::SERVICE_READY, true);
+        world
+    }
+
+    /// The same without a readiness gate.
+    pub fn bare() -> World {
+        let mut world = World {
+            now: 1,
+            ..World::default()
+        };
+        world.pod.metadata.labels = [
+            (keys::CONTROL, keys::CONTROL_VALUE),
+            (keys::SERVICE_AVAILABLE, "1"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into();
+        world.set_condition("Ready", true);
+        world
+    }
+
+    /// With a cooperator that puts traffic on.
+    pub fn with_traffic(mut self) -> World {
+        self.pod
+            .metadata
+            .annotations
+            .insert(keys::AVAILABLE_CONDITIONS.to_owned(), EXPECTED.to_owned());
+        self.pod.metadata.finalizers.push(FINALIZER.to_owned());
+        self
+    }
+
+    pub fn set_condition(&mut self, type_: &str, value: bool) {
+        let conditions = &mut self.pod.status.conditions;
+        conditions.retain(|c| c.type_ != type_);
+        let status = if value { "True" } else { "False" };
+        conditions.push(Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+        });
+    }
+
+    /// One request: admission of the write that `change` makes.
+    pub fn write(&mut self, change: impl FnOnce(&mut Pod)) -> Result<(), Vec<FieldError>> {
+        self.now += 1;
+        let mut new = self.pod.clone();
+        change(&mut new);
+        if !self.webhook_down {
+            let errors = validate(Some(&self.pod), &new);
+            if !errors.is_empty() {
+                return Err(errors);
+            }
+            let mut run = Run::open(Some(&self.pod), &new, self.now);
+            self.answer(&mut run);
+            run.settle();
+            let patch = run.patch();
+            let mut again = run.clone();
+            again.settle();
+            assert_eq!(again.patch(), patch, "settling twice is settling once");
+            self.took_offline |= run.takes_offline();
+            patch.apply(&mut new.metadata.labels);
+            assert_eq!(
+                validate(Some(&self.pod), &new),
+                [],
+                "the validating webhook accepts what the mutating one made"
+            );
+        }
+        if new != self.pod {
+            self.writes += 1;
+            self.pod = new;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, run: &mut Run<'_>) {
+        for stage in [Stage::PreCheck, Stage::PostCheck] {
+            for id in run.awaiting(stage) {
+                if self.held.contains(&id) || self.denied.contains(&id) {
+                    run.hold(stage, &id)
+                } else {
+                    run.pass(stage, &id)
+                }
+            }
+        }
+    }
+
+    pub fn patch(&mut self, patch: &LabelPatch) -> Result<(), Vec<FieldError>> {
+        self.write(|pod| patch.apply(&mut pod.metadata.labels))
+    }
+
+    pub fn begin(&mut self, id: &str, type_: &str) {
+        let patch = operator::begin(&self.pod, id, type_, false, self.now);
+        self.patch(&patch).unwrap();
+    }
+
+    pub fn finish(&mut self, id: &str) {
+        let patch = operator::finish(&self.pod, id);
+        self.patch(&patch).unwrap();
+    }
+
+    pub fn undo(&mut self, id: &str) {
+        let type_ = self
+            .pod
+            .label(&Family::OperationType.key(id))
+            .unwrap_or("none")
+            .to_owned();
+        self.patch(&operator::undo(id, &type_)).unwrap();
+    }
+
+    /// One reconcile; what it found to do.
+    pub fn reconcile(&mut self) -> Step {
+        let mut step = controller_step(&self.pod, self.now);
+        let passed: Vec<_> = step
+            .reevaluate
+            .iter()
+            .filter(|(_, id)| !self.held.contains(id))
+            .cloned()
+            .collect();
+        if !passed.is_empty() {
+            step = controller_step_passing(&self.pod, &passed, self.now);
+        }
+        if !step.labels.is_empty() {
+            self.patch(&step.labels.clone()).unwrap();
+        }
+        if let Some(ready) = step.service_ready {
+            self.write(|pod| {
+                let mut world = World {
+                    pod: pod.clone(),
+                    ..World::default()
+                };
+                world.set_condition(keys::SERVICE_READY, ready);
+                *pod = world.pod;
+            })
+            .unwrap();
+        }
+        step
+    }
+
+    /// The kubelet obeys the readiness gate; the containers are healthy.
+    pub fn kubelet(&mut self) {
+        let ready = !self.pod.has_service_ready_gate()
+            || self.pod.condition(keys::SERVICE_READY) == Some(true);
+        if self.pod.is_ready() != ready {
+            let mut status = self.clone();
+            status.set_condition("Ready", ready);
+            self.write(|pod| *pod = status.pod).unwrap();
+        }
+    }
+
+    /// The cooperator puts traffic on a Ready Pod and takes it off another.
+    pub fn cooperator(&mut self) {
+        let wanted =
+            self.pod.is_ready() && self.pod.annotation(keys::AVAILABLE_CONDITIONS).is_some();
+        if self.pod.is_protected() != wanted {
+            let finalizers = if wanted {
+                vec![FINALIZER.to_owned()]
+            } else {
+                Vec::new()
+            };
+            self.write(|pod| pod.metadata.finalizers = finalizers)
+                .unwrap();
+        }
+    }
+
+    /// All but the operators, until nobody has anything to do.
+    pub fn quiesce(&mut self) {
+        for _ in 0..40 {
+            let before = self.pod.clone();
+            self.reconcile();
+            self.kubelet();
+            self.cooperator();
+            if before == self.pod {
+                return;
+            }
+        }
+        panic!("never quiet: {:?}", self.labels());
+    }
+
+    pub fn has(&self, family: Family, id: &str) -> bool {
+        self.pod.label(&family.key(id)).is_some()
+    }
+
+    pub fn available(&self) -> bool {
+        self.pod.label(keys::SERVICE_AVAILABLE).is_some()
+    }
+
+    pub fn condition(&self) -> Option<bool> {
+        self.pod.condition(keys::SERVICE_READY)
+    }
+
+    /// Labels of the lifecycle, in short: the domain left out, and the value where it is no time.
+    pub fn labels(&self) -> Vec<String> {
+        short(&self.pod.metadata.labels)
+    }
+
+    /// Those that belong to one ID.
+    pub fn labels_of(&self, id: &str) -> Vec<String> {
+        self.labels()
+            .into_iter()
+            .filter(|l| l.split('=').next().unwrap().ends_with(&format!("/{id}")))
+            .collect()
+    }
+
+    /// Nothing in flight, nothing left over.
+    pub fn is_idle(&self) -> bool {
+        self.labels() == ["service-available"]
+    }
+}
+
+fn short(labels: &BTreeMap<String, String>) -> Vec<String> {
+    let lifecycle = labels
+        .iter()
+        .filter(|(k, _)| k.contains("podopslifecycle.kusionstack.io"));
+    let mut short: Vec<String> = lifecycle
+        .map(|(key, value)| {
+            let key = key
+                .replace(".podopslifecycle.kusionstack.io", "")
+                .replace("podopslifecycle.kusionstack.io/", "");
+            if value.parse::<u64>().is_ok() {
+                key
+            } else {
+                format!("{key}={value}")
+            }
+        })
+        .collect();
+    short.sort();
+    short
+}

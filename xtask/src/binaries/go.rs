@@ -1,0 +1,269 @@
+//! Go builds: what to build, under which cache key, and how it is told while it runs.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ring::digest;
+
+/// Lines of the compiler's output that an error shows.
+const TAIL: usize = 20;
+
+/// How one binary is made.
+#[derive(Debug)]
+pub struct Recipe {
+    /// File name of the binary.
+    pub name: &'static str,
+    /// What a waiting human reads.
+    pub what: &'static str,
+    /// How long a first build takes on two cores.
+    pub takes: &'static str,
+    /// Where the source comes from.
+    pub source: Source,
+    /// Value of `-ldflags`.
+    pub ldflags: String,
+}
+
+/// Source of a binary.
+#[derive(Debug)]
+pub enum Source {
+    /// A module in this checkout: go.mod, go.sum and `*.go` in one directory.
+    Module(PathBuf),
+    /// A published main package, `path@version`; the Go checksum database pins its content.
+    Package(String),
+}
+
+impl Recipe {
+    /// Cache key: 16 hex digits over all that shapes the binary.
+    pub fn key(&self, toolchain: &str) -> Result<String> {
+        let mut parts = vec![toolchain.as_bytes().to_vec(), self.ldflags.clone().into()];
+        match &self.source {
+            Source::Package(package) => parts.push(package.clone().into()),
+            Source::Module(dir) => {
+                let listing = fs::read_dir(dir)
+                    .with_context(|| format!("reading the Go module {}", dir.display()))?;
+                let mut files = listing
+                    .map(|entry| entry.map(|e| e.path()))
+                    .collect::<std::io::Result<Vec<_>>>()?;
+                files.retain(|path| {
+                    let extension = path.extension().and_then(|e| e.to_str());
+                    matches!(extension, Some("go" | "mod" | "sum"))
+                });
+                files.sort();
+                for file in files {
+                    parts.push(fs::read(file)?);
+                }
+            }
+        }
+        let mut hash = digest::Context::new(&digest::SHA256);
+        for part in parts {
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(&part);
+        }
+        let bytes = hash.finish();
+        Ok(bytes.as_ref()[..8]
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect())
+    }
+
+    fn directory(&self) -> PathBuf {
+        match &self.source {
+            Source::Module(dir) => dir.clone(),
+            Source::Package(_) => std::env::temp_dir(),
+        }
+    }
+}
+
+/// The Go toolchain that would build the recipe (`go1.26.8 linux/amd64`).
+pub fn version(recipe: &Recipe) -> Result<String> {
+    let mut go = Command::new("go");
+    go.current_dir(recipe.directory())
+        .args(["env", "GOVERSION", "GOOS", "GOARCH"]);
+    Ok(output(&mut go)?.replace('\n', " "))
+}
+
+/// Directory of a dependency in the module cache.
+pub fn module_directory(module: &Path, dependency: &str) -> Result<PathBuf> {
+    // A machine that got the binary from a cache may not have the sources yet.
+    let mut download = Command::new("go");
+    output(
+        download
+            .current_dir(module)
+            .args(["mod", "download", dependency]),
+    )?;
+    let mut list = Command::new("go");
+    list.current_dir(module)
+        .args(["list", "-m", "-f", "{{.Dir}}", dependency]);
+    Ok(PathBuf::from(output(&mut list)?))
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let result = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(missing(command))?;
+    if !result.status.success() {
+        bail!(
+            "{command:?} failed: {}",
+            String::from_utf8_lossy(&result.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&result.stdout).trim().to_owned())
+}
+
+fn missing(command: &Command) -> impl FnOnce(std::io::Error) -> anyhow::Error {
+    let program = command.get_program().to_string_lossy().into_owned();
+    move |error| explain(&program, error)
+}
+
+fn explain(program: &str, error: std::io::Error) -> anyhow::Error {
+    if error.kind() == std::io::ErrorKind::NotFound {
+        anyhow::anyhow!(
+            "`{program}` is not on the PATH. The test control plane is built from Go modules: \
+             install Go 1.26 or newer (https://go.dev/dl/), or set KUBECONFIG to run the tests \
+             on a cluster that is already there"
+        )
+    } else {
+        anyhow::Error::new(error).context(format!("starting `{program}`"))
+    }
+}
+
+/// Builds into a scratch file of `dir` and returns its path; tells on standard error that it
+/// works, and again after every `tick`.
+pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
+    let scratch = dir.join(format!("build-{}", std::process::id()));
+    fs::create_dir_all(&scratch)?;
+    let mut go = Command::new("go");
+    go.current_dir(recipe.directory());
+    match &recipe.source {
+        Source::Module(_) => {
+            let target = scratch.join(recipe.name);
+            go.args(["build", "-trimpath", "-ldflags", &recipe.ldflags, "-o"])
+                .arg(target)
+                .arg(".");
+        }
+        Source::Package(package) => {
+            go.env("GOBIN", &scratch)
+                .args(["install", "-trimpath", "-ldflags", &recipe.ldflags])
+                .arg(package);
+        }
+    }
+    eprintln!("building {} ({}, once)", recipe.what, recipe.takes);
+    let started = Instant::now();
+    let (status, tail) = run_with_ticker(&mut go, tick, || {
+        eprintln!("  still building {}: {}", recipe.name, elapsed(started));
+    })?;
+    if !status.success() {
+        fs::remove_dir_all(&scratch)?;
+        bail!("building {} failed:\n{}", recipe.what, tail.join("\n"));
+    }
+    eprintln!("built {} in {}", recipe.name, elapsed(started));
+    let target = dir.join(format!("{}.new", recipe.name));
+    fs::rename(scratch.join(recipe.name), &target)?;
+    fs::remove_dir_all(&scratch)?;
+    Ok(target)
+}
+
+fn run_with_ticker(
+    command: &mut Command,
+    tick: Duration,
+    on_tick: impl Fn(),
+) -> Result<(std::process::ExitStatus, Vec<String>)> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(missing(command))?;
+    let stderr = child.stderr.take().context("the compiler's output")?;
+    let (lines, received) = mpsc::sync_channel(64);
+    let reader = thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut tail = Vec::new();
+    loop {
+        match received.recv_timeout(tick) {
+            Ok(line) => {
+                tail.push(line);
+                if tail.len() > TAIL {
+                    tail.remove(0);
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => on_tick(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let status = child.wait()?;
+    // The reader ended when the pipe did.
+    let _ = reader.join();
+    Ok((status, tail))
+}
+
+fn elapsed(since: Instant) -> String {
+    let seconds = since.elapsed().as_secs();
+    format!("{}:{:02} min", seconds / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn recipe(dir: &Path, ldflags: &str) -> Recipe {
+        Recipe {
+            name: "x",
+            what: "x",
+            takes: "a second",
+            source: Source::Module(dir.into()),
+            ldflags: ldflags.into(),
+        }
+    }
+
+    #[test]
+    fn the_key_covers_sources_flags_and_toolchain_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("main.go"), "package main").unwrap();
+        fs::write(dir.path().join("go.mod"), "module x").unwrap();
+        let key = |flags: &str, go: &str| recipe(dir.path(), flags).key(go).unwrap();
+        let first = key("-s", "go1.26");
+        assert_eq!(first.len(), 16);
+        assert_eq!(first, key("-s", "go1.26"));
+        assert_ne!(first, key("-w", "go1.26"));
+        assert_ne!(first, key("-s", "go1.27"));
+        fs::write(dir.path().join("notes.md"), "text").unwrap();
+        assert_eq!(first, key("-s", "go1.26"));
+        fs::write(dir.path().join("go.sum"), "sum").unwrap();
+        assert_ne!(first, key("-s", "go1.26"));
+    }
+
+    #[test]
+    fn a_missing_go_names_the_remedy() {
+        let error = output(&mut Command::new("go-that-is-nowhere")).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("install Go 1.26"), "{text}");
+        assert!(text.contains("KUBECONFIG"), "{text}");
+    }
+
+    #[test]
+    fn a_failed_build_shows_the_end_of_the_output() {
+        let mut sh = Command::new("sh");
+        sh.args([
+            "-c",
+            "for i in $(seq 1 30); do echo line $i >&2; done; exit 3",
+        ]);
+        let (status, tail) = run_with_ticker(&mut sh, Duration::from_secs(60), || ()).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(tail.len(), TAIL);
+        assert_eq!(tail.last().map(String::as_str), Some("line 30"));
+    }
+}

@@ -1,0 +1,167 @@
+//! The programs a plane is made of, built once from Go modules and cached outside the checkout.
+
+mod go;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::paths;
+use go::{Recipe, Source};
+
+/// Kubernetes version of the control plane, as `kubectl version` prints it.
+pub const KUBERNETES_VERSION: &str = "v1.36.3";
+/// Version of kwok, which plays the kubelets.
+pub const KWOK_VERSION: &str = "v0.8.0";
+
+/// etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one binary.
+///
+/// # Errors
+/// When Go is missing or the build fails; the message holds the end of the compiler's output.
+pub fn controlplane() -> Result<PathBuf> {
+    let (major, minor) = ("1", "36");
+    let version = "k8s.io/component-base/version";
+    ensure(&Recipe {
+        name: "controlplane",
+        what: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl",
+        takes: "about 4 minutes",
+        source: Source::Module(paths::repository().join("tests/plane/controlplane")),
+        ldflags: format!(
+            "-s -w -X {version}.gitVersion={KUBERNETES_VERSION} \
+             -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
+        ),
+    })
+}
+
+/// kwok, the simulated kubelets.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn kwok() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "kwok",
+        what: "kwok",
+        takes: "about 2 minutes",
+        source: Source::Package(format!("sigs.k8s.io/kwok/cmd/kwok@{KWOK_VERSION}")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
+/// cert-manager's controllers and CA injector, and the directory of its CRDs beside them.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn cert_manager() -> Result<CertManager> {
+    let module = paths::repository().join("tests/plane/certmanager");
+    let binary = ensure(&Recipe {
+        name: "certmanager",
+        what: "cert-manager",
+        takes: "about 2 minutes",
+        source: Source::Module(module.clone()),
+        ldflags: "-s -w".to_owned(),
+    })?;
+    let crds = binary.with_file_name("crds");
+    if !crds.is_dir() {
+        let from = go::module_directory(&module, "github.com/cert-manager/cert-manager")?;
+        copy_manifests(&from.join("deploy/crds"), &crds)?;
+    }
+    Ok(CertManager { binary, crds })
+}
+
+/// What a plane needs to run cert-manager.
+#[derive(Debug, Clone)]
+pub struct CertManager {
+    /// Controllers and CA injector in one process.
+    pub binary: PathBuf,
+    /// Directory of the CRD manifests (`*.yaml`).
+    pub crds: PathBuf,
+}
+
+/// Builds everything the tests need, so that no test waits for a compiler.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn build_all() -> Result<()> {
+    controlplane()?;
+    kwok()?;
+    cert_manager()?;
+    Ok(())
+}
+
+/// The cached binary of a recipe; builds it when it is not there. Processes that ask at the
+/// same time wait for one build, held apart by a lock file.
+fn ensure(recipe: &Recipe) -> Result<PathBuf> {
+    let bin = paths::cache()?.join("bin");
+    let toolchain = go::version(recipe)?;
+    let dir = bin.join(format!("{}-{}", recipe.name, recipe.key(&toolchain)?));
+    let binary = dir.join(recipe.name);
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    // One lock for all recipes: two Go builds at once only slow each other down.
+    let lock = File::create(bin.join("build.lock")).context("creating the build lock")?;
+    if lock.try_lock().is_err() {
+        eprintln!("waiting for another process that builds {}", recipe.what);
+        lock.lock().context("waiting for the build lock")?;
+    }
+    if !binary.is_file() {
+        let fresh = go::build(recipe, &dir, Duration::from_secs(10))?;
+        fs::rename(&fresh, &binary).with_context(|| format!("placing {}", binary.display()))?;
+    }
+    Ok(binary)
+}
+
+/// Copies the `*.yaml` files of a directory; the target appears complete or not at all.
+fn copy_manifests(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a target with a parent")?;
+    let staging = tempfile::tempdir_in(parent)?;
+    let mut copied = 0;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let path = entry?.path();
+        if let (Some(name), Some("yaml")) =
+            (path.file_name(), path.extension().and_then(|e| e.to_str()))
+        {
+            // Written, not copied: files in the module cache are read-only.
+            fs::write(staging.path().join(name), fs::read(&path)?)?;
+            copied += 1;
+        }
+    }
+    if copied == 0 {
+        bail!("no CRD manifests in {}", from.display());
+    }
+    let staged = staging.keep();
+    if let Err(error) = fs::rename(&staged, to) {
+        fs::remove_dir_all(&staged)?;
+        // Another process was faster, with the same content.
+        if !to.is_dir() {
+            return Err(error).with_context(|| format!("placing {}", to.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn manifests_are_copied_once_and_only_yaml() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        assert!(copy_manifests(&from, &to).is_err(), "nothing to copy");
+        fs::write(from.join("a.yaml"), "kind: A").unwrap();
+        fs::write(from.join("readme.md"), "no").unwrap();
+        copy_manifests(&from, &to).unwrap();
+        copy_manifests(&from, &to).unwrap();
+        let names: Vec<_> = fs::read_dir(&to)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["a.yaml"]);
+    }
+}

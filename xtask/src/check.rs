@@ -1,0 +1,104 @@
+//! `cargo xtask test`: everything that must hold before a change is merged, in one command.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{binaries, paths};
+
+/// Version of the licence and dependency checker.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Runs all steps in order and stops at the first that fails. The tests come last, so that the
+/// last lines are their result.
+///
+/// # Errors
+/// When a step cannot be run at all; one that fails gives an exit code.
+pub fn run() -> Result<ExitCode> {
+    let steps: [(&str, Step); 5] = [
+        ("format", || cargo(["fmt", "--all", "--check"])),
+        ("lints", || {
+            let targets = ["clippy", "--workspace", "--all-targets", "--locked"];
+            cargo(targets.into_iter().chain(["--", "-D", "warnings"]))
+        }),
+        ("dependencies and licences", || {
+            let mut deny = Command::new(cargo_deny()?);
+            deny.args(["--all-features", "check", "bans", "licenses", "sources"]);
+            succeed(deny)
+        }),
+        ("test control plane", || {
+            binaries::build_all().map(|()| true)
+        }),
+        ("tests", || cargo(["test", "--workspace", "--locked"])),
+    ];
+    for (name, step) in steps {
+        let started = Instant::now();
+        eprintln!("==> {name}");
+        let passed = step()?;
+        let seconds = started.elapsed().as_secs_f64();
+        let how = if passed { "passed" } else { "FAILED" };
+        // Before the tests' own last lines there is nothing to add.
+        if name != "tests" || !passed {
+            eprintln!("==> {name} {how} after {seconds:.1} s");
+        }
+        if !passed {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Step = fn() -> Result<bool>;
+
+fn cargo(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
+    let mut cargo = Command::new(cargo_binary());
+    cargo.args(args);
+    succeed(cargo)
+}
+
+fn cargo_binary() -> PathBuf {
+    // Set by the cargo that runs us, so that all steps use the same one.
+    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+}
+
+fn succeed(mut command: Command) -> Result<bool> {
+    let status = command
+        .current_dir(paths::repository())
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("starting {:?}", command.get_program()))?;
+    Ok(status.success())
+}
+
+/// cargo-deny of the pinned version; installed into the cache once.
+fn cargo_deny() -> Result<PathBuf> {
+    let root = paths::cache()?.join(format!("tools/cargo-deny-{CARGO_DENY}"));
+    let binary = root.join("bin/cargo-deny");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    fs::create_dir_all(&root)?;
+    eprintln!("installing cargo-deny {CARGO_DENY} (a few minutes, once)");
+    let status = Command::new(cargo_binary())
+        .args(["install", "cargo-deny", "--locked", "--quiet"])
+        .args(["--version", CARGO_DENY, "--root"])
+        .arg(&root)
+        // It is no part of this workspace: neither its target directory nor its lints.
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("RUSTFLAGS")
+        // Built once, run for a second at a time: its own full optimisation takes minutes more.
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .stdin(Stdio::null())
+        .status()
+        .context("starting cargo install")?;
+    if !status.success() {
+        bail!("installing cargo-deny {CARGO_DENY} failed; the messages above say why");
+    }
+    Ok(binary)
+}

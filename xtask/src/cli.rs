@@ -1,0 +1,124 @@
+//! The command line of `cargo xtask`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::plane::daemon;
+use crate::{binaries, check};
+
+/// Developer commands of the project
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A Kubernetes control plane on loopback ports, with simulated nodes
+    #[command(subcommand)]
+    Plane(PlaneCommand),
+    /// Format, lints, licences and all tests, as CI runs them
+    Test,
+    /// Build the programs that planes are made of into the cache
+    Binaries,
+}
+
+#[derive(Debug, Subcommand)]
+enum PlaneCommand {
+    /// Start a plane in the background and print the path of its kubeconfig
+    Up(PlaneArgs),
+    /// Stop a plane and remove all of it
+    Down {
+        #[command(flatten)]
+        name: Name,
+    },
+    /// List the planes that are up
+    Status,
+    /// Run a plane in the foreground until Ctrl-C
+    Run(PlaneArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct PlaneArgs {
+    #[command(flatten)]
+    name: Name,
+    /// Number of simulated nodes, 5,000 Pods each
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=5000))]
+    nodes: u16,
+}
+
+#[derive(Debug, clap::Args)]
+struct Name {
+    /// Name of the plane; planes of different names run side by side
+    #[arg(long, default_value = "default")]
+    name: String,
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Command::Test => return check::run(),
+        Command::Binaries => binaries::build_all()?,
+        Command::Plane(command) => tokio::runtime::Runtime::new()?.block_on(plane(command))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn plane(command: PlaneCommand) -> Result<()> {
+    match command {
+        PlaneCommand::Up(args) => {
+            let state = daemon::up(&args.name.name, args.nodes.into()).await?;
+            let bin = state.kubeconfig.with_file_name("bin");
+            eprintln!("the plane {} is up at {}", args.name.name, state.url);
+            eprintln!("kubectl is in {}", bin.display());
+            println!("{}", state.kubeconfig.display());
+        }
+        PlaneCommand::Down { name } => {
+            let found = daemon::down(&name.name).await?;
+            let what = if found { "is down" } else { "was not up" };
+            eprintln!("the plane {} {what}", name.name);
+        }
+        PlaneCommand::Status => {
+            for (name, state) in daemon::status()? {
+                match state {
+                    Some(state) => println!(
+                        "{name}\t{}\t{} nodes\tpid {}\t{}",
+                        state.url,
+                        state.nodes,
+                        state.pid,
+                        state.kubeconfig.display()
+                    ),
+                    None => println!("{name}\tstarting, or of a running test"),
+                }
+            }
+        }
+        PlaneCommand::Run(args) => daemon::run(&args.name.name, args.nodes.into()).await?,
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,255 @@
+//! The processes of a plane.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, Client};
+use rustix::process::Signal;
+use tokio::sync::Mutex;
+
+use super::components::{self, Ports};
+use super::credentials::{Credentials, write_kubeconfig};
+use super::process::Process;
+use super::{Options, nodes, ports, read_config, wait};
+
+/// For one component to get ready; generous, as a loaded machine runs many planes.
+const READY: Duration = Duration::from_secs(120);
+/// Between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// Lines of a component's log that an error shows.
+const TAIL: usize = 15;
+
+/// The administrator's kubeconfig in a plane's directory.
+pub fn admin_kubeconfig(dir: &Path) -> PathBuf {
+    dir.join("kubeconfig")
+}
+
+/// The processes, and what it takes to start the API server again.
+#[derive(Debug)]
+pub struct Local {
+    controlplane: PathBuf,
+    apiserver_flags: Vec<String>,
+    running: Mutex<Running>,
+}
+
+/// Dropped in the order of the fields: the API server lingers when etcd goes first.
+#[derive(Debug)]
+struct Running {
+    clients: Vec<Process>,
+    apiserver: Option<Process>,
+    etcd: Process,
+}
+
+impl Local {
+    pub async fn start(
+        dir: &Path,
+        controlplane: &Path,
+        kwok: &Path,
+        options: &Options,
+    ) -> Result<Self> {
+        link_kubectl(dir, controlplane)?;
+        let [apiserver, etcd, etcd_peer] = ports::free()?;
+        let ports = Ports {
+            apiserver,
+            etcd,
+            etcd_peer,
+        };
+        let credentials = Credentials::create(dir)?;
+        let component = |name: &str, flags: Vec<String>| {
+            let args = std::iter::once(name.to_owned()).chain(flags);
+            Process::start(name, controlplane, args, &dir.join("logs"))
+        };
+        let apiserver_flags = components::apiserver(dir, ports, &credentials, options)?;
+        let mut running = Running {
+            clients: Vec::new(),
+            etcd: component("etcd", components::etcd(dir, ports))?,
+            apiserver: Some(component("kube-apiserver", apiserver_flags.clone())?),
+        };
+        let url = format!("https://127.0.0.1:{apiserver}");
+        running.serving_certificate(dir).await?;
+        let mut kubeconfigs = Vec::new();
+        for user in &credentials.users {
+            let path = match user.key {
+                "admin" => admin_kubeconfig(dir),
+                other => dir.join(format!("{other}.kubeconfig")),
+            };
+            let ca = components::serving_certificate(dir);
+            write_kubeconfig(&path, &url, &ca, user.name, &user.token)?;
+            kubeconfigs.push((user.key, path));
+        }
+        let of = |key: &str| -> Result<&Path> {
+            let found = kubeconfigs.iter().find(|(user, _)| *user == key);
+            Ok(&found.with_context(|| format!("no kubeconfig for {key}"))?.1)
+        };
+        running.apiserver_ready(dir).await?;
+
+        let client = admin_client(dir).await?;
+        nodes::authorize_kwok(&client).await?;
+        let manager = of("kube-controller-manager")?;
+        running.clients = vec![
+            component(
+                "kube-controller-manager",
+                components::controller_manager(dir, manager, &credentials),
+            )?,
+            component(
+                "kube-scheduler",
+                components::scheduler(dir, of("kube-scheduler")?)?,
+            )?,
+            Process::start(
+                "kwok",
+                controlplane,
+                components::kwok(kwok, of("kwok")?)?,
+                &dir.join("logs"),
+            )?,
+        ];
+        nodes::create(&client, options.nodes).await?;
+        running.workers_ready(&client, options.nodes).await?;
+        Ok(Self {
+            controlplane: controlplane.to_owned(),
+            apiserver_flags,
+            running: Mutex::new(running),
+        })
+    }
+
+    pub async fn stop(self) {
+        let running = self.running.into_inner();
+        let stopping = running.clients.into_iter().map(|p| p.stop(GRACE));
+        futures::future::join_all(stopping).await;
+        if let Some(apiserver) = running.apiserver {
+            apiserver.stop(GRACE).await;
+        }
+        running.etcd.stop(GRACE).await;
+    }
+
+    pub async fn stop_apiserver(&self) {
+        let apiserver = self.running.lock().await.apiserver.take();
+        if let Some(apiserver) = apiserver {
+            apiserver.stop(GRACE).await;
+        }
+    }
+
+    pub async fn start_apiserver(&self, dir: &Path) -> Result<()> {
+        let mut running = self.running.lock().await;
+        if running.apiserver.is_none() {
+            let name = "kube-apiserver";
+            let args = std::iter::once(name).chain(self.apiserver_flags.iter().map(String::as_str));
+            let logs = dir.join("logs");
+            running.apiserver = Some(Process::start(name, &self.controlplane, args, &logs)?);
+        }
+        running.apiserver_ready(dir).await
+    }
+
+    pub async fn pause_apiserver(&self) -> Result<()> {
+        self.running.lock().await.apiserver()?.freeze().await
+    }
+
+    pub async fn resume_apiserver(&self) -> Result<()> {
+        let running = self.running.lock().await;
+        running.apiserver()?.signal(Signal::CONT)
+    }
+
+    pub async fn process_ids(&self) -> Vec<u32> {
+        let running = self.running.lock().await;
+        running.all().map(Process::id).collect()
+    }
+
+    /// Lets a further process live and die with the plane.
+    pub async fn adopt(&self, process: Process) {
+        self.running.lock().await.clients.push(process);
+    }
+}
+
+impl Running {
+    fn apiserver(&self) -> Result<&Process> {
+        let apiserver = self.apiserver.as_ref();
+        apiserver.context("the API server is stopped: start it first")
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Process> {
+        let clients = self.clients.iter();
+        clients.chain(&self.apiserver).chain([&self.etcd])
+    }
+
+    /// Waits, but no longer than all processes live; says with the end of the logs who failed.
+    async fn ready<F, T>(&mut self, what: &str, culprit: &str, mut probe: F) -> Result<()>
+    where
+        F: FnMut() -> T,
+        T: Future<Output = Result<bool>>,
+    {
+        let waiting = wait::until(what, READY, &mut probe);
+        tokio::pin!(waiting);
+        let mut look = tokio::time::interval(Duration::from_millis(200));
+        let result = loop {
+            tokio::select! {
+                result = &mut waiting => break result,
+                _ = look.tick() => {
+                    let clients = self.clients.iter_mut();
+                    let all = clients.chain(&mut self.apiserver).chain([&mut self.etcd]);
+                    for process in all {
+                        if let Some(status) = process.exit_status() {
+                            anyhow::bail!(
+                                "{} ended with {status}; the end of its log:\n{}",
+                                process.name(),
+                                process.log_tail(TAIL)
+                            );
+                        }
+                    }
+                }
+            }
+        };
+        result.with_context(|| {
+            let process = self.all().find(|p| p.name() == culprit);
+            let tail = process.map(|p| p.log_tail(TAIL)).unwrap_or_default();
+            format!("the end of the log of {culprit}:\n{tail}\n")
+        })
+    }
+
+    async fn serving_certificate(&mut self, dir: &Path) -> Result<()> {
+        // The key is written after the certificate, so it tells that both are complete.
+        let key = components::serving_certificate(dir).with_extension("key");
+        let what = "the API server's certificate";
+        self.ready(what, "kube-apiserver", || async { Ok(key.exists()) })
+            .await
+    }
+
+    async fn apiserver_ready(&mut self, dir: &Path) -> Result<()> {
+        let client = admin_client(dir).await?;
+        self.ready("the API server", "kube-apiserver", || async {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            Ok(client.request_text(request).await? == "ok")
+        })
+        .await
+    }
+
+    async fn workers_ready(&mut self, client: &Client, expected: usize) -> Result<()> {
+        self.ready("the nodes to be Ready", "kwok", || async {
+            Ok(nodes::ready(client).await? >= expected)
+        })
+        .await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+        let what = "the default service account";
+        self.ready(what, "kube-controller-manager", || async {
+            Ok(accounts.get_opt("default").await?.is_some())
+        })
+        .await
+    }
+}
+
+async fn admin_client(dir: &Path) -> Result<Client> {
+    Ok(Client::try_from(
+        read_config(&admin_kubeconfig(dir)).await?,
+    )?)
+}
+
+/// `bin/kubectl` in the plane's directory, for a human's PATH.
+fn link_kubectl(dir: &Path, controlplane: &Path) -> Result<()> {
+    let bin = dir.join("bin");
+    std::fs::create_dir_all(&bin)?;
+    let link = bin.join("kubectl");
+    if !link.exists() {
+        std::os::unix::fs::symlink(controlplane, &link).context("linking kubectl")?;
+    }
+    Ok(())
+}

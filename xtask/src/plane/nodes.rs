@@ -1,0 +1,99 @@
+//! The simulated nodes and the rights of what plays their kubelets.
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+const MANAGER: &str = "operating-plane";
+
+/// Lets kwok do what kubelets do, and no more.
+pub async fn authorize_kwok(client: &Client) -> Result<()> {
+    let name = "operating-plane:kwok";
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes", "pods"],
+             "verbs": ["get", "list", "watch", "patch", "update", "delete"]},
+            {"apiGroups": [""], "resources": ["nodes/status", "pods/status"],
+             "verbs": ["get", "patch", "update"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+             "verbs": ["get", "list", "watch", "create", "patch", "update", "delete"]},
+            {"apiGroups": ["", "events.k8s.io"], "resources": ["events"],
+             "verbs": ["create", "patch", "update"]},
+        ],
+    }))?;
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
+                      "name": "system:node:kwok"}],
+    }))?;
+    apply(&Api::all(client.clone()), name, &role).await?;
+    apply(&Api::all(client.clone()), name, &binding).await
+}
+
+/// Creates `worker-0` to `worker-(count - 1)`. No taints: the tests' Pods tolerate nothing.
+pub async fn create(client: &Client, count: usize) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    stream::iter(0..count)
+        .map(|index| {
+            let nodes = nodes.clone();
+            async move {
+                let name = format!("worker-{index}");
+                let node: Node = serde_json::from_value(json!({
+                    "metadata": {
+                        "name": name,
+                        "annotations": {"kwok.x-k8s.io/node": "fake"},
+                        "labels": {
+                            "kubernetes.io/hostname": name,
+                            "kubernetes.io/os": "linux",
+                            "kubernetes.io/arch": std::env::consts::ARCH,
+                        },
+                    },
+                }))?;
+                apply(&nodes, &name, &node).await
+            }
+        })
+        .buffer_unordered(8)
+        .try_collect()
+        .await
+}
+
+/// Number of nodes that are Ready.
+pub async fn ready(client: &Client) -> Result<usize> {
+    let nodes = Api::<Node>::all(client.clone());
+    let list = nodes.list(&ListParams::default()).await?;
+    Ok(list.items.iter().filter(|node| is_ready(node)).count())
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten());
+    let tainted = node.spec.iter().any(|spec| {
+        let mut taints = spec.taints.iter().flatten();
+        taints.any(|taint| taint.key == "node.kubernetes.io/not-ready")
+    });
+    !tainted
+        && conditions
+            .into_iter()
+            .any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+async fn apply<K>(api: &Api<K>, name: &str, object: &K) -> Result<()>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let params = PatchParams::apply(MANAGER).force();
+    api.patch(name, &params, &Patch::Apply(object))
+        .await
+        .with_context(|| format!("applying {} {name}", K::kind(&())))?;
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Nothing of a plane outlives it, however it ends. Read from `/proc`, so on Linux only.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use xtask::plane::{Options, Plane};
+
+/// Ids of the processes whose command line names the directory of a plane, with that line.
+fn processes_of(plane: &Path) -> Vec<(i32, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap() {
+        let path = entry.unwrap().path();
+        let pid = path
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        let line = fs::read(path.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if let Some(pid) = pid
+            && line.contains(&format!("{}/", plane.display()))
+        {
+            found.push((pid, line));
+        }
+    }
+    found
+}
+
+fn until(what: &str, mut look: impl FnMut() -> bool) {
+    // Two minutes, far beyond what anything here takes.
+    for _ in 0..2400 {
+        if look() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("waited for {what}");
+}
+
+fn xtask(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command
+        .args(args)
+        .env_remove("KUBECONFIG")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}
+
+#[test]
+fn a_plane_that_was_taken_down_leaves_no_process_and_no_file() {
+    let name = format!("up-{}", std::process::id());
+    let up = xtask(&["plane", "up", "--name", &name, "--nodes", "1"]);
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let kubeconfig = text(&up.stdout);
+    let dir = Path::new(&kubeconfig).parent().unwrap();
+    assert_eq!(processes_of(dir).len(), 6, "{:?}", processes_of(dir));
+
+    let twice = xtask(&["plane", "up", "--name", &name]);
+    assert!(!twice.status.success());
+    assert!(text(&twice.stderr).contains("is up already"));
+    let status = text(&xtask(&["plane", "status"]).stdout);
+    assert!(status.contains(&kubeconfig), "{status}");
+    let nodes = Command::new(dir.join("bin/kubectl"))
+        .args(["get", "nodes", "--output=name", "--kubeconfig", &kubeconfig])
+        .output()
+        .unwrap();
+    assert_eq!(text(&nodes.stdout), "node/worker-0");
+
+    let down = xtask(&["plane", "down", "--name", &name]);
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    until("all processes to end", || processes_of(dir).is_empty());
+    assert!(!dir.exists());
+    let again = xtask(&["plane", "down", "--name", &name]);
+    assert!(text(&again.stderr).contains("was not up"));
+}
+
+/// A plane in a process of its own, as a test's.
+fn run_plane(name: &str) -> (Child, std::path::PathBuf) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["plane", "run", "--nodes", "1", "--name", name])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let dir = xtask::paths::cache().unwrap().join("planes").join(name);
+    until("the plane to be up", || {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended");
+        dir.join("state.json").exists()
+    });
+    assert_eq!(processes_of(&dir).len(), 6);
+    (child, dir)
+}
+
+#[test]
+fn a_killed_owner_takes_all_processes_with_it_even_a_frozen_one() {
+    let (mut child, dir) = run_plane(&format!("killed-{}", std::process::id()));
+    let apiserver = processes_of(&dir)
+        .into_iter()
+        .find(|(_, line)| line.contains(" kube-apiserver "));
+    let pid = Pid::from_raw(apiserver.unwrap().0).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("all processes to end", || processes_of(&dir).is_empty());
+    // The next command that looks removes what the killed one could not.
+    xtask(&["plane", "status"]);
+    assert!(!dir.exists());
+}
+
+#[test]
+fn an_interrupted_owner_cleans_up() {
+    let (mut child, dir) = run_plane(&format!("interrupted-{}", std::process::id()));
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    until("all processes to end", || processes_of(&dir).is_empty());
+    assert!(!dir.exists());
+}
+
+#[tokio::test]
+async fn a_dropped_plane_is_gone() {
+    let plane = Plane::start(Options::default()).await.unwrap();
+    let logs = plane.logs();
+    let dir = logs.parent().unwrap();
+    assert_eq!(processes_of(dir).len(), 6);
+    drop(plane);
+    // Killed it is at once; the kernel takes a moment to clear away what nobody waits for.
+    until("all processes to end", || processes_of(dir).is_empty());
+    assert!(!dir.exists());
+}
