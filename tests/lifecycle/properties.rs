@@ -215,7 +215,7 @@ proptest! {
             // Rules that a step does not ask are asked by the webhook at once: without them both are alike.
             for one in [&mut missed, &mut seen] {
                 one.held.extend(IDS.map(str::to_owned));
-                for _ in 0..3 {
+                for _ in 0..8 {
                     one.reconcile();
                 }
             }
