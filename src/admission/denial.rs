@@ -20,6 +20,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
         Why::Unreachable(_) => "ledger-unreachable",
+        Why::UnderWay => "change-under-way",
         Why::Contended => "ledger-contended",
     }
 }
@@ -52,6 +53,10 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         Why::Unreachable(why) => {
             format!("Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment")
         }
+        Why::UnderWay => format!(
+            "Pod {pod} is held by {rule}: containers have yet to restart for an earlier in-place change; try again when \
+             the Pod is available, or delete it"
+        ),
         Why::Contended => {
             format!("Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment")
         }
@@ -105,8 +110,17 @@ mod tests {
     }
 
     #[test]
+    fn a_second_in_place_change_says_what_it_waits_for() {
+        assert_eq!(
+            text("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: containers have yet to restart for an earlier \
+             in-place change; try again when the Pod is available, or delete it"
+        );
+    }
+
+    #[test]
     fn what_is_held_is_always_a_429() {
-        for why in [Why::Behind, Why::Contended, Why::Broken("x".into()), Why::Unreachable("x".into())] {
+        for why in [Why::Behind, Why::UnderWay, Why::Contended, Why::Broken("x".into()), Why::Unreachable("x".into())] {
             let verdict = verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
             assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
         }

@@ -119,6 +119,7 @@ impl Snapshot {
 /// Claims as stored. A claim that can't be read is kept in the strictest form, an eviction judged at the newest
 /// version: it goes when its Pod goes, or at the deadline.
 fn from_api(ledger: &api::Ledger) -> Claims {
+    let attempts = ledger.claims.iter().map(|c| c.attempt).chain([ledger.attempts]).max();
     let claims = ledger.claims.iter().map(|c| {
         let operation = Operation::parse(c.operation.as_str()).unwrap_or(Operation::Evict);
         let claim = Claim {
@@ -134,7 +135,11 @@ fn from_api(ledger: &api::Ledger) -> Claims {
         };
         ((Uid::from(c.pod_uid.as_str()), operation), claim)
     });
-    Ledger { claims: claims.collect(), watermark: ledger.watermark.parse().unwrap_or(0) }
+    Ledger {
+        claims: claims.collect(),
+        watermark: ledger.watermark.parse().unwrap_or(0),
+        attempts: attempts.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+    }
 }
 
 fn to_api(claims: &Claims) -> api::Ledger {
@@ -154,7 +159,11 @@ fn to_api(claims: &Claims) -> api::Ledger {
             .map(|(name, id)| api::ClaimedContainer { name: name.clone(), container_id: id.clone() })
             .collect(),
     });
-    api::Ledger { claims: list.collect(), watermark: claims.watermark.to_string() }
+    api::Ledger {
+        claims: list.collect(),
+        watermark: claims.watermark.to_string(),
+        attempts: i64::try_from(claims.attempts).unwrap_or(i64::MAX),
+    }
 }
 
 fn write_error(e: Error) -> WriteError {

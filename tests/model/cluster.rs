@@ -107,7 +107,10 @@ pub struct History {
 impl History {
     /// Pods that serve.
     pub fn new() -> History {
-        History { version: 1, past: vec![[Pod::NEW; PODS]] }
+        History {
+            version: 1,
+            past: vec![[Pod::NEW; PODS]],
+        }
     }
 
     /// The Pods as etcd has them.

@@ -24,7 +24,10 @@ fn explore(world: World) -> usize {
     let (name, begin) = (world.to_string(), Instant::now());
     let checker = world.checker().threads(2).spawn_bfs().join();
     let states = checker.unique_state_count();
-    println!("{states:>10} states  {name}  ({:.1} s)", begin.elapsed().as_secs_f32());
+    println!(
+        "{states:>10} states  {name}  ({:.1} s)",
+        begin.elapsed().as_secs_f32()
+    );
     if let Some((property, path)) = checker.discoveries().into_iter().next() {
         panic!("{name}: not so that {property}:\n{path}");
     }
@@ -39,14 +42,19 @@ fn no_rule_is_broken_and_everything_comes_to_rest() {
     let worlds: Vec<_> = scenarios::usual().into_iter().chain(more).collect();
     let count = worlds.len();
     let states: usize = worlds.into_iter().map(explore).sum();
-    println!("{states} unique states in {count} worlds: no rule is broken, everything comes to rest");
+    println!(
+        "{states} unique states in {count} worlds: no rule is broken, everything comes to rest"
+    );
 }
 
 #[test]
 fn without_any_one_rule_of_the_protocol_the_limit_breaks() {
     for world in scenarios::controls() {
         let fault = world.fault.unwrap();
-        explore(World { fault: None, ..world.clone() });
+        explore(World {
+            fault: None,
+            ..world.clone()
+        });
         // One thread: breadth first then finds a shortest way.
         let checker = world.clone().checker().spawn_bfs().join();
         let Some(path) = checker.discovery("no rule is broken") else {

@@ -61,9 +61,19 @@ pub enum Step {
     /// The next claim to be taken back is.
     Withdraw { request: usize },
     /// A replica that takes itself for the leader finds evidence for a release.
-    Release { replica: usize, rule: usize, pod: u8, operation: Operation },
+    Release {
+        replica: usize,
+        rule: usize,
+        pod: u8,
+        operation: Operation,
+    },
     /// The same, because the request has ended without the effect.
-    Lapse { replica: usize, rule: usize, pod: u8, operation: Operation },
+    Lapse {
+        replica: usize,
+        rule: usize,
+        pod: u8,
+        operation: Operation,
+    },
     /// A decided release arrives.
     Land { replica: usize },
     /// A replica remembers the claims (only in the control that trusts them).
@@ -95,11 +105,23 @@ impl fmt::Display for World {
         for Rule { covers, max } in self.rules {
             write!(f, " {max} of {covers:?}")?;
         }
-        let Mishaps { flaps, crashes, lost, rejoins } = self.mishaps;
-        write!(f, " | replicas {}, flaps {flaps}, crashes {crashes}, lost {lost}", self.replicas)?;
-        for (is, word) in
-            [(rejoins > 0, "rejoin"), (self.split_writes, "split writes"), (self.split_releases, "split releases"), (self.at_once, "grace 0")]
-        {
+        let Mishaps {
+            flaps,
+            crashes,
+            lost,
+            rejoins,
+        } = self.mishaps;
+        write!(
+            f,
+            " | replicas {}, flaps {flaps}, crashes {crashes}, lost {lost}",
+            self.replicas
+        )?;
+        for (is, word) in [
+            (rejoins > 0, "rejoin"),
+            (self.split_writes, "split writes"),
+            (self.split_releases, "split releases"),
+            (self.at_once, "grace 0"),
+        ] {
             if is {
                 write!(f, ", {word}")?;
             }
@@ -116,29 +138,42 @@ impl World {
 
     /// The rules that cover a Pod.
     pub fn covering(&self, pod: u8) -> impl Iterator<Item = usize> {
-        self.rules.iter().enumerate().filter(move |(_, rule)| rule.covers.contains(&pod)).map(|(i, _)| i)
+        self.rules
+            .iter()
+            .enumerate()
+            .filter(move |(_, rule)| rule.covers.contains(&pod))
+            .map(|(i, _)| i)
     }
 
     /// Pods of one rule that are down because somebody wanted something of them.
     fn voluntary(&self, state: &State, rule: &Rule) -> usize {
         let pods = state.pods.now();
-        rule.covers.iter().filter(|pod| pods[usize::from(**pod)].voluntary).count()
+        rule.covers
+            .iter()
+            .filter(|pod| pods[usize::from(**pod)].voluntary)
+            .count()
     }
 
     /// The limit holds.
     fn is_safe(&self, state: &State) -> bool {
-        self.rules.iter().all(|rule| self.voluntary(state, rule) <= rule.max as usize)
+        self.rules
+            .iter()
+            .all(|rule| self.voluntary(state, rule) <= rule.max as usize)
     }
 
     /// Whatever is going to take an available Pod down holds a claim by every rule on the Pod.
     fn is_covered(&self, state: &State) -> bool {
         let claimed = |pod: u8, operation| {
-            self.covering(pod).all(|rule| state.ledgers[rule].claims.contains_key(&(pod, operation)))
+            self.covering(pod)
+                .all(|rule| state.ledgers[rule].claims.contains_key(&(pod, operation)))
         };
         let admitted = state.requests.iter().all(|request| {
-            let Phase::Admitted { only_at, .. } = request.phase else { return true };
+            let Phase::Admitted { only_at, .. } = request.phase else {
+                return true;
+            };
             let pod = state.pods.now()[usize::from(request.pod)];
-            let takes_down = pod.is_available() && only_at.is_none_or(|version| version == pod.version);
+            let takes_down =
+                pod.is_available() && only_at.is_none_or(|version| version == pod.version);
             !takes_down || claimed(request.pod, request.operation)
         });
         let pods = (0u8..).zip(state.pods.now());
@@ -150,13 +185,21 @@ impl World {
 
     /// Where nothing more can happen, no claim is left and no request is stuck.
     fn comes_to_rest(&self, state: &State) -> bool {
-        let behind = state.replicas.iter().any(|replica| replica.position < state.pods.version);
+        let behind = state
+            .replicas
+            .iter()
+            .any(|replica| replica.position < state.pods.version);
         let at_rest = state.ledgers.iter().all(|ledger| ledger.claims.is_empty())
-            && state.requests.iter().all(|request| request.phase == Phase::Done);
+            && state
+                .requests
+                .iter()
+                .all(|request| request.phase == Phase::Done);
         behind || at_rest || {
             let mut steps = Vec::new();
             self.actions(state, &mut steps);
-            steps.into_iter().any(|step| self.next_state(state, step).is_some())
+            steps
+                .into_iter()
+                .any(|step| self.next_state(state, step).is_some())
         }
     }
 }
@@ -175,30 +218,47 @@ impl Model for World {
             back: Vec::new(),
         };
         let mut requests: Vec<_> = self.requests.iter().map(request).collect();
-        for (target, request) in (1..).zip(requests.iter_mut().filter(|r| r.operation == Operation::InPlace)) {
+        for (target, request) in (1..).zip(
+            requests
+                .iter_mut()
+                .filter(|r| r.operation == Operation::InPlace),
+        ) {
             request.target = target;
         }
         vec![State {
             pods: History::new(),
             ledgers: vec![Claims::default(); self.rules.len()],
             remembered: None,
-            replicas: vec![Replica { position: 1, release: None }; self.replicas],
+            replicas: vec![
+                Replica {
+                    position: 1,
+                    release: None
+                };
+                self.replicas
+            ],
             requests,
             left: self.mishaps,
         }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        let alike = |replica: usize| replica > 0 && state.replicas[replica] == state.replicas[replica - 1];
+        let alike =
+            |replica: usize| replica > 0 && state.replicas[replica] == state.replicas[replica - 1];
         let replicas: Vec<usize> = (0..state.replicas.len()).filter(|r| !alike(*r)).collect();
         for (i, request) in state.requests.iter().enumerate() {
             match &request.phase {
                 Phase::Start => steps.push(Step::Begin { request: i }),
                 Phase::Asking { .. } => {
                     for &replica in &replicas {
-                        steps.push(Step::Ask { request: i, replica });
+                        steps.push(Step::Ask {
+                            request: i,
+                            replica,
+                        });
                         if state.left.lost > 0 {
-                            steps.push(Step::AskAndLoseReply { request: i, replica });
+                            steps.push(Step::AskAndLoseReply {
+                                request: i,
+                                replica,
+                            });
                         }
                     }
                 }
@@ -230,15 +290,30 @@ impl Model for World {
             }
             for (rule, ledger) in state.ledgers.iter().enumerate() {
                 for &(pod, operation) in ledger.claims.keys() {
-                    steps.push(Step::Release { replica, rule, pod, operation });
-                    steps.push(Step::Lapse { replica, rule, pod, operation });
+                    steps.push(Step::Release {
+                        replica,
+                        rule,
+                        pod,
+                        operation,
+                    });
+                    steps.push(Step::Lapse {
+                        replica,
+                        rule,
+                        pod,
+                        operation,
+                    });
                 }
             }
         }
-        if self.lacks(Fault::TrustCachedClaim) && state.remembered.as_ref() != Some(&state.ledgers) {
+        if self.lacks(Fault::TrustCachedClaim) && state.remembered.as_ref() != Some(&state.ledgers)
+        {
             steps.push(Step::Remember);
         }
-        for (pod, p) in (0u8..).zip(state.pods.now()).take(PODS).filter(|(_, p)| p.exists && !p.terminating) {
+        for (pod, p) in (0u8..)
+            .zip(state.pods.now())
+            .take(PODS)
+            .filter(|(_, p)| p.exists && !p.terminating)
+        {
             if state.left.flaps > 0 && p.is_available() {
                 steps.push(Step::Flap { pod });
             }
@@ -264,7 +339,10 @@ impl Model for World {
         self.take(&mut next, step)?;
         // Replicas are interchangeable, and nobody reads versions that all caches have passed.
         next.replicas.sort_unstable();
-        let oldest = next.replicas.first().map_or(next.pods.version, |replica| replica.position);
+        let oldest = next
+            .replicas
+            .first()
+            .map_or(next.pods.version, |replica| replica.position);
         next.pods.forget_before(oldest);
         Some(next)
     }
@@ -276,8 +354,14 @@ impl Model for World {
         }
         vec![
             safe,
-            Property::<Self>::always("every disruption on its way holds its claims", World::is_covered),
-            Property::<Self>::always("everything comes to rest without claims", World::comes_to_rest),
+            Property::<Self>::always(
+                "every disruption on its way holds its claims",
+                World::is_covered,
+            ),
+            Property::<Self>::always(
+                "everything comes to rest without claims",
+                World::comes_to_rest,
+            ),
         ]
     }
 }

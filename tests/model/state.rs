@@ -78,13 +78,19 @@ pub struct Answer {
 
 impl From<Grant> for Answer {
     fn from(g: Grant) -> Answer {
-        Answer { attempt: g.attempt, fresh: g.fresh }
+        Answer {
+            attempt: g.attempt,
+            fresh: g.fresh,
+        }
     }
 }
 
 impl From<Answer> for Grant {
     fn from(a: Answer) -> Grant {
-        Grant { attempt: a.attempt, fresh: a.fresh }
+        Grant {
+            attempt: a.attempt,
+            fresh: a.fresh,
+        }
     }
 }
 
@@ -159,7 +165,13 @@ impl View<u8> for Look<'_> {
     }
 
     fn available(&self) -> u32 {
-        u32::try_from(self.covered.iter().filter(|pod| self.is_available(pod)).count()).unwrap()
+        u32::try_from(
+            self.covered
+                .iter()
+                .filter(|pod| self.is_available(pod))
+                .count(),
+        )
+        .unwrap()
     }
 
     fn is_available(&self, pod: &u8) -> bool {

@@ -29,11 +29,21 @@ impl World {
                 }
             }
             Step::Withdraw { request } => self.withdraw(s, request),
-            Step::Release { replica, rule, pod, operation } => {
+            Step::Release {
+                replica,
+                rule,
+                pod,
+                operation,
+            } => {
                 let release = self.evidence(s, replica, rule, pod, operation)?;
                 self.decide_release(s, replica, release);
             }
-            Step::Lapse { replica, rule, pod, operation } => {
+            Step::Lapse {
+                replica,
+                rule,
+                pod,
+                operation,
+            } => {
                 let release = self.lapse(s, replica, rule, pod, operation)?;
                 self.decide_release(s, replica, release);
             }
@@ -79,7 +89,10 @@ impl World {
         s.requests[request].phase = if !pod.is_watched() || pod.terminating || moot {
             Phase::Done // nothing that a rule would hold
         } else if pod.is_available() || unconditional {
-            Phase::Asking { object: pod, grants: Vec::new() }
+            Phase::Asking {
+                object: pod,
+                grants: Vec::new(),
+            }
         } else {
             admitted(Some(pod.version), Vec::new())
         };
@@ -88,19 +101,30 @@ impl World {
     /// The eviction handler writes DisruptionTarget, without admission.
     fn mark(&self, s: &mut State, request: usize) {
         let pod = s.requests[request].pod;
-        let Phase::Admitted { only_at, grants, .. } = s.requests[request].phase.clone() else { return };
+        let Phase::Admitted {
+            only_at, grants, ..
+        } = s.requests[request].phase.clone()
+        else {
+            return;
+        };
         let p = s.pods.now()[usize::from(pod)];
         if !p.exists || only_at.is_some_and(|version| version != p.version) {
             return again(s, request);
         }
         s.pods.write(pod, false, |_| {});
         let only_at = only_at.map(|_| s.pods.version);
-        s.requests[request].phase = Phase::Admitted { only_at, marked: true, grants };
+        s.requests[request].phase = Phase::Admitted {
+            only_at,
+            marked: true,
+            grants,
+        };
     }
 
     /// The storage transaction: conditional on the version that admission has seen, except for an eviction.
     fn commit(&self, s: &mut State, request: usize) {
-        let Phase::Admitted { only_at, .. } = s.requests[request].phase else { return };
+        let Phase::Admitted { only_at, .. } = s.requests[request].phase else {
+            return;
+        };
         let (pod, operation, target) = {
             let r = &s.requests[request];
             (r.pod, r.operation, r.target)
@@ -127,7 +151,11 @@ impl World {
 
 /// The phase of a request that all rules have admitted.
 pub fn admitted(only_at: Option<u8>, grants: Vec<super::state::Answer>) -> Phase {
-    Phase::Admitted { only_at, marked: false, grants }
+    Phase::Admitted {
+        only_at,
+        marked: false,
+        grants,
+    }
 }
 
 /// The version that the effect of an operation is conditional on: an eviction deletes whatever it finds.
@@ -138,6 +166,10 @@ pub fn condition(operation: Operation, object: &Pod) -> Option<u8> {
 /// The request has failed; it begins anew if somebody tries again.
 pub fn again(s: &mut State, request: usize) {
     let r = &mut s.requests[request];
-    r.phase = if r.retries > 0 { Phase::Start } else { Phase::Done };
+    r.phase = if r.retries > 0 {
+        Phase::Start
+    } else {
+        Phase::Done
+    };
     r.retries = r.retries.saturating_sub(1);
 }

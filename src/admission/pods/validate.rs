@@ -9,10 +9,11 @@ use super::{invalid, parse};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, held};
-use crate::api::keys::Family;
+use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::validate;
 use crate::domain::pod::Pod;
-use crate::domain::{inplace, lifecycle::FieldError};
+use crate::domain::inplace::{self, Change};
+use crate::domain::lifecycle::FieldError;
 use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::Operation as Claimed;
 use crate::ledger::store::RuleKey;
@@ -36,7 +37,7 @@ impl Handler for Validate {
             Err(verdict) => return verdict,
         };
         let free = held::never(request, &old, &self.0.index)
-            .or_else(|| (!old.is_available()).then_some("unavailable"))
+            .or_else(|| (!old.is_available() && restart(request, &old).is_none()).then_some("unavailable"))
             .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
             .or_else(|| {
                 (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty()).then_some("no-rule")
@@ -98,15 +99,14 @@ impl Validate {
                 }
             }
         }
-        match inplace::change(&old, &new) {
-            // A Pod that this same write takes offline is counted as unavailable from here on.
-            Some(change) if old.is_available() && new.is_available() => {
+        match restart_of(&old, &new) {
+            Some(change) => {
                 let mut disruption = self.0.disruption(&old, Claimed::InPlace);
                 disruption.detail.target = Some(change.target);
                 disruption.detail.containers = change.containers;
                 self.claim(request, &disruption, deadline).await
             }
-            _ => Verdict::allow(),
+            None => Verdict::allow(),
         }
     }
 
@@ -135,8 +135,22 @@ impl Validate {
             return true;
         }
         let Ok(new) = parse(request, request.object.as_deref()) else { return true };
-        inplace::change(old, &new).is_some() || !self.left(old, &new).is_empty()
+        restart_of(old, &new).is_some() || !self.left(old, &new).is_empty()
     }
+}
+
+/// The restart that an in-place change brings upon a Pod on traffic. One that is just not Ready is on traffic all the
+/// same: it may recover before the kubelet gets to the restart. One that a lifecycle has taken off traffic, or that this
+/// same write takes off, stays off until the lifecycle ends.
+fn restart_of(old: &Pod, new: &Pod) -> Option<Change> {
+    let on_traffic = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_some();
+    inplace::change(old, new).filter(|_| on_traffic(old) && on_traffic(new))
+}
+
+/// As [`restart_of`], for a request as it is.
+fn restart(request: &Request, old: &Pod) -> Option<Change> {
+    let new = parse(request, request.object.as_deref()).ok()?;
+    restart_of(old, &new)
 }
 
 /// An ID in flight on the Pod, if any.
