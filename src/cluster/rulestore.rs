@@ -173,3 +173,30 @@ fn write_error(e: Error) -> WriteError {
         e => WriteError::Unreachable(e.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(attempts: u64, attempt: u64) -> Claims {
+        let detail = Detail {
+            pod_name: "web-1".into(),
+            since: Timestamp::UNIX_EPOCH,
+            until: Timestamp::UNIX_EPOCH,
+            target: Some("digest".into()),
+            containers: vec![("app".into(), "run-1".into())],
+        };
+        let claim = Claim { at: 7, attempt, detail };
+        Ledger { claims: [((Uid::from("uid-1"), Operation::InPlace), claim)].into(), watermark: 9, attempts }
+    }
+
+    #[test]
+    fn claims_are_read_as_they_were_written() {
+        assert_eq!(from_api(&to_api(&claims(5, 3))), claims(5, 3));
+    }
+
+    #[test]
+    fn the_count_of_attempts_is_never_below_a_claim() {
+        assert_eq!(from_api(&to_api(&claims(0, 3))), claims(3, 3));
+    }
+}

@@ -91,6 +91,12 @@ mod tests {
     }
 
     #[test]
+    fn only_evictions_and_restarts_come_whatever_the_version() {
+        let unconditional: Vec<_> = Operation::ALL.into_iter().filter(|o| !is_conditional(*o)).collect();
+        assert_eq!(unconditional, [Operation::Evict, Operation::InPlace]);
+    }
+
+    #[test]
     fn an_eviction_waits_for_the_deletion() {
         assert_eq!(evidence(Operation::Delete, 5, NEWER), Some(6));
         assert_eq!(evidence(Operation::Evict, 5, NEWER), None);

@@ -160,3 +160,36 @@ fn in_flight(pod: &Pod) -> Option<&str> {
         Some((_, id)) => Some(id),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(image: &str, on_traffic: bool, ready: bool) -> Pod {
+        let labels = if on_traffic { json!({ keys::SERVICE_AVAILABLE: "true" }) } else { json!({}) };
+        let ready = if ready { "True" } else { "False" };
+        serde_json::from_value(json!({
+            "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "app", "image": image }] },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_restart_is_held_for_pods_on_traffic_even_while_they_are_not_ready() {
+        for ready in [true, false] {
+            assert!(restart_of(&pod("a:1", true, ready), &pod("a:2", true, ready)).is_some(), "ready: {ready}");
+        }
+        assert!(restart_of(&pod("a:1", true, true), &pod("a:1", true, true)).is_none());
+    }
+
+    #[test]
+    fn a_restart_off_traffic_is_free() {
+        assert!(restart_of(&pod("a:1", false, true), &pod("a:2", false, true)).is_none());
+        assert!(restart_of(&pod("a:1", true, true), &pod("a:2", false, true)).is_none());
+    }
+}
