@@ -26,43 +26,15 @@ use super::{lenient, schema};
         status_replicas_path = ".status.replicas",
         label_selector_path = ".status.labelSelector"
     ),
-    printcolumn(name = "DESIRED", type_ = "integer", json_path = ".spec.replicas"),
-    printcolumn(name = "CURRENT", type_ = "integer", json_path = ".status.replicas"),
-    printcolumn(
-        name = "AVAILABLE",
-        type_ = "integer",
-        json_path = ".status.availableReplicas"
-    ),
-    printcolumn(
-        name = "UPDATED",
-        type_ = "integer",
-        json_path = ".status.updatedReplicas"
-    ),
-    printcolumn(
-        name = "UPDATED_READY",
-        type_ = "integer",
-        json_path = ".status.updatedReadyReplicas"
-    ),
-    printcolumn(
-        name = "UPDATED_AVAILABLE",
-        type_ = "integer",
-        json_path = ".status.updatedAvailableReplicas"
-    ),
-    printcolumn(
-        name = "CURRENT_REVISION",
-        type_ = "string",
-        json_path = ".status.currentRevision"
-    ),
-    printcolumn(
-        name = "UPDATED_REVISION",
-        type_ = "string",
-        json_path = ".status.updatedRevision"
-    ),
-    printcolumn(
-        name = "AGE",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"DESIRED","type":"integer","jsonPath":".spec.replicas"}"#,
+    printcolumn = r#"{"name":"CURRENT","type":"integer","jsonPath":".status.replicas"}"#,
+    printcolumn = r#"{"name":"AVAILABLE","type":"integer","jsonPath":".status.availableReplicas"}"#,
+    printcolumn = r#"{"name":"UPDATED","type":"integer","jsonPath":".status.updatedReplicas"}"#,
+    printcolumn = r#"{"name":"UPDATED_READY","type":"integer","jsonPath":".status.updatedReadyReplicas"}"#,
+    printcolumn = r#"{"name":"UPDATED_AVAILABLE","type":"integer","jsonPath":".status.updatedAvailableReplicas"}"#,
+    printcolumn = r#"{"name":"CURRENT_REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
+    printcolumn = r#"{"name":"UPDATED_REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
+    printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]

@@ -129,3 +129,110 @@ macro_rules! string_enum {
     };
 }
 pub(super) use string_enum;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use crate::api::collaset::{CollaSet, PodUpgradePolicy};
+    use crate::api::operationjob::{Action, OperationJob};
+    use crate::api::poddecoration::PodDecoration;
+    use crate::api::podtransitionrule::{PodTransitionRule, Stage};
+    use crate::api::resourcecontext::ResourceContext;
+
+    fn read<K: serde::de::DeserializeOwned>(object: Value) -> K {
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_object_without_spec_reads_as_an_empty_one() {
+        for object in [
+            json!({ "metadata": {} }),
+            json!({ "metadata": {}, "spec": null, "status": null }),
+        ] {
+            assert_eq!(read::<CollaSet>(object.clone()), CollaSet::default());
+            assert_eq!(
+                read::<OperationJob>(object.clone()),
+                OperationJob::default()
+            );
+            assert_eq!(
+                read::<PodDecoration>(object.clone()),
+                PodDecoration::default()
+            );
+            assert_eq!(
+                read::<PodTransitionRule>(object.clone()),
+                PodTransitionRule::default()
+            );
+            assert_eq!(read::<ResourceContext>(object), ResourceContext::default());
+        }
+    }
+
+    #[test]
+    fn unknown_words_numbers_and_times_are_read() {
+        let rule: PodTransitionRule = read(json!({
+            "metadata": { "name": "a", "creationTimestamp": null },
+            "spec": { "newer": 1, "rules": [{
+                "stage": "Later",
+                "availablePolicy": { "maxUnavailableValue": 5_000_000_000_i64, "minAvailableValue": null },
+                "webhook": { "failurePolicy": "", "clientConfig": {}, "parameters": null },
+            }] },
+            "status": {
+                "updateTime": "yesterday",
+                "targets": null,
+                "ledger": { "claims": [{ "podUID": "u", "operation": "Newer", "since": null, "until": "?" }] },
+            },
+        }));
+        assert_eq!(
+            rule.spec.rules[0].effective_stage(),
+            Stage::Other("Later".into())
+        );
+        let claim = &rule.status.unwrap().ledger.unwrap().claims[0];
+        assert_eq!(claim.operation, "Newer");
+        assert_eq!(
+            claim.until.0,
+            jiff::Timestamp::MAX,
+            "a deadline that can't be read does not pass"
+        );
+
+        let set: CollaSet = read(json!({
+            "metadata": {},
+            "spec": { "updateStrategy": { "podUpgradePolicy": "" }, "volumeClaimTemplates": null },
+            "status": { "conditions": [{ "lastTransitionTime": null }, {}] },
+        }));
+        let policy = set.spec.update_strategy.unwrap().pod_upgrade_policy;
+        assert_eq!(policy, Some(PodUpgradePolicy::Other(String::new())));
+
+        let job: OperationJob =
+            read(json!({ "metadata": {}, "spec": { "action": "Paint", "targets": [{}] } }));
+        assert_eq!(job.spec.action, Some(Action::Other("Paint".into())));
+    }
+
+    #[test]
+    fn what_is_read_is_written_back() {
+        let written = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1",
+            "kind": "CollaSet",
+            "metadata": { "name": "a" },
+            "spec": {
+                "replicas": 1,
+                "template": { "spec": { "containers": [{ "name": "a", "newer": { "deep": [1] } }] } },
+                "volumeClaimTemplates": [{ "spec": { "newer": true } }],
+                "updateStrategy": { "podUpgradePolicy": "Sideways", "rollingUpdate": { "byLabel": {} } },
+            },
+        });
+        assert_eq!(
+            serde_json::to_value(read::<CollaSet>(written.clone())).unwrap(),
+            written
+        );
+    }
+
+    #[test]
+    fn an_emptied_ledger_says_so() {
+        let status = crate::api::podtransitionrule::Ledger::default();
+        assert_eq!(
+            serde_json::to_value(status).unwrap(),
+            json!({ "watermark": "", "claims": [] })
+        );
+    }
+}

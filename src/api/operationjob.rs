@@ -22,12 +22,8 @@ use super::{lenient, schema};
     derive = "Default",
     derive = "PartialEq",
     doc = "OperationJob performs one operation on a fixed list of Pods.",
-    printcolumn(name = "PROGRESS", type_ = "string", json_path = ".status.progress"),
-    printcolumn(
-        name = "AGE",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"PROGRESS","type":"string","jsonPath":".status.progress"}"#,
+    printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]

@@ -23,33 +23,13 @@ use super::{lenient, schema};
     derive = "Default",
     derive = "PartialEq",
     doc = "PodDecoration adds containers, volumes and metadata to the Pods of CollaSets.",
-    printcolumn(name = "MATCHED", type_ = "integer", json_path = ".status.matchedPods"),
-    printcolumn(
-        name = "INJECTED",
-        type_ = "integer",
-        json_path = ".status.injectedPods"
-    ),
-    printcolumn(name = "UPDATED", type_ = "integer", json_path = ".status.updatedPods"),
-    printcolumn(
-        name = "UPDATED_READY",
-        type_ = "integer",
-        json_path = ".status.updatedReadyPods"
-    ),
-    printcolumn(
-        name = "CURRENT_REVISION",
-        type_ = "string",
-        json_path = ".status.currentRevision"
-    ),
-    printcolumn(
-        name = "UPDATED_REVISION",
-        type_ = "string",
-        json_path = ".status.updatedRevision"
-    ),
-    printcolumn(
-        name = "AGE",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"MATCHED","type":"integer","jsonPath":".status.matchedPods"}"#,
+    printcolumn = r#"{"name":"INJECTED","type":"integer","jsonPath":".status.injectedPods"}"#,
+    printcolumn = r#"{"name":"UPDATED","type":"integer","jsonPath":".status.updatedPods"}"#,
+    printcolumn = r#"{"name":"UPDATED_READY","type":"integer","jsonPath":".status.updatedReadyPods"}"#,
+    printcolumn = r#"{"name":"CURRENT_REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
+    printcolumn = r#"{"name":"UPDATED_REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
+    printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 pub struct PodDecorationSpec {
@@ -334,7 +314,7 @@ pub struct PodDetail {
 }
 
 const METADATA_RULES: &[(&str, &str)] = &[(
-    "self.patchPolicy != 'MergePatchJson' || !has(self.labels) || size(self.labels) == 0",
+    "!has(self.patchPolicy) || self.patchPolicy != 'MergePatchJson' || !has(self.labels) || size(self.labels) == 0",
     "labels cannot be merged as JSON: move them to an entry with patchPolicy Retain or Overwrite",
 )];
 

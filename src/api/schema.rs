@@ -84,7 +84,8 @@ pub(super) fn core_objects(g: &mut SchemaGenerator) -> Schema {
 }
 
 /// CEL rules that judge an object by itself. The API server forgives a violation while the very node that carries the
-/// rule is unchanged, so each rule sits as low in the schema as it can.
+/// rule is unchanged, so each rule sits as low in the schema as it can. It does not forgive a rule that fails to
+/// evaluate: each asks `has` before it reads a field, required or not.
 pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
     rules
         .iter()

@@ -115,7 +115,8 @@ mod tests {
             "matchLabels": { "app": "a" },
             "matchExpressions": [{ "key": "tier", "operator": "In", "values": ["x", "y"] }],
         });
-        let table: &[(Value, &[(&str, &str)], bool)] = &[
+        type Row = (Value, &'static [(&'static str, &'static str)], bool);
+        let table: &[Row] = &[
             (json!({}), &[], true),
             (json!({}), &[("app", "a")], true),
             (

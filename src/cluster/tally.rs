@@ -114,8 +114,11 @@ impl Tally {
 
     /// A workload came, changed or went.
     pub fn set_workload(&mut self, rules: &RuleSet, uid: &Uid, workload: Option<&Workload>) {
-        let labels = workload.filter(|w| w.replicas > 0).and_then(|w| w.template_labels.as_ref());
-        let template = labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
+        let labels = workload
+            .filter(|w| w.replicas > 0)
+            .and_then(|w| w.template_labels.as_ref());
+        let template =
+            labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
         if !template && !self.owners.contains_key(uid) {
             return;
         }
@@ -125,7 +128,13 @@ impl Tally {
         });
     }
 
-    fn change(&mut self, rules: &RuleSet, pod: &Pod, workloads: &HashMap<Uid, Workload>, add: bool) {
+    fn change(
+        &mut self,
+        rules: &RuleSet,
+        pod: &Pod,
+        workloads: &HashMap<Uid, Workload>,
+        add: bool,
+    ) {
         if !rules.selects(pod) || pod.is_finished() {
             return;
         }

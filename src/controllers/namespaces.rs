@@ -17,7 +17,9 @@ const LINGER: Duration = Duration::from_secs(30);
 
 /// Makes the mark agree with the rules of the namespace.
 pub async fn reconcile(context: &Arc<Context>, name: String) -> Outcome {
-    let Some((marked, ruled)) = look(context, &name) else { return Outcome::Done };
+    let Some((marked, ruled)) = look(context, &name) else {
+        return Outcome::Done;
+    };
     if marked == ruled {
         return Outcome::Done;
     }
@@ -31,7 +33,12 @@ pub async fn reconcile(context: &Arc<Context>, name: String) -> Outcome {
     let patch = json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): value } } });
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let params = PatchParams::default();
-    match write("mark a namespace", namespaces.patch_metadata(&name, &params, &Patch::Merge(patch))).await {
+    match write(
+        "mark a namespace",
+        namespaces.patch_metadata(&name, &params, &Patch::Merge(patch)),
+    )
+    .await
+    {
         Ok(_) => {
             info!(namespace = %name, marked = ruled, "the mark for namespaces with rules was changed");
             Outcome::Done
@@ -46,5 +53,10 @@ fn look(context: &Context, name: &str) -> Option<(bool, bool)> {
     let state = context.index.read();
     let namespace = state.namespace(name)?;
     let labels = namespace.labels.as_ref()?;
-    (!namespace.terminating).then(|| (labels.contains_key(keys::NAMESPACE_HAS_RULES), !namespace.rules.is_empty()))
+    (!namespace.terminating).then(|| {
+        (
+            labels.contains_key(keys::NAMESPACE_HAS_RULES),
+            !namespace.rules.is_empty(),
+        )
+    })
 }

@@ -49,7 +49,13 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
     match sighting {
         Sighting::Gone { version } => Some(version),
         Sighting::Seen { version, .. } if version <= at => None,
-        Sighting::Seen { version, terminating, available, applied, restarted } => {
+        Sighting::Seen {
+            version,
+            terminating,
+            available,
+            applied,
+            restarted,
+        } => {
             let released = terminating
                 || match operation {
                     Operation::Delete | Operation::Begin | Operation::Leave => true,
@@ -66,8 +72,12 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
 pub fn lapsed(operation: Operation, live: Sighting) -> bool {
     match live {
         Sighting::Gone { .. } => false,
-        Sighting::Seen { terminating: true, .. } => false,
-        Sighting::Seen { applied, available, .. } => match operation {
+        Sighting::Seen {
+            terminating: true, ..
+        } => false,
+        Sighting::Seen {
+            applied, available, ..
+        } => match operation {
             Operation::Evict | Operation::Delete => true,
             Operation::Begin | Operation::Leave => available,
             Operation::InPlace => !applied,
@@ -79,12 +89,23 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
 mod tests {
     use super::*;
 
-    const NEWER: Sighting =
-        Sighting::Seen { version: 6, terminating: false, available: true, applied: false, restarted: false };
+    const NEWER: Sighting = Sighting::Seen {
+        version: 6,
+        terminating: false,
+        available: true,
+        applied: false,
+        restarted: false,
+    };
 
     #[test]
     fn the_version_that_was_judged_is_no_evidence() {
-        let same = Sighting::Seen { version: 5, terminating: false, available: false, applied: true, restarted: true };
+        let same = Sighting::Seen {
+            version: 5,
+            terminating: false,
+            available: false,
+            applied: true,
+            restarted: true,
+        };
         for operation in Operation::ALL {
             assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
         }
@@ -92,7 +113,10 @@ mod tests {
 
     #[test]
     fn only_evictions_and_restarts_come_whatever_the_version() {
-        let unconditional: Vec<_> = Operation::ALL.into_iter().filter(|o| !is_conditional(*o)).collect();
+        let unconditional: Vec<_> = Operation::ALL
+            .into_iter()
+            .filter(|o| !is_conditional(*o))
+            .collect();
         assert_eq!(unconditional, [Operation::Evict, Operation::InPlace]);
     }
 
@@ -100,11 +124,26 @@ mod tests {
     fn an_eviction_waits_for_the_deletion() {
         assert_eq!(evidence(Operation::Delete, 5, NEWER), Some(6));
         assert_eq!(evidence(Operation::Evict, 5, NEWER), None);
-        let flap = Sighting::Seen { version: 6, terminating: false, available: false, applied: false, restarted: false };
+        let flap = Sighting::Seen {
+            version: 6,
+            terminating: false,
+            available: false,
+            applied: false,
+            restarted: false,
+        };
         assert_eq!(evidence(Operation::Evict, 5, flap), None);
-        let going = Sighting::Seen { version: 6, terminating: true, available: false, applied: false, restarted: false };
+        let going = Sighting::Seen {
+            version: 6,
+            terminating: true,
+            available: false,
+            applied: false,
+            restarted: false,
+        };
         assert_eq!(evidence(Operation::Evict, 5, going), Some(6));
-        assert_eq!(evidence(Operation::Evict, 5, Sighting::Gone { version: 9 }), Some(9));
+        assert_eq!(
+            evidence(Operation::Evict, 5, Sighting::Gone { version: 9 }),
+            Some(9)
+        );
     }
 
     #[test]
@@ -116,17 +155,35 @@ mod tests {
             applied,
             restarted,
         };
-        assert_eq!(evidence(Operation::InPlace, 5, seen(true, false, true)), None);
-        assert_eq!(evidence(Operation::InPlace, 5, seen(true, true, false)), None);
-        assert_eq!(evidence(Operation::InPlace, 5, seen(true, true, true)), Some(6));
-        assert_eq!(evidence(Operation::InPlace, 5, seen(false, false, true)), Some(6));
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(true, false, true)),
+            None
+        );
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(true, true, false)),
+            None
+        );
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(true, true, true)),
+            Some(6)
+        );
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(false, false, true)),
+            Some(6)
+        );
     }
 
     #[test]
     fn a_claim_lapses_only_if_nothing_came_of_it() {
         assert!(lapsed(Operation::Evict, NEWER));
         assert!(!lapsed(Operation::Evict, Sighting::Gone { version: 9 }));
-        let applied = Sighting::Seen { version: 6, terminating: false, available: true, applied: true, restarted: false };
+        let applied = Sighting::Seen {
+            version: 6,
+            terminating: false,
+            available: true,
+            applied: true,
+            restarted: false,
+        };
         assert!(!lapsed(Operation::InPlace, applied));
         assert!(lapsed(Operation::InPlace, NEWER));
     }

@@ -23,8 +23,13 @@ pub enum Operation {
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 5] =
-        [Operation::Delete, Operation::Evict, Operation::Begin, Operation::InPlace, Operation::Leave];
+    pub const ALL: [Operation; 5] = [
+        Operation::Delete,
+        Operation::Evict,
+        Operation::Begin,
+        Operation::InPlace,
+        Operation::Leave,
+    ];
 
     /// The word used in status and messages.
     pub const fn as_str(self) -> &'static str {
@@ -69,7 +74,11 @@ pub struct Ledger<K: Ord, D> {
 
 impl<K: Ord, D> Default for Ledger<K, D> {
     fn default() -> Self {
-        Ledger { claims: BTreeMap::new(), watermark: 0, attempts: 0 }
+        Ledger {
+            claims: BTreeMap::new(),
+            watermark: 0,
+            attempts: 0,
+        }
     }
 }
 
@@ -145,19 +154,25 @@ pub struct Grant {
 impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Whether the Pod holds a claim.
     pub fn holds(&self, pod: &K) -> bool {
-        Operation::ALL.into_iter().any(|o| self.claims.contains_key(&(pod.clone(), o)))
+        Operation::ALL
+            .into_iter()
+            .any(|o| self.claims.contains_key(&(pod.clone(), o)))
     }
 
     /// Pods with a claim, each once.
     pub fn pods(&self) -> impl Iterator<Item = &K> {
         let mut last = None;
-        self.claims.keys().map(|(pod, _)| pod).filter(move |pod| last.replace(*pod) != Some(*pod))
+        self.claims
+            .keys()
+            .map(|(pod, _)| pod)
+            .filter(move |pod| last.replace(*pod) != Some(*pod))
     }
 
     /// How many available Pods of the view hold no claim.
     pub fn unclaimed(&self, view: &(impl View<K> + ?Sized)) -> u32 {
         let claimed = self.pods().filter(|pod| view.is_available(pod)).count();
-        view.available().saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
+        view.available()
+            .saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
     }
 
     /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write
@@ -170,7 +185,9 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         request: Request<K, D>,
     ) -> Result<Grant, Refusal> {
         if view.position() < self.watermark {
-            return Err(Refusal::Behind { watermark: self.watermark });
+            return Err(Refusal::Behind {
+                watermark: self.watermark,
+            });
         }
         let key = (request.pod.clone(), request.operation);
         let earlier = self.claims.get(&key);
@@ -180,19 +197,37 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         let counted = view.is_available(&request.pod) && !self.holds(&request.pod);
         let left = self.unclaimed(view) - u32::from(counted);
         if left < desired {
-            return Err(Refusal::Full { left, desired, expected: view.expected() });
+            return Err(Refusal::Full {
+                left,
+                desired,
+                expected: view.expected(),
+            });
         }
         let (at, fresh) = earlier.map_or((request.at, true), |old| (old.at.max(request.at), false));
         self.attempts += 1;
         let attempt = self.attempts;
-        self.claims.insert(key, Claim { at, attempt, detail: request.detail });
+        self.claims.insert(
+            key,
+            Claim {
+                at,
+                attempt,
+                detail: request.detail,
+            },
+        );
         Ok(Grant { attempt, fresh })
     }
 
     /// Takes a claim away on evidence that is based on a Pod event at `based_on` (0: on none). False, and nothing
     /// changed, if the view that gave the evidence has not caught up with the last release, or the claim was written
     /// again since (`attempt` differs).
-    pub fn release(&mut self, position: u64, pod: &K, operation: Operation, attempt: u64, based_on: u64) -> bool {
+    pub fn release(
+        &mut self,
+        position: u64,
+        pod: &K,
+        operation: Operation,
+        attempt: u64,
+        based_on: u64,
+    ) -> bool {
         let key = (pod.clone(), operation);
         if position < self.watermark || self.claims.get(&key).is_none_or(|c| c.attempt != attempt) {
             return false;
@@ -206,7 +241,11 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// it may do so: a claim that somebody refreshed since is theirs too.
     pub fn withdraw(&mut self, pod: &K, operation: Operation, grant: Grant) -> bool {
         let key = (pod.clone(), operation);
-        let mine = grant.fresh && self.claims.get(&key).is_some_and(|c| c.attempt == grant.attempt);
+        let mine = grant.fresh
+            && self
+                .claims
+                .get(&key)
+                .is_some_and(|c| c.attempt == grant.attempt);
         if mine {
             self.claims.remove(&key);
         }
@@ -237,7 +276,12 @@ mod tests {
     }
 
     fn delete(pod: &'static str, at: u64) -> Request<&'static str, ()> {
-        Request { pod, operation: Operation::Delete, at, detail: () }
+        Request {
+            pod,
+            operation: Operation::Delete,
+            at,
+            detail: (),
+        }
     }
 
     #[test]
@@ -248,7 +292,11 @@ mod tests {
         assert!(ledger.admit(&view, 1, delete("b", 1)).is_ok());
         assert_eq!(
             ledger.admit(&view, 1, delete("c", 1)),
-            Err(Refusal::Full { left: 0, desired: 1, expected: 3 })
+            Err(Refusal::Full {
+                left: 0,
+                desired: 1,
+                expected: 3
+            })
         );
     }
 
@@ -257,7 +305,10 @@ mod tests {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        let evict = Request { operation: Operation::Evict, ..delete("a", 1) };
+        let evict = Request {
+            operation: Operation::Evict,
+            ..delete("a", 1)
+        };
         assert!(ledger.admit(&view, 1, evict).is_ok());
         assert_eq!(ledger.unclaimed(&view), 1);
     }
@@ -268,7 +319,13 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.admit(&view, 1, delete("a", 7)).unwrap();
         let again = ledger.admit(&view, 1, delete("a", 3)).unwrap();
-        assert_eq!(again, Grant { attempt: 2, fresh: false });
+        assert_eq!(
+            again,
+            Grant {
+                attempt: 2,
+                fresh: false
+            }
+        );
         assert_eq!(ledger.claims[&("a", Operation::Delete)].at, 7);
     }
 
@@ -278,7 +335,10 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.admit(&view, 1, delete("a", 7)).unwrap();
         ledger.watermark = 11;
-        assert_eq!(ledger.admit(&view, 1, delete("a", 7)), Err(Refusal::Behind { watermark: 11 }));
+        assert_eq!(
+            ledger.admit(&view, 1, delete("a", 7)),
+            Err(Refusal::Behind { watermark: 11 })
+        );
         assert!(!ledger.release(10, &"a", Operation::Delete, 1, 8));
         assert!(ledger.release(11, &"a", Operation::Delete, 1, 12));
         assert_eq!(ledger.watermark, 12);
@@ -306,7 +366,12 @@ mod tests {
             }
         }
         let view = Pods(vec!["a", "b"], 2);
-        let change = |image| Request { pod: "a", operation: Operation::InPlace, at: 1, detail: Image(image) };
+        let change = |image| Request {
+            pod: "a",
+            operation: Operation::InPlace,
+            at: 1,
+            detail: Image(image),
+        };
         let mut ledger = Ledger::default();
         assert!(ledger.admit(&view, 1, change(1)).is_ok());
         assert_eq!(ledger.admit(&view, 1, change(2)), Err(Refusal::UnderWay));

@@ -12,34 +12,8 @@ use serde_json::json;
 use xtask::plane::audit::{Filter, TEST_USER_AGENT};
 use xtask::plane::{Options, Plane, shared};
 
-/// Far beyond what anything here takes.
-const PATIENCE: Duration = Duration::from_secs(90);
-
-async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut look: impl FnMut() -> F,
-) -> T {
-    let looking = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let found = tokio::time::timeout(PATIENCE, looking).await;
-    found.unwrap_or_else(|_| panic!("waited for {what}"))
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let conditions = status.and_then(|s| s.conditions.as_ref());
-    pod.metadata.deletion_timestamp.is_none()
-        && conditions
-            .into_iter()
-            .flatten()
-            .any(|c| c.type_ == "Ready" && c.status == "True")
-}
+mod common;
+use common::{eventually, is_ready};
 
 async fn three_ready(pods: &Api<Pod>) -> Vec<Pod> {
     eventually("three Ready Pods", || async {

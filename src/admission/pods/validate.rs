@@ -10,10 +10,10 @@ use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, held};
 use crate::api::keys::{self, Family};
-use crate::domain::lifecycle::validate;
-use crate::domain::pod::Pod;
 use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::FieldError;
+use crate::domain::lifecycle::validate;
+use crate::domain::pod::Pod;
 use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::Operation as Claimed;
 use crate::ledger::store::RuleKey;
@@ -37,16 +37,26 @@ impl Handler for Validate {
             Err(verdict) => return verdict,
         };
         let free = held::never(request, &old, &self.0.index)
-            .or_else(|| (!old.is_available() && restart(request, &old).is_none()).then_some("unavailable"))
+            .or_else(|| {
+                (!old.is_available() && restart(request, &old).is_none()).then_some("unavailable")
+            })
             .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
             .or_else(|| {
-                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty()).then_some("no-rule")
+                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty())
+                    .then_some("no-rule")
             });
         if let Some(reason) = free {
             return Verdict::allow().audit("free", reason);
         }
         let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, format!("Pod {} is held: {why}; try again in a moment", old.metadata.name))
+        Verdict::deny(
+            code,
+            reason,
+            format!(
+                "Pod {} is held: {why}; try again in a moment",
+                old.metadata.name
+            ),
+        )
     }
 }
 
@@ -67,11 +77,13 @@ impl Validate {
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
-        let (old, new) =
-            match (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref())) {
-                (Ok(old), Ok(new)) => (Arc::new(old), new),
-                (Err(verdict), _) | (_, Err(verdict)) => return verdict,
-            };
+        let (old, new) = match (
+            parse(request, request.old_object.as_deref()),
+            parse(request, request.object.as_deref()),
+        ) {
+            (Ok(old), Ok(new)) => (Arc::new(old), new),
+            (Err(verdict), _) | (_, Err(verdict)) => return verdict,
+        };
         if let Some(reason) = held::never(request, &old, &self.0.index) {
             return Verdict::allow().audit("free", reason);
         }
@@ -110,7 +122,12 @@ impl Validate {
         }
     }
 
-    async fn claim(&self, request: &Request, disruption: &Disruption, deadline: Instant) -> Verdict {
+    async fn claim(
+        &self,
+        request: &Request,
+        disruption: &Disruption,
+        deadline: Instant,
+    ) -> Verdict {
         match gate::claim(&self.0, disruption, request.dry_run, deadline).await {
             Ok(claims) if claims.is_empty() => Verdict::allow(),
             Ok(_) => Verdict::allow().audit("claimed", disruption.operation.as_str()),
@@ -134,7 +151,9 @@ impl Validate {
         if request.operation == Operation::Delete {
             return true;
         }
-        let Ok(new) = parse(request, request.object.as_deref()) else { return true };
+        let Ok(new) = parse(request, request.object.as_deref()) else {
+            return true;
+        };
         restart_of(old, &new).is_some() || !self.left(old, &new).is_empty()
     }
 }
@@ -155,10 +174,13 @@ fn restart(request: &Request, old: &Pod) -> Option<Change> {
 
 /// An ID in flight on the Pod, if any.
 fn in_flight(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.keys().find_map(|key| match Family::parse(key) {
-        Some((Family::OperationPermission, _)) | None => None,
-        Some((_, id)) => Some(id),
-    })
+    pod.metadata
+        .labels
+        .keys()
+        .find_map(|key| match Family::parse(key) {
+            Some((Family::OperationPermission, _)) | None => None,
+            Some((_, id)) => Some(id),
+        })
 }
 
 #[cfg(test)]
@@ -169,7 +191,11 @@ mod tests {
     use super::*;
 
     fn pod(image: &str, on_traffic: bool, ready: bool) -> Pod {
-        let labels = if on_traffic { json!({ keys::SERVICE_AVAILABLE: "true" }) } else { json!({}) };
+        let labels = if on_traffic {
+            json!({ keys::SERVICE_AVAILABLE: "true" })
+        } else {
+            json!({})
+        };
         let ready = if ready { "True" } else { "False" };
         serde_json::from_value(json!({
             "metadata": { "labels": labels },
@@ -182,7 +208,10 @@ mod tests {
     #[test]
     fn a_restart_is_held_for_pods_on_traffic_even_while_they_are_not_ready() {
         for ready in [true, false] {
-            assert!(restart_of(&pod("a:1", true, ready), &pod("a:2", true, ready)).is_some(), "ready: {ready}");
+            assert!(
+                restart_of(&pod("a:1", true, ready), &pod("a:2", true, ready)).is_some(),
+                "ready: {ready}"
+            );
         }
         assert!(restart_of(&pod("a:1", true, true), &pod("a:1", true, true)).is_none());
     }

@@ -28,35 +28,11 @@ use super::{lenient, schema};
     derive = "Default",
     derive = "PartialEq",
     doc = "PodTransitionRule says under which conditions Pods may be disrupted; it is enforced at admission.",
-    printcolumn(
-        name = "ALLOWED",
-        type_ = "integer",
-        json_path = ".status.disruptionsAllowed",
-        description = "Pods that may become unavailable now"
-    ),
-    printcolumn(
-        name = "UNAVAILABLE",
-        type_ = "integer",
-        json_path = ".status.unavailablePods",
-        description = "Pods that are missing, unavailable or about to be"
-    ),
-    printcolumn(
-        name = "LIMIT",
-        type_ = "integer",
-        json_path = ".status.unavailableLimit",
-        description = "Most Pods that may be unavailable at once"
-    ),
-    printcolumn(
-        name = "WAITING",
-        type_ = "integer",
-        json_path = ".status.waitingPods",
-        description = "Pods that wait for permission"
-    ),
-    printcolumn(
-        name = "AGE",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"ALLOWED","type":"integer","jsonPath":".status.disruptionsAllowed","description":"Pods that may become unavailable now"}"#,
+    printcolumn = r#"{"name":"UNAVAILABLE","type":"integer","jsonPath":".status.unavailablePods","description":"Pods that are missing, unavailable or about to be"}"#,
+    printcolumn = r#"{"name":"LIMIT","type":"integer","jsonPath":".status.unavailableLimit","description":"Most Pods that may be unavailable at once"}"#,
+    printcolumn = r#"{"name":"WAITING","type":"integer","jsonPath":".status.waitingPods","description":"Pods that wait for permission"}"#,
+    printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]

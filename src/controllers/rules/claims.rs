@@ -25,14 +25,19 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// A new leader starts anew, which only makes a claim live longer.
 #[derive(Default)]
 pub struct Deadlines {
-    seen: Mutex<HashMap<(Uid, Uid, Operation), (u64, Instant)>>,
+    seen: Mutex<HashMap<Claimed, (u64, Instant)>>,
 }
+
+/// Rule object, Pod and operation of a claim.
+type Claimed = (Uid, Uid, Operation);
 
 impl Deadlines {
     /// Since when this very attempt of a claim is known here.
     fn since(&self, rule: &Uid, pod: &Uid, operation: Operation, attempt: u64) -> Instant {
         let mut seen = self.seen.lock();
-        let entry = seen.entry((rule.clone(), pod.clone(), operation)).or_insert_with(|| (attempt, Instant::now()));
+        let entry = seen
+            .entry((rule.clone(), pod.clone(), operation))
+            .or_insert_with(|| (attempt, Instant::now()));
         if entry.0 != attempt {
             *entry = (attempt, Instant::now());
         }
@@ -41,7 +46,9 @@ impl Deadlines {
 
     /// Forgets claims of a rule object that are not in `current`.
     fn keep(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
-        self.seen.lock().retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
+        self.seen
+            .lock()
+            .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
     }
 
     /// Forgets a rule object.
@@ -51,10 +58,16 @@ impl Deadlines {
 }
 
 /// Releases what can be released; how long until the next claim may lapse, if any is left.
-pub async fn release(context: &Arc<Context>, deadlines: &Deadlines, key: &RuleKey) -> Option<Duration> {
+pub async fn release(
+    context: &Arc<Context>,
+    deadlines: &Deadlines,
+    key: &RuleKey,
+) -> Option<Duration> {
     let snapshot = context.ledgers.latest(key)?;
     let claims = &snapshot.claims.claims;
-    deadlines.keep(&key.uid, |pod, operation| claims.contains_key(&(pod.clone(), operation)));
+    deadlines.keep(&key.uid, |pod, operation| {
+        claims.contains_key(&(pod.clone(), operation))
+    });
     let lifetime = context.request_timeout + MARGIN;
     let mut next: Option<Duration> = None;
     for ((pod, operation), claim) in claims {
@@ -73,7 +86,9 @@ pub async fn release(context: &Arc<Context>, deadlines: &Deadlines, key: &RuleKe
             release_one(context, key, pod, *operation, claim, based_on, position);
             continue;
         }
-        let age = deadlines.since(&key.uid, pod, *operation, claim.attempt).elapsed();
+        let age = deadlines
+            .since(&key.uid, pod, *operation, claim.attempt)
+            .elapsed();
         if age < lifetime {
             let left = lifetime - age;
             next = Some(next.map_or(left, |n| n.min(left)));
@@ -96,7 +111,13 @@ fn release_one(
     based_on: u64,
     position: u64,
 ) {
-    let evidence = Evidence { pod: pod.clone(), operation, attempt: claim.attempt, based_on, position };
+    let evidence = Evidence {
+        pod: pod.clone(),
+        operation,
+        attempt: claim.attempt,
+        based_on,
+        position,
+    };
     context.ledgers.release(key, evidence);
 }
 
@@ -104,7 +125,9 @@ fn release_one(
 fn sight(state: &State, key: &RuleKey, pod: &Uid, claim: &Claim<Detail>) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
         Some(seen) => Some(sighting(seen, claim)),
-        None => (state.last_event > claim.at).then_some(Sighting::Gone { version: state.last_event }),
+        None => (state.last_event > claim.at).then_some(Sighting::Gone {
+            version: state.last_event,
+        }),
     }
 }
 
@@ -113,7 +136,11 @@ fn sighting(pod: &Pod, claim: &Claim<Detail>) -> Sighting {
         version: pod.metadata.resource_version,
         terminating: pod.is_terminating(),
         available: pod.is_available(),
-        applied: claim.detail.target.as_ref().is_some_and(|target| inplace::is_applied(pod, target)),
+        applied: claim
+            .detail
+            .target
+            .as_ref()
+            .is_some_and(|target| inplace::is_applied(pod, target)),
         restarted: inplace::has_restarted(pod, &claim.detail.containers),
     }
 }
@@ -144,9 +171,19 @@ async fn has_lapsed(
 }
 
 /// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.
-async fn read(context: &Arc<Context>, key: &RuleKey, pod: &Uid, claim: &Claim<Detail>) -> Option<Option<Pod>> {
+async fn read(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    claim: &Claim<Detail>,
+) -> Option<Option<Pod>> {
     let name = &claim.detail.pod_name;
-    match tokio::time::timeout(CALL_TIMEOUT, pods::get(&context.client, &key.namespace, name)).await {
+    match tokio::time::timeout(
+        CALL_TIMEOUT,
+        pods::get(&context.client, &key.namespace, name),
+    )
+    .await
+    {
         Ok(Ok(live)) => Some(live.filter(|live| *live.metadata.uid == **pod)),
         Ok(Err(e)) => {
             warn!(pod = %name, error = %e, "the Pod of a claim could not be read");

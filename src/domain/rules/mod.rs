@@ -77,7 +77,11 @@ pub enum Availability<'a> {
 impl RuleSet {
     /// Whether the object covers a Pod of its namespace. Only managed Pods are ever covered.
     pub fn selects(&self, pod: &Pod) -> bool {
-        pod.is_managed() && self.selector.as_ref().map_or(true, |s| s.matches(&pod.metadata.labels))
+        pod.is_managed()
+            && self
+                .selector
+                .as_ref()
+                .map_or(true, |s| s.matches(&pod.metadata.labels))
     }
 
     /// The rules of a stage that a Pod is subject to: enabled, not skipped by annotation, filter matching.
@@ -86,7 +90,10 @@ impl RuleSet {
         self.rules.iter().filter(move |rule| {
             rule.stage == stage
                 && !skipped.contains(&rule.name)
-                && rule.filter.as_ref().is_none_or(|f| f.matches(&pod.metadata.labels))
+                && rule
+                    .filter
+                    .as_ref()
+                    .is_none_or(|f| f.matches(&pod.metadata.labels))
         })
     }
 
@@ -97,17 +104,29 @@ impl RuleSet {
             return Availability::NotHeld;
         }
         if let Err(why) = &self.selector {
-            return Availability::Broken { rule: String::new(), why: why.clone() };
+            return Availability::Broken {
+                rule: String::new(),
+                why: why.clone(),
+            };
         }
         let mut held = Vec::new();
         for rule in self.applying(Stage::PreCheck, pod) {
             match &rule.kind {
                 RuleKind::Availability(limits) => held.push((rule.name.as_str(), limits)),
-                RuleKind::Broken(why) => return Availability::Broken { rule: rule.name.clone(), why: why.clone() },
+                RuleKind::Broken(why) => {
+                    return Availability::Broken {
+                        rule: rule.name.clone(),
+                        why: why.clone(),
+                    };
+                }
                 RuleKind::LabelCheck | RuleKind::Webhook => {}
             }
         }
-        if held.is_empty() { Availability::NotHeld } else { Availability::Held(held) }
+        if held.is_empty() {
+            Availability::NotHeld
+        } else {
+            Availability::Held(held)
+        }
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.

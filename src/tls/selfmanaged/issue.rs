@@ -133,7 +133,8 @@ fn offset(now: Timestamp, by: SignedDuration) -> Result<OffsetDateTime, IssueErr
     OffsetDateTime::from_unix_timestamp(moment.as_second()).map_err(|_| IssueError::Lifetime)
 }
 
-fn bundle(roots: &[CertificateDer<'_>]) -> String {
+/// PEM of certificates, one after another.
+pub(super) fn bundle(roots: &[CertificateDer<'_>]) -> String {
     let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     roots
         .iter()

@@ -10,12 +10,14 @@ pub use self::assess::{Policy, Step, assess};
 pub use self::issue::{IssueError, issue};
 pub use self::material::Material;
 pub use self::names::{NameError, Names};
-pub use self::sync::{SelfManaged, SyncError, Target};
+pub use self::request::SyncError;
+pub use self::sync::{SelfManaged, Target};
 
 mod assess;
 mod issue;
 mod material;
 mod names;
+mod request;
 mod sync;
 #[cfg(test)]
 mod tests;

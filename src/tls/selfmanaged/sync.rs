@@ -11,14 +11,14 @@ use kube::api::{
 };
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{IssueError, Material, Names, Policy, Step, assess, issue};
-use crate::tls::{Pair, PairError, Resolver};
+use super::issue::bundle;
+use super::request::{SyncError, request, unless_raced};
+use super::{Material, Names, Policy, Step, assess, issue};
+use crate::tls::{Pair, Resolver};
 
-/// For one API request.
-const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// Rounds of one [`SelfManaged::ensure`]. Each ends with a write of ours or of another replica, and no more than a
 /// few writes are needed in all.
 const ROUNDS: u32 = 10;
@@ -27,38 +27,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FIELD_MANAGER: &str = "operating-certificates";
-
-/// Why certificates could not be brought into line.
-#[derive(Debug, thiserror::Error)]
-pub enum SyncError {
-    /// The API server refused.
-    #[error(
-        "{what}: {message}; the service account needs get, create and update on Secrets of its namespace, and get and patch on webhook configurations"
-    )]
-    Forbidden {
-        /// Request and object.
-        what: String,
-        /// The API server's words.
-        message: String,
-    },
-    /// The API server could not be asked, or did not answer.
-    #[error("{what}: {why}")]
-    Api {
-        /// Request and object.
-        what: String,
-        /// Cause.
-        why: String,
-    },
-    /// Other replicas kept writing.
-    #[error("Secret or webhook configurations kept changing under {ROUNDS} attempts; will retry")]
-    Contended,
-    /// A certificate could not be made.
-    #[error(transparent)]
-    Issue(#[from] IssueError),
-    /// What the Secret holds cannot be served.
-    #[error("Secret: {0}")]
-    Pair(#[from] PairError),
-}
 
 /// Where the certificates live and who must know them.
 #[derive(Clone, Debug)]
@@ -137,7 +105,7 @@ impl SelfManaged {
                 Round::Lost => sleep(PAUSE.mul_f64(rand::random())).await,
             }
         }
-        Err(SyncError::Contended)
+        Err(SyncError::Contended(ROUNDS))
     }
 
     /// Does so every `period` by the wall clock, and sooner after a failure, until `stop`.
@@ -196,7 +164,15 @@ impl SelfManaged {
             (Step::Keep, Some(material)) => material,
             (step, material) => {
                 tracing::info!(?step, "renewing the webhook certificate");
-                let material = issue(&step, material.as_ref(), now, &self.names, &self.policy)?;
+                // Without a Secret, what this replica serves tells what the others may be serving still.
+                let former = material.or_else(|| {
+                    let served = self.resolver.served()?;
+                    Some(Material {
+                        ca_crt: bundle(&served.roots).into_bytes(),
+                        ..Material::default()
+                    })
+                });
+                let material = issue(&step, former.as_ref(), now, &self.names, &self.policy)?;
                 let written = self.write(secret, &material).await?;
                 return Ok(if written { Round::Written } else { Round::Lost });
             }
@@ -278,53 +254,4 @@ async fn publish(
         request(what, api.patch(&name, &params, &Patch::Strategic(patch))).await,
         &[404, 409],
     )
-}
-
-/// Whether a conditional write was made; one of the codes `raced` says that somebody else was faster.
-fn unless_raced<T>(written: Result<T, Failed>, raced: &[u16]) -> Result<bool, SyncError> {
-    match written {
-        Ok(_) => Ok(true),
-        Err(failed) if raced.contains(&failed.code) => Ok(false),
-        Err(failed) => Err(failed.into()),
-    }
-}
-
-/// A request that failed; `code` is 0 when there was no answer.
-struct Failed {
-    what: String,
-    code: u16,
-    why: String,
-}
-
-impl From<Failed> for SyncError {
-    fn from(Failed { what, code, why }: Failed) -> SyncError {
-        match code {
-            401 | 403 => SyncError::Forbidden { what, message: why },
-            _ => SyncError::Api { what, why },
-        }
-    }
-}
-
-async fn request<T>(
-    what: String,
-    call: impl Future<Output = kube::Result<T>>,
-) -> Result<T, Failed> {
-    match timeout(REQUEST_DEADLINE, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(Failed {
-            what,
-            code: status.code,
-            why: status.message.clone(),
-        }),
-        Ok(Err(error)) => Err(Failed {
-            what,
-            code: 0,
-            why: error.to_string(),
-        }),
-        Err(_) => Err(Failed {
-            what,
-            code: 0,
-            why: "no answer in time".to_owned(),
-        }),
-    }
 }

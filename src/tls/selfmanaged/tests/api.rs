@@ -21,6 +21,8 @@ pub(super) struct State {
     pub writes: Vec<String>,
     /// Code of the next answers to writes.
     pub refuse_writes: Option<u16>,
+    /// Whether patches are answered 500.
+    pub refuse_patches: bool,
 }
 
 #[derive(Clone, Default)]
@@ -97,6 +99,9 @@ impl FakeApi {
         if let (Some(code), false) = (state.refuse_writes, method == Method::GET) {
             return status(code, "as asked");
         }
+        if state.refuse_patches && method == Method::PATCH {
+            return status(500, "as asked");
+        }
         let result = match *method {
             Method::GET => state.objects.get(path).cloned().ok_or(404),
             Method::POST => {
@@ -144,7 +149,7 @@ impl State {
     fn checked(&self, path: &str, body: &Value) -> Result<Value, u16> {
         let object = self.objects.get(path).ok_or(404_u16)?;
         let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
-        if version(object) == version(body) {
+        if version(body).is_null() || version(object) == version(body) {
             Ok(object.clone())
         } else {
             Err(409)

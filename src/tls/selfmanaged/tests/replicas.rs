@@ -139,6 +139,23 @@ async fn three_replicas_at_once_converge_on_one_secret() {
     }
 }
 
+#[tokio::test]
+async fn a_deleted_secret_is_made_anew_without_a_break() {
+    let api = FakeApi::default();
+    api.configure();
+    let replicas: Vec<Replica> = (0..3).map(|_| replica(&api)).collect();
+    for replica in &replicas {
+        replica.managed.ensure(start()).await.unwrap();
+    }
+    let before = leaf(&replicas[0]);
+    api.0.lock().objects.remove(SECRET);
+    for replica in &replicas {
+        replica.managed.ensure(start()).await.unwrap();
+        assert_trusted(&api, &replicas, start());
+        assert_ne!(leaf(replica), before);
+    }
+}
+
 /// Three replicas look at random times through several changes of authority. After each look, every leaf in service
 /// is trusted by everything published, although some replicas have not looked for a while.
 #[tokio::test]
@@ -230,6 +247,26 @@ async fn a_refusal_keeps_the_old_leaf_and_names_the_remedy() {
     api.0.lock().refuse_writes = None;
     replica.managed.ensure(late).await.unwrap();
     assert_ne!(leaf(&replica), before);
+}
+
+#[tokio::test]
+async fn a_leaf_is_not_served_before_its_authority_is_published() {
+    let api = FakeApi::default();
+    api.configure();
+    let replicas = [replica(&api)];
+    replicas[0].managed.ensure(start()).await.unwrap();
+    let before = leaf(&replicas[0]);
+    api.0.lock().objects.remove(SECRET);
+    api.0.lock().refuse_patches = true;
+    replicas[0].managed.ensure(start()).await.unwrap_err();
+    assert!(!api.get(SECRET).is_null());
+    assert_eq!(leaf(&replicas[0]), before);
+    assert_trusted(&api, &replicas, start());
+
+    api.0.lock().refuse_patches = false;
+    replicas[0].managed.ensure(start()).await.unwrap();
+    assert_ne!(leaf(&replicas[0]), before);
+    assert_trusted(&api, &replicas, start());
 }
 
 #[tokio::test(start_paused = true)]
