@@ -20,6 +20,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
         Why::Unreachable(_) => "ledger-unreachable",
+        Why::UnderWay => "change-under-way",
         Why::Contended => "ledger-contended",
     }
 }
@@ -63,6 +64,10 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 "Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment"
             )
         }
+        Why::UnderWay => format!(
+            "Pod {pod} is held by {rule}: containers have yet to restart for an earlier in-place change; try again when \
+             the Pod is available, or delete it"
+        ),
         Why::Contended => {
             format!(
                 "Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment"
@@ -136,9 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn a_second_in_place_change_says_what_it_waits_for() {
+        assert_eq!(
+            text("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: containers have yet to restart for an earlier \
+             in-place change; try again when the Pod is available, or delete it"
+        );
+    }
+
+    #[test]
     fn what_is_held_is_always_a_429() {
         for why in [
             Why::Behind,
+            Why::UnderWay,
             Why::Contended,
             Why::Broken("x".into()),
             Why::Unreachable("x".into()),

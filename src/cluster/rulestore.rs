@@ -151,6 +151,12 @@ impl Snapshot {
 /// Claims as stored. A claim that can't be read is kept in the strictest form, an eviction judged at the newest
 /// version: it goes when its Pod goes, or at the deadline.
 fn from_api(ledger: &api::Ledger) -> Claims {
+    let attempts = ledger
+        .claims
+        .iter()
+        .map(|c| c.attempt)
+        .chain([ledger.attempts])
+        .max();
     let claims = ledger.claims.iter().map(|c| {
         let operation = Operation::parse(c.operation.as_str()).unwrap_or(Operation::Evict);
         let claim = Claim {
@@ -173,6 +179,7 @@ fn from_api(ledger: &api::Ledger) -> Claims {
     Ledger {
         claims: claims.collect(),
         watermark: ledger.watermark.parse().unwrap_or(0),
+        attempts: attempts.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
     }
 }
 
@@ -202,6 +209,7 @@ fn to_api(claims: &Claims) -> api::Ledger {
     api::Ledger {
         claims: list.collect(),
         watermark: claims.watermark.to_string(),
+        attempts: i64::try_from(claims.attempts).unwrap_or(i64::MAX),
     }
 }
 
@@ -210,5 +218,40 @@ fn write_error(e: Error) -> WriteError {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,
         Error::Api(status) if status.code == 404 => WriteError::Gone,
         e => WriteError::Unreachable(e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(attempts: u64, attempt: u64) -> Claims {
+        let detail = Detail {
+            pod_name: "web-1".into(),
+            since: Timestamp::UNIX_EPOCH,
+            until: Timestamp::UNIX_EPOCH,
+            target: Some("digest".into()),
+            containers: vec![("app".into(), "run-1".into())],
+        };
+        let claim = Claim {
+            at: 7,
+            attempt,
+            detail,
+        };
+        Ledger {
+            claims: [((Uid::from("uid-1"), Operation::InPlace), claim)].into(),
+            watermark: 9,
+            attempts,
+        }
+    }
+
+    #[test]
+    fn claims_are_read_as_they_were_written() {
+        assert_eq!(from_api(&to_api(&claims(5, 3))), claims(5, 3));
+    }
+
+    #[test]
+    fn the_count_of_attempts_is_never_below_a_claim() {
+        assert_eq!(from_api(&to_api(&claims(0, 3))), claims(3, 3));
     }
 }

@@ -73,6 +73,8 @@ pub enum Why {
     Behind,
     /// The API server can't be reached, or refuses.
     Unreachable(String),
+    /// Containers of the Pod have yet to restart for an earlier in-place change.
+    UnderWay,
     /// Too many writers, or too many waiting.
     Contended,
 }
@@ -434,6 +436,7 @@ impl<S: Store> Ledgers<S> {
             .map(Answer::Granted)
             .map_err(|refusal| match refusal {
                 Refusal::Behind { .. } => refuse(rule, Why::Behind),
+                Refusal::UnderWay => refuse(rule, Why::UnderWay),
                 Refusal::Full {
                     desired, expected, ..
                 } => {

@@ -5,7 +5,8 @@ use super::protocol::Operation;
 /// A Pod as a cache that has caught up with the ledger sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sighting {
-    /// The Pod, by UID, is not there any more (or no longer managed, which the Pod watch can't tell apart).
+    /// The Pod, by UID, is not there any more. A watch of managed Pods can't tell this from one that has left the
+    /// management and may come back: that is enough for what [`is_conditional`], for the rest ask the API server.
     Gone {
         /// resourceVersion of the event that said so.
         version: u64,
@@ -23,6 +24,15 @@ pub enum Sighting {
         /// For an in-place change, whether every changed container runs anew.
         restarted: bool,
     },
+}
+
+/// Whether the effect of an operation is conditional on the resourceVersion that was judged, so that it can't come once
+/// the Pod has moved on. An eviction deletes whatever it finds; the restart for an in-place change follows its write.
+pub const fn is_conditional(operation: Operation) -> bool {
+    match operation {
+        Operation::Delete | Operation::Begin | Operation::Leave => true,
+        Operation::Evict | Operation::InPlace => false,
+    }
 }
 
 /// Whether a claim for `operation`, judged at resourceVersion `at`, can be released, and the resourceVersion of the Pod
@@ -99,6 +109,15 @@ mod tests {
         for operation in Operation::ALL {
             assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
         }
+    }
+
+    #[test]
+    fn only_evictions_and_restarts_come_whatever_the_version() {
+        let unconditional: Vec<_> = Operation::ALL
+            .into_iter()
+            .filter(|o| !is_conditional(*o))
+            .collect();
+        assert_eq!(unconditional, [Operation::Evict, Operation::InPlace]);
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Operation {
 pub struct Claim<D> {
     /// The Pod's resourceVersion that was judged. Never goes back: a late attempt on an old version keeps the newer one.
     pub at: u64,
-    /// Counts the admissions that wrote this claim, so that every admission is a write and a new deadline.
+    /// Which of the ledger's admissions wrote this claim last: every admission is a write and a new deadline, and
+    /// whoever releases or withdraws names the very one it means.
     pub attempt: u64,
     /// What people and the evidence need to know besides.
     pub detail: D,
@@ -66,6 +67,9 @@ pub struct Ledger<K: Ord, D> {
     pub claims: BTreeMap<(K, Operation), Claim<D>>,
     /// Whoever decides or releases has seen every Pod event up to this resourceVersion.
     pub watermark: u64,
+    /// Admissions so far. Kept when claims go: a number that is used again would let a late release or withdrawal of an
+    /// earlier claim take away a later one.
+    pub attempts: u64,
 }
 
 impl<K: Ord, D> Default for Ledger<K, D> {
@@ -73,7 +77,22 @@ impl<K: Ord, D> Default for Ledger<K, D> {
         Ledger {
             claims: BTreeMap::new(),
             watermark: 0,
+            attempts: 0,
         }
+    }
+}
+
+/// What a claim was given for, beyond its operation.
+pub trait Purpose {
+    /// Whether a claim with this purpose may take the place of one with the `earlier` purpose, on the same Pod and for
+    /// the same operation. Not so for a second in-place change while the first is under way: the restart for the first
+    /// would pass for that of the second, which is still to come.
+    fn may_replace(&self, earlier: &Self) -> bool;
+}
+
+impl Purpose for () {
+    fn may_replace(&self, (): &()) -> bool {
+        true
     }
 }
 
@@ -110,6 +129,8 @@ pub enum Refusal {
         /// The watermark of the ledger.
         watermark: u64,
     },
+    /// The Pod holds a claim for another purpose, whose effect must be seen first.
+    UnderWay,
     /// The budget is used up.
     Full {
         /// How many Pods would be left available, this one not counted.
@@ -130,7 +151,7 @@ pub struct Grant {
     pub fresh: bool,
 }
 
-impl<K: Ord + Clone, D> Ledger<K, D> {
+impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Whether the Pod holds a claim.
     pub fn holds(&self, pod: &K) -> bool {
         Operation::ALL
@@ -168,6 +189,11 @@ impl<K: Ord + Clone, D> Ledger<K, D> {
                 watermark: self.watermark,
             });
         }
+        let key = (request.pod.clone(), request.operation);
+        let earlier = self.claims.get(&key);
+        if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail)) {
+            return Err(Refusal::UnderWay);
+        }
         let counted = view.is_available(&request.pod) && !self.holds(&request.pod);
         let left = self.unclaimed(view) - u32::from(counted);
         if left < desired {
@@ -177,11 +203,9 @@ impl<K: Ord + Clone, D> Ledger<K, D> {
                 expected: view.expected(),
             });
         }
-        let key = (request.pod, request.operation);
-        let (at, attempt, fresh) = match self.claims.get(&key) {
-            Some(old) => (old.at.max(request.at), old.attempt + 1, false),
-            None => (request.at, 1, true),
-        };
+        let (at, fresh) = earlier.map_or((request.at, true), |old| (old.at.max(request.at), false));
+        self.attempts += 1;
+        let attempt = self.attempts;
         self.claims.insert(
             key,
             Claim {
@@ -318,6 +342,40 @@ mod tests {
         assert!(!ledger.release(10, &"a", Operation::Delete, 1, 8));
         assert!(ledger.release(11, &"a", Operation::Delete, 1, 12));
         assert_eq!(ledger.watermark, 12);
+    }
+
+    #[test]
+    fn the_number_of_an_attempt_is_never_used_again() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
+        let second = ledger.admit(&view, 1, delete("a", 3)).unwrap();
+        assert!(!ledger.withdraw(&"a", Operation::Delete, first));
+        assert!(!ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
+        assert!(ledger.withdraw(&"a", Operation::Delete, second));
+    }
+
+    #[test]
+    fn another_purpose_waits_until_the_first_is_served() {
+        #[derive(Clone)]
+        struct Image(u8);
+        impl Purpose for Image {
+            fn may_replace(&self, earlier: &Image) -> bool {
+                self.0 == earlier.0
+            }
+        }
+        let view = Pods(vec!["a", "b"], 2);
+        let change = |image| Request {
+            pod: "a",
+            operation: Operation::InPlace,
+            at: 1,
+            detail: Image(image),
+        };
+        let mut ledger = Ledger::default();
+        assert!(ledger.admit(&view, 1, change(1)).is_ok());
+        assert_eq!(ledger.admit(&view, 1, change(2)), Err(Refusal::UnderWay));
+        assert!(ledger.admit(&view, 1, change(1)).is_ok());
     }
 
     #[test]

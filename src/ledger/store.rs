@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::protocol::{Ledger, View};
+use super::protocol::{Ledger, Purpose, View};
 use crate::domain::rules::RuleSet;
 
 /// A Pod's UID.
@@ -52,6 +52,12 @@ impl Detail {
             self.containers.extend(kept);
         }
         self
+    }
+}
+
+impl Purpose for Detail {
+    fn may_replace(&self, earlier: &Detail) -> bool {
+        self.target == earlier.target
     }
 }
 

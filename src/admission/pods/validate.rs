@@ -9,10 +9,11 @@ use super::{invalid, parse};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, held};
-use crate::api::keys::Family;
+use crate::api::keys::{self, Family};
+use crate::domain::inplace::{self, Change};
+use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::validate;
 use crate::domain::pod::Pod;
-use crate::domain::{inplace, lifecycle::FieldError};
 use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::Operation as Claimed;
 use crate::ledger::store::RuleKey;
@@ -36,7 +37,9 @@ impl Handler for Validate {
             Err(verdict) => return verdict,
         };
         let free = held::never(request, &old, &self.0.index)
-            .or_else(|| (!old.is_available()).then_some("unavailable"))
+            .or_else(|| {
+                (!old.is_available() && restart(request, &old).is_none()).then_some("unavailable")
+            })
             .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
             .or_else(|| {
                 (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty())
@@ -108,15 +111,14 @@ impl Validate {
                 }
             }
         }
-        match inplace::change(&old, &new) {
-            // A Pod that this same write takes offline is counted as unavailable from here on.
-            Some(change) if old.is_available() && new.is_available() => {
+        match restart_of(&old, &new) {
+            Some(change) => {
                 let mut disruption = self.0.disruption(&old, Claimed::InPlace);
                 disruption.detail.target = Some(change.target);
                 disruption.detail.containers = change.containers;
                 self.claim(request, &disruption, deadline).await
             }
-            _ => Verdict::allow(),
+            None => Verdict::allow(),
         }
     }
 
@@ -152,8 +154,22 @@ impl Validate {
         let Ok(new) = parse(request, request.object.as_deref()) else {
             return true;
         };
-        inplace::change(old, &new).is_some() || !self.left(old, &new).is_empty()
+        restart_of(old, &new).is_some() || !self.left(old, &new).is_empty()
     }
+}
+
+/// The restart that an in-place change brings upon a Pod on traffic. One that is just not Ready is on traffic all the
+/// same: it may recover before the kubelet gets to the restart. One that a lifecycle has taken off traffic, or that this
+/// same write takes off, stays off until the lifecycle ends.
+fn restart_of(old: &Pod, new: &Pod) -> Option<Change> {
+    let on_traffic = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_some();
+    inplace::change(old, new).filter(|_| on_traffic(old) && on_traffic(new))
+}
+
+/// As [`restart_of`], for a request as it is.
+fn restart(request: &Request, old: &Pod) -> Option<Change> {
+    let new = parse(request, request.object.as_deref()).ok()?;
+    restart_of(old, &new)
 }
 
 /// An ID in flight on the Pod, if any.
@@ -165,4 +181,44 @@ fn in_flight(pod: &Pod) -> Option<&str> {
             Some((Family::OperationPermission, _)) | None => None,
             Some((_, id)) => Some(id),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(image: &str, on_traffic: bool, ready: bool) -> Pod {
+        let labels = if on_traffic {
+            json!({ keys::SERVICE_AVAILABLE: "true" })
+        } else {
+            json!({})
+        };
+        let ready = if ready { "True" } else { "False" };
+        serde_json::from_value(json!({
+            "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "app", "image": image }] },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_restart_is_held_for_pods_on_traffic_even_while_they_are_not_ready() {
+        for ready in [true, false] {
+            assert!(
+                restart_of(&pod("a:1", true, ready), &pod("a:2", true, ready)).is_some(),
+                "ready: {ready}"
+            );
+        }
+        assert!(restart_of(&pod("a:1", true, true), &pod("a:1", true, true)).is_none());
+    }
+
+    #[test]
+    fn a_restart_off_traffic_is_free() {
+        assert!(restart_of(&pod("a:1", false, true), &pod("a:2", false, true)).is_none());
+        assert!(restart_of(&pod("a:1", true, true), &pod("a:2", false, true)).is_none());
+    }
 }

@@ -14,7 +14,7 @@ use crate::cluster::pods;
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
-use crate::ledger::evidence::{Sighting, evidence, lapsed};
+use crate::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
 use crate::ledger::protocol::{Claim, Operation};
 use crate::ledger::store::{Detail, RuleKey, Uid};
 
@@ -74,6 +74,12 @@ pub async fn release(
         let (sighting, position) = {
             let state = context.index.read();
             (sight(&state, key, pod, claim), state.position)
+        };
+        let sighting = match sighting {
+            Some(gone @ Sighting::Gone { .. }) if !is_conditional(*operation) => {
+                confirm(context, key, pod, claim, gone).await
+            }
+            sighting => sighting,
         };
         let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
@@ -139,6 +145,19 @@ fn sighting(pod: &Pod, claim: &Claim<Detail>) -> Sighting {
     }
 }
 
+/// A Pod that the cache has lost, looked up: it may only have left the management, and come back while an eviction or a
+/// restart is still on its way. `None` if it can't be read now.
+async fn confirm(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    claim: &Claim<Detail>,
+    gone: Sighting,
+) -> Option<Sighting> {
+    let live = read(context, key, pod, claim).await?;
+    Some(live.map_or(gone, |live| sighting(&live, claim)))
+}
+
 /// Whether a live read shows that nothing came of the claim, and the version read.
 async fn has_lapsed(
     context: &Arc<Context>,
@@ -147,16 +166,32 @@ async fn has_lapsed(
     operation: Operation,
     claim: &Claim<Detail>,
 ) -> Option<u64> {
-    let read = pods::get(&context.client, &key.namespace, &claim.detail.pod_name);
-    match tokio::time::timeout(CALL_TIMEOUT, read).await {
-        Ok(Ok(Some(live))) if *live.metadata.uid == **pod => {
-            lapsed(operation, sighting(&live, claim)).then_some(live.metadata.resource_version)
-        }
-        Ok(Ok(_)) => None, // gone: the cache will say so
+    let live = read(context, key, pod, claim).await??; // gone: the cache will say so
+    lapsed(operation, sighting(&live, claim)).then_some(live.metadata.resource_version)
+}
+
+/// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.
+async fn read(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    claim: &Claim<Detail>,
+) -> Option<Option<Pod>> {
+    let name = &claim.detail.pod_name;
+    match tokio::time::timeout(
+        CALL_TIMEOUT,
+        pods::get(&context.client, &key.namespace, name),
+    )
+    .await
+    {
+        Ok(Ok(live)) => Some(live.filter(|live| *live.metadata.uid == **pod)),
         Ok(Err(e)) => {
-            warn!(pod = %claim.detail.pod_name, error = %e, "a Pod with an old claim could not be read");
+            warn!(pod = %name, error = %e, "the Pod of a claim could not be read");
             None
         }
-        Err(_) => None,
+        Err(_) => {
+            warn!(pod = %name, "the Pod of a claim could not be read in time");
+            None
+        }
     }
 }
