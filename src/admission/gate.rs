@@ -20,6 +20,17 @@ pub async fn claim(
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
     let rules = covering(context, &disruption.pod, deadline).await?;
+    claim_by(context, rules, disruption, dry_run, deadline).await
+}
+
+/// As [`claim`], by these rule objects alone.
+pub async fn claim_by(
+    context: &Context,
+    rules: Vec<RuleKey>,
+    disruption: &Disruption,
+    dry_run: bool,
+    deadline: Instant,
+) -> Result<Vec<(RuleKey, Grant)>, Denied> {
     let asked = context
         .ledgers
         .claim(rules.clone(), disruption, dry_run, deadline)
@@ -30,6 +41,27 @@ pub async fn claim(
         }
         denied
     })
+}
+
+/// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter
+/// of one of their rules no longer does.
+pub async fn left(
+    context: &Context,
+    old: &Arc<Pod>,
+    new: &Pod,
+    deadline: Instant,
+) -> Result<Vec<RuleKey>, Denied> {
+    if old.metadata.labels == new.metadata.labels {
+        return Ok(Vec::new());
+    }
+    let mut rules = covering(context, old, deadline).await?;
+    let state = context.index.read();
+    rules.retain(|key| {
+        state
+            .rule(&key.namespace, &key.name)
+            .is_none_or(|entry| entry.snapshot.rules.loses(old, new))
+    });
+    Ok(rules)
 }
 
 /// The rule objects that cover a Pod. The webhooks that claim are called only in namespaces that hold rules; where the

@@ -19,6 +19,8 @@ use crate::domain::rules::{Availability, RuleSet};
 const MAX_ROUNDS: u32 = 12;
 /// Asks that may wait for one rule in one replica; more are refused as overload.
 const MAX_WAITING: usize = 4096;
+/// Claims that one rule object holds at most: its status stays far below the size that etcd takes.
+const MAX_CLAIMS: usize = 2000;
 /// No single call to the API server takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -419,6 +421,9 @@ impl<S: Store> Ledgers<S> {
         let Some((rule, limits)) = binding else {
             return Ok(Answer::NotHeld);
         };
+        if claims.claims.len() >= MAX_CLAIMS {
+            return Err(refuse(rule, Why::Contended));
+        }
         let desired = limits.desired(view.expected());
         let uid = Uid::from(pod.metadata.uid.as_str());
         let earlier = claims

@@ -14,9 +14,8 @@ use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::validate;
 use crate::domain::pod::Pod;
-use crate::ledger::commit::Disruption;
+use crate::ledger::commit::{Denied, Disruption};
 use crate::ledger::protocol::Operation as Claimed;
-use crate::ledger::store::RuleKey;
 
 /// Holds what would break a rule.
 pub struct Validate(pub Arc<Context>);
@@ -93,7 +92,10 @@ impl Validate {
                 return invalid(&new, &errors);
             }
         }
-        let left = self.left(&old, &new);
+        let left = match gate::left(&self.0, &old, &new, deadline).await {
+            Ok(left) => left,
+            Err(denied) => return self.held(&old, &denied),
+        };
         if let Some(rule) = left.first() {
             if let Some(id) = in_flight(&old) {
                 let message = format!(
@@ -105,9 +107,10 @@ impl Validate {
             }
             if old.is_available() {
                 let disruption = self.0.disruption(&old, Claimed::Leave);
-                let verdict = self.claim(request, &disruption, deadline).await;
-                if !verdict.is_allowed() {
-                    return verdict;
+                let claimed =
+                    gate::claim_by(&self.0, left, &disruption, request.dry_run, deadline).await;
+                if let Err(denied) = claimed {
+                    return self.held(&old, &denied);
                 }
             }
         }
@@ -131,19 +134,12 @@ impl Validate {
         match gate::claim(&self.0, disruption, request.dry_run, deadline).await {
             Ok(claims) if claims.is_empty() => Verdict::allow(),
             Ok(_) => Verdict::allow().audit("claimed", disruption.operation.as_str()),
-            Err(denied) => denial::verdict(&disruption.pod.metadata.name, &denied, (self.0.now)()),
+            Err(denied) => self.held(&disruption.pod, &denied),
         }
     }
 
-    /// Rule objects that cover the Pod now and would not after the write.
-    fn left(&self, old: &Pod, new: &Pod) -> Vec<RuleKey> {
-        if old.metadata.labels == new.metadata.labels {
-            return Vec::new();
-        }
-        let after = self.0.index.rules_of(new);
-        let mut rules = self.0.index.rules_of(old);
-        rules.retain(|rule| !after.contains(rule));
-        rules
+    fn held(&self, pod: &Pod, denied: &Denied) -> Verdict {
+        denial::verdict(&pod.metadata.name, denied, (self.0.now)())
     }
 
     /// Whether the request can disturb an available Pod at all.
@@ -154,7 +150,7 @@ impl Validate {
         let Ok(new) = parse(request, request.object.as_deref()) else {
             return true;
         };
-        restart_of(old, &new).is_some() || !self.left(old, &new).is_empty()
+        restart_of(old, &new).is_some() || old.metadata.labels != new.metadata.labels
     }
 }
 
