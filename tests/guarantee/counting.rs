@@ -88,7 +88,7 @@ async fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
         scope.pod(name, web(json!({}))).await;
     }
     scope.pod("terminating", web(json!({"metadata": {"finalizers": ["example.com/stuck"]}}))).await;
-    scope.pod("unmanaged", web(json!({"metadata": {"labels": {keys::CONTROL: null}}}))).await;
+    scope.pod("unmanaged", json!({"metadata": {"labels": {"app": "web", keys::CONTROL: null}}})).await;
     let both = format!("app=web,{}=true", keys::CONTROL);
     scope.all_available(&both, 5).await;
     scope.delete("terminating").await.unwrap();

@@ -29,6 +29,18 @@ async fn kubectl_delete(bed: &Bed, scope: &Scope, pod: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
+/// An eviction that says in its body that it is a dry-run, as `kubectl drain --dry-run=server` does.
+async fn evict_dry_in_body(scope: &Scope, pod: &str) -> kube::Result<()> {
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod},
+        "deleteOptions": {"dryRun": ["All"]},
+    });
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", scope.namespace);
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(eviction.to_string().into_bytes()).unwrap();
+    scope.client.request::<serde_json::Value>(request).await.map(drop)
+}
+
 #[tokio::test]
 async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
     let bed = Bed::shared().await;
@@ -38,18 +50,13 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
         post_options: PostParams { dry_run: true, ..PostParams::default() },
         ..EvictParams::default()
     };
-    let in_body = EvictParams {
-        delete_options: Some(DeleteParams::default().dry_run()),
-        ..EvictParams::default()
-    };
 
     // Each finds the one place free that a real one would use up.
     for pod in &pods {
         let (done, text) = kubectl_delete(bed, &scope, pod).await;
         assert!(done, "{text}");
-        for how in [&in_query, &in_body] {
-            scope.pods().evict(pod, how).await.unwrap();
-        }
+        scope.pods().evict(pod, &in_query).await.unwrap();
+        evict_dry_in_body(&scope, pod).await.unwrap();
         scope.pods().delete(pod, &DeleteParams::default().dry_run()).await.unwrap();
     }
     let pods_now = names(&scope.all_available("app=web", 3).await);
@@ -65,8 +72,9 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
     assert!(same.ends_with("1 of 3 Pods are unavailable, the limit is 1"), "{real}");
     let (done, text) = kubectl_delete(bed, &scope, &pods[1]).await;
     assert!(!done && text.contains(same), "{text}");
-    for how in [&in_query, &in_body] {
-        let status = refusal(scope.pods().evict(&pods[1], how).await);
+    let in_query = scope.pods().evict(&pods[1], &in_query).await.map(drop);
+    for outcome in [in_query, evict_dry_in_body(&scope, &pods[1]).await] {
+        let status = refusal(outcome);
         assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
         assert!(status.message.contains("1 of 3 Pods are unavailable, the limit is 1"), "{}", status.message);
     }

@@ -92,8 +92,7 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
         scope.until_pod(pod, "online again", idle_and_available).await;
     }
     scope.until_at_rest("web", 4).await;
-    let (fewest, version) = observer.fewest_available(|_| true, 4).await;
-    assert_eq!(fewest, 3, "at {version}");
+    observer.fewest_available(|_| true, 4).await.at_least(3);
 }
 
 #[tokio::test]
@@ -203,8 +202,7 @@ async fn pods_labelled_to_delete_go_through_the_lifecycle_and_within_the_budget(
     }
     scope.all_available("app=web", 4).await;
     scope.until_at_rest("web", 4).await;
-    let (fewest, version) = observer.fewest_available(|_| true, 4).await;
-    assert_eq!(fewest, 3, "at {version}");
+    observer.fewest_available(|_| true, 4).await.at_least(3);
 }
 
 #[tokio::test]

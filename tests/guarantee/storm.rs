@@ -153,9 +153,9 @@ async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
     let fewest_expected = SMALLEST + HALF;
     let limit = (fewest_expected * 15).div_ceil(100);
     let managed = |p: &Pod| carries(p, keys::CONTROL, keys::CONTROL_VALUE);
-    let (fewest, at) = observer.fewest_available(|p| managed(p) && carries(p, "site", "web"), 2 * HALF).await;
-    assert!(fewest + limit >= fewest_expected, "rule all: {fewest} available at {at}, seed {seed}");
-    let (fewest, at) = observer.fewest_available(|p| managed(p) && carries(p, "app", "right"), HALF).await;
-    assert!(fewest + 4 >= HALF, "rule right: {fewest} available at {at}, seed {seed}");
-    println!("fewest available of rule right: {fewest}");
+    let all = observer.fewest_available(|p| managed(p) && carries(p, "site", "web"), 2 * HALF).await;
+    all.at_least(fewest_expected - limit);
+    let right = observer.fewest_available(|p| managed(p) && carries(p, "app", "right"), HALF).await;
+    right.at_least(HALF - 4);
+    println!("fewest available: {} of rule all, {} of rule right", all.count, right.count);
 }

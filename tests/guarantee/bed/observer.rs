@@ -51,23 +51,30 @@ impl Observer {
         Observer { scope: scope.clone(), seen, _watching: AbortOnDropHandle::new(watching) }
     }
 
-    /// At every change since `matching` Pods were available for the first time: the fewest Pods that `counts` and
-    /// were available, with the resourceVersion. Complete up to the call.
-    pub async fn fewest_available(&self, counts: impl Fn(&Pod) -> bool, matching: usize) -> (usize, u64) {
+    /// Over every change since `matching` Pods that `counts` were available for the first time: the fewest that were.
+    /// Complete up to the call.
+    pub async fn fewest_available(&self, counts: impl Fn(&Pod) -> bool, matching: usize) -> Fewest {
         self.catch_up().await;
-        let mut events = std::mem::take(&mut self.seen.lock().events);
-        events.sort_by_key(|(version, ..)| *version);
+        let mut seen = self.seen.lock();
+        seen.events.sort_by_key(|(version, ..)| *version);
         let mut available: BTreeMap<&str, bool> = BTreeMap::new();
-        let mut fewest: Option<(usize, u64)> = None;
-        for (version, uid, pod) in &events {
-            available.insert(uid, pod.as_ref().is_some_and(|p| counts(p) && serves(p)));
+        let mut story = Vec::new();
+        let mut fewest: Option<Fewest> = None;
+        for (version, uid, pod) in &seen.events {
+            let now = pod.as_ref().is_some_and(|p| counts(p) && serves(p));
+            let before = available.insert(uid, now).unwrap_or_default();
+            if before == now {
+                continue;
+            }
             let count = available.values().filter(|v| **v).count();
-            if fewest.map_or(count == matching, |(least, _)| count < least) {
-                fewest = Some((count, *version));
+            story.push(format!("{version}: {count} available, {}", told(uid, pod.as_ref())));
+            if fewest.as_ref().map_or(count == matching, |f| count < f.count) {
+                fewest = Some(Fewest { count, until: story.len(), story: Vec::new() });
             }
         }
-        self.seen.lock().events = events;
-        fewest.unwrap_or_else(|| panic!("there were never {matching} available Pods"))
+        let mut fewest = fewest.unwrap_or_else(|| panic!("there were never {matching} available Pods: {story:#?}"));
+        fewest.story = story;
+        fewest
     }
 
     /// Waits until the watch has delivered all that a list shows now.
@@ -84,6 +91,31 @@ impl Observer {
         })
         .await;
     }
+}
+
+/// The fewest Pods that were available, and how it came to that.
+pub struct Fewest {
+    pub count: usize,
+    until: usize,
+    story: Vec<String>,
+}
+
+impl Fewest {
+    /// Fails with the last changes before the moment of least availability.
+    pub fn at_least(&self, wanted: usize) {
+        let last = &self.story[self.until.saturating_sub(25)..self.until];
+        assert!(self.count >= wanted, "{} available instead of {wanted}: {last:#?}", self.count);
+    }
+}
+
+/// A Pod as far as its availability goes.
+fn told(uid: &str, pod: Option<&Pod>) -> String {
+    let Some(pod) = pod else { return format!("{uid} is gone") };
+    let keys: Vec<_> = pod.labels().keys().filter(|k| k.contains("kusionstack.io")).collect();
+    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    let conditions: Vec<_> = conditions.map(|c| format!("{}={}", c.type_, c.status)).collect();
+    let going = if pod.metadata.deletion_timestamp.is_some() { "terminating" } else { "" };
+    format!("{} {going} {keys:?} {conditions:?}", pod.name_any())
 }
 
 /// Available, and the kubelet has caught up with the last in-place change.
