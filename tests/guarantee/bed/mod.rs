@@ -1,0 +1,192 @@
+//! A real API server and three replicas behind one URL, each with nothing but the rights of the installed service
+//! account.
+
+pub mod objects;
+pub mod observer;
+pub mod replica;
+pub mod wait;
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::runtime::Runtime;
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
+use xtask::lb::LoadBalancer;
+use xtask::plane::{self, Plane};
+
+pub use objects::Scope;
+use replica::{Replica, Setup};
+
+/// Where the server's own objects live.
+pub const HOME: &str = "kusionstack-system";
+const REPLICAS: usize = 3;
+
+/// The bed's own: each test has a runtime that ends with it.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+/// A plane with the server installed and its replicas.
+pub struct Bed {
+    // Dropped in this order: replicas before the API server that they talk to.
+    replicas: Mutex<Vec<Option<Replica>>>,
+    lb: LoadBalancer,
+    pub setup: Setup,
+    _logs: tempfile::TempDir,
+    plane: Home,
+    _alone: Option<OwnedMutexGuard<()>>,
+}
+
+enum Home {
+    Shared(&'static Plane),
+    Own(Box<Plane>),
+}
+
+/// Makes something on the bed's runtime.
+async fn apart<T, F>(make: impl FnOnce() -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    tokio::task::spawn_blocking(|| RUNTIME.block_on(make())).await.unwrap()
+}
+
+impl Deref for Bed {
+    type Target = Plane;
+
+    fn deref(&self) -> &Plane {
+        match &self.plane {
+            Home::Shared(plane) => plane,
+            Home::Own(plane) => plane,
+        }
+    }
+}
+
+impl Bed {
+    /// The bed of all tests that leave the replicas alone; each works in namespaces of its own.
+    pub async fn shared() -> &'static Bed {
+        static BED: OnceCell<Bed> = OnceCell::const_new();
+        let start = || async {
+            let plane = plane::shared().await.unwrap();
+            Bed::start(Home::Shared(plane), Duration::from_secs(60), None).await
+        };
+        BED.get_or_init(|| apart(start)).await
+    }
+
+    /// A bed for one test that kills what others need. One at a time: each is a whole control plane.
+    pub async fn own() -> Bed {
+        Bed::with_request_timeout(Duration::from_secs(60)).await
+    }
+
+    /// As [`Bed::own`], with another request timeout of the API server: claims without effect lapse earlier.
+    pub async fn with_request_timeout(timeout: Duration) -> Bed {
+        static ALONE: OnceLock<std::sync::Arc<Mutex<()>>> = OnceLock::new();
+        let alone = ALONE.get_or_init(std::sync::Arc::default).clone().lock_owned().await;
+        apart(move || async move {
+            let options = plane::Options {
+                apiserver_flags: vec![format!("--request-timeout={}s", timeout.as_secs())],
+                ..plane::Options::default()
+            };
+            let plane = Plane::start(options).await.unwrap();
+            Bed::start(Home::Own(Box::new(plane)), timeout, Some(alone)).await
+        })
+        .await
+    }
+
+    async fn start(plane: Home, request_timeout: Duration, alone: Option<OwnedMutexGuard<()>>) -> Bed {
+        let logs = tempfile::tempdir().unwrap();
+        let lb = LoadBalancer::start([]).await.unwrap();
+        let url = format!("https://localhost:{}", lb.address().port());
+        let setup = Setup {
+            supervisor: PathBuf::new(),
+            kubeconfig: PathBuf::new(),
+            url,
+            logs: logs.path().to_owned(),
+            request_timeout,
+        };
+        let mut bed = Bed { replicas: Mutex::default(), lb, setup, _logs: logs, plane, _alone: alone };
+        bed.setup.supervisor = bed.controlplane_binary().to_owned();
+        let url = bed.setup.url.clone();
+        let installed = bed.operating(&["install", "--webhook-url", &url]);
+        assert!(installed.status.success(), "{installed:?}");
+        bed.setup.kubeconfig = bed.kubeconfig_for_service_account(HOME, "operating").await.unwrap();
+        let names: Vec<_> = (0..REPLICAS).map(|i| format!("replica-{i}")).collect();
+        let starting = names.iter().map(|name| Replica::start(&bed.setup, name));
+        for replica in futures::future::join_all(starting).await {
+            bed.lb.add(replica.listen);
+            bed.replicas.get_mut().push(Some(replica));
+        }
+        objects::until_enforcing(&bed).await;
+        bed
+    }
+
+    /// Runs the command line as the administrator.
+    pub fn operating(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_operating"));
+        command.args(args).arg("--kubeconfig").arg(self.kubeconfig()).env_remove("KUBECONFIG");
+        command.output().unwrap()
+    }
+
+    /// A client of the administrator, bound to the runtime of the test that asks.
+    pub fn admin(&self) -> Client {
+        self.client().unwrap()
+    }
+
+    /// A fresh namespace and a client.
+    pub async fn scope(&self, prefix: &str) -> Scope {
+        let namespace = self.namespace(prefix).await.unwrap();
+        Scope { client: self.admin(), namespace }
+    }
+
+    /// SIGKILL to a replica; the load balancer goes on offering it.
+    pub async fn kill(&self, index: usize) {
+        if let Some(mut replica) = self.replicas.lock().await[index].take() {
+            replica.kill();
+        }
+    }
+
+    /// SIGKILL to all.
+    pub async fn kill_all(&self) {
+        for index in 0..REPLICAS {
+            self.kill(index).await;
+        }
+    }
+
+    /// Starts a killed replica again.
+    pub async fn restart(&self, index: usize) {
+        self.kill(index).await;
+        let replica = Replica::start(&self.setup, &format!("replica-{index}")).await;
+        self.lb.add(replica.listen);
+        self.replicas.lock().await[index] = Some(replica);
+    }
+
+    /// SIGTERM to a replica; returns its exit code.
+    pub async fn terminate(&self, index: usize) -> Option<i32> {
+        let replica = self.replicas.lock().await[index].take().unwrap();
+        replica.terminate().await
+    }
+
+    /// The replica that holds the Lease.
+    pub async fn leader(&self) -> usize {
+        let leases: Api<Lease> = Api::namespaced(self.admin(), HOME);
+        wait::value("a leader", async || {
+            let lease = leases.get_opt("kusionstack-controller-manager").await.ok()??;
+            let holder = lease.spec?.holder_identity?;
+            holder.strip_prefix("replica-")?.split('_').next()?.parse().ok()
+        })
+        .await
+    }
+
+    /// Sum of a metric over the replicas that answer, and how many of them had any.
+    pub async fn metric(&self, name: &str) -> Vec<f64> {
+        let replicas = self.replicas.lock().await;
+        let mut found = Vec::new();
+        for replica in replicas.iter().flatten() {
+            found.push(replica.metric(name).await.unwrap_or_default());
+        }
+        found
+    }
+}

@@ -1,0 +1,251 @@
+//! What tests create and do in their namespace.
+
+use futures::future::join_all;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::Status;
+use kube::{Client, ResourceExt};
+use operating::api::keys::{self, Family};
+use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+use serde_json::{Value, json};
+
+use super::{Bed, wait};
+
+/// A namespace of a test.
+#[derive(Clone)]
+pub struct Scope {
+    pub client: Client,
+    pub namespace: String,
+}
+
+/// `metadata.labels` of managed Pods of an application.
+pub fn labels(app: &str) -> Value {
+    json!({"app": app, keys::CONTROL: keys::CONTROL_VALUE})
+}
+
+impl Scope {
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn rules(&self) -> Api<PodTransitionRule> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn deployments(&self) -> Api<Deployment> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// A Deployment of managed Pods labelled `app=<name>`; `extra` is merged into the template.
+    pub async fn deploy(&self, name: &str, replicas: usize, extra: Value) {
+        let mut template = json!({
+            "metadata": {"labels": labels(name)},
+            "spec": {
+                "containers": [{"name": "main", "image": "web:1"}],
+                "terminationGracePeriodSeconds": 1,
+            },
+        });
+        json_patch::merge(&mut template, &extra);
+        let deployment: Deployment = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": {"app": name}},
+                "template": template,
+            },
+        }))
+        .unwrap();
+        self.deployments().create(&PostParams::default(), &deployment).await.unwrap();
+    }
+
+    /// A managed Pod without an owner.
+    pub async fn pod(&self, name: &str, extra: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": name, "labels": labels(name)},
+            "spec": {
+                "containers": [{"name": "main", "image": "web:1"}],
+                "terminationGracePeriodSeconds": 1,
+            },
+        });
+        json_patch::merge(&mut pod, &extra);
+        self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+    }
+
+    /// A rule `<name>` with one availability rule `availability` over the Pods that carry `selector`.
+    pub async fn rule(&self, name: &str, selector: Value, max_unavailable: Value) -> PodTransitionRule {
+        let rules = json!([{"name": "availability", "availablePolicy": {"maxUnavailableValue": max_unavailable}}]);
+        self.try_rule(name, json!({"selector": {"matchLabels": selector}, "rules": rules})).await.unwrap()
+    }
+
+    /// A rule with any spec.
+    pub async fn try_rule(&self, name: &str, spec: Value) -> kube::Result<PodTransitionRule> {
+        let rule = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": {"name": name}, "spec": spec,
+        });
+        let object = serde_json::from_value(rule.clone());
+        // Raw, so that what the types cannot express reaches the API server as well.
+        let kind = kube::core::ApiResource::erase::<PodTransitionRule>(&());
+        let raw: Api<kube::core::DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
+        let created = raw.create(&PostParams::default(), &object.unwrap()).await?;
+        Ok(serde_json::from_value(serde_json::to_value(created).unwrap()).unwrap())
+    }
+
+    /// All Pods that carry labels such as `app=web`.
+    pub async fn list(&self, selector: &str) -> Vec<Pod> {
+        self.pods().list(&ListParams::default().labels(selector)).await.unwrap().items
+    }
+
+    /// Waits until exactly `count` Pods carry the labels and all of them are available.
+    pub async fn all_available(&self, selector: &str, count: usize) -> Vec<Pod> {
+        let last = std::sync::Mutex::new(String::new());
+        let what = format!("{count} available Pods {selector}");
+        let looking = wait::value(&what, async || {
+            let pods = self.list(selector).await;
+            let available = pods.iter().filter(|p| is_available(p)).count();
+            *last.lock().unwrap() = format!("{available} of {}", pods.len());
+            (available == count && pods.len() == count).then_some(pods)
+        });
+        looking.await
+    }
+
+    pub async fn status(&self, rule: &str) -> PodTransitionRuleStatus {
+        self.rules().get(rule).await.unwrap().status.unwrap_or_default()
+    }
+
+    /// Waits until the status of a rule is as wanted.
+    pub async fn until_status(&self, rule: &str, what: &str, wanted: impl Fn(&PodTransitionRuleStatus) -> bool) {
+        let what = format!("{what} in the status of {rule}");
+        wait::until(&what, async || {
+            let status = self.rules().get(rule).await.ok().and_then(|r| r.status);
+            status.is_some_and(|s| wanted(&s))
+        })
+        .await;
+    }
+
+    /// Waits until a rule has counted `expected` Pods, all available, and no claim is left.
+    pub async fn until_at_rest(&self, rule: &str, expected: i32) {
+        self.until_status(rule, "all available and no claims", |s| {
+            s.expected_pods == expected && s.available_pods == expected && claims(s) == 0
+        })
+        .await;
+    }
+
+    pub async fn delete(&self, pod: &str) -> kube::Result<()> {
+        self.pods().delete(pod, &DeleteParams::default()).await.map(drop)
+    }
+
+    pub async fn evict(&self, pod: &str) -> kube::Result<()> {
+        self.pods().evict(pod, &EvictParams::default()).await.map(drop)
+    }
+
+    /// A merge patch of a Pod.
+    pub async fn patch(&self, pod: &str, patch: Value) -> kube::Result<Pod> {
+        self.pods().patch(pod, &PatchParams::default(), &Patch::Merge(patch)).await
+    }
+
+    /// A merge patch of a Pod's labels.
+    pub async fn label(&self, pod: &str, labels: Value) -> kube::Result<Pod> {
+        self.patch(pod, json!({"metadata": {"labels": labels}})).await
+    }
+
+    /// Begins the operation `id` of type `id` on a Pod.
+    pub async fn begin(&self, pod: &str, id: &str) -> kube::Result<Pod> {
+        self.label(pod, json!({Family::Operating.key(id): "1", Family::OperationType.key(id): id})).await
+    }
+
+    /// Tells that the operation `id` is done.
+    pub async fn finish(&self, pod: &str, id: &str) -> kube::Result<Pod> {
+        self.label(pod, json!({Family::Operating.key(id): null})).await
+    }
+
+    pub async fn get(&self, pod: &str) -> Pod {
+        self.pods().get(pod).await.unwrap()
+    }
+
+    /// Waits until a Pod is as wanted.
+    pub async fn until_pod(&self, pod: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
+        wait::value(&format!("{pod}: {what}"), async || {
+            self.pods().get_opt(pod).await.ok().flatten().filter(|p| wanted(p))
+        })
+        .await
+    }
+
+    pub async fn until_gone(&self, pod: &Pod) {
+        let name = pod.name_any();
+        wait::until(&format!("{name} to go"), async || {
+            let found = self.pods().get_opt(&name).await;
+            found.is_ok_and(|p| p.is_none_or(|p| p.metadata.uid != pod.metadata.uid))
+        })
+        .await;
+    }
+
+    pub async fn scale(&self, deployment: &str, replicas: usize) -> kube::Result<()> {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        self.deployments().patch(deployment, &PatchParams::default(), &patch).await.map(drop)
+    }
+}
+
+/// Whether a Pod serves, judged by what the API shows and not by the code under test.
+pub fn is_available(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let ready = status.into_iter().flat_map(|s| s.conditions.iter().flatten());
+    let ready = ready.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+    pod.labels().contains_key(keys::SERVICE_AVAILABLE)
+        && ready
+        && pod.metadata.deletion_timestamp.is_none()
+        && !["Succeeded", "Failed"].contains(&phase)
+}
+
+/// Value of the condition behind the readiness gate.
+pub fn service_ready(pod: &Pod) -> Option<bool> {
+    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().find(|c| c.type_ == keys::SERVICE_READY).map(|c| c.status == "True")
+}
+
+pub fn claims(status: &PodTransitionRuleStatus) -> usize {
+    status.ledger.as_ref().map_or(0, |l| l.claims.len())
+}
+
+/// The Status of a refusal.
+pub fn refusal<T: std::fmt::Debug>(outcome: kube::Result<T>) -> Status {
+    match outcome {
+        Err(kube::Error::Api(status)) => *status,
+        other => panic!("a refusal by the API server, not {other:?}"),
+    }
+}
+
+/// Names of Pods.
+pub fn names(pods: &[Pod]) -> Vec<String> {
+    pods.iter().map(ResourceExt::name_any).collect()
+}
+
+/// Runs one request for each Pod, all at once.
+pub async fn at_once<T, F: Future<Output = T>>(pods: &[String], request: impl Fn(String) -> F) -> Vec<T> {
+    join_all(pods.iter().cloned().map(request)).await
+}
+
+/// Waits until the API server calls the webhooks: the gate is there, and a rule can be made.
+pub async fn until_enforcing(bed: &Bed) {
+    let pods: Api<Pod> = Api::namespaced(bed.admin(), "default");
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "probe", "labels": labels("probe")},
+        "spec": {"containers": [{"name": "main", "image": "web:1"}]},
+    }))
+    .unwrap();
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    wait::until("the webhooks to be called", async || {
+        let created = pods.create(&dry, &pod).await;
+        created.is_ok_and(|p| p.spec.is_some_and(|s| s.readiness_gates.is_some()))
+    })
+    .await;
+    let rules: Api<PodTransitionRule> = Api::namespaced(bed.admin(), "default");
+    let rule: PodTransitionRule = serde_json::from_value(json!({
+        "metadata": {"name": "probe"},
+        "spec": {"selector": {}, "rules": [{"name": "a", "availablePolicy": {"maxUnavailableValue": 1}}]},
+    }))
+    .unwrap();
+    wait::until("a rule to be accepted", async || rules.create(&dry, &rule).await.is_ok()).await;
+}

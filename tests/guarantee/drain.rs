@@ -1,0 +1,36 @@
+//! The real `kubectl drain`.
+
+use serde_json::json;
+
+use crate::bed::Bed;
+use crate::bed::observer::Observer;
+
+async fn kubectl(bed: &Bed, args: &[&str]) -> String {
+    let output = bed.kubectl(args).output().await.unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "kubectl {args:?}: {text}");
+    text
+}
+
+#[tokio::test]
+async fn a_drain_finishes_and_never_takes_more_than_the_rule_allows() {
+    let bed = Bed::shared().await;
+    let scope = bed.scope("drain").await;
+    // All on one node, so that the drain wants them all.
+    kubectl(bed, &["cordon", "worker-1"]).await;
+    scope.deploy("web", 10, json!({"metadata": {"labels": {"drain": scope.namespace}}})).await;
+    scope.all_available("app=web", 10).await;
+    kubectl(bed, &["uncordon", "worker-1"]).await;
+    scope.rule("web", json!({"app": "web"}), json!("30%")).await;
+    scope.until_at_rest("web", 10).await;
+    let observer = Observer::start(&scope).await;
+    let selector = format!("--pod-selector=drain={}", scope.namespace);
+    let told = kubectl(bed, &["drain", "worker-0", &selector, "--timeout=180s"]).await;
+    kubectl(bed, &["uncordon", "worker-0"]).await;
+
+    assert_eq!(told.matches(" evicted\n").count(), 10, "{told}");
+    assert!(told.contains("the limit is 3"), "{told}");
+    let pods = scope.all_available("app=web", 10).await;
+    assert!(pods.iter().all(|p| p.spec.as_ref().unwrap().node_name.as_deref() == Some("worker-1")));
+    observer.fewest_available(|_| true, 10).await.at_least(7);
+}

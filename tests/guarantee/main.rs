@@ -1,0 +1,14 @@
+//! The guarantee on a real API server: three replicas behind one URL, with the rights of their service account only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod at_once;
+mod bed;
+mod counting;
+mod drain;
+mod dry_run;
+mod faults;
+mod in_place;
+mod lifecycle;
+mod never_held;
+mod rules;
+mod storm;

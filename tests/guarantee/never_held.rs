@@ -1,0 +1,95 @@
+//! What no rule holds, and what goes on when every replica is dead.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use operating::api::keys;
+use serde_json::json;
+
+use crate::bed::objects::refusal;
+use crate::bed::{Bed, Scope, wait};
+
+/// Creation, status, eviction and deletion of a Pod.
+async fn everything(scope: &Scope, labels: serde_json::Value) {
+    for name in ["one", "two"] {
+        scope.pod(name, json!({"metadata": {"labels": labels}})).await;
+        scope.until_pod(name, "run", |p| p.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"))).await;
+        scope.label(name, json!({"note": "x"})).await.unwrap();
+        let status = Patch::Merge(json!({"status": {"message": "x"}}));
+        scope.pods().patch_status(name, &PatchParams::default(), &status).await.unwrap();
+    }
+    scope.evict("one").await.unwrap();
+    scope.delete("two").await.unwrap();
+    wait::until("both to go", async || scope.list("note=x").await.is_empty()).await;
+}
+
+async fn delete_namespace(scope: &Scope) {
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    namespaces.delete(&scope.namespace, &DeleteParams::default()).await.unwrap();
+    wait::until("the namespace to go", async || {
+        namespaces.get_opt(&scope.namespace).await.is_ok_and(|n| n.is_none())
+    })
+    .await;
+}
+
+/// A namespace with a rule that lets nothing go, and two available Pods.
+async fn closed(bed: &Bed) -> Scope {
+    let scope = bed.scope("closed").await;
+    scope.deploy("web", 2, json!({})).await;
+    scope.all_available("app=web", 2).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 2).await;
+    scope
+}
+
+#[tokio::test]
+async fn the_owners_deletion_takes_its_pods_whatever_the_rule() {
+    let scope = closed(Bed::shared().await).await;
+    let pods = scope.list("app=web").await;
+    scope.deployments().delete("web", &DeleteParams::background()).await.unwrap();
+    for pod in &pods {
+        scope.until_gone(pod).await;
+    }
+    scope.until_at_rest("web", 0).await;
+}
+
+#[tokio::test]
+async fn a_namespace_with_rules_and_pods_can_be_deleted() {
+    delete_namespace(&closed(Bed::shared().await).await).await;
+}
+
+#[tokio::test]
+async fn unmanaged_pods_are_never_held() {
+    let bed = Bed::shared().await;
+    let scope = closed(bed).await;
+    scope.rule("all", json!({}), json!(0)).await;
+    everything(&scope, json!({keys::CONTROL: null})).await;
+}
+
+#[tokio::test]
+async fn with_all_replicas_dead_only_what_a_rule_may_hold_waits() {
+    let bed = Bed::own().await;
+    let free = bed.scope("free").await;
+    let (ruled, going) = (closed(&bed).await, closed(&bed).await);
+    bed.kill_all().await;
+    everything(&free, json!({})).await;
+    everything(&free, json!({keys::CONTROL: null})).await;
+    everything(&ruled, json!({keys::CONTROL: null})).await;
+    delete_namespace(&going).await;
+    let pod = &ruled.list("app=web").await[0];
+    let name = pod.metadata.name.as_deref().unwrap();
+    let status = Patch::Merge(json!({"status": {"message": "x"}}));
+    ruled.pods().patch_status(name, &PatchParams::default(), &status).await.unwrap();
+    for outcome in [ruled.delete(name).await, ruled.evict(name).await] {
+        assert!(refusal(outcome).message.contains("failed calling webhook"));
+    }
+    // The servers come back: the rule answers again.
+    for index in 0..3 {
+        bed.restart(index).await;
+    }
+    wait::until("the rule to answer", async || {
+        let answer = refusal(ruled.delete(name).await);
+        answer.code == 429 && answer.message.contains("the limit is 0")
+    })
+    .await;
+}
