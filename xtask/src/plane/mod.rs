@@ -5,14 +5,14 @@ mod cert_manager;
 mod components;
 mod credentials;
 pub mod daemon;
-mod directory;
+pub(crate) mod directory;
 mod faults;
 mod local;
 mod nodes;
-mod ports;
-mod process;
+pub(crate) mod ports;
+pub(crate) mod process;
 mod shared;
-mod wait;
+pub(crate) mod wait;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
