@@ -141,8 +141,10 @@ async fn renew(bed: &Bed, certificate: &str, secret: &str) {
         conditions.retain(|c| c["type"] != "Issuing");
         conditions.push(asked);
         // cert-manager writes it as well: a conflict is no surprise.
-        let written = api.replace_status(certificate, &Default::default(), &object);
-        written.await.is_ok()
+        let written = api
+            .replace_status(certificate, &Default::default(), &object)
+            .await;
+        written.is_ok()
     })
     .await;
     eventually("it is renewed", async || {
@@ -187,7 +189,7 @@ async fn assert_pods_run_as_meant(bed: &Bed) {
     let mut nodes = BTreeSet::new();
     for pod in running {
         let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
-        nodes.insert(spec["nodeName"].clone());
+        nodes.insert(spec["nodeName"].to_string());
         let container = &spec["containers"][0];
         let context = &container["securityContext"];
         assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
@@ -202,7 +204,7 @@ async fn assert_pods_run_as_meant(bed: &Bed) {
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(bed.client(), names::NAMESPACE);
     eventually("the budget allows one", async || {
         let budget = budgets.get("operating").await.unwrap().status;
-        budget.is_some_and(|status| status.disruptions_allowed == 1)
+        budget.is_some_and(|status| status.disruptions_allowed == Some(1))
     })
     .await;
 }
