@@ -8,7 +8,7 @@ use operating::cli::install::names;
 use xtask::lb::LoadBalancer;
 
 use super::bed::{Bed, eventually};
-use super::dial::{serial, serial_in};
+use super::dial::{review, serial, serial_in};
 use super::load::Load;
 use super::replica::Replica;
 
