@@ -38,8 +38,12 @@ async fn replicas_come_and_go_and_fail_no_review() {
 
     let namespace = bed.ruled_namespace().await;
     let load = Load::start(bed.client(), &namespace).await;
+    // The API server keeps to the connections that it has, so each is asked by hand.
+    let bundle = bed.bundle().await.unwrap();
     for replica in &replicas {
-        eventually("a replica is asked", async || replica.reviews().await > 0.0).await;
+        let answer = review(replica.listen, &bundle).await.unwrap();
+        assert!(answer.contains(r#""uid":"asked-by-hand""#), "{answer}");
+        assert!(answer.contains(r#""allowed":false"#), "{answer}");
     }
 
     for _ in 0..RESTARTS * replicas.len() {
