@@ -3,7 +3,7 @@
 use kube::api::Patch;
 use serde_json::json;
 
-use crate::bed::objects::{claims, names, refusal};
+use crate::bed::objects::{claims, is_available, names, refusal};
 use crate::bed::{Bed, Scope};
 
 async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
@@ -31,6 +31,8 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
         assert!(status.message.contains("1 of 3 Pods are unavailable, the limit is 1"), "{}", status.message);
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
+    // Off traffic it can be mended; before, a second change would be taken for the first.
+    scope.until_pod(&pods[0], "down", |p| !is_available(p)).await;
     set_image(&scope, &pods[0], "web:2").await.unwrap();
     scope.until_at_rest("web", 3).await;
     set_image(&scope, &pods[1], "web:2").await.unwrap();

@@ -134,6 +134,20 @@ fn q2_a_restart_that_no_webhook_saw_is_a_fresh_run_all_the_same() {
 }
 
 #[test]
+fn a_pod_is_not_operated_on_before_the_kubelet_has_taken_it_off_traffic() {
+    let mut world = World::serving();
+    world.begin("a", "update");
+    world.reconcile();
+    assert_eq!(world.pod.condition(keys::SERVICE_READY), Some(false));
+    world.set_condition("Ready", true);
+    world.reconcile();
+    assert!(world.has(Family::Preparing, "a"));
+    world.set_condition("Ready", false);
+    world.reconcile();
+    assert!(world.has(Family::Operate, "a"));
+}
+
+#[test]
 fn q3_a_protected_pod_is_not_operated_on_even_without_condition() {
     let mut world = World::serving().with_traffic();
     world
@@ -144,6 +158,7 @@ fn q3_a_protected_pod_is_not_operated_on_even_without_condition() {
     world.begin("a", "update");
     assert!(world.has(Family::Preparing, "a"));
     world.reconcile();
+    world.set_condition("Ready", false);
     assert!(world.has(Family::Preparing, "a"));
     world.write(|pod| pod.metadata.finalizers.clear()).unwrap();
     assert!(world.has(Family::Operate, "a"));
