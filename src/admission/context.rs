@@ -45,7 +45,9 @@ impl Context {
     /// A disruption of a Pod, now.
     pub fn disruption(&self, pod: &Arc<Pod>, operation: Operation) -> Disruption {
         let since = (self.now)();
-        let until = since.checked_add(self.settings.request_timeout).unwrap_or(since);
+        let until = since
+            .checked_add(self.settings.request_timeout)
+            .unwrap_or(since);
         let detail = Detail {
             pod_name: pod.metadata.name.clone(),
             since,
@@ -53,6 +55,10 @@ impl Context {
             target: None,
             containers: Vec::new(),
         };
-        Disruption { pod: Arc::clone(pod), operation, detail }
+        Disruption {
+            pod: Arc::clone(pod),
+            operation,
+            detail,
+        }
     }
 }

@@ -20,6 +20,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
         Why::Unreachable(_) => "ledger-unreachable",
+        Why::UnderWay => "change-under-way",
         Why::Contended => "ledger-contended",
     }
 }
@@ -31,11 +32,20 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         rule => format!("rule {rule} of PodTransitionRule {}", denied.object),
     };
     match &denied.why {
-        Why::Full { used, limit, expected, holders } => {
-            let mut text =
-                format!("Pod {pod} is held by {rule}: {used} of {expected} Pods are unavailable, the limit is {limit}");
+        Why::Full {
+            used,
+            limit,
+            expected,
+            holders,
+        } => {
+            let mut text = format!(
+                "Pod {pod} is held by {rule}: {used} of {expected} Pods are unavailable, the limit is {limit}"
+            );
             if !holders.is_empty() {
-                let names: Vec<_> = holders.iter().map(|(name, since)| holder(name, *since, now)).collect();
+                let names: Vec<_> = holders
+                    .iter()
+                    .map(|(name, since)| holder(name, *since, now))
+                    .collect();
                 text += &format!(" (used by {})", names.join(", "));
             }
             if *limit == 0 {
@@ -50,10 +60,18 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
              again in a moment"
         ),
         Why::Unreachable(why) => {
-            format!("Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment")
+            format!(
+                "Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment"
+            )
         }
+        Why::UnderWay => format!(
+            "Pod {pod} is held by {rule}: containers have yet to restart for an earlier in-place change; try again when \
+             the Pod is available, or delete it"
+        ),
         Why::Contended => {
-            format!("Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment")
+            format!(
+                "Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment"
+            )
         }
     }
 }
@@ -79,7 +97,11 @@ mod tests {
     use super::*;
 
     fn denied(why: Why) -> Denied {
-        Denied { object: "web".into(), rule: "availability".into(), why }
+        Denied {
+            object: "web".into(),
+            rule: "availability".into(),
+            why,
+        }
     }
 
     #[test]
@@ -89,7 +111,13 @@ mod tests {
             used: 3,
             limit: 3,
             expected: 10,
-            holders: vec![("web-1".into(), Some("2026-01-01T00:04:30Z".parse().unwrap())), ("web-2".into(), None)],
+            holders: vec![
+                (
+                    "web-1".into(),
+                    Some("2026-01-01T00:04:30Z".parse().unwrap()),
+                ),
+                ("web-2".into(), None),
+            ],
         };
         assert_eq!(
             text("web-3", &denied(why), now),
@@ -100,13 +128,36 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_says_that_waiting_will_not_help() {
-        let why = Why::Full { used: 0, limit: 0, expected: 10, holders: vec![] };
-        assert!(text("p", &denied(why), Timestamp::UNIX_EPOCH).ends_with("raise the limit or disable the rule"));
+        let why = Why::Full {
+            used: 0,
+            limit: 0,
+            expected: 10,
+            holders: vec![],
+        };
+        assert!(
+            text("p", &denied(why), Timestamp::UNIX_EPOCH)
+                .ends_with("raise the limit or disable the rule")
+        );
+    }
+
+    #[test]
+    fn a_second_in_place_change_says_what_it_waits_for() {
+        assert_eq!(
+            text("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: containers have yet to restart for an earlier \
+             in-place change; try again when the Pod is available, or delete it"
+        );
     }
 
     #[test]
     fn what_is_held_is_always_a_429() {
-        for why in [Why::Behind, Why::Contended, Why::Broken("x".into()), Why::Unreachable("x".into())] {
+        for why in [
+            Why::Behind,
+            Why::UnderWay,
+            Why::Contended,
+            Why::Broken("x".into()),
+            Why::Unreachable("x".into()),
+        ] {
             let verdict = verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
             assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
         }

@@ -44,9 +44,15 @@ struct Preconditions {
 impl Handler for Evictions {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let context = &self.0;
-        let eviction: Eviction = match request.object.as_ref().map(|raw| serde_json::from_str(raw.get())) {
+        let eviction: Eviction = match request
+            .object
+            .as_ref()
+            .map(|raw| serde_json::from_str(raw.get()))
+        {
             Some(Ok(eviction)) => eviction,
-            Some(Err(e)) => return Verdict::deny(422, "Invalid", format!("the Eviction can't be read: {e}")),
+            Some(Err(e)) => {
+                return Verdict::deny(422, "Invalid", format!("the Eviction can't be read: {e}"));
+            }
             None => return Verdict::deny(400, "BadRequest", "the review carries no Eviction"),
         };
         let pod = match self.live(request, deadline).await {
@@ -59,7 +65,9 @@ impl Handler for Evictions {
         }
         // kubectl drain --dry-run=server says so in the body.
         let options = eviction.delete_options.as_ref();
-        let in_body = options.and_then(|o| o.dry_run.as_ref()).is_some_and(|d| d.iter().any(|d| d == "All"));
+        let in_body = options
+            .and_then(|o| o.dry_run.as_ref())
+            .is_some_and(|d| d.iter().any(|d| d == "All"));
         let dry_run = request.dry_run || in_body;
         let disruption = context.disruption(&pod, Operation::Evict);
         match gate::claim(context, &disruption, dry_run, deadline).await {
@@ -84,13 +92,25 @@ impl Handler for Evictions {
             return Verdict::allow().audit("free", "not-managed");
         }
         let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, format!("the eviction of Pod {} is held: {why}; try again in a moment", request.name))
+        Verdict::deny(
+            code,
+            reason,
+            format!(
+                "the eviction of Pod {} is held: {why}; try again in a moment",
+                request.name
+            ),
+        )
     }
 }
 
 impl Evictions {
     async fn live(&self, request: &Request, deadline: Instant) -> Result<Option<Pod>, String> {
-        match timeout_at(deadline, pods::get(&self.0.client, &request.namespace, &request.name)).await {
+        match timeout_at(
+            deadline,
+            pods::get(&self.0.client, &request.namespace, &request.name),
+        )
+        .await
+        {
             Ok(Ok(pod)) => Ok(pod),
             Ok(Err(e)) => Err(e.to_string()),
             Err(_) => Err("no answer in time".into()),
@@ -107,19 +127,33 @@ fn conditional(pod: &Pod, options: Option<&DeleteOptions>) -> Verdict {
     let judged = pod.metadata.resource_version.to_string();
     let theirs = options.and_then(|o| o.preconditions.as_ref());
     let conflicts = theirs.is_some_and(|p| {
-        p.resource_version.as_ref().is_some_and(|v| *v != judged) || p.uid.as_ref().is_some_and(|u| *u != pod.metadata.uid)
+        p.resource_version.as_ref().is_some_and(|v| *v != judged)
+            || p.uid.as_ref().is_some_and(|u| *u != pod.metadata.uid)
     });
     if conflicts {
-        let message = format!("Pod {} is at resourceVersion {judged}, not what the preconditions name", pod.metadata.name);
+        let message = format!(
+            "Pod {} is at resourceVersion {judged}, not what the preconditions name",
+            pod.metadata.name
+        );
         return Verdict::deny(409, "Conflict", message);
     }
     let preconditions = json!({ "uid": pod.metadata.uid, "resourceVersion": judged });
     let operation = match options {
-        Some(_) => json!([{ "op": "add", "path": "/deleteOptions/preconditions", "value": preconditions }]),
-        None => json!([{ "op": "add", "path": "/deleteOptions", "value": { "preconditions": preconditions } }]),
+        Some(_) => {
+            json!([{ "op": "add", "path": "/deleteOptions/preconditions", "value": preconditions }])
+        }
+        None => {
+            json!([{ "op": "add", "path": "/deleteOptions", "value": { "preconditions": preconditions } }])
+        }
     };
     match serde_json::from_value::<Patch>(operation) {
-        Ok(patch) => Verdict::allow().with_patch(patch).audit("free", "unavailable-at-this-version"),
-        Err(e) => Verdict::deny(500, "InternalError", format!("the preconditions could not be written: {e}")),
+        Ok(patch) => Verdict::allow()
+            .with_patch(patch)
+            .audit("free", "unavailable-at-this-version"),
+        Err(e) => Verdict::deny(
+            500,
+            "InternalError",
+            format!("the preconditions could not be written: {e}"),
+        ),
     }
 }

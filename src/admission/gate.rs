@@ -20,7 +20,21 @@ pub async fn claim(
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
     let rules = covering(context, &disruption.pod, deadline).await?;
-    let asked = context.ledgers.claim(rules.clone(), disruption, dry_run, deadline).await;
+    claim_by(context, rules, disruption, dry_run, deadline).await
+}
+
+/// As [`claim`], by these rule objects alone.
+pub async fn claim_by(
+    context: &Context,
+    rules: Vec<RuleKey>,
+    disruption: &Disruption,
+    dry_run: bool,
+    deadline: Instant,
+) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+    let asked = context
+        .ledgers
+        .claim(rules.clone(), disruption, dry_run, deadline)
+        .await;
     asked.map_err(|mut denied| {
         if let Some(key) = rules.iter().find(|key| key.name == denied.object) {
             context.ledgers.name_holders(key, &mut denied);
@@ -29,22 +43,64 @@ pub async fn claim(
     })
 }
 
+/// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter
+/// of one of their rules no longer does.
+pub async fn left(
+    context: &Context,
+    old: &Arc<Pod>,
+    new: &Pod,
+    deadline: Instant,
+) -> Result<Vec<RuleKey>, Denied> {
+    if old.metadata.labels == new.metadata.labels {
+        return Ok(Vec::new());
+    }
+    let mut rules = covering(context, old, deadline).await?;
+    let state = context.index.read();
+    rules.retain(|key| {
+        state
+            .rule(&key.namespace, &key.name)
+            .is_none_or(|entry| entry.snapshot.rules.loses(old, new))
+    });
+    Ok(rules)
+}
+
 /// The rule objects that cover a Pod. The webhooks that claim are called only in namespaces that hold rules; where the
 /// cache knows none at all, it may trail behind a rule just made, and is not believed.
-pub async fn covering(context: &Context, pod: &Arc<Pod>, deadline: Instant) -> Result<Vec<RuleKey>, Denied> {
-    let unknown = |why| Denied { object: "(unknown)".into(), rule: String::new(), why };
+pub async fn covering(
+    context: &Context,
+    pod: &Arc<Pod>,
+    deadline: Instant,
+) -> Result<Vec<RuleKey>, Denied> {
+    let unknown = |why| Denied {
+        object: "(unknown)".into(),
+        rule: String::new(),
+        why,
+    };
     if !context.index.synced().all() {
         return Err(unknown(Why::Behind));
     }
     let namespace = &pod.metadata.namespace;
-    let knows_rules = context.index.read().namespace(namespace).is_some_and(|n| !n.rules.is_empty());
+    let knows_rules = context
+        .index
+        .read()
+        .namespace(namespace)
+        .is_some_and(|n| !n.rules.is_empty());
     if !knows_rules {
         let rules: Api<PodTransitionRule> = Api::namespaced(context.client.clone(), namespace);
-        match timeout_at(deadline, rules.list_metadata(&ListParams::default().limit(1))).await {
+        match timeout_at(
+            deadline,
+            rules.list_metadata(&ListParams::default().limit(1)),
+        )
+        .await
+        {
             Ok(Ok(list)) if list.items.is_empty() => return Ok(Vec::new()),
             Ok(Ok(_)) => return Err(unknown(Why::Behind)),
             Ok(Err(e)) => return Err(unknown(Why::Unreachable(e.to_string()))),
-            Err(_) => return Err(unknown(Why::Unreachable("the rules could not be read in time".into()))),
+            Err(_) => {
+                return Err(unknown(Why::Unreachable(
+                    "the rules could not be read in time".into(),
+                )));
+            }
         }
     }
     Ok(context.index.rules_of(pod))

@@ -11,7 +11,12 @@ const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garba
 /// The namespace controller's identity; it deletes only in namespaces that are terminating.
 const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
 /// Owner kinds that are watched, so that the index tells whether the owner is there.
-const WATCHED_KINDS: [&str; 4] = ["ReplicaSet", "StatefulSet", "ReplicationController", "CollaSet"];
+const WATCHED_KINDS: [&str; 4] = [
+    "ReplicaSet",
+    "StatefulSet",
+    "ReplicationController",
+    "CollaSet",
+];
 
 /// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.
 ///
@@ -34,7 +39,11 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     }
     let state = index.read();
     if let Some(namespace) = state.namespace(&request.namespace) {
-        if namespace.labels.as_ref().is_some_and(|l| l.contains_key(keys::NAMESPACE_EXCLUDED)) {
+        if namespace
+            .labels
+            .as_ref()
+            .is_some_and(|l| l.contains_key(keys::NAMESPACE_EXCLUDED))
+        {
             return Some("excluded-namespace");
         }
         if namespace.terminating {
@@ -53,6 +62,8 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
 fn owner_is_gone(state: &State, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
         !WATCHED_KINDS.contains(&owner.kind.as_str())
-            || state.namespace(&pod.metadata.namespace).is_none_or(|n| !n.has_workload(&owner.uid))
+            || state
+                .namespace(&pod.metadata.namespace)
+                .is_none_or(|n| !n.has_workload(&owner.uid))
     })
 }

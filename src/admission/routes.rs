@@ -1,5 +1,5 @@
 //! Which requests the API server sends here, and where to: one table from which both the paths of the server
-//! ([`Route`]) and the webhook configurations ([`configurations`]) come, so that they cannot drift apart.
+//! ([`Route`]) and the webhook configurations ([`configurations()`]) come, so that they cannot drift apart.
 
 mod cel;
 mod configurations;

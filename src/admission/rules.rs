@@ -22,10 +22,25 @@ pub struct Validate;
 #[async_trait]
 impl Handler for Mutate {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        let object: Value = match request.object.as_deref().map(|raw| serde_json::from_str(raw.get())) {
+        let object: Value = match request
+            .object
+            .as_deref()
+            .map(|raw| serde_json::from_str(raw.get()))
+        {
             Some(Ok(object)) => object,
-            _ => return Verdict::deny(400, "BadRequest", "the review carries no PodTransitionRule that can be read"),
+            _ => {
+                return Verdict::deny(
+                    400,
+                    "BadRequest",
+                    "the review carries no PodTransitionRule that can be read",
+                );
+            }
         };
+        // Here and not only in the validation behind: the CRD's schema is checked in between, and names no remedy.
+        let verdict = judge(request);
+        if !verdict.is_allowed() {
+            return verdict;
+        }
         if request.operation == Operation::Create
             && !request.dry_run
             && let Err(why) = self.mark_namespace(&request.namespace, deadline).await
@@ -42,27 +57,36 @@ impl Handler for Mutate {
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        Verdict::deny(503, "ServiceUnavailable", format!("the rule can't be checked: {why}; try again in a moment"))
+        Verdict::deny(
+            503,
+            "ServiceUnavailable",
+            format!("the rule can't be checked: {why}; try again in a moment"),
+        )
     }
 }
 
 impl Mutate {
     /// Labels the namespace: from now on the API server sends its deletions and evictions here.
     async fn mark_namespace(&self, name: &str, deadline: Instant) -> Result<(), String> {
-        let marked = self
-            .0
-            .index
-            .read()
-            .namespace(name)
-            .is_some_and(|n| n.labels.as_ref().is_some_and(|l| l.contains_key(keys::NAMESPACE_HAS_RULES)));
+        let marked = self.0.index.read().namespace(name).is_some_and(|n| {
+            n.labels
+                .as_ref()
+                .is_some_and(|l| l.contains_key(keys::NAMESPACE_HAS_RULES))
+        });
         // The cached label may be about to be removed with the last rule before this one; the controller sees the new
         // rule and puts it back.
         if marked {
             return Ok(());
         }
         let patch = json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): "true" } } });
-        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.0.client.clone());
-        match timeout_at(deadline, namespaces.patch_metadata(name, &PatchParams::default(), &ApiPatch::Merge(patch))).await {
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> =
+            Api::all(self.0.client.clone());
+        match timeout_at(
+            deadline,
+            namespaces.patch_metadata(name, &PatchParams::default(), &ApiPatch::Merge(patch)),
+        )
+        .await
+        {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(e)) => Err(e.to_string()),
             Err(_) => Err("no answer in time".into()),
@@ -73,22 +97,53 @@ impl Mutate {
 #[async_trait]
 impl Handler for Validate {
     async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
-        let object: PodTransitionRule = match request.object.as_deref().map(|raw| serde_json::from_str(raw.get())) {
-            Some(Ok(object)) => object,
-            Some(Err(e)) => {
-                return Verdict::deny(422, "Invalid", format!("the PodTransitionRule can't be read: {e}"));
-            }
-            None => return Verdict::deny(400, "BadRequest", "the review carries no PodTransitionRule"),
-        };
-        let errors = validation::podtransitionrule::validate(&object.spec);
-        if errors.is_empty() {
-            return Verdict::allow();
-        }
-        let list: Vec<_> = errors.iter().map(ToString::to_string).collect();
-        Verdict::deny(422, "Invalid", format!("PodTransitionRule {} is invalid: {}", request.name, list.join("; ")))
+        judge(request)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        Verdict::deny(503, "ServiceUnavailable", format!("the rule can't be checked: {why}; try again in a moment"))
+        Verdict::deny(
+            503,
+            "ServiceUnavailable",
+            format!("the rule can't be checked: {why}; try again in a moment"),
+        )
     }
+}
+
+/// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible.
+fn judge(request: &Request) -> Verdict {
+    let parse =
+        |raw: &serde_json::value::RawValue| serde_json::from_str::<PodTransitionRule>(raw.get());
+    let object = match request.object.as_deref().map(parse) {
+        Some(Ok(object)) => object,
+        Some(Err(e)) => {
+            return Verdict::deny(
+                422,
+                "Invalid",
+                format!("the PodTransitionRule can't be read: {e}"),
+            );
+        }
+        None => return Verdict::deny(400, "BadRequest", "the review carries no PodTransitionRule"),
+    };
+    let unchanged = request
+        .old_object
+        .as_deref()
+        .map(parse)
+        .is_some_and(|old| old.is_ok_and(|o| o.spec == object.spec));
+    if unchanged || object.metadata.deletion_timestamp.is_some() {
+        return Verdict::allow();
+    }
+    let errors = validation::podtransitionrule::validate(&object.spec).0;
+    if errors.is_empty() {
+        return Verdict::allow();
+    }
+    let list: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    Verdict::deny(
+        422,
+        "Invalid",
+        format!(
+            "PodTransitionRule {} is invalid: {}",
+            request.name,
+            list.join("; ")
+        ),
+    )
 }

@@ -232,7 +232,7 @@ mod tests {
         let status = crate::api::podtransitionrule::Ledger::default();
         assert_eq!(
             serde_json::to_value(status).unwrap(),
-            json!({ "watermark": "", "claims": [] })
+            json!({ "watermark": "", "attempts": 0, "claims": [] })
         );
     }
 }

@@ -57,7 +57,10 @@ pub const WORKLOAD_KINDS: u8 = 4;
 impl Synced {
     /// Whether all are.
     pub fn all(self) -> bool {
-        self.pods && self.rules && self.namespaces && self.workloads.count_ones() >= u32::from(WORKLOAD_KINDS)
+        self.pods
+            && self.rules
+            && self.namespaces
+            && self.workloads.count_ones() >= u32::from(WORKLOAD_KINDS)
     }
 }
 
@@ -100,7 +103,11 @@ impl Entry {
     /// Names the object.
     pub fn key(&self) -> RuleKey {
         let rules = &self.snapshot.rules;
-        RuleKey { uid: rules.uid.clone(), namespace: rules.namespace.clone(), name: rules.name.clone() }
+        RuleKey {
+            uid: rules.uid.clone(),
+            namespace: rules.namespace.clone(),
+            name: rules.name.clone(),
+        }
     }
 }
 
@@ -146,8 +153,15 @@ impl Index {
     /// The rule objects that cover a Pod, by its own labels.
     pub fn rules_of(&self, pod: &Pod) -> Vec<RuleKey> {
         let state = self.read();
-        let Some(namespace) = state.namespace(&pod.metadata.namespace) else { return Vec::new() };
-        namespace.rules.values().filter(|e| e.snapshot.rules.selects(pod)).map(Entry::key).collect()
+        let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
+            return Vec::new();
+        };
+        namespace
+            .rules
+            .values()
+            .filter(|e| e.snapshot.rules.selects(pod))
+            .map(Entry::key)
+            .collect()
     }
 
     fn advance(&self, state: &mut State, version: u64, event: bool) {
@@ -173,7 +187,8 @@ impl Index {
     /// The Pods at `version`; others are gone.
     pub fn replace_pods(&self, pods: Vec<Pod>, version: u64) {
         let mut state = self.state.write();
-        let listed: std::collections::HashSet<&str> = pods.iter().map(|p| p.metadata.uid.as_str()).collect();
+        let listed: std::collections::HashSet<&str> =
+            pods.iter().map(|p| p.metadata.uid.as_str()).collect();
         let gone: Vec<Arc<Pod>> = state
             .namespaces
             .values()
@@ -216,13 +231,21 @@ impl Index {
 
     fn put_pod(&self, state: &mut State, namespace: &str, uid: &str, pod: Option<Pod>) {
         let uid = Uid::from(uid);
-        let Namespace { pods, rules, workloads, .. } = state.namespaces.entry(namespace.to_owned()).or_default();
+        let Namespace {
+            pods,
+            rules,
+            workloads,
+            ..
+        } = state.namespaces.entry(namespace.to_owned()).or_default();
         let new = pod.map(Arc::new);
         let old = match &new {
             Some(new) => pods.insert(uid.clone(), Arc::clone(new)),
             None => pods.remove(&uid),
         };
-        for Entry { snapshot, tally, .. } in rules.values_mut() {
+        for Entry {
+            snapshot, tally, ..
+        } in rules.values_mut()
+        {
             if let Some(old) = &old {
                 tally.remove(&snapshot.rules, old, workloads);
             }
@@ -238,8 +261,10 @@ impl Index {
     /// The rule objects; others are gone.
     pub fn replace_rules(&self, objects: Vec<PodTransitionRule>) {
         let mut state = self.state.write();
-        let listed: std::collections::HashSet<String> =
-            objects.iter().filter_map(|o| o.metadata.uid.clone()).collect();
+        let listed: std::collections::HashSet<String> = objects
+            .iter()
+            .filter_map(|o| o.metadata.uid.clone())
+            .collect();
         for (name, namespace) in &mut state.namespaces {
             namespace.rules.retain(|rule, entry| {
                 let keep = listed.contains(&*entry.snapshot.rules.uid);
@@ -290,7 +315,14 @@ impl Index {
                 Some(e) if same => e.tally,
                 _ => Tally::count(&snapshot.rules, home.pods.values(), &home.workloads),
             };
-            home.rules.insert(name.clone(), Entry { object: Arc::new(object), snapshot, tally });
+            home.rules.insert(
+                name.clone(),
+                Entry {
+                    object: Arc::new(object),
+                    snapshot,
+                    tally,
+                },
+            );
         }
         self.tell(Change::Rule(namespace, name));
     }
@@ -305,16 +337,22 @@ impl Index {
             namespace.terminating = false;
         }
         for (name, labels, terminating) in all {
-            let home = state.namespaces.entry(name).or_default();
+            let home = state.namespaces.entry(name.clone()).or_default();
             home.labels = Some(labels);
             home.terminating = terminating;
+            self.tell(Change::Namespace(name));
         }
         drop(state);
         self.mark(|s| s.namespaces = true);
     }
 
     /// A namespace was added or changed.
-    pub fn apply_namespace(&self, name: String, labels: BTreeMap<String, String>, terminating: bool) {
+    pub fn apply_namespace(
+        &self,
+        name: String,
+        labels: BTreeMap<String, String>,
+        terminating: bool,
+    ) {
         let mut state = self.state.write();
         let home = state.namespaces.entry(name.clone()).or_default();
         home.labels = Some(labels);
@@ -328,7 +366,12 @@ impl Index {
     }
 
     /// The workloads of one kind (a bit of [`Synced::workloads`]).
-    pub fn replace_workloads(&self, kind: u8, all: Vec<(String, Uid, Workload)>, gone: Vec<(String, Uid)>) {
+    pub fn replace_workloads(
+        &self,
+        kind: u8,
+        all: Vec<(String, Uid, Workload)>,
+        gone: Vec<(String, Uid)>,
+    ) {
         for (namespace, uid) in gone {
             self.set_workload(&namespace, uid, None);
         }
@@ -341,11 +384,16 @@ impl Index {
     /// A workload came, changed or (`None`) went.
     pub fn set_workload(&self, namespace: &str, uid: Uid, workload: Option<Workload>) {
         let mut state = self.state.write();
-        let Namespace { rules, workloads, .. } = state.namespaces.entry(namespace.to_owned()).or_default();
+        let Namespace {
+            rules, workloads, ..
+        } = state.namespaces.entry(namespace.to_owned()).or_default();
         if workloads.get(&uid) == workload.as_ref() {
             return;
         }
-        for Entry { snapshot, tally, .. } in rules.values_mut() {
+        for Entry {
+            snapshot, tally, ..
+        } in rules.values_mut()
+        {
             tally.set_workload(&snapshot.rules, &uid, workload.as_ref());
         }
         match workload {
@@ -383,14 +431,27 @@ impl State {
         let empty = Namespace::default();
         let home = self.namespace(&rules.namespace).unwrap_or(&empty);
         let counted;
-        let tally = match home.rules.get(&rules.name).map(|e| (&e.snapshot.rules, &e.tally)) {
-            Some((known, tally)) if known.uid == rules.uid && known.generation == rules.generation => tally,
+        let tally = match home
+            .rules
+            .get(&rules.name)
+            .map(|e| (&e.snapshot.rules, &e.tally))
+        {
+            Some((known, tally))
+                if known.uid == rules.uid && known.generation == rules.generation =>
+            {
+                tally
+            }
             _ => {
                 counted = Tally::count(rules, home.pods.values(), &home.workloads);
                 &counted
             }
         };
-        look(&PodView { position: self.position, rules, tally, pods: &home.pods })
+        look(&PodView {
+            position: self.position,
+            rules,
+            tally,
+            pods: &home.pods,
+        })
     }
 }
 
@@ -422,12 +483,17 @@ impl View<Uid> for PodView<'_> {
     }
 
     fn is_available(&self, pod: &Uid) -> bool {
-        self.pods.get(pod).is_some_and(|p| p.is_available() && self.rules.selects(p))
+        self.pods
+            .get(pod)
+            .is_some_and(|p| p.is_available() && self.rules.selects(p))
     }
 }
 
 fn names(object: &PodTransitionRule) -> (String, String) {
-    (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default())
+    (
+        object.metadata.namespace.clone().unwrap_or_default(),
+        object.metadata.name.clone().unwrap_or_default(),
+    )
 }
 
 /// An object's claims, for the gauges of its status.

@@ -33,8 +33,18 @@ pub struct Candidate {
 
 impl Candidate {
     /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`.
-    pub fn new(client: Client, namespace: &str, identity: String, leading: watch::Sender<bool>) -> Self {
-        Candidate { leases: Api::namespaced(client, namespace), identity, leading, observed: None }
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        identity: String,
+        leading: watch::Sender<bool>,
+    ) -> Self {
+        Candidate {
+            leases: Api::namespaced(client, namespace),
+            identity,
+            leading,
+            observed: None,
+        }
     }
 
     /// Tries to lead until stopped; then gives the lease back.
@@ -86,21 +96,32 @@ impl Candidate {
         let transitions = spec.lease_transitions.unwrap_or(0);
         if holder.as_deref() == Some(&self.identity) {
             let lease = self.held(lease, transitions);
-            return won(self.leases.replace(LEASE_NAME, &PostParams::default(), &lease).await);
+            return won(self
+                .leases
+                .replace(LEASE_NAME, &PostParams::default(), &lease)
+                .await);
         }
         if holder.is_some() && !self.expired(&spec) {
             return Ok(false);
         }
         let lease = self.held(lease, transitions + 1);
-        won(self.leases.replace(LEASE_NAME, &PostParams::default(), &lease).await)
+        won(self
+            .leases
+            .replace(LEASE_NAME, &PostParams::default(), &lease)
+            .await)
     }
 
     /// Whether the holder's renewal has stood still for longer than its duration, by this process's own clock.
     fn expired(&mut self, spec: &LeaseSpec) -> bool {
-        let seen = (spec.renew_time.as_ref().map(|t| t.0), spec.holder_identity.clone());
+        let seen = (
+            spec.renew_time.as_ref().map(|t| t.0),
+            spec.holder_identity.clone(),
+        );
         match &self.observed {
             Some((renewal, holder, since)) if (renewal, holder) == (&seen.0, &seen.1) => {
-                let duration = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
+                let duration = spec
+                    .lease_duration_seconds
+                    .and_then(|s| u64::try_from(s).ok());
                 since.elapsed() > duration.map_or(DURATION, Duration::from_secs)
             }
             _ => {
@@ -115,11 +136,18 @@ impl Candidate {
         let now = MicroTime(Timestamp::now());
         let mine = before.holder_identity.as_deref() == Some(&self.identity);
         Lease {
-            metadata: ObjectMeta { name: Some(LEASE_NAME.into()), ..lease.metadata },
+            metadata: ObjectMeta {
+                name: Some(LEASE_NAME.into()),
+                ..lease.metadata
+            },
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
                 lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
-                acquire_time: if mine { before.acquire_time } else { Some(now.clone()) },
+                acquire_time: if mine {
+                    before.acquire_time
+                } else {
+                    Some(now.clone())
+                },
                 renew_time: Some(now),
                 lease_transitions: Some(transitions),
                 ..LeaseSpec::default()
@@ -128,10 +156,18 @@ impl Candidate {
     }
 
     async fn give_back(&self) -> Result<(), Error> {
-        let Some(mut lease) = self.leases.get_opt(LEASE_NAME).await? else { return Ok(()) };
-        if let Some(spec) = lease.spec.as_mut().filter(|s| s.holder_identity.as_deref() == Some(&self.identity)) {
+        let Some(mut lease) = self.leases.get_opt(LEASE_NAME).await? else {
+            return Ok(());
+        };
+        if let Some(spec) = lease
+            .spec
+            .as_mut()
+            .filter(|s| s.holder_identity.as_deref() == Some(&self.identity))
+        {
             spec.holder_identity = Some(String::new());
-            self.leases.replace(LEASE_NAME, &PostParams::default(), &lease).await?;
+            self.leases
+                .replace(LEASE_NAME, &PostParams::default(), &lease)
+                .await?;
         }
         Ok(())
     }

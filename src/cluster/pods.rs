@@ -14,7 +14,9 @@ fn path(namespace: &str) -> Request {
 
 /// Reads a Pod from etcd; `None` when there is none of that name.
 pub async fn get(client: &Client, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
-    let request = path(namespace).get(name, &GetParams::default()).map_err(Error::BuildRequest)?;
+    let request = path(namespace)
+        .get(name, &GetParams::default())
+        .map_err(Error::BuildRequest)?;
     match client.request(request).await {
         Ok(pod) => Ok(Some(pod)),
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
@@ -27,7 +29,10 @@ pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Resu
     let mut metadata = metadata;
     if let Some(fields) = metadata.as_object_mut() {
         fields.insert("uid".into(), json!(pod.metadata.uid));
-        fields.insert("resourceVersion".into(), json!(pod.metadata.resource_version.to_string()));
+        fields.insert(
+            "resourceVersion".into(),
+            json!(pod.metadata.resource_version.to_string()),
+        );
     }
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let request = path(&pod.metadata.namespace)
@@ -38,7 +43,12 @@ pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Resu
 
 /// Writes the condition `pod.kusionstack.io/service-ready` through `pods/status` (contract 2.4), if the Pod is still the
 /// very version that was looked at: a late True must not put a Pod back on traffic that is being operated on.
-pub async fn patch_service_ready(client: &Client, pod: &Pod, ready: bool, now: jiff::Timestamp) -> Result<Pod, Error> {
+pub async fn patch_service_ready(
+    client: &Client,
+    pod: &Pod,
+    ready: bool,
+    now: jiff::Timestamp,
+) -> Result<Pod, Error> {
     let patch = Patch::Strategic(json!({
         "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version.to_string() },
         "status": { "conditions": [{
@@ -49,16 +59,29 @@ pub async fn patch_service_ready(client: &Client, pod: &Pod, ready: bool, now: j
         }] },
     }));
     let request = path(&pod.metadata.namespace)
-        .patch_subresource("status", &pod.metadata.name, &PatchParams::default(), &patch)
+        .patch_subresource(
+            "status",
+            &pod.metadata.name,
+            &PatchParams::default(),
+            &patch,
+        )
         .map_err(Error::BuildRequest)?;
     client.request(request).await
 }
 
 /// Deletes a Pod, if it is still the one that was looked at. Gone already is fine.
 pub async fn delete(client: &Client, pod: &Pod) -> Result<(), Error> {
-    let preconditions = Preconditions { uid: Some(pod.metadata.uid.clone()), resource_version: None };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    let request = path(&pod.metadata.namespace).delete(&pod.metadata.name, &params).map_err(Error::BuildRequest)?;
+    let preconditions = Preconditions {
+        uid: Some(pod.metadata.uid.clone()),
+        resource_version: None,
+    };
+    let params = DeleteParams {
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
+    let request = path(&pod.metadata.namespace)
+        .delete(&pod.metadata.name, &params)
+        .map_err(Error::BuildRequest)?;
     match client.request::<Value>(request).await {
         Ok(_) => Ok(()),
         Err(Error::Api(status)) if status.code == 404 => Ok(()),

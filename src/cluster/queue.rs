@@ -52,7 +52,10 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
             working: HashSet::new(),
             failures: HashMap::new(),
         };
-        Arc::new(Queue { state: Mutex::new(state), wake: Notify::new() })
+        Arc::new(Queue {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+        })
     }
 
     /// Asks for a key to be worked on.
@@ -90,7 +93,8 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         let reconcile = Arc::new(reconcile);
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..workers {
-            let (queue, stop, reconcile) = (Arc::clone(&self), stop.clone(), Arc::clone(&reconcile));
+            let (queue, stop, reconcile) =
+                (Arc::clone(&self), stop.clone(), Arc::clone(&reconcile));
             tasks.spawn(async move {
                 loop {
                     let key = tokio::select! { () = stop.cancelled() => return, key = queue.next() => key };
@@ -157,7 +161,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
@@ -175,7 +179,7 @@ mod tests {
                 let (counter, done) = (Arc::clone(&counter), done.clone());
                 async move {
                     if counter.fetch_add(1, Ordering::SeqCst) == 0 {
-                        std::panic::panic_any("first");
+                        panic!("first");
                     }
                     done.cancel();
                     Outcome::Done

@@ -35,9 +35,7 @@ pub struct Tally {
 
 #[derive(Clone, Debug, Default)]
 struct Owned {
-    /// Selected Pods that are neither terminating nor finished.
-    alive: u32,
-    /// Selected Pods at all.
+    /// Selected Pods, terminating ones included, finished ones not.
     present: u32,
     /// Whether Pods made from its template are selected.
     template: bool,
@@ -50,7 +48,7 @@ impl Owned {
         match self.replicas {
             Some(replicas) if self.present > 0 || self.template => replicas,
             Some(_) => 0,
-            None => self.alive,
+            None => self.present,
         }
     }
 
@@ -114,8 +112,11 @@ impl Tally {
 
     /// A workload came, changed or went.
     pub fn set_workload(&mut self, rules: &RuleSet, uid: &Uid, workload: Option<&Workload>) {
-        let labels = workload.filter(|w| w.replicas > 0).and_then(|w| w.template_labels.as_ref());
-        let template = labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
+        let labels = workload
+            .filter(|w| w.replicas > 0)
+            .and_then(|w| w.template_labels.as_ref());
+        let template =
+            labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
         if !template && !self.owners.contains_key(uid) {
             return;
         }
@@ -125,7 +126,13 @@ impl Tally {
         });
     }
 
-    fn change(&mut self, rules: &RuleSet, pod: &Pod, workloads: &HashMap<Uid, Workload>, add: bool) {
+    fn change(
+        &mut self,
+        rules: &RuleSet,
+        pod: &Pod,
+        workloads: &HashMap<Uid, Workload>,
+        add: bool,
+    ) {
         if !rules.selects(pod) || pod.is_finished() {
             return;
         }
@@ -138,13 +145,10 @@ impl Tally {
                 self.owner(&uid, |owned| {
                     owned.replicas = replicas;
                     step(&mut owned.present);
-                    if alive {
-                        step(&mut owned.alive);
-                    }
                 });
             }
-            None if alive => step(&mut self.unowned),
-            None => {}
+            // Counted until it is gone: nobody replaces it, but while it ends it is one that is missing.
+            None => step(&mut self.unowned),
         }
         let uid = || Uid::from(pod.metadata.uid.as_str());
         if pod.is_available() {
@@ -197,4 +201,146 @@ fn unavailable_since(pod: &Pod) -> Option<Timestamp> {
         .and_then(|c| c.last_transition_time.as_ref())
         .or(pod.metadata.creation_timestamp.as_ref())
         .and_then(|text| text.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::podtransitionrule::PodTransitionRule;
+
+    fn rules() -> RuleSet {
+        let object: PodTransitionRule = serde_json::from_value(json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": "web", "namespace": "n", "uid": "rule" },
+            "spec": {
+                "selector": { "matchLabels": { "app": "web" } },
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+            },
+        }))
+        .unwrap();
+        RuleSet::compile(&object)
+    }
+
+    /// A Pod in one of many states, by small numbers.
+    fn pod(n: u8, owner: Option<u8>, state: u8) -> Arc<Pod> {
+        let flag = |bit: u8| state & (1 << bit) != 0;
+        let mut labels = json!({ "app": if flag(0) { "web" } else { "other" } });
+        if flag(1) {
+            labels["kusionstack.io/control"] = json!("true");
+        }
+        if flag(2) {
+            labels["podopslifecycle.kusionstack.io/service-available"] = json!("1");
+        }
+        if flag(3) {
+            labels["pre-check.podopslifecycle.kusionstack.io/x"] = json!(n.to_string());
+        }
+        let owners = owner.map(|o| json!([{ "uid": format!("owner-{o}"), "controller": true }]));
+        let pod = json!({
+            "metadata": {
+                "namespace": "n", "name": format!("pod-{n}"), "uid": format!("pod-{n}"), "labels": labels,
+                "ownerReferences": owners,
+                "deletionTimestamp": flag(4).then_some("2026-01-01T00:00:00Z"),
+            },
+            "status": {
+                "phase": if flag(5) { "Failed" } else { "Running" },
+                "conditions": [{ "type": "Ready", "status": if flag(6) { "True" } else { "False" } }],
+            },
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn workload(replicas: u8, managed: bool) -> Workload {
+        let labels = [("app".to_owned(), "web".to_owned())];
+        Workload {
+            replicas: replicas.into(),
+            template_labels: managed.then(|| labels.into_iter().collect()),
+        }
+    }
+
+    fn figures(tally: &Tally) -> (u32, u32, Vec<Uid>, usize) {
+        (
+            tally.expected(),
+            tally.available(),
+            tally.waiting().cloned().collect(),
+            tally.unavailable().count(),
+        )
+    }
+
+    const SERVING: u8 = 0b100_0111;
+
+    #[test]
+    fn a_workload_counts_with_its_replicas_and_a_bare_pod_for_itself() {
+        let workloads = HashMap::from([(Uid::from("owner-0"), workload(10, true))]);
+        let pods = [pod(0, Some(0), SERVING), pod(1, None, SERVING)];
+        let tally = Tally::count(&rules(), pods.iter(), &workloads);
+        assert_eq!((tally.expected(), tally.available()), (11, 2));
+    }
+
+    #[test]
+    fn a_workload_without_a_pod_left_still_counts_by_its_template() {
+        let workloads = HashMap::from([
+            (Uid::from("owner-0"), workload(3, true)),
+            (Uid::from("owner-1"), workload(5, false)),
+        ]);
+        assert_eq!(Tally::count(&rules(), [].iter(), &workloads).expected(), 3);
+    }
+
+    #[test]
+    fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
+        let workloads = HashMap::from([(Uid::from("owner-0"), workload(1, true))]);
+        let pods = [
+            pod(0, Some(0), SERVING),
+            pod(1, Some(0), SERVING | 1 << 4), // terminating
+            pod(2, Some(0), SERVING | 1 << 5), // failed
+            pod(3, None, SERVING | 1 << 5),
+            pod(4, None, SERVING & !0b10), // not managed
+        ];
+        let tally = Tally::count(&rules(), pods.iter(), &workloads);
+        assert_eq!(
+            (
+                tally.expected(),
+                tally.available(),
+                tally.unavailable().count()
+            ),
+            (1, 1, 0)
+        );
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order, the running counts are those of a count from scratch.
+        #[test]
+        fn running_counts_agree_with_a_count_from_scratch(
+            steps in prop::collection::vec((0u8..4, 0u8..3, any::<u8>(), any::<bool>()), 0..60)
+        ) {
+            let rules = rules();
+            let (mut pods, mut workloads) = (HashMap::<u8, Arc<Pod>>::new(), HashMap::<Uid, Workload>::new());
+            let mut tally = Tally::default();
+            for (n, owner, state, there) in steps {
+                if n == 3 {
+                    let uid = Uid::from(format!("owner-{owner}"));
+                    let workload = there.then(|| workload(state % 5, state & 8 != 0));
+                    tally.set_workload(&rules, &uid, workload.as_ref());
+                    match workload {
+                        Some(workload) => workloads.insert(uid, workload),
+                        None => workloads.remove(&uid),
+                    };
+                } else {
+                    let new = there.then(|| pod(n, (owner < 2).then_some(owner), state));
+                    if let Some(old) = pods.remove(&n) {
+                        tally.remove(&rules, &old, &workloads);
+                    }
+                    if let Some(new) = new {
+                        tally.add(&rules, &new, &workloads);
+                        pods.insert(n, new);
+                    }
+                }
+                let fresh = Tally::count(&rules, pods.values(), &workloads);
+                prop_assert_eq!(figures(&tally), figures(&fresh));
+            }
+        }
+    }
 }

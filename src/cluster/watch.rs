@@ -61,8 +61,13 @@ impl Relist {
 }
 
 /// Runs until cancelled; every failure is retried with a growing, jittered pause.
-pub async fn run<T, S>(client: Client, source: Source, sink: Arc<S>, relist: Relist, stop: CancellationToken)
-where
+pub async fn run<T, S>(
+    client: Client,
+    source: Source,
+    sink: Arc<S>,
+    relist: Relist,
+    stop: CancellationToken,
+) where
     T: DeserializeOwned + Send + 'static,
     S: Sink<T>,
 {
@@ -103,7 +108,11 @@ struct PageMeta {
 
 async fn list(client: &Client, source: &Source) -> anyhow::Result<(Vec<Box<RawValue>>, u64)> {
     let mut objects = Vec::new();
-    let mut params = ListParams { limit: Some(PAGE), label_selector: source.labels.map(Into::into), ..ListParams::default() };
+    let mut params = ListParams {
+        limit: Some(PAGE),
+        label_selector: source.labels.map(Into::into),
+        ..ListParams::default()
+    };
     loop {
         let request = Request::new(source.path).list(&params)?;
         let text = timeout(Duration::from_secs(30), client.request_text(request)).await??;
@@ -117,12 +126,17 @@ async fn list(client: &Client, source: &Source) -> anyhow::Result<(Vec<Box<RawVa
 }
 
 fn parse_all<T: DeserializeOwned>(source: &Source, objects: Vec<Box<RawValue>>) -> Vec<T> {
-    objects.iter().filter_map(|raw| parse(source, raw)).collect()
+    objects
+        .iter()
+        .filter_map(|raw| parse(source, raw))
+        .collect()
 }
 
 fn parse<T: DeserializeOwned>(source: &Source, raw: &RawValue) -> Option<T> {
     serde_json::from_str(raw.get())
-        .inspect_err(|e| warn!(path = source.path, error = %e, "skipped an object that can't be read"))
+        .inspect_err(
+            |e| warn!(path = source.path, error = %e, "skipped an object that can't be read"),
+        )
         .ok()
 }
 
@@ -152,7 +166,9 @@ where
             label_selector: source.labels.map(Into::into),
             ..WatchParams::default()
         };
-        let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else { return };
+        let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
+            return;
+        };
         let stream = match timeout(Duration::from_secs(30), client.request_stream(request)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => return warn!(path = source.path, error = %e, "watch failed"),
@@ -167,7 +183,9 @@ where
             let line = match line {
                 Ok(Some(Ok(line))) => line,
                 Ok(None) => break, // the server ended this watch; continue from `version`
-                Ok(Some(Err(e))) => return debug!(path = source.path, error = %e, "watch broke off"),
+                Ok(Some(Err(e))) => {
+                    return debug!(path = source.path, error = %e, "watch broke off");
+                }
                 Err(_) => return warn!(path = source.path, "watch fell silent"),
             };
             match deliver::<T, S>(source, sink, &line) {
@@ -182,10 +200,19 @@ where
 fn deliver<T: DeserializeOwned, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> Option<u64> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
-        debug!(path = source.path, event = event.object.get(), "watch error");
+        debug!(
+            path = source.path,
+            event = event.object.get(),
+            "watch error"
+        );
         return None;
     }
-    let version: u64 = serde_json::from_str::<Versioned>(event.object.get()).ok()?.metadata.resource_version.parse().ok()?;
+    let version: u64 = serde_json::from_str::<Versioned>(event.object.get())
+        .ok()?
+        .metadata
+        .resource_version
+        .parse()
+        .ok()?;
     match event.kind.as_str() {
         "BOOKMARK" => sink.bookmark(version),
         "DELETED" => match parse(source, &event.object) {

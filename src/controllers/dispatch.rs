@@ -15,11 +15,15 @@ pub async fn run(index: Arc<Index>, queues: Arc<Queues>, stop: CancellationToken
     tokio::select! { () = stop.cancelled() => return, () = index.wait_synced() => {} }
     everything(&index, &queues);
     loop {
-        let change = tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
+        let change =
+            tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
         match change {
             Ok(change) => enqueue(&index, &queues, change),
             Err(RecvError::Lagged(missed)) => {
-                info!(missed, "fell behind the changes; looking at everything again");
+                info!(
+                    missed,
+                    "fell behind the changes; looking at everything again"
+                );
                 everything(&index, &queues);
             }
             Err(RecvError::Closed) => return,

@@ -9,13 +9,11 @@ use kube::api::Api;
 use serde_json::json;
 use tracing::warn;
 
-use super::{Context, PodKey, write};
-use crate::cluster::index::State;
+use super::{Context, PodKey, turns, write};
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::rejections;
 
 /// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
 /// comes first.
@@ -37,7 +35,9 @@ impl Lifecycle {
 
     /// One look at a Pod.
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> Outcome {
-        let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else { return Outcome::Done };
+        let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
+            return Outcome::Done;
+        };
         match self.step(&pod).await {
             Ok(outcome) | Err(outcome) => outcome,
         }
@@ -58,14 +58,22 @@ impl Lifecycle {
         let mut outcome = Outcome::Done;
         if !step.labels.is_empty() {
             let patch = json!({ "labels": step.labels.to_merge_patch() });
-            let written = write("step a lifecycle", pods::patch_metadata(&context.client, pod, patch)).await?;
+            let written = write(
+                "step a lifecycle",
+                pods::patch_metadata(&context.client, pod, patch),
+            )
+            .await?;
             if written.metadata.resource_version != pod.metadata.resource_version {
                 return Ok(Outcome::Done); // the change brings the Pod back here
             }
             outcome = Outcome::After(ASK_AGAIN);
         }
         if let Some(ready) = step.service_ready {
-            write("write the readiness condition", pods::patch_service_ready(&context.client, pod, ready, now)).await?;
+            write(
+                "write the readiness condition",
+                pods::patch_service_ready(&context.client, pod, ready, now),
+            )
+            .await?;
         }
         if !step.dirty.is_empty() {
             self.clean(pod, &step.dirty).await?;
@@ -81,33 +89,23 @@ impl Lifecycle {
             return Vec::new();
         }
         let state = self.context.index.read();
-        let passes = |stage| {
-            let rejected = state
-                .namespace(&pod.metadata.namespace)
-                .is_some_and(|n| n.rules.values().any(|e| !rejections(&e.snapshot.rules, stage, pod).is_empty()));
-            !rejected && (stage == Stage::PostCheck || self.is_next(&state, pod))
+        let may_pass = |stage| {
+            turns::passes(&state, stage, pod)
+                && (stage == Stage::PostCheck || turns::is_next(&self.context, &state, pod))
         };
-        waiting.filter(|(stage, _)| passes(*stage)).cloned().collect()
-    }
-
-    /// Whether the Pod is among the longest waiting that the budget of every rule has room for.
-    fn is_next(&self, state: &State, pod: &Pod) -> bool {
-        let Some(namespace) = state.namespace(&pod.metadata.namespace) else { return true };
-        if !pod.is_available() {
-            return true;
-        }
-        namespace.rules.values().filter(|e| e.snapshot.rules.selects(pod)).all(|entry| {
-            let Some(allowed) = super::rules::allowed(&self.context.ledgers, state, entry) else { return true };
-            let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-            entry.tally.waiting().take(allowed).any(|uid| **uid == *pod.metadata.uid)
-        })
+        waiting
+            .filter(|(stage, _)| may_pass(*stage))
+            .cloned()
+            .collect()
     }
 
     /// Drops expected finalizers of Services that are gone or no longer select the Pod.
     async fn clean(&self, pod: &Pod, keys: &[String]) -> Result<(), Outcome> {
         let mut gone = Vec::new();
         for key in keys {
-            let [_, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else { continue };
+            let [_, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
+                continue;
+            };
             let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
             let service = write("read a Service", services.get_opt(name)).await?;
             if service.is_none_or(|s| !selects(&s, pod)) {
@@ -116,7 +114,11 @@ impl Lifecycle {
         }
         if let Some(patch) = Step::drop_dirty(pod, &gone) {
             let metadata = patch["metadata"].clone();
-            write("drop expected finalizers", pods::patch_metadata(&self.context.client, pod, metadata)).await?;
+            write(
+                "drop expected finalizers",
+                pods::patch_metadata(&self.context.client, pod, metadata),
+            )
+            .await?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ pub mod lifecycle;
 pub mod namespaces;
 pub mod poddeletion;
 pub mod rules;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +58,12 @@ pub struct Queues {
 
 impl Default for Queues {
     fn default() -> Self {
-        Queues { lifecycle: Queue::new(), poddeletion: Queue::new(), rules: Queue::new(), namespaces: Queue::new() }
+        Queues {
+            lifecycle: Queue::new(),
+            poddeletion: Queue::new(),
+            rules: Queue::new(),
+            namespaces: Queue::new(),
+        }
     }
 }
 
@@ -67,9 +73,13 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
     let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues));
     let deletion = context.clone();
-    let namespaces = context.clone();
+    let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
     tokio::join!(
-        dispatch::run(Arc::clone(&context.index), Arc::clone(&queues), stop.clone()),
+        dispatch::run(
+            Arc::clone(&context.index),
+            Arc::clone(&queues),
+            stop.clone()
+        ),
         Arc::clone(&queues.lifecycle).run(16, stop.clone(), move |key| {
             let lifecycle = Arc::clone(&lifecycle);
             async move { lifecycle.reconcile(key).await }
@@ -82,16 +92,19 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             let context = Arc::clone(&deletion);
             async move { poddeletion::reconcile(&context, key).await }
         }),
-        Arc::clone(&queues.namespaces).run(1, stop.clone(), move |key| {
-            let context = Arc::clone(&namespaces);
-            async move { namespaces::reconcile(&context, key).await }
+        Arc::clone(&queues.namespaces).run(2, stop.clone(), move |key| {
+            let namespaces = Arc::clone(&namespaces);
+            async move { namespaces.reconcile(key).await }
         }),
     );
 }
 
 /// Awaits a write with a deadline and says what to do next: a conflict waits for the newer object, anything else is
 /// tried again.
-async fn write<T>(what: &'static str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Outcome> {
+async fn write<T>(
+    what: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Outcome> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {

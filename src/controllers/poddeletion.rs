@@ -28,13 +28,20 @@ enum Next {
 
 /// One look at a Pod.
 pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outcome {
-    let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else { return Outcome::Done };
+    let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else {
+        return Outcome::Done;
+    };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let done = match next(&pod, nanos) {
         Next::Nothing => return Outcome::Done,
         Next::Write(labels) => {
             let patch = json!({ "labels": labels.to_merge_patch() });
-            write("step a deletion", pods::patch_metadata(&context.client, &pod, patch)).await.map(|_| ())
+            write(
+                "step a deletion",
+                pods::patch_metadata(&context.client, &pod, patch),
+            )
+            .await
+            .map(|_| ())
         }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
@@ -67,22 +74,38 @@ mod tests {
     fn pod(labels: &[(&str, &str)]) -> Pod {
         let mut pod = Pod::default();
         let labels = [(keys::CONTROL, "true")].iter().chain(labels);
-        pod.metadata.labels = labels.map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        pod.metadata.labels = labels
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
         pod
     }
 
     #[test]
     fn begins_deletes_when_allowed_and_cancels() {
-        let Next::Write(begin) = next(&pod(&[(keys::TO_DELETE, "1")]), 5) else { panic!() };
-        assert_eq!(begin.0.get(&Family::Operating.key(ID)), Some(&Some("5".to_owned())));
+        let Next::Write(begin) = next(&pod(&[(keys::TO_DELETE, "1")]), 5) else {
+            panic!()
+        };
+        assert_eq!(
+            begin.0.get(&Family::Operating.key(ID)),
+            Some(&Some("5".to_owned()))
+        );
         let operating = Family::Operating.key(ID);
         let type_ = Family::OperationType.key(ID);
         let operate = Family::Operate.key(ID);
         let begun = [(operating.as_str(), "5"), (type_.as_str(), TYPE)];
-        assert_eq!(next(&pod(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat()), 6), Next::Nothing);
-        let allowed = [&[(keys::TO_DELETE, "1"), (operate.as_str(), "6")], &begun[..]].concat();
+        assert_eq!(
+            next(&pod(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat()), 6),
+            Next::Nothing
+        );
+        let allowed = [
+            &[(keys::TO_DELETE, "1"), (operate.as_str(), "6")],
+            &begun[..],
+        ]
+        .concat();
         assert_eq!(next(&pod(&allowed), 7), Next::Delete);
-        let Next::Write(undo) = next(&pod(&begun), 7) else { panic!() };
+        let Next::Write(undo) = next(&pod(&begun), 7) else {
+            panic!()
+        };
         assert!(undo.0.contains_key(&Family::UndoOperationType.key(ID)));
         assert_eq!(next(&pod(&[]), 7), Next::Nothing);
     }

@@ -18,9 +18,17 @@ pub struct Change {
 pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
     let restarting: Vec<_> = running(new)
         .filter(|c| running(old).any(|o| o.name == c.name && restarts(o, c)))
-        .map(|c| (c.name.clone(), container_id(old, &c.name).unwrap_or_default().to_owned()))
+        .map(|c| {
+            (
+                c.name.clone(),
+                container_id(old, &c.name).unwrap_or_default().to_owned(),
+            )
+        })
         .collect();
-    (!restarting.is_empty()).then(|| Change { target: digest(new), containers: restarting })
+    (!restarting.is_empty()).then(|| Change {
+        target: digest(new),
+        containers: restarting,
+    })
 }
 
 /// Whether the Pod's spec is the admitted one.
@@ -30,14 +38,25 @@ pub fn is_applied(pod: &Pod, target: &str) -> bool {
 
 /// Whether every container of a change runs anew and is ready.
 pub fn has_restarted(pod: &Pod, containers: &[(String, String)]) -> bool {
-    let statuses = || pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-    containers
-        .iter()
-        .all(|(name, before)| statuses().any(|s| s.name == *name && s.ready && !s.container_id.is_empty() && s.container_id != *before))
+    let statuses = || {
+        pod.status
+            .container_statuses
+            .iter()
+            .chain(&pod.status.init_container_statuses)
+    };
+    containers.iter().all(|(name, before)| {
+        statuses().any(|s| {
+            s.name == *name && s.ready && !s.container_id.is_empty() && s.container_id != *before
+        })
+    })
 }
 
 fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let sidecars = pod.spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let sidecars = pod
+        .spec
+        .init_containers
+        .iter()
+        .filter(|c| c.restart_policy.as_deref() == Some("Always"));
     pod.spec.containers.iter().chain(sidecars)
 }
 
@@ -55,8 +74,15 @@ fn resource<'a>(container: &'a Container, name: &str) -> [Option<&'a serde_json:
 }
 
 fn container_id<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
-    let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-    statuses.into_iter().find(|s| s.name == name).map(|s| s.container_id.as_str())
+    let statuses = pod
+        .status
+        .container_statuses
+        .iter()
+        .chain(&pod.status.init_container_statuses);
+    statuses
+        .into_iter()
+        .find(|s| s.name == name)
+        .map(|s| s.container_id.as_str())
 }
 
 /// FNV-1a over what [`restarts`] compares, as hex; only ever compared with another digest of the same Pod.
@@ -70,7 +96,11 @@ fn digest(pod: &Pod) -> String {
     for container in running(pod) {
         feed(&container.name);
         feed(&container.image);
-        for policy in container.resize_policy.iter().filter(|p| p.restart_policy == "RestartContainer") {
+        for policy in container
+            .resize_policy
+            .iter()
+            .filter(|p| p.restart_policy == "RestartContainer")
+        {
             for value in resource(container, &policy.resource_name) {
                 feed(&value.map(ToString::to_string).unwrap_or_default());
             }
@@ -106,7 +136,10 @@ mod tests {
         let old = pod("a:1", "1Gi", "run-1");
         assert_eq!(change(&old, &old), None);
         let change = change(&old, &pod("a:2", "1Gi", "run-1")).unwrap();
-        assert_eq!(change.containers, vec![("app".to_owned(), "run-1".to_owned())]);
+        assert_eq!(
+            change.containers,
+            vec![("app".to_owned(), "run-1".to_owned())]
+        );
         assert!(super::change(&old, &pod("a:1", "2Gi", "run-1")).is_some());
     }
 
@@ -115,7 +148,13 @@ mod tests {
         let change = change(&pod("a:1", "1Gi", "run-1"), &pod("a:2", "1Gi", "run-1")).unwrap();
         assert!(!is_applied(&pod("a:1", "1Gi", "run-1"), &change.target));
         assert!(is_applied(&pod("a:2", "1Gi", "run-1"), &change.target));
-        assert!(!has_restarted(&pod("a:2", "1Gi", "run-1"), &change.containers));
-        assert!(has_restarted(&pod("a:2", "1Gi", "run-2"), &change.containers));
+        assert!(!has_restarted(
+            &pod("a:2", "1Gi", "run-1"),
+            &change.containers
+        ));
+        assert!(has_restarted(
+            &pod("a:2", "1Gi", "run-2"),
+            &change.containers
+        ));
     }
 }

@@ -19,6 +19,8 @@ use crate::domain::rules::{Availability, RuleSet};
 const MAX_ROUNDS: u32 = 12;
 /// Asks that may wait for one rule in one replica; more are refused as overload.
 const MAX_WAITING: usize = 4096;
+/// Claims that one rule object holds at most: its status stays far below the size that etcd takes.
+const MAX_CLAIMS: usize = 2000;
 /// No single call to the API server takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -73,6 +75,8 @@ pub enum Why {
     Behind,
     /// The API server can't be reached, or refuses.
     Unreachable(String),
+    /// Containers of the Pod have yet to restart for an earlier in-place change.
+    UnderWay,
     /// Too many writers, or too many waiting.
     Contended,
 }
@@ -93,9 +97,19 @@ pub struct Evidence {
 }
 
 enum Ask {
-    Claim { disruption: Disruption, deadline: Instant, reply: oneshot::Sender<Result<Answer, Denied>> },
-    Withdraw { pod: Uid, operation: Operation, grant: Grant },
-    Release { evidence: Evidence },
+    Claim {
+        disruption: Disruption,
+        deadline: Instant,
+        reply: oneshot::Sender<Result<Answer, Denied>>,
+    },
+    Withdraw {
+        pod: Uid,
+        operation: Operation,
+        grant: Grant,
+    },
+    Release {
+        evidence: Evidence,
+    },
 }
 
 #[derive(Default)]
@@ -132,7 +146,11 @@ pub struct Ledgers<S> {
 impl<S: Store> Ledgers<S> {
     /// Ledgers over a store.
     pub fn new(store: Arc<S>) -> Arc<Self> {
-        Arc::new(Ledgers { store, lanes: Mutex::default(), counters: Counters::default() })
+        Arc::new(Ledgers {
+            store,
+            lanes: Mutex::default(),
+            counters: Counters::default(),
+        })
     }
 
     /// The store.
@@ -175,16 +193,32 @@ impl<S: Store> Ledgers<S> {
 
     /// Whether a claim would be given now, by what this replica knows; nothing is written.
     pub fn would_admit(&self, key: &RuleKey, disruption: &Disruption) -> Result<Answer, Denied> {
-        let Some(base) = self.latest(key) else { return Ok(Answer::NotHeld) };
+        let Some(base) = self.latest(key) else {
+            return Ok(Answer::NotHeld);
+        };
         let mut claims = Claims::clone(&base.claims);
-        self.store.view(&base.rules, |view| self.admit(view, &base.rules, &mut claims, disruption))
+        self.store.view(&base.rules, |view| {
+            self.admit(view, &base.rules, &mut claims, disruption)
+        })
     }
 
     /// Takes back claims whose disruption is refused after all. Best effort and in the background: a claim that stays
     /// is released by its deadline.
-    pub fn withdraw(self: &Arc<Self>, pod: &str, operation: Operation, grants: Vec<(RuleKey, Grant)>) {
+    pub fn withdraw(
+        self: &Arc<Self>,
+        pod: &str,
+        operation: Operation,
+        grants: Vec<(RuleKey, Grant)>,
+    ) {
         for (key, grant) in grants {
-            self.submit(&key, Ask::Withdraw { pod: pod.into(), operation, grant });
+            self.submit(
+                &key,
+                Ask::Withdraw {
+                    pod: pod.into(),
+                    operation,
+                    grant,
+                },
+            );
         }
     }
 
@@ -201,14 +235,18 @@ impl<S: Store> Ledgers<S> {
 
     /// `cached`, or what this replica wrote itself since.
     pub fn newer(&self, key: &RuleKey, cached: &Snapshot) -> Snapshot {
-        let written = self.lanes.lock().get(&key.uid).and_then(|lane| lane.lock().written.clone());
+        let written = self
+            .lanes
+            .lock()
+            .get(&key.uid)
+            .and_then(|lane| lane.lock().written.clone());
         match written {
             Some(written) if written.version > cached.version => written,
             _ => cached.clone(),
         }
     }
 
-    /// Drops what is kept for rule objects that are gone.
+    /// Drops what is kept for a rule object that is gone.
     pub fn forget(&self, uid: &Uid) {
         self.lanes.lock().remove(uid);
     }
@@ -220,13 +258,24 @@ impl<S: Store> Ledgers<S> {
         deadline: Instant,
     ) -> Result<Answer, Denied> {
         let (reply, answer) = oneshot::channel();
-        self.submit(key, Ask::Claim { disruption, deadline, reply });
+        self.submit(
+            key,
+            Ask::Claim {
+                disruption,
+                deadline,
+                reply,
+            },
+        );
         let why = match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => return answer,
             Ok(Err(_)) => Why::Contended,
             Err(_) => Why::Unreachable("no answer within the review's deadline".into()),
         };
-        Err(Denied { object: key.name.clone(), rule: String::new(), why })
+        Err(Denied {
+            object: key.name.clone(),
+            rule: String::new(),
+            why,
+        })
     }
 
     fn submit(self: &Arc<Self>, key: &RuleKey, ask: Ask) {
@@ -259,7 +308,9 @@ impl<S: Store> Ledgers<S> {
     }
 
     async fn commit(&self, key: &RuleKey, lane: &Mutex<Lane>, mut batch: Vec<Ask>) {
-        let Some(mut base) = self.latest(key) else { return answer_all(batch, || Ok(Answer::NotHeld)) };
+        let Some(mut base) = self.latest(key) else {
+            return answer_all(batch, || Ok(Answer::NotHeld));
+        };
         for round in 0..MAX_ROUNDS {
             let now = Instant::now();
             batch.retain(|ask| !matches!(ask, Ask::Claim { deadline, reply, .. } if *deadline <= now || reply.is_closed()));
@@ -267,12 +318,18 @@ impl<S: Store> Ledgers<S> {
                 return;
             }
             let limit = now + CALL_TIMEOUT;
-            if timeout_at(limit, self.store.caught_up(base.claims.watermark)).await.is_err() {
+            if timeout_at(limit, self.store.caught_up(base.claims.watermark))
+                .await
+                .is_err()
+            {
                 return answer_all(batch, || Err(denied(key, Why::Behind)));
             }
             let mut claims = Claims::clone(&base.claims);
             let answers = self.store.view(&base.rules, |view| {
-                batch.iter().map(|ask| self.apply(view, &base.rules, &mut claims, ask)).collect::<Vec<_>>()
+                batch
+                    .iter()
+                    .map(|ask| self.apply(view, &base.rules, &mut claims, ask))
+                    .collect::<Vec<_>>()
             });
             if claims == *base.claims {
                 return self.answer(batch, answers);
@@ -288,7 +345,9 @@ impl<S: Store> Ledgers<S> {
                     return answer_all(batch, || Err(denied(key, Why::Unreachable(why.clone()))));
                 }
                 Err(_) => {
-                    return answer_all(batch, || Err(denied(key, Why::Unreachable("the write timed out".into()))));
+                    return answer_all(batch, || {
+                        Err(denied(key, Why::Unreachable("the write timed out".into())))
+                    });
                 }
                 Ok(Err(WriteError::Conflict)) => {
                     self.counters.conflicts.fetch_add(1, Ordering::Relaxed);
@@ -297,7 +356,9 @@ impl<S: Store> Ledgers<S> {
                         Ok(Ok(Some(live))) => base = live,
                         Ok(Ok(None)) => return answer_all(batch, || Ok(Answer::NotHeld)),
                         Ok(Err(e)) => {
-                            return answer_all(batch, || Err(denied(key, Why::Unreachable(e.to_string()))));
+                            return answer_all(batch, || {
+                                Err(denied(key, Why::Unreachable(e.to_string())))
+                            });
                         }
                         Err(_) => {
                             return answer_all(batch, || {
@@ -320,7 +381,11 @@ impl<S: Store> Ledgers<S> {
     ) -> Option<Result<Answer, Denied>> {
         match ask {
             Ask::Claim { disruption, .. } => Some(self.admit(view, rules, claims, disruption)),
-            Ask::Withdraw { pod, operation, grant } => {
+            Ask::Withdraw {
+                pod,
+                operation,
+                grant,
+            } => {
                 claims.withdraw(pod, *operation, *grant);
                 None
             }
@@ -340,41 +405,65 @@ impl<S: Store> Ledgers<S> {
         claims: &mut Claims,
         disruption: &Disruption,
     ) -> Result<Answer, Denied> {
-        let refuse = |rule: &str, why| Denied { object: rules.name.clone(), rule: rule.to_owned(), why };
+        let refuse = |rule: &str, why| Denied {
+            object: rules.name.clone(),
+            rule: rule.to_owned(),
+            why,
+        };
         let pod = &disruption.pod;
         let binding = match rules.availability(pod) {
             Availability::NotHeld => return Ok(Answer::NotHeld),
             Availability::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
-            Availability::Held(held) => held.into_iter().max_by_key(|(_, limits)| limits.desired(view.expected())),
+            Availability::Held(held) => held
+                .into_iter()
+                .max_by_key(|(_, limits)| limits.desired(view.expected())),
         };
-        let Some((rule, limits)) = binding else { return Ok(Answer::NotHeld) };
+        let Some((rule, limits)) = binding else {
+            return Ok(Answer::NotHeld);
+        };
+        if claims.claims.len() >= MAX_CLAIMS {
+            return Err(refuse(rule, Why::Contended));
+        }
         let desired = limits.desired(view.expected());
         let uid = Uid::from(pod.metadata.uid.as_str());
-        let earlier = claims.claims.get(&(uid.clone(), disruption.operation)).map(|c| &c.detail);
+        let earlier = claims
+            .claims
+            .get(&(uid.clone(), disruption.operation))
+            .map(|c| &c.detail);
         let request = Request {
             pod: uid,
             operation: disruption.operation,
             at: pod.metadata.resource_version,
             detail: disruption.detail.clone().after(earlier),
         };
-        claims.admit(view, desired, request).map(Answer::Granted).map_err(|refusal| match refusal {
-            Refusal::Behind { .. } => refuse(rule, Why::Behind),
-            Refusal::Full { desired, expected, .. } => {
-                let why = Why::Full {
-                    used: expected.saturating_sub(claims.unclaimed(view)),
-                    limit: expected.saturating_sub(desired),
-                    expected,
-                    holders: Vec::new(),
-                };
-                refuse(rule, why)
-            }
-        })
+        claims
+            .admit(view, desired, request)
+            .map(Answer::Granted)
+            .map_err(|refusal| match refusal {
+                Refusal::Behind { .. } => refuse(rule, Why::Behind),
+                Refusal::UnderWay => refuse(rule, Why::UnderWay),
+                Refusal::Full {
+                    desired, expected, ..
+                } => {
+                    let why = Why::Full {
+                        used: expected.saturating_sub(claims.unclaimed(view)),
+                        limit: expected.saturating_sub(desired),
+                        expected,
+                        holders: Vec::new(),
+                    };
+                    refuse(rule, why)
+                }
+            })
     }
 
     fn answer(&self, batch: Vec<Ask>, answers: Vec<Option<Result<Answer, Denied>>>) {
         for (ask, answer) in batch.into_iter().zip(answers) {
             if let (Ask::Claim { reply, .. }, Some(answer)) = (ask, answer) {
-                let counter = if answer.is_ok() { &self.counters.granted } else { &self.counters.refused };
+                let counter = if answer.is_ok() {
+                    &self.counters.granted
+                } else {
+                    &self.counters.refused
+                };
                 counter.fetch_add(1, Ordering::Relaxed);
                 let _ = reply.send(answer); // the review may have run into its deadline
             }
@@ -383,9 +472,17 @@ impl<S: Store> Ledgers<S> {
 
     /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first.
     pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
-        let (Why::Full { holders, .. }, Some(base)) = (&mut denied.why, self.latest(key)) else { return };
-        let claimed = base.claims.claims.values().map(|c| (c.detail.pod_name.clone(), Some(c.detail.since)));
-        let mut all: Vec<_> = claimed.chain(self.store.unavailable(&base.rules, 3)).collect();
+        let (Why::Full { holders, .. }, Some(base)) = (&mut denied.why, self.latest(key)) else {
+            return;
+        };
+        let claimed = base
+            .claims
+            .claims
+            .values()
+            .map(|c| (c.detail.pod_name.clone(), Some(c.detail.since)));
+        let mut all: Vec<_> = claimed
+            .chain(self.store.unavailable(&base.rules, 3))
+            .collect();
         all.sort_by(|a, b| (a.1.is_none(), a.1, &a.0).cmp(&(b.1.is_none(), b.1, &b.0)));
         all.dedup_by(|a, b| a.0 == b.0);
         all.truncate(3);
@@ -394,7 +491,11 @@ impl<S: Store> Ledgers<S> {
 }
 
 fn denied(key: &RuleKey, why: Why) -> Denied {
-    Denied { object: key.name.clone(), rule: String::new(), why }
+    Denied {
+        object: key.name.clone(),
+        rule: String::new(),
+        why,
+    }
 }
 
 fn answer_all(batch: Vec<Ask>, answer: impl Fn() -> Result<Answer, Denied>) {

@@ -5,7 +5,8 @@ use super::protocol::Operation;
 /// A Pod as a cache that has caught up with the ledger sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sighting {
-    /// The Pod, by UID, is not there any more (or no longer managed, which the Pod watch can't tell apart).
+    /// The Pod, by UID, is not there any more. A watch of managed Pods can't tell this from one that has left the
+    /// management and may come back: that is enough for what [`is_conditional`], for the rest ask the API server.
     Gone {
         /// resourceVersion of the event that said so.
         version: u64,
@@ -25,6 +26,15 @@ pub enum Sighting {
     },
 }
 
+/// Whether the effect of an operation is conditional on the resourceVersion that was judged, so that it can't come once
+/// the Pod has moved on. An eviction deletes whatever it finds; the restart for an in-place change follows its write.
+pub const fn is_conditional(operation: Operation) -> bool {
+    match operation {
+        Operation::Delete | Operation::Begin | Operation::Leave => true,
+        Operation::Evict | Operation::InPlace => false,
+    }
+}
+
 /// Whether a claim for `operation`, judged at resourceVersion `at`, can be released, and the resourceVersion of the Pod
 /// event that the release is based on: the watermark to raise.
 ///
@@ -39,7 +49,13 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
     match sighting {
         Sighting::Gone { version } => Some(version),
         Sighting::Seen { version, .. } if version <= at => None,
-        Sighting::Seen { version, terminating, available, applied, restarted } => {
+        Sighting::Seen {
+            version,
+            terminating,
+            available,
+            applied,
+            restarted,
+        } => {
             let released = terminating
                 || match operation {
                     Operation::Delete | Operation::Begin | Operation::Leave => true,
@@ -56,8 +72,12 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
 pub fn lapsed(operation: Operation, live: Sighting) -> bool {
     match live {
         Sighting::Gone { .. } => false,
-        Sighting::Seen { terminating: true, .. } => false,
-        Sighting::Seen { applied, available, .. } => match operation {
+        Sighting::Seen {
+            terminating: true, ..
+        } => false,
+        Sighting::Seen {
+            applied, available, ..
+        } => match operation {
             Operation::Evict | Operation::Delete => true,
             Operation::Begin | Operation::Leave => available,
             Operation::InPlace => !applied,
@@ -69,26 +89,61 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
 mod tests {
     use super::*;
 
-    const NEWER: Sighting =
-        Sighting::Seen { version: 6, terminating: false, available: true, applied: false, restarted: false };
+    const NEWER: Sighting = Sighting::Seen {
+        version: 6,
+        terminating: false,
+        available: true,
+        applied: false,
+        restarted: false,
+    };
 
     #[test]
     fn the_version_that_was_judged_is_no_evidence() {
-        let same = Sighting::Seen { version: 5, terminating: false, available: false, applied: true, restarted: true };
+        let same = Sighting::Seen {
+            version: 5,
+            terminating: false,
+            available: false,
+            applied: true,
+            restarted: true,
+        };
         for operation in Operation::ALL {
             assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
         }
     }
 
     #[test]
+    fn only_evictions_and_restarts_come_whatever_the_version() {
+        let unconditional: Vec<_> = Operation::ALL
+            .into_iter()
+            .filter(|o| !is_conditional(*o))
+            .collect();
+        assert_eq!(unconditional, [Operation::Evict, Operation::InPlace]);
+    }
+
+    #[test]
     fn an_eviction_waits_for_the_deletion() {
         assert_eq!(evidence(Operation::Delete, 5, NEWER), Some(6));
         assert_eq!(evidence(Operation::Evict, 5, NEWER), None);
-        let flap = Sighting::Seen { version: 6, terminating: false, available: false, applied: false, restarted: false };
+        let flap = Sighting::Seen {
+            version: 6,
+            terminating: false,
+            available: false,
+            applied: false,
+            restarted: false,
+        };
         assert_eq!(evidence(Operation::Evict, 5, flap), None);
-        let going = Sighting::Seen { version: 6, terminating: true, available: false, applied: false, restarted: false };
+        let going = Sighting::Seen {
+            version: 6,
+            terminating: true,
+            available: false,
+            applied: false,
+            restarted: false,
+        };
         assert_eq!(evidence(Operation::Evict, 5, going), Some(6));
-        assert_eq!(evidence(Operation::Evict, 5, Sighting::Gone { version: 9 }), Some(9));
+        assert_eq!(
+            evidence(Operation::Evict, 5, Sighting::Gone { version: 9 }),
+            Some(9)
+        );
     }
 
     #[test]
@@ -100,17 +155,35 @@ mod tests {
             applied,
             restarted,
         };
-        assert_eq!(evidence(Operation::InPlace, 5, seen(true, false, true)), None);
-        assert_eq!(evidence(Operation::InPlace, 5, seen(true, true, false)), None);
-        assert_eq!(evidence(Operation::InPlace, 5, seen(true, true, true)), Some(6));
-        assert_eq!(evidence(Operation::InPlace, 5, seen(false, false, true)), Some(6));
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(true, false, true)),
+            None
+        );
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(true, true, false)),
+            None
+        );
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(true, true, true)),
+            Some(6)
+        );
+        assert_eq!(
+            evidence(Operation::InPlace, 5, seen(false, false, true)),
+            Some(6)
+        );
     }
 
     #[test]
     fn a_claim_lapses_only_if_nothing_came_of_it() {
         assert!(lapsed(Operation::Evict, NEWER));
         assert!(!lapsed(Operation::Evict, Sighting::Gone { version: 9 }));
-        let applied = Sighting::Seen { version: 6, terminating: false, available: true, applied: true, restarted: false };
+        let applied = Sighting::Seen {
+            version: 6,
+            terminating: false,
+            available: true,
+            applied: true,
+            restarted: false,
+        };
         assert!(!lapsed(Operation::InPlace, applied));
         assert!(lapsed(Operation::InPlace, NEWER));
     }

@@ -23,8 +23,13 @@ pub enum Operation {
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 5] =
-        [Operation::Delete, Operation::Evict, Operation::Begin, Operation::InPlace, Operation::Leave];
+    pub const ALL: [Operation; 5] = [
+        Operation::Delete,
+        Operation::Evict,
+        Operation::Begin,
+        Operation::InPlace,
+        Operation::Leave,
+    ];
 
     /// The word used in status and messages.
     pub const fn as_str(self) -> &'static str {
@@ -48,7 +53,8 @@ impl Operation {
 pub struct Claim<D> {
     /// The Pod's resourceVersion that was judged. Never goes back: a late attempt on an old version keeps the newer one.
     pub at: u64,
-    /// Counts the admissions that wrote this claim, so that every admission is a write and a new deadline.
+    /// Which of the ledger's admissions wrote this claim last: every admission is a write and a new deadline, and
+    /// whoever releases or withdraws names the very one it means.
     pub attempt: u64,
     /// What people and the evidence need to know besides.
     pub detail: D,
@@ -61,11 +67,32 @@ pub struct Ledger<K: Ord, D> {
     pub claims: BTreeMap<(K, Operation), Claim<D>>,
     /// Whoever decides or releases has seen every Pod event up to this resourceVersion.
     pub watermark: u64,
+    /// Admissions so far. Kept when claims go: a number that is used again would let a late release or withdrawal of an
+    /// earlier claim take away a later one.
+    pub attempts: u64,
 }
 
 impl<K: Ord, D> Default for Ledger<K, D> {
     fn default() -> Self {
-        Ledger { claims: BTreeMap::new(), watermark: 0 }
+        Ledger {
+            claims: BTreeMap::new(),
+            watermark: 0,
+            attempts: 0,
+        }
+    }
+}
+
+/// What a claim was given for, beyond its operation.
+pub trait Purpose {
+    /// Whether a claim with this purpose may take the place of one with the `earlier` purpose, on the same Pod and for
+    /// the same operation. Not so for a second in-place change while the first is under way: the restart for the first
+    /// would pass for that of the second, which is still to come.
+    fn may_replace(&self, earlier: &Self) -> bool;
+}
+
+impl Purpose for () {
+    fn may_replace(&self, (): &()) -> bool {
+        true
     }
 }
 
@@ -102,6 +129,8 @@ pub enum Refusal {
         /// The watermark of the ledger.
         watermark: u64,
     },
+    /// The Pod holds a claim for another purpose, whose effect must be seen first.
+    UnderWay,
     /// The budget is used up.
     Full {
         /// How many Pods would be left available, this one not counted.
@@ -122,22 +151,28 @@ pub struct Grant {
     pub fresh: bool,
 }
 
-impl<K: Ord + Clone, D> Ledger<K, D> {
+impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
     /// Whether the Pod holds a claim.
     pub fn holds(&self, pod: &K) -> bool {
-        Operation::ALL.into_iter().any(|o| self.claims.contains_key(&(pod.clone(), o)))
+        Operation::ALL
+            .into_iter()
+            .any(|o| self.claims.contains_key(&(pod.clone(), o)))
     }
 
     /// Pods with a claim, each once.
     pub fn pods(&self) -> impl Iterator<Item = &K> {
         let mut last = None;
-        self.claims.keys().map(|(pod, _)| pod).filter(move |pod| last.replace(*pod) != Some(*pod))
+        self.claims
+            .keys()
+            .map(|(pod, _)| pod)
+            .filter(move |pod| last.replace(*pod) != Some(*pod))
     }
 
     /// How many available Pods of the view hold no claim.
     pub fn unclaimed(&self, view: &(impl View<K> + ?Sized)) -> u32 {
         let claimed = self.pods().filter(|pod| view.is_available(pod)).count();
-        view.available().saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
+        view.available()
+            .saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
     }
 
     /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write
@@ -150,26 +185,49 @@ impl<K: Ord + Clone, D> Ledger<K, D> {
         request: Request<K, D>,
     ) -> Result<Grant, Refusal> {
         if view.position() < self.watermark {
-            return Err(Refusal::Behind { watermark: self.watermark });
+            return Err(Refusal::Behind {
+                watermark: self.watermark,
+            });
+        }
+        let key = (request.pod.clone(), request.operation);
+        let earlier = self.claims.get(&key);
+        if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail)) {
+            return Err(Refusal::UnderWay);
         }
         let counted = view.is_available(&request.pod) && !self.holds(&request.pod);
         let left = self.unclaimed(view) - u32::from(counted);
         if left < desired {
-            return Err(Refusal::Full { left, desired, expected: view.expected() });
+            return Err(Refusal::Full {
+                left,
+                desired,
+                expected: view.expected(),
+            });
         }
-        let key = (request.pod, request.operation);
-        let (at, attempt, fresh) = match self.claims.get(&key) {
-            Some(old) => (old.at.max(request.at), old.attempt + 1, false),
-            None => (request.at, 1, true),
-        };
-        self.claims.insert(key, Claim { at, attempt, detail: request.detail });
+        let (at, fresh) = earlier.map_or((request.at, true), |old| (old.at.max(request.at), false));
+        self.attempts += 1;
+        let attempt = self.attempts;
+        self.claims.insert(
+            key,
+            Claim {
+                at,
+                attempt,
+                detail: request.detail,
+            },
+        );
         Ok(Grant { attempt, fresh })
     }
 
     /// Takes a claim away on evidence that is based on a Pod event at `based_on` (0: on none). False, and nothing
     /// changed, if the view that gave the evidence has not caught up with the last release, or the claim was written
     /// again since (`attempt` differs).
-    pub fn release(&mut self, position: u64, pod: &K, operation: Operation, attempt: u64, based_on: u64) -> bool {
+    pub fn release(
+        &mut self,
+        position: u64,
+        pod: &K,
+        operation: Operation,
+        attempt: u64,
+        based_on: u64,
+    ) -> bool {
         let key = (pod.clone(), operation);
         if position < self.watermark || self.claims.get(&key).is_none_or(|c| c.attempt != attempt) {
             return false;
@@ -183,7 +241,11 @@ impl<K: Ord + Clone, D> Ledger<K, D> {
     /// it may do so: a claim that somebody refreshed since is theirs too.
     pub fn withdraw(&mut self, pod: &K, operation: Operation, grant: Grant) -> bool {
         let key = (pod.clone(), operation);
-        let mine = grant.fresh && self.claims.get(&key).is_some_and(|c| c.attempt == grant.attempt);
+        let mine = grant.fresh
+            && self
+                .claims
+                .get(&key)
+                .is_some_and(|c| c.attempt == grant.attempt);
         if mine {
             self.claims.remove(&key);
         }
@@ -214,7 +276,12 @@ mod tests {
     }
 
     fn delete(pod: &'static str, at: u64) -> Request<&'static str, ()> {
-        Request { pod, operation: Operation::Delete, at, detail: () }
+        Request {
+            pod,
+            operation: Operation::Delete,
+            at,
+            detail: (),
+        }
     }
 
     #[test]
@@ -225,7 +292,11 @@ mod tests {
         assert!(ledger.admit(&view, 1, delete("b", 1)).is_ok());
         assert_eq!(
             ledger.admit(&view, 1, delete("c", 1)),
-            Err(Refusal::Full { left: 0, desired: 1, expected: 3 })
+            Err(Refusal::Full {
+                left: 0,
+                desired: 1,
+                expected: 3
+            })
         );
     }
 
@@ -234,7 +305,10 @@ mod tests {
         let view = Pods(vec!["a", "b"], 2);
         let mut ledger = Ledger::default();
         ledger.admit(&view, 1, delete("a", 1)).unwrap();
-        let evict = Request { operation: Operation::Evict, ..delete("a", 1) };
+        let evict = Request {
+            operation: Operation::Evict,
+            ..delete("a", 1)
+        };
         assert!(ledger.admit(&view, 1, evict).is_ok());
         assert_eq!(ledger.unclaimed(&view), 1);
     }
@@ -245,7 +319,13 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.admit(&view, 1, delete("a", 7)).unwrap();
         let again = ledger.admit(&view, 1, delete("a", 3)).unwrap();
-        assert_eq!(again, Grant { attempt: 2, fresh: false });
+        assert_eq!(
+            again,
+            Grant {
+                attempt: 2,
+                fresh: false
+            }
+        );
         assert_eq!(ledger.claims[&("a", Operation::Delete)].at, 7);
     }
 
@@ -255,10 +335,47 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.admit(&view, 1, delete("a", 7)).unwrap();
         ledger.watermark = 11;
-        assert_eq!(ledger.admit(&view, 1, delete("a", 7)), Err(Refusal::Behind { watermark: 11 }));
+        assert_eq!(
+            ledger.admit(&view, 1, delete("a", 7)),
+            Err(Refusal::Behind { watermark: 11 })
+        );
         assert!(!ledger.release(10, &"a", Operation::Delete, 1, 8));
         assert!(ledger.release(11, &"a", Operation::Delete, 1, 12));
         assert_eq!(ledger.watermark, 12);
+    }
+
+    #[test]
+    fn the_number_of_an_attempt_is_never_used_again() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
+        let second = ledger.admit(&view, 1, delete("a", 3)).unwrap();
+        assert!(!ledger.withdraw(&"a", Operation::Delete, first));
+        assert!(!ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
+        assert!(ledger.withdraw(&"a", Operation::Delete, second));
+    }
+
+    #[test]
+    fn another_purpose_waits_until_the_first_is_served() {
+        #[derive(Clone)]
+        struct Image(u8);
+        impl Purpose for Image {
+            fn may_replace(&self, earlier: &Image) -> bool {
+                self.0 == earlier.0
+            }
+        }
+        let view = Pods(vec!["a", "b"], 2);
+        let change = |image| Request {
+            pod: "a",
+            operation: Operation::InPlace,
+            at: 1,
+            detail: Image(image),
+        };
+        let mut ledger = Ledger::default();
+        assert!(ledger.admit(&view, 1, change(1)).is_ok());
+        assert_eq!(ledger.admit(&view, 1, change(2)), Err(Refusal::UnderWay));
+        assert!(ledger.admit(&view, 1, change(1)).is_ok());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::protocol::{Ledger, View};
+use super::protocol::{Ledger, Purpose, View};
 use crate::domain::rules::RuleSet;
 
 /// A Pod's UID.
@@ -44,11 +44,20 @@ impl Detail {
     pub fn after(mut self, earlier: Option<&Detail>) -> Detail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
-            let kept = earlier.containers.iter().filter(|(name, _)| self.containers.iter().all(|(n, _)| n != name));
+            let kept = earlier
+                .containers
+                .iter()
+                .filter(|(name, _)| self.containers.iter().all(|(n, _)| n != name));
             let kept: Vec<_> = kept.cloned().collect();
             self.containers.extend(kept);
         }
         self
+    }
+}
+
+impl Purpose for Detail {
+    fn may_replace(&self, earlier: &Detail) -> bool {
+        self.target == earlier.target
     }
 }
 
@@ -85,7 +94,10 @@ pub trait Store: Send + Sync + 'static {
     /// The rule object as the cache has it.
     fn cached(&self, key: &RuleKey) -> Option<Snapshot>;
     /// The rule object as etcd has it; `None` when it is gone or a new one has its name.
-    fn live(&self, key: &RuleKey) -> impl Future<Output = Result<Option<Snapshot>, WriteError>> + Send;
+    fn live(
+        &self,
+        key: &RuleKey,
+    ) -> impl Future<Output = Result<Option<Snapshot>, WriteError>> + Send;
     /// Writes the claims if the object is still at `base.version`; returns the object as written.
     fn swap(
         &self,

@@ -75,6 +75,7 @@ impl World {
         conditions.push(Condition {
             type_: type_.to_owned(),
             status: status.to_owned(),
+            ..Condition::default()
         });
     }
 

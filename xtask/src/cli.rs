@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::plane::daemon;
-use crate::{binaries, check};
+use crate::{binaries, check, demo};
 
 /// Developer commands of the project
 #[derive(Debug, Parser)]
@@ -25,6 +25,11 @@ enum Command {
     Test,
     /// Build the programs that planes are made of into the cache
     Binaries,
+    /// Show on a real control plane what the server is for; takes everything down at the end
+    Demo(demo::Args),
+    /// Run a server as long as the demo's plane is up: what `demo --keep` leaves behind
+    #[command(hide = true)]
+    HoldServer(demo::keep::HoldArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -74,9 +79,19 @@ fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Test => return check::run(),
         Command::Binaries => binaries::build_all()?,
-        Command::Plane(command) => tokio::runtime::Runtime::new()?.block_on(plane(command))?,
+        Command::Plane(command) => block_on(plane(command))?,
+        Command::Demo(args) => block_on(demo::run(args))?,
+        Command::HoldServer(args) => block_on(demo::keep::hold(args))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs to the end and does not wait for threads that are still compiling.
+fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
 }
 
 async fn plane(command: PlaneCommand) -> Result<()> {

@@ -6,6 +6,8 @@
 pub mod binaries;
 pub mod check;
 pub mod cli;
+pub mod demo;
 pub mod lb;
 pub mod paths;
 pub mod plane;
+pub mod server;

@@ -99,19 +99,60 @@ fn run_plane(name: &str) -> (Child, std::path::PathBuf) {
 }
 
 #[test]
-fn a_killed_owner_takes_all_processes_with_it_even_a_frozen_one() {
-    let (mut child, dir) = run_plane(&format!("killed-{}", std::process::id()));
-    let apiserver = processes_of(&dir)
-        .into_iter()
-        .find(|(_, line)| line.contains(" kube-apiserver "));
-    let pid = Pid::from_raw(apiserver.unwrap().0).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until("all processes to end", || processes_of(&dir).is_empty());
+fn a_killed_owner_takes_all_processes_with_it() {
+    let (child, dir) = run_plane(&format!("killed-{}", std::process::id()));
+    kill_and_see(child, &dir);
+}
+
+/// Kills the owner of a plane that has no chance to clean up, and sees it cleaned up.
+fn kill_and_see(mut owner: Child, dir: &Path) {
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    until("all processes to end", || processes_of(dir).is_empty());
     // The next command that looks removes what the killed one could not.
     xtask(&["plane", "status"]);
     assert!(!dir.exists());
+}
+
+/// Set for the process that [`owner_that_freezes_its_api_server`] is the whole of.
+const OWNER: &str = "OPERATING_TEST_OWNER";
+
+#[test]
+fn a_killed_owner_takes_a_frozen_api_server_with_it() {
+    let name = format!("frozen-{}", std::process::id());
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner_that_freezes_its_api_server"])
+        .env(OWNER, &name)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let dir = xtask::paths::cache().unwrap().join("planes").join(name);
+    until("the API server to be frozen", || {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended");
+        dir.join("frozen").exists()
+    });
+    assert_eq!(processes_of(&dir).len(), 6);
+    kill_and_see(child, &dir);
+}
+
+/// Not a test of its own: without the variable there is nothing to own.
+#[tokio::test]
+async fn owner_that_freezes_its_api_server() {
+    let Ok(name) = std::env::var(OWNER) else {
+        return;
+    };
+    let plane = Plane::start(Options {
+        nodes: 1,
+        name: Some(name),
+        ..Options::default()
+    })
+    .await
+    .unwrap();
+    plane.pause_apiserver().await.unwrap();
+    let dir = plane.logs();
+    fs::write(dir.parent().unwrap().join("frozen"), "").unwrap();
+    std::future::pending().await
 }
 
 #[test]

@@ -15,7 +15,11 @@ use crate::domain::pod::Pod;
 /// The Pod in a review, with the namespace and name of the request where a CREATE has none yet.
 fn parse(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
     let Some(raw) = raw else {
-        return Err(Verdict::deny(400, "BadRequest", "the review carries no Pod"));
+        return Err(Verdict::deny(
+            400,
+            "BadRequest",
+            "the review carries no Pod",
+        ));
     };
     let mut pod: Pod = serde_json::from_str(raw.get())
         .map_err(|e| Verdict::deny(422, "Invalid", format!("the Pod can't be read: {e}")))?;
@@ -30,6 +34,13 @@ fn parse(request: &Request, raw: Option<&RawValue>) -> Result<Pod, Verdict> {
 
 /// The verdict on malformed fields: all of them, each with its path and remedy.
 fn invalid(pod: &Pod, errors: &[FieldError]) -> Verdict {
-    let list: Vec<_> = errors.iter().map(|e| format!("{}: {}", e.path, e.message)).collect();
-    Verdict::deny(422, "Invalid", format!("Pod {} is invalid: {}", pod.metadata.name, list.join("; ")))
+    let list: Vec<_> = errors
+        .iter()
+        .map(|e| format!("{}: {}", e.path, e.message))
+        .collect();
+    Verdict::deny(
+        422,
+        "Invalid",
+        format!("Pod {} is invalid: {}", pod.metadata.name, list.join("; ")),
+    )
 }

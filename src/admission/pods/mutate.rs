@@ -33,15 +33,20 @@ impl Handler for Mutate {
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
         // Nothing is lost by not stepping now (the controller makes up for it), except where the write itself takes an
         // available Pod offline.
-        let (Ok(old), Ok(new)) =
-            (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref()))
-        else {
+        let (Ok(old), Ok(new)) = (
+            parse(request, request.old_object.as_deref()),
+            parse(request, request.object.as_deref()),
+        ) else {
             return Verdict::allow();
         };
         if old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none() {
             let (code, reason) = denial::HELD;
             let name = &new.metadata.name;
-            return Verdict::deny(code, reason, format!("taking Pod {name} offline is held: {why}; try again in a moment"));
+            return Verdict::deny(
+                code,
+                reason,
+                format!("taking Pod {name} offline is held: {why}; try again in a moment"),
+            );
         }
         Verdict::allow().audit("skipped", why)
     }
@@ -64,11 +69,13 @@ impl Mutate {
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
-        let (old, new) =
-            match (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref())) {
-                (Ok(old), Ok(new)) => (Arc::new(old), new),
-                (Err(verdict), _) | (_, Err(verdict)) => return verdict,
-            };
+        let (old, new) = match (
+            parse(request, request.old_object.as_deref()),
+            parse(request, request.object.as_deref()),
+        ) {
+            (Ok(old), Ok(new)) => (Arc::new(old), new),
+            (Err(verdict), _) | (_, Err(verdict)) => return verdict,
+        };
         if !old.is_managed() || !new.is_managed() || old.is_terminating() {
             return Verdict::allow(); // leaving the management is for the validation to judge
         }
@@ -106,12 +113,12 @@ impl Mutate {
                     settled = run;
                     settled.settle();
                     if settled.takes_offline() {
-                        return self.held(&old, waits);
+                        return self.held(&waits);
                     }
                 }
                 Err(denied) => {
                     waits.push(denied);
-                    return self.held(&old, waits);
+                    return self.held(&waits);
                 }
             }
         }
@@ -120,14 +127,25 @@ impl Mutate {
     }
 
     /// The claim that taking an available Pod offline needs; the error says why it waits.
-    async fn claim(&self, old: &Arc<Pod>, dry_run: bool, granted: bool, deadline: Instant) -> Result<(), String> {
+    async fn claim(
+        &self,
+        old: &Arc<Pod>,
+        dry_run: bool,
+        granted: bool,
+        deadline: Instant,
+    ) -> Result<(), String> {
         let context = &self.0;
         if !granted && let Some(rule) = self.others_wait(old) {
-            return Err(format!("Pod {} waits: other Pods wait longer for the budget of {rule}", old.metadata.name));
+            return Err(format!(
+                "Pod {} waits: other Pods wait longer for the budget of {rule}",
+                old.metadata.name
+            ));
         }
         let disruption = context.disruption(old, Claimed::Begin);
         let claimed = gate::claim(context, &disruption, dry_run, deadline).await;
-        claimed.map(|_| ()).map_err(|denied| denial::text(&old.metadata.name, &denied, (context.now)()))
+        claimed
+            .map(|_| ())
+            .map_err(|denied| denial::text(&old.metadata.name, &denied, (context.now)()))
     }
 
     /// The longest waiting goes first: a begin that meets others in the queue joins it.
@@ -135,38 +153,65 @@ impl Mutate {
         let state = self.0.index.read();
         let rules = &state.namespace(&pod.metadata.namespace)?.rules;
         let busy = rules.values().find(|entry| {
-            entry.snapshot.rules.selects(pod) && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
+            entry.snapshot.rules.selects(pod)
+                && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
         });
         busy.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
     }
 
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
+        if !self.0.index.synced().all() {
+            let reason =
+                "this replica has not yet seen all rules; try again in a moment".to_owned();
+            return vec![Rejection {
+                object: "(unknown)".into(),
+                rule: String::new(),
+                reason,
+            }];
+        }
         let state = self.0.index.read();
-        let Some(namespace) = state.namespace(&pod.metadata.namespace) else { return Vec::new() };
-        namespace.rules.values().flat_map(|entry| rejections(&entry.snapshot.rules, stage, pod)).collect()
+        let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
+            return Vec::new();
+        };
+        let rules = namespace.rules.values();
+        rules
+            .flat_map(|entry| rejections(&entry.snapshot.rules, stage, pod))
+            .collect()
     }
 
     fn decide(&self, run: &mut Run<'_>, stage: Stage, id: &str, rejected: &[Rejection]) {
-        if rejected.is_empty() { run.pass(stage, id) } else { run.hold(stage, id) }
+        if rejected.is_empty() {
+            run.pass(stage, id)
+        } else {
+            run.hold(stage, id)
+        }
     }
 
-    fn held(&self, pod: &Pod, waits: Vec<String>) -> Verdict {
+    fn held(&self, waits: &[String]) -> Verdict {
         let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, waits.join("; ")).audit("held", pod.metadata.name.clone())
+        Verdict::deny(code, reason, waits.join("; ")).audit("held", "takes-offline")
     }
 }
 
 fn waiting_for(rejection: &Rejection) -> String {
     match rejection.rule.as_str() {
-        "" => format!("waiting for PodTransitionRule {}: {}", rejection.object, rejection.reason),
-        rule => format!("waiting for rule {rule} of PodTransitionRule {}: {}", rejection.object, rejection.reason),
+        "" => format!(
+            "waiting for PodTransitionRule {}: {}",
+            rejection.object, rejection.reason
+        ),
+        rule => format!(
+            "waiting for rule {rule} of PodTransitionRule {}: {}",
+            rejection.object, rejection.reason
+        ),
     }
 }
 
 /// Whether this very write carries the mark by which the controller asks for the grant of an ID that already waits.
 fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
     let mark = Family::PreChecked.key(id);
-    old.label(&Family::PreCheck.key(id)).is_some() && old.label(&mark).is_none() && new.label(&mark).is_some()
+    old.label(&Family::PreCheck.key(id)).is_some()
+        && old.label(&mark).is_none()
+        && new.label(&mark).is_some()
 }
 
 /// Whether somebody takes the availability signal away by hand.
@@ -175,8 +220,12 @@ fn removes_available(old: &Pod, new: &Pod) -> bool {
 }
 
 fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {
-    let object = request.object.as_deref().and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    run.patch().to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
+    let object = request
+        .object
+        .as_deref()
+        .and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    run.patch()
+        .to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
 }
 
 fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {
@@ -189,5 +238,8 @@ fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {
     } else {
         ("/spec/readinessGates/-", gate)
     };
-    Some(PatchOperation::Add(AddOperation { path: path.parse().ok()?, value }))
+    Some(PatchOperation::Add(AddOperation {
+        path: path.parse().ok()?,
+        value,
+    }))
 }

@@ -9,13 +9,13 @@ use super::{invalid, parse};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, held};
-use crate::api::keys::Family;
+use crate::api::keys::{self, Family};
+use crate::domain::inplace::{self, Change};
+use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::validate;
 use crate::domain::pod::Pod;
-use crate::domain::{inplace, lifecycle::FieldError};
-use crate::ledger::commit::Disruption;
+use crate::ledger::commit::{Denied, Disruption};
 use crate::ledger::protocol::Operation as Claimed;
-use crate::ledger::store::RuleKey;
 
 /// Holds what would break a rule.
 pub struct Validate(pub Arc<Context>);
@@ -36,16 +36,26 @@ impl Handler for Validate {
             Err(verdict) => return verdict,
         };
         let free = held::never(request, &old, &self.0.index)
-            .or_else(|| (!old.is_available()).then_some("unavailable"))
+            .or_else(|| {
+                (!old.is_available() && restart(request, &old).is_none()).then_some("unavailable")
+            })
             .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
             .or_else(|| {
-                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty()).then_some("no-rule")
+                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty())
+                    .then_some("no-rule")
             });
         if let Some(reason) = free {
             return Verdict::allow().audit("free", reason);
         }
         let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, format!("Pod {} is held: {why}; try again in a moment", old.metadata.name))
+        Verdict::deny(
+            code,
+            reason,
+            format!(
+                "Pod {} is held: {why}; try again in a moment",
+                old.metadata.name
+            ),
+        )
     }
 }
 
@@ -66,11 +76,13 @@ impl Validate {
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
-        let (old, new) =
-            match (parse(request, request.old_object.as_deref()), parse(request, request.object.as_deref())) {
-                (Ok(old), Ok(new)) => (Arc::new(old), new),
-                (Err(verdict), _) | (_, Err(verdict)) => return verdict,
-            };
+        let (old, new) = match (
+            parse(request, request.old_object.as_deref()),
+            parse(request, request.object.as_deref()),
+        ) {
+            (Ok(old), Ok(new)) => (Arc::new(old), new),
+            (Err(verdict), _) | (_, Err(verdict)) => return verdict,
+        };
         if let Some(reason) = held::never(request, &old, &self.0.index) {
             return Verdict::allow().audit("free", reason);
         }
@@ -80,7 +92,10 @@ impl Validate {
                 return invalid(&new, &errors);
             }
         }
-        let left = self.left(&old, &new);
+        let left = match gate::left(&self.0, &old, &new, deadline).await {
+            Ok(left) => left,
+            Err(denied) => return self.held(&old, &denied),
+        };
         if let Some(rule) = left.first() {
             if let Some(id) = in_flight(&old) {
                 let message = format!(
@@ -92,41 +107,39 @@ impl Validate {
             }
             if old.is_available() {
                 let disruption = self.0.disruption(&old, Claimed::Leave);
-                let verdict = self.claim(request, &disruption, deadline).await;
-                if !verdict.is_allowed() {
-                    return verdict;
+                let claimed =
+                    gate::claim_by(&self.0, left, &disruption, request.dry_run, deadline).await;
+                if let Err(denied) = claimed {
+                    return self.held(&old, &denied);
                 }
             }
         }
-        match inplace::change(&old, &new) {
-            // A Pod that this same write takes offline is counted as unavailable from here on.
-            Some(change) if old.is_available() && new.is_available() => {
+        match restart_of(&old, &new) {
+            Some(change) => {
                 let mut disruption = self.0.disruption(&old, Claimed::InPlace);
                 disruption.detail.target = Some(change.target);
                 disruption.detail.containers = change.containers;
                 self.claim(request, &disruption, deadline).await
             }
-            _ => Verdict::allow(),
+            None => Verdict::allow(),
         }
     }
 
-    async fn claim(&self, request: &Request, disruption: &Disruption, deadline: Instant) -> Verdict {
+    async fn claim(
+        &self,
+        request: &Request,
+        disruption: &Disruption,
+        deadline: Instant,
+    ) -> Verdict {
         match gate::claim(&self.0, disruption, request.dry_run, deadline).await {
             Ok(claims) if claims.is_empty() => Verdict::allow(),
             Ok(_) => Verdict::allow().audit("claimed", disruption.operation.as_str()),
-            Err(denied) => denial::verdict(&disruption.pod.metadata.name, &denied, (self.0.now)()),
+            Err(denied) => self.held(&disruption.pod, &denied),
         }
     }
 
-    /// Rule objects that cover the Pod now and would not after the write.
-    fn left(&self, old: &Pod, new: &Pod) -> Vec<RuleKey> {
-        if old.metadata.labels == new.metadata.labels {
-            return Vec::new();
-        }
-        let after = self.0.index.rules_of(new);
-        let mut rules = self.0.index.rules_of(old);
-        rules.retain(|rule| !after.contains(rule));
-        rules
+    fn held(&self, pod: &Pod, denied: &Denied) -> Verdict {
+        denial::verdict(&pod.metadata.name, denied, (self.0.now)())
     }
 
     /// Whether the request can disturb an available Pod at all.
@@ -134,15 +147,74 @@ impl Validate {
         if request.operation == Operation::Delete {
             return true;
         }
-        let Ok(new) = parse(request, request.object.as_deref()) else { return true };
-        inplace::change(old, &new).is_some() || !self.left(old, &new).is_empty()
+        let Ok(new) = parse(request, request.object.as_deref()) else {
+            return true;
+        };
+        restart_of(old, &new).is_some() || old.metadata.labels != new.metadata.labels
     }
+}
+
+/// The restart that an in-place change brings upon a Pod on traffic. One that is just not Ready is on traffic all the
+/// same: it may recover before the kubelet gets to the restart. One that a lifecycle has taken off traffic, or that this
+/// same write takes off, stays off until the lifecycle ends.
+fn restart_of(old: &Pod, new: &Pod) -> Option<Change> {
+    let on_traffic = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_some();
+    inplace::change(old, new).filter(|_| on_traffic(old) && on_traffic(new))
+}
+
+/// As [`restart_of`], for a request as it is.
+fn restart(request: &Request, old: &Pod) -> Option<Change> {
+    let new = parse(request, request.object.as_deref()).ok()?;
+    restart_of(old, &new)
 }
 
 /// An ID in flight on the Pod, if any.
 fn in_flight(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.keys().find_map(|key| match Family::parse(key) {
-        Some((Family::OperationPermission, _)) | None => None,
-        Some((_, id)) => Some(id),
-    })
+    pod.metadata
+        .labels
+        .keys()
+        .find_map(|key| match Family::parse(key) {
+            Some((Family::OperationPermission, _)) | None => None,
+            Some((_, id)) => Some(id),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(image: &str, on_traffic: bool, ready: bool) -> Pod {
+        let labels = if on_traffic {
+            json!({ keys::SERVICE_AVAILABLE: "true" })
+        } else {
+            json!({})
+        };
+        let ready = if ready { "True" } else { "False" };
+        serde_json::from_value(json!({
+            "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "app", "image": image }] },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_restart_is_held_for_pods_on_traffic_even_while_they_are_not_ready() {
+        for ready in [true, false] {
+            assert!(
+                restart_of(&pod("a:1", true, ready), &pod("a:2", true, ready)).is_some(),
+                "ready: {ready}"
+            );
+        }
+        assert!(restart_of(&pod("a:1", true, true), &pod("a:1", true, true)).is_none());
+    }
+
+    #[test]
+    fn a_restart_off_traffic_is_free() {
+        assert!(restart_of(&pod("a:1", false, true), &pod("a:2", false, true)).is_none());
+        assert!(restart_of(&pod("a:1", true, true), &pod("a:2", false, true)).is_none());
+    }
 }

@@ -8,13 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::api::{lenient, schema};
 
 /// Claims that admission has granted and whose effect is not yet seen. Written by compare-and-swap on the rule.
-// Both fields are always written: a merge patch must be able to empty the list.
+// All fields are always written: a merge patch must be able to empty the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ledger {
     /// Resource version of Pods up to which a cache must have caught up before it decides.
     #[serde(deserialize_with = "lenient::nullable")]
     pub watermark: String,
+    /// Attempts so far; the next claim takes the next number, whatever became of the earlier ones.
+    pub attempts: i64,
     /// At most one claim per Pod and operation.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podUID", "operation"]))]
     #[serde(deserialize_with = "lenient::nullable")]
@@ -35,13 +37,14 @@ pub struct Claim {
     pub operation: String,
     /// Resource version of the Pod that was judged.
     pub resource_version: String,
-    /// Counts the attempts; each writes the claim anew.
+    /// Number of the attempt that wrote the claim last, counted over all claims of the rule.
     pub attempt: i64,
     /// When the claim was first granted.
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "since")]
     pub since: Time,
-    /// When the claim lapses at the latest.
+    /// When the API server has surely given up the request, by the clock of the replica that admitted it: a claim
+    /// without effect is released some time after that.
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "until")]
     pub until: Time,

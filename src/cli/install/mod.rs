@@ -31,8 +31,9 @@ use crate::api::crd;
 
 pub use webhooks::{enforce, set_ca_bundle};
 
-/// Longest wait for the API server to serve a new kind, or for a namespace to be gone.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for a new kind to be served, or for an object to be gone. Well above 30 s: only that often the garbage
+/// collector looks for new kinds, whose objects it must serve.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `operating install`.
 pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
@@ -168,4 +169,41 @@ fn dynamic(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<Dynami
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn a_ca_file_must_hold_a_certificate() {
+        assert_eq!(read_ca(None).unwrap(), None);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ca.pem");
+        let missing = read_ca(Some(&file)).unwrap_err().to_string();
+        assert_eq!(
+            missing,
+            format!("--ca-file: cannot read {}", file.display())
+        );
+
+        let signed = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        for bad in ["", "text", &signed.signing_key.serialize_pem()] {
+            std::fs::write(&file, bad).unwrap();
+            let error = read_ca(Some(&file)).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "--ca-file: {} holds no certificate in PEM form",
+                    file.display()
+                )
+            );
+        }
+        std::fs::write(&file, signed.cert.pem()).unwrap();
+        assert_eq!(
+            read_ca(Some(&file)).unwrap(),
+            Some(signed.cert.pem().into_bytes())
+        );
+    }
 }

@@ -26,8 +26,6 @@ pub struct Access {
     pub verbs: &'static [&'static str],
 }
 
-const READ: &[&str] = &["get", "list", "watch"];
-
 const fn all(
     group: &'static str,
     resources: &'static [&'static str],
@@ -46,31 +44,22 @@ pub const CLUSTER: &[Access] = &[
     // The cache; labels, finalizers and readiness of the lifecycle; the deletion at the end of `pod-delete`.
     all("", &["pods"], &["get", "list", "watch", "patch", "delete"]),
     all("", &["pods/status"], &["patch"]),
-    // Rules and their ledger. `update` replaces the status by compare-and-swap; on the object itself it takes off
-    // a finalizer that Kuperator left.
+    // Rules; a patch of the object itself takes off a finalizer that Kuperator left.
     all(
         keys::GROUP,
         &["podtransitionrules"],
-        &["get", "list", "watch", "patch", "update"],
+        &["get", "list", "watch", "patch"],
     ),
-    all(
-        keys::GROUP,
-        &["podtransitionrules/status"],
-        &["patch", "update"],
-    ),
+    // Their ledger, by compare-and-swap, and their gauges.
+    all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
     // How many Pods their owners want.
-    all(
-        keys::GROUP,
-        &["collasets", "operationjobs", "poddecorations"],
-        READ,
-    ),
-    all("apps", &["replicasets", "statefulsets"], READ),
-    all("", &["replicationcontrollers"], READ),
+    all(keys::GROUP, &["collasets"], &["list", "watch"]),
+    all("apps", &["replicasets", "statefulsets"], &["list", "watch"]),
+    all("", &["replicationcontrollers"], &["list", "watch"]),
     // Which namespaces hold rules; the label that says so.
-    all("", &["namespaces"], &["get", "list", "watch", "patch"]),
+    all("", &["namespaces"], &["list", "watch", "patch"]),
     // Whether the Service of an expected finalizer still selects the Pod.
     all("", &["services"], &["get"]),
-    all("events.k8s.io", &["events"], &["create", "patch"]),
     // caBundle of our own two configurations.
     Access {
         group: "admissionregistration.k8s.io",
@@ -100,7 +89,7 @@ pub const OWN_NAMESPACE: &[Access] = &[
         group: "coordination.k8s.io",
         resources: &["leases"],
         names: &[names::LEASE],
-        verbs: &["get", "update", "patch"],
+        verbs: &["get", "update"],
     },
 ];
 

@@ -30,7 +30,10 @@ pub async fn start(
     if let Some(directory) = &args.cert_dir {
         let mut files = Files::new(directory, Arc::clone(resolver));
         if !files.poll().await {
-            let problem = resolver.problem().map(|p| p.to_string()).unwrap_or_default();
+            let problem = resolver
+                .problem()
+                .map(|p| p.to_string())
+                .unwrap_or_default();
             anyhow::bail!("--cert-dir: {problem}");
         }
         tokio::spawn(files.run(FILES_PERIOD, stop.clone()));
@@ -43,8 +46,17 @@ pub async fn start(
         validating: routes::VALIDATING.to_owned(),
     };
     let names = Names::new(dns_names(args)).context("--dns-name, --webhook-url")?;
-    let managed = SelfManaged::new(client.clone(), target, names, Policy::default(), Arc::clone(resolver));
-    let bundle = managed.ensure(Timestamp::now()).await.context("the serving certificate can't be made")?;
+    let managed = SelfManaged::new(
+        client.clone(),
+        target,
+        names,
+        Policy::default(),
+        Arc::clone(resolver),
+    );
+    let bundle = managed
+        .ensure(Timestamp::now())
+        .await
+        .context("the serving certificate can't be made")?;
     tokio::spawn(managed.run(SECRET_PERIOD, stop.clone()));
     Ok(Some(bundle))
 }
@@ -58,7 +70,11 @@ fn dns_names(args: &ServeArgs) -> Vec<String> {
         format!("{service}.{namespace}.svc.cluster.local"),
         format!("{service}.{namespace}"),
     ];
-    let host = args.endpoint.webhook_url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
+    let host = args
+        .endpoint
+        .webhook_url
+        .as_ref()
+        .and_then(|url| url.parse::<http::Uri>().ok());
     all.extend(host.and_then(|uri| uri.host().map(|h| h.trim_matches(['[', ']']).to_owned())));
     all.extend(args.dns_names.iter().cloned());
     all

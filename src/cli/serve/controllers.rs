@@ -33,7 +33,12 @@ pub fn start(
     let (leading, lead) = watch::channel(!args.leader_elect);
     let candidate = args.leader_elect.then(|| {
         let identity = format!("{}_{:016x}", identity(args), rand::random::<u64>());
-        Candidate::new(client.clone(), &args.cluster.namespace, identity, leading.clone())
+        Candidate::new(
+            client.clone(),
+            &args.cluster.namespace,
+            identity,
+            leading.clone(),
+        )
     });
     let stop = stop.clone();
     tokio::spawn(async move {
@@ -50,7 +55,9 @@ pub fn start(
 
 /// Name of this replica, for people; made unique by the caller.
 fn identity(args: &ServeArgs) -> String {
-    args.identity.clone().unwrap_or_else(|| format!("operating-{}", std::process::id()))
+    args.identity
+        .clone()
+        .unwrap_or_else(|| format!("operating-{}", std::process::id()))
 }
 
 async fn follow(context: Arc<Context>, mut lead: watch::Receiver<bool>, stop: CancellationToken) {

@@ -54,7 +54,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let ledgers = Ledgers::new(store);
     reads::register(&exposition, &index, &ledgers);
 
-    let shutdown = Shutdown::default();
+    let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
     let limits = Limits {
         connections: usize::try_from(args.max_connections).unwrap_or(usize::MAX),
         lame_duck: args.lame_duck,
@@ -65,7 +65,9 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         client: client.clone(),
         index: Arc::clone(&index),
         ledgers: Arc::clone(&ledgers),
-        settings: Settings { request_timeout: args.request_timeout },
+        settings: Settings {
+            request_timeout: args.request_timeout,
+        },
         now: Timestamp::now,
     });
     let socket = bind("--listen", args.listen).await?;
@@ -88,9 +90,9 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         router: health.router(),
         limits: limits.clone(),
         metrics,
-        shutdown: shutdown.clone(),
+        shutdown: last.clone(),
     };
-    let listeners = [tokio::spawn(webhooks.serve()), tokio::spawn(probes.serve())];
+    let (webhooks, probes) = (tokio::spawn(webhooks.serve()), tokio::spawn(probes.serve()));
     info!(%address, metrics = %args.metrics_listen, "serving");
 
     if args.install {
@@ -105,32 +107,48 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         let shutdown = shutdown.clone();
         async move { shutdown.run(limits.lame_duck, limits.drain).await }
     });
-    for listener in listeners {
-        listener.await.context("a listener failed")?;
-    }
+    webhooks.await.context("the webhook listener failed")?;
     stop.cancel();
-    if tokio::time::timeout(Duration::from_secs(5), controllers).await.is_err() {
+    if tokio::time::timeout(Duration::from_secs(5), controllers)
+        .await
+        .is_err()
+    {
         warn!("the controllers did not end in time");
     }
+    last.abort();
+    probes.await.context("the metrics listener failed")?;
     info!("ended");
     Ok(())
 }
 
 async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{flag}: can't listen on {address}; is the port taken, or below 1024?"))
+    TcpListener::bind(address).await.with_context(|| {
+        format!("{flag}: can't listen on {address}; is the port taken, or below 1024?")
+    })
 }
 
-fn add_checks(health: &Health, index: &Arc<Index>, address: std::net::SocketAddr, resolver: &Arc<Resolver>) {
+fn add_checks(
+    health: &Health,
+    index: &Arc<Index>,
+    address: std::net::SocketAddr,
+    resolver: &Arc<Resolver>,
+) {
     let watched = Arc::clone(index);
     health.check("caches", move || {
         let synced = watched.synced();
-        async move { if synced.all() { Ok("synced".to_owned()) } else { Err(format!("not yet listed: {synced:?}")) } }
+        async move {
+            if synced.all() {
+                Ok("synced".to_owned())
+            } else {
+                Err(format!("not yet listed: {synced:?}"))
+            }
+        }
     });
     let dialled = std::net::SocketAddr::new(loopback(address.ip()), address.port());
     let resolver = Arc::clone(resolver);
-    health.check("webhook", move || dial::check(dialled, Arc::clone(&resolver)));
+    health.check("webhook", move || {
+        dial::check(dialled, Arc::clone(&resolver))
+    });
 }
 
 /// Where this process reaches its own listener.
@@ -142,7 +160,11 @@ fn loopback(ip: std::net::IpAddr) -> std::net::IpAddr {
     }
 }
 
-async fn enforce(args: &ServeArgs, client: &Client, ca_bundle: Option<Vec<u8>>) -> anyhow::Result<()> {
+async fn enforce(
+    args: &ServeArgs,
+    client: &Client,
+    ca_bundle: Option<Vec<u8>>,
+) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
     let settings = admission::routes::Settings {
         client: install::client_config(args.endpoint.webhook_url.as_deref(), namespace),

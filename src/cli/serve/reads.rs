@@ -15,7 +15,10 @@ use crate::telemetry::metrics::Exposition;
 
 /// Adds them.
 pub fn register(exposition: &Exposition, index: &Arc<Index>, ledgers: &Arc<Ledgers<RuleStore>>) {
-    let reads = Reads { index: Arc::clone(index), ledgers: Arc::clone(ledgers) };
+    let reads = Reads {
+        index: Arc::clone(index),
+        ledgers: Arc::clone(ledgers),
+    };
     exposition.register(|registry| registry.register_collector(Box::new(reads)));
 }
 
@@ -36,9 +39,17 @@ impl Collector for Reads {
         for (name, help, value) in [
             ("ledger_claims_granted", "Claims given", &counters.granted),
             ("ledger_claims_refused", "Claims refused", &counters.refused),
-            ("ledger_claims_released", "Claims released on evidence", &counters.released),
+            (
+                "ledger_claims_released",
+                "Claims released on evidence",
+                &counters.released,
+            ),
             ("ledger_writes", "Writes of a ledger", &counters.writes),
-            ("ledger_conflicts", "Writes of a ledger that met another's", &counters.conflicts),
+            (
+                "ledger_conflicts",
+                "Writes of a ledger that met another's",
+                &counters.conflicts,
+            ),
         ] {
             let counter = ConstCounter::new(value.load(Ordering::Relaxed));
             let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
@@ -47,13 +58,15 @@ impl Collector for Reads {
         let (pods, rules) = {
             let state = self.index.read();
             let count = |f: fn(&crate::cluster::index::Namespace) -> usize| {
-                i64::try_from(state.namespaces().map(|(_, n)| f(n)).sum::<usize>()).unwrap_or(i64::MAX)
+                i64::try_from(state.namespaces().map(|(_, n)| f(n)).sum::<usize>())
+                    .unwrap_or(i64::MAX)
             };
             (count(|n| n.pods.len()), count(|n| n.rules.len()))
         };
-        for (name, help, value) in
-            [("managed_pods", "Managed Pods in the cache", pods), ("rules", "PodTransitionRules in the cache", rules)]
-        {
+        for (name, help, value) in [
+            ("managed_pods", "Managed Pods in the cache", pods),
+            ("rules", "PodTransitionRules in the cache", rules),
+        ] {
             let gauge = ConstGauge::new(value);
             let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
             gauge.encode(metric)?;

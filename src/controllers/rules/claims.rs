@@ -14,7 +14,7 @@ use crate::cluster::pods;
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
-use crate::ledger::evidence::{Sighting, evidence, lapsed};
+use crate::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
 use crate::ledger::protocol::{Claim, Operation};
 use crate::ledger::store::{Detail, RuleKey, Uid};
 
@@ -25,14 +25,19 @@ const MARGIN: Duration = Duration::from_secs(15);
 /// A new leader starts anew, which only makes a claim live longer.
 #[derive(Default)]
 pub struct Deadlines {
-    seen: Mutex<HashMap<(Uid, Uid, Operation), (u64, Instant)>>,
+    seen: Mutex<HashMap<Claimed, (u64, Instant)>>,
 }
+
+/// Rule object, Pod and operation of a claim.
+type Claimed = (Uid, Uid, Operation);
 
 impl Deadlines {
     /// Since when this very attempt of a claim is known here.
     fn since(&self, rule: &Uid, pod: &Uid, operation: Operation, attempt: u64) -> Instant {
         let mut seen = self.seen.lock();
-        let entry = seen.entry((rule.clone(), pod.clone(), operation)).or_insert_with(|| (attempt, Instant::now()));
+        let entry = seen
+            .entry((rule.clone(), pod.clone(), operation))
+            .or_insert_with(|| (attempt, Instant::now()));
         if entry.0 != attempt {
             *entry = (attempt, Instant::now());
         }
@@ -41,7 +46,9 @@ impl Deadlines {
 
     /// Forgets claims of a rule object that are not in `current`.
     fn keep(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
-        self.seen.lock().retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
+        self.seen
+            .lock()
+            .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
     }
 
     /// Forgets a rule object.
@@ -51,10 +58,16 @@ impl Deadlines {
 }
 
 /// Releases what can be released; how long until the next claim may lapse, if any is left.
-pub async fn release(context: &Arc<Context>, deadlines: &Deadlines, key: &RuleKey) -> Option<Duration> {
+pub async fn release(
+    context: &Arc<Context>,
+    deadlines: &Deadlines,
+    key: &RuleKey,
+) -> Option<Duration> {
     let snapshot = context.ledgers.latest(key)?;
     let claims = &snapshot.claims.claims;
-    deadlines.keep(&key.uid, |pod, operation| claims.contains_key(&(pod.clone(), operation)));
+    deadlines.keep(&key.uid, |pod, operation| {
+        claims.contains_key(&(pod.clone(), operation))
+    });
     let lifetime = context.request_timeout + MARGIN;
     let mut next: Option<Duration> = None;
     for ((pod, operation), claim) in claims {
@@ -62,12 +75,20 @@ pub async fn release(context: &Arc<Context>, deadlines: &Deadlines, key: &RuleKe
             let state = context.index.read();
             (sight(&state, key, pod, claim), state.position)
         };
+        let sighting = match sighting {
+            Some(gone @ Sighting::Gone { .. }) if !is_conditional(*operation) => {
+                confirm(context, key, pod, claim, gone).await
+            }
+            sighting => sighting,
+        };
         let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
             release_one(context, key, pod, *operation, claim, based_on, position);
             continue;
         }
-        let age = deadlines.since(&key.uid, pod, *operation, claim.attempt).elapsed();
+        let age = deadlines
+            .since(&key.uid, pod, *operation, claim.attempt)
+            .elapsed();
         if age < lifetime {
             let left = lifetime - age;
             next = Some(next.map_or(left, |n| n.min(left)));
@@ -90,7 +111,13 @@ fn release_one(
     based_on: u64,
     position: u64,
 ) {
-    let evidence = Evidence { pod: pod.clone(), operation, attempt: claim.attempt, based_on, position };
+    let evidence = Evidence {
+        pod: pod.clone(),
+        operation,
+        attempt: claim.attempt,
+        based_on,
+        position,
+    };
     context.ledgers.release(key, evidence);
 }
 
@@ -98,7 +125,9 @@ fn release_one(
 fn sight(state: &State, key: &RuleKey, pod: &Uid, claim: &Claim<Detail>) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
         Some(seen) => Some(sighting(seen, claim)),
-        None => (state.last_event > claim.at).then_some(Sighting::Gone { version: state.last_event }),
+        None => (state.last_event > claim.at).then_some(Sighting::Gone {
+            version: state.last_event,
+        }),
     }
 }
 
@@ -107,9 +136,26 @@ fn sighting(pod: &Pod, claim: &Claim<Detail>) -> Sighting {
         version: pod.metadata.resource_version,
         terminating: pod.is_terminating(),
         available: pod.is_available(),
-        applied: claim.detail.target.as_ref().is_some_and(|target| inplace::is_applied(pod, target)),
+        applied: claim
+            .detail
+            .target
+            .as_ref()
+            .is_some_and(|target| inplace::is_applied(pod, target)),
         restarted: inplace::has_restarted(pod, &claim.detail.containers),
     }
+}
+
+/// A Pod that the cache has lost, looked up: it may only have left the management, and come back while an eviction or a
+/// restart is still on its way. `None` if it can't be read now.
+async fn confirm(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    claim: &Claim<Detail>,
+    gone: Sighting,
+) -> Option<Sighting> {
+    let live = read(context, key, pod, claim).await?;
+    Some(live.map_or(gone, |live| sighting(&live, claim)))
 }
 
 /// Whether a live read shows that nothing came of the claim, and the version read.
@@ -120,16 +166,32 @@ async fn has_lapsed(
     operation: Operation,
     claim: &Claim<Detail>,
 ) -> Option<u64> {
-    let read = pods::get(&context.client, &key.namespace, &claim.detail.pod_name);
-    match tokio::time::timeout(CALL_TIMEOUT, read).await {
-        Ok(Ok(Some(live))) if *live.metadata.uid == **pod => {
-            lapsed(operation, sighting(&live, claim)).then_some(live.metadata.resource_version)
-        }
-        Ok(Ok(_)) => None, // gone: the cache will say so
+    let live = read(context, key, pod, claim).await??; // gone: the cache will say so
+    lapsed(operation, sighting(&live, claim)).then_some(live.metadata.resource_version)
+}
+
+/// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.
+async fn read(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    claim: &Claim<Detail>,
+) -> Option<Option<Pod>> {
+    let name = &claim.detail.pod_name;
+    match tokio::time::timeout(
+        CALL_TIMEOUT,
+        pods::get(&context.client, &key.namespace, name),
+    )
+    .await
+    {
+        Ok(Ok(live)) => Some(live.filter(|live| *live.metadata.uid == **pod)),
         Ok(Err(e)) => {
-            warn!(pod = %claim.detail.pod_name, error = %e, "a Pod with an old claim could not be read");
+            warn!(pod = %name, error = %e, "the Pod of a claim could not be read");
             None
         }
-        Err(_) => None,
+        Err(_) => {
+            warn!(pod = %name, "the Pod of a claim could not be read in time");
+            None
+        }
     }
 }

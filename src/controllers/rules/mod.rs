@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Context, Queues, RuleName, write};
+use super::{Context, Queues, RuleName, turns, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::{Entry, State};
@@ -44,16 +44,25 @@ struct Seen {
 impl Rules {
     /// A controller.
     pub fn new(context: Arc<Context>, queues: Arc<Queues>) -> Arc<Self> {
-        Arc::new(Rules { context, queues, seen: Mutex::default(), deadlines: claims::Deadlines::default() })
+        Arc::new(Rules {
+            context,
+            queues,
+            seen: Mutex::default(),
+            deadlines: claims::Deadlines::default(),
+        })
     }
 
     /// One look at a rule object.
     pub async fn reconcile(&self, name: RuleName) -> Outcome {
         let key = {
             let state = self.context.index.read();
-            state.rule(&name.0, &name.1).map(|entry| (entry.key(), entry.snapshot.rules.generation))
+            state
+                .rule(&name.0, &name.1)
+                .map(|entry| (entry.key(), entry.snapshot.rules.generation))
         };
-        let Some((key, generation)) = key else { return self.gone(name).await };
+        let Some((key, generation)) = key else {
+            return self.gone(name).await;
+        };
         self.wake(&name, &key.uid, generation);
         let again = claims::release(&self.context, &self.deadlines, &key).await;
         let status = self.status(&name).await;
@@ -68,7 +77,11 @@ impl Rules {
     fn wake(&self, name: &RuleName, uid: &Uid, generation: i64) {
         let changed = {
             let mut seen = self.seen.lock();
-            let entry = seen.entry(name.clone()).or_insert(Seen { uid: uid.clone(), generation: -1, written: None });
+            let entry = seen.entry(name.clone()).or_insert(Seen {
+                uid: uid.clone(),
+                generation: -1,
+                written: None,
+            });
             let changed = entry.uid != *uid || entry.generation != generation;
             (entry.uid, entry.generation) = (uid.clone(), generation);
             changed
@@ -77,18 +90,26 @@ impl Rules {
             return self.wake_all(&name.0);
         }
         let state = self.context.index.read();
-        let Some(entry) = state.rule(&name.0, &name.1) else { return };
-        let room = allowed(&self.context.ledgers, &state, entry).unwrap_or(u32::MAX);
-        for pod in entry.tally.waiting().take(usize::try_from(room).unwrap_or(usize::MAX)) {
-            self.queues.lifecycle.add((name.0.clone(), pod.clone()));
+        let Some(entry) = state.rule(&name.0, &name.1) else {
+            return;
+        };
+        for pod in turns::next(&self.context, &state, entry) {
+            self.queues.lifecycle.add((name.0.clone(), pod));
         }
     }
 
     fn wake_all(&self, namespace: &str) {
         let state = self.context.index.read();
         let pods = state.namespace(namespace).into_iter().flat_map(|n| &n.pods);
-        for (uid, _) in pods.filter(|(_, pod)| pod.metadata.labels.keys().any(|k| k.contains(keys::LIFECYCLE_DOMAIN))) {
-            self.queues.lifecycle.add((namespace.to_owned(), uid.clone()));
+        for (uid, _) in pods.filter(|(_, pod)| {
+            pod.metadata
+                .labels
+                .keys()
+                .any(|k| k.contains(keys::LIFECYCLE_DOMAIN))
+        }) {
+            self.queues
+                .lifecycle
+                .add((namespace.to_owned(), uid.clone()));
         }
     }
 
@@ -104,14 +125,24 @@ impl Rules {
             Ok(going) => going.filter(|m| m.metadata.deletion_timestamp.is_some()),
             Err(outcome) => return outcome,
         };
-        let Some(going) = going else { return Outcome::Done };
+        let Some(going) = going else {
+            return Outcome::Done;
+        };
         let finalizers = going.metadata.finalizers.unwrap_or_default();
-        let kept: Vec<_> = finalizers.iter().filter(|f| *f != keys::PROTECTED_FINALIZER).collect();
+        let kept: Vec<_> = finalizers
+            .iter()
+            .filter(|f| *f != keys::PROTECTED_FINALIZER)
+            .collect();
         if kept.len() == finalizers.len() {
             return Outcome::Done;
         }
         let patch = json!({ "metadata": { "resourceVersion": going.metadata.resource_version, "finalizers": kept } });
-        match write("release a rule", rules.patch_metadata(&name.1, &PatchParams::default(), &Patch::Merge(patch))).await {
+        match write(
+            "release a rule",
+            rules.patch_metadata(&name.1, &PatchParams::default(), &Patch::Merge(patch)),
+        )
+        .await
+        {
             Ok(_) => {
                 info!(namespace = %name.0, rule = %name.1, "took the finalizer off a deleted rule");
                 Outcome::Done
@@ -124,20 +155,33 @@ impl Rules {
         let Some(patch) = ({
             let state = self.context.index.read();
             state.rule(&name.0, &name.1).and_then(|entry| {
-                status::changed(&state, entry, gauges(&self.context.ledgers, &state, entry)?, (self.context.now)())
+                status::changed(
+                    &state,
+                    entry,
+                    gauges(&self.context.ledgers, &state, entry)?,
+                    (self.context.now)(),
+                )
             })
         }) else {
             return Outcome::Done;
         };
         if let Some(seen) = self.seen.lock().get_mut(name) {
-            match seen.written.map(|at| STATUS_PERIOD.saturating_sub(at.elapsed())) {
+            match seen
+                .written
+                .map(|at| STATUS_PERIOD.saturating_sub(at.elapsed()))
+            {
                 Some(pause) if !pause.is_zero() => return Outcome::After(pause),
                 _ => seen.written = Some(Instant::now()),
             }
         }
         let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
         let patch = Patch::Merge(json!({ "status": patch }));
-        match write("write a rule's status", rules.patch_status(&name.1, &PatchParams::default(), &patch)).await {
+        match write(
+            "write a rule's status",
+            rules.patch_status(&name.1, &PatchParams::default(), &patch),
+        )
+        .await
+        {
             Ok(_) => Outcome::Done,
             Err(outcome) => outcome,
         }
@@ -150,7 +194,12 @@ pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -
     let claims = ledgers.newer(&key, &entry.snapshot).claims;
     let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
     Some(state.view(&entry.snapshot.rules, |view| {
-        Gauges::new(entry.snapshot.rules.limits(), view.expected(), claims.unclaimed(view), waiting)
+        Gauges::new(
+            entry.snapshot.rules.limits(),
+            view.expected(),
+            claims.unclaimed(view),
+            waiting,
+        )
     }))
 }
 

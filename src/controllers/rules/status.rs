@@ -34,15 +34,25 @@ pub fn changed(state: &State, entry: &Entry, gauges: Gauges, now: Timestamp) -> 
         .and_then(|all| all.iter().find(|c| c["type"] == "Enforced"));
     let generation = entry.snapshot.rules.generation;
     let same_condition = condition.is_some_and(|c| {
-        c["status"] == status && c["reason"] == reason && c["message"] == message && c["observedGeneration"] == generation
+        c["status"] == status
+            && c["reason"] == reason
+            && c["message"] == message
+            && c["observedGeneration"] == generation
     });
     let fields = wanted.as_object()?;
-    let same = fields.iter().all(|(k, v)| stored.get(k).cloned().unwrap_or_else(|| default(v)) == *v);
+    let same = fields
+        .iter()
+        .all(|(k, v)| stored.get(k).cloned().unwrap_or_else(|| default(v)) == *v);
     if same && same_condition {
         return None;
     }
-    let since = condition.filter(|c| c["status"] == status).and_then(|c| c["lastTransitionTime"].as_str());
-    let since = since.map_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), str::to_owned);
+    let since = condition
+        .filter(|c| c["status"] == status)
+        .and_then(|c| c["lastTransitionTime"].as_str());
+    let since = since.map_or_else(
+        || now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        str::to_owned,
+    );
     let mut patch = wanted;
     patch["updateTime"] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
     patch["conditions"] = json!([{
@@ -70,7 +80,14 @@ fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
         _ => None,
     }));
     if !broken.is_empty() {
-        return ("False", "Invalid", format!("the Pods are held until this is mended: {}", broken.join("; ")));
+        return (
+            "False",
+            "Invalid",
+            format!(
+                "the Pods are held until this is mended: {}",
+                broken.join("; ")
+            ),
+        );
     }
     let unsupported: Vec<_> = rules
         .rules
@@ -85,19 +102,35 @@ fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
         );
         return ("False", "Unsupported", message);
     }
-    ("True", "Enforced", "every disruption that passes the API server is held at admission".to_owned())
+    (
+        "True",
+        "Enforced",
+        "every disruption that passes the API server is held at admission".to_owned(),
+    )
 }
 
 /// Why Pods wait, sorted by name.
 fn details(state: &State, entry: &Entry, gauges: Gauges) -> Value {
     let rules = &entry.snapshot.rules;
-    let pre = entry.tally.waiting().take(MAX_DETAILS).map(|uid| (uid, Stage::PreCheck));
-    let post = entry.tally.post_waiting().take(MAX_DETAILS).map(|uid| (uid, Stage::PostCheck));
-    let mut all: Vec<_> =
-        pre.chain(post).filter_map(|(uid, stage)| Some((state.pod(&rules.namespace, uid)?, stage))).collect();
+    let pre = entry
+        .tally
+        .waiting()
+        .take(MAX_DETAILS)
+        .map(|uid| (uid, Stage::PreCheck));
+    let post = entry
+        .tally
+        .post_waiting()
+        .take(MAX_DETAILS)
+        .map(|uid| (uid, Stage::PostCheck));
+    let mut all: Vec<_> = pre
+        .chain(post)
+        .filter_map(|(uid, stage)| Some((state.pod(&rules.namespace, uid)?, stage)))
+        .collect();
     all.sort_by(|a, b| (&a.0.metadata.name, a.1).cmp(&(&b.0.metadata.name, b.1)));
     all.truncate(MAX_DETAILS);
-    all.into_iter().map(|(pod, stage)| detail(entry, gauges, pod, stage)).collect()
+    all.into_iter()
+        .map(|(pod, stage)| detail(entry, gauges, pod, stage))
+        .collect()
 }
 
 fn detail(entry: &Entry, gauges: Gauges, pod: &Pod, stage: Stage) -> Value {

@@ -15,8 +15,13 @@ pub struct Limits {
 impl Limits {
     /// How many of `expected` Pods must stay available: the stricter of the two bounds.
     pub fn desired(&self, expected: u32) -> u32 {
-        let by_max = self.max_unavailable.as_ref().map_or(0, |max| expected.saturating_sub(max.of_rounded_up(expected)));
-        let by_min = self.min_available.as_ref().map_or(0, |min| min.of_rounded_down(expected));
+        let by_max = self.max_unavailable.as_ref().map_or(0, |max| {
+            expected.saturating_sub(max.of_rounded_up(expected))
+        });
+        let by_min = self
+            .min_available
+            .as_ref()
+            .map_or(0, |min| min.of_rounded_down(expected));
         by_max.max(by_min)
     }
 }
@@ -40,7 +45,12 @@ pub struct Gauges {
 
 impl Gauges {
     /// Gauges from counts; `unclaimed` are the available Pods without a claim.
-    pub fn new<'a>(limits: impl Iterator<Item = &'a Limits>, expected: u32, unclaimed: u32, waiting: u32) -> Gauges {
+    pub fn new<'a>(
+        limits: impl Iterator<Item = &'a Limits>,
+        expected: u32,
+        unclaimed: u32,
+        waiting: u32,
+    ) -> Gauges {
         let desired = limits.map(|l| l.desired(expected)).max();
         Gauges {
             expected,
@@ -59,7 +69,10 @@ mod tests {
     use super::*;
 
     fn limits(max: Option<IntOrPercent>, min: Option<IntOrPercent>) -> Limits {
-        Limits { max_unavailable: max, min_available: min }
+        Limits {
+            max_unavailable: max,
+            min_available: min,
+        }
     }
 
     #[test]
@@ -79,9 +92,19 @@ mod tests {
 
     #[test]
     fn gauges_show_the_tightest_rule() {
-        let rules = [limits(Some(IntOrPercent::Int(5)), None), limits(Some(IntOrPercent::Int(3)), None)];
+        let rules = [
+            limits(Some(IntOrPercent::Int(5)), None),
+            limits(Some(IntOrPercent::Int(3)), None),
+        ];
         let gauges = Gauges::new(rules.iter(), 10, 8, 1);
-        let want = Gauges { expected: 10, available: 8, unavailable: 2, limit: 3, allowed: 1, waiting: 1 };
+        let want = Gauges {
+            expected: 10,
+            available: 8,
+            unavailable: 2,
+            limit: 3,
+            allowed: 1,
+            waiting: 1,
+        };
         assert_eq!(gauges, want);
     }
 }

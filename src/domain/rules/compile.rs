@@ -17,7 +17,10 @@ impl RuleSet {
         let meta = &object.metadata;
         let selector = match &object.spec.selector {
             Some(selector) => compile_selector(selector, "spec.selector"),
-            None => Err("spec.selector is missing: name the Pods, or write {} for all of the namespace".to_owned()),
+            None => Err(
+                "spec.selector is missing: name the Pods, or write {} for all of the namespace"
+                    .to_owned(),
+            ),
         };
         RuleSet {
             namespace: meta.namespace.clone().unwrap_or_default(),
@@ -25,7 +28,14 @@ impl RuleSet {
             uid: Arc::from(meta.uid.clone().unwrap_or_default()),
             generation: meta.generation.unwrap_or(0),
             selector,
-            rules: object.spec.rules.iter().enumerate().filter(|(_, r)| !r.disabled).map(compile_rule).collect(),
+            rules: object
+                .spec
+                .rules
+                .iter()
+                .enumerate()
+                .filter(|(_, r)| !r.disabled)
+                .map(compile_rule)
+                .collect(),
         }
     }
 }
@@ -37,15 +47,21 @@ fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
         api::Stage::PreCheck => Stage::PreCheck,
         api::Stage::PostCheck => Stage::PostCheck,
         api::Stage::Other(text) => {
-            broken.push(format!("{path}.stage: {text:?} is neither PreCheck nor PostCheck"));
+            broken.push(format!(
+                "{path}.stage: {text:?} is neither PreCheck nor PostCheck"
+            ));
             Stage::PreCheck
         }
     };
     if !rule.conditions.is_empty() {
-        broken.push(format!("{path}.conditions: no condition is known to this version; remove the list"));
+        broken.push(format!(
+            "{path}.conditions: no condition is known to this version; remove the list"
+        ));
     }
     let filter = rule.filter.as_ref().and_then(|f| f.label_selector.as_ref());
-    let filter = filter.map(|s| compile_selector(s, &format!("{path}.filter.labelSelector"))).transpose();
+    let filter = filter
+        .map(|s| compile_selector(s, &format!("{path}.filter.labelSelector")))
+        .transpose();
     let filter = filter.unwrap_or_else(|why| {
         broken.push(why);
         None
@@ -58,14 +74,21 @@ fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
     } else if rule.webhook.is_some() {
         RuleKind::Webhook
     } else {
-        RuleKind::Broken(format!("{path}: set one of availablePolicy, labelCheck or webhook"))
+        RuleKind::Broken(format!(
+            "{path}: set one of availablePolicy, labelCheck or webhook"
+        ))
     };
     let kind = match (broken.is_empty(), kind) {
         (true, kind) => kind,
         (false, RuleKind::Broken(why)) => RuleKind::Broken(format!("{}; {why}", broken.join("; "))),
         (false, _) => RuleKind::Broken(broken.join("; ")),
     };
-    Rule { name: rule.name.clone(), stage, filter, kind }
+    Rule {
+        name: rule.name.clone(),
+        stage,
+        filter,
+        kind,
+    }
 }
 
 fn compile_selector(selector: &LabelSelector, path: &str) -> Result<Selector, String> {
@@ -82,7 +105,9 @@ fn limits(policy: &AvailablePolicy, path: &str) -> Result<Limits, String> {
         min_available: bound(&policy.min_available_value, "minAvailableValue")?,
     };
     if limits == Limits::default() {
-        return Err(format!("{path}.availablePolicy: set maxUnavailableValue or minAvailableValue"));
+        return Err(format!(
+            "{path}.availablePolicy: set maxUnavailableValue or minAvailableValue"
+        ));
     }
     Ok(limits)
 }

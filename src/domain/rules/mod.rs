@@ -77,7 +77,11 @@ pub enum Availability<'a> {
 impl RuleSet {
     /// Whether the object covers a Pod of its namespace. Only managed Pods are ever covered.
     pub fn selects(&self, pod: &Pod) -> bool {
-        pod.is_managed() && self.selector.as_ref().map_or(true, |s| s.matches(&pod.metadata.labels))
+        pod.is_managed()
+            && self
+                .selector
+                .as_ref()
+                .map_or(true, |s| s.matches(&pod.metadata.labels))
     }
 
     /// The rules of a stage that a Pod is subject to: enabled, not skipped by annotation, filter matching.
@@ -86,7 +90,10 @@ impl RuleSet {
         self.rules.iter().filter(move |rule| {
             rule.stage == stage
                 && !skipped.contains(&rule.name)
-                && rule.filter.as_ref().is_none_or(|f| f.matches(&pod.metadata.labels))
+                && rule
+                    .filter
+                    .as_ref()
+                    .is_none_or(|f| f.matches(&pod.metadata.labels))
         })
     }
 
@@ -97,17 +104,46 @@ impl RuleSet {
             return Availability::NotHeld;
         }
         if let Err(why) = &self.selector {
-            return Availability::Broken { rule: String::new(), why: why.clone() };
+            return Availability::Broken {
+                rule: String::new(),
+                why: why.clone(),
+            };
         }
         let mut held = Vec::new();
         for rule in self.applying(Stage::PreCheck, pod) {
             match &rule.kind {
                 RuleKind::Availability(limits) => held.push((rule.name.as_str(), limits)),
-                RuleKind::Broken(why) => return Availability::Broken { rule: rule.name.clone(), why: why.clone() },
+                RuleKind::Broken(why) => {
+                    return Availability::Broken {
+                        rule: rule.name.clone(),
+                        why: why.clone(),
+                    };
+                }
                 RuleKind::LabelCheck | RuleKind::Webhook => {}
             }
         }
-        if held.is_empty() { Availability::NotHeld } else { Availability::Held(held) }
+        if held.is_empty() {
+            Availability::NotHeld
+        } else {
+            Availability::Held(held)
+        }
+    }
+
+    /// Whether a change of labels takes the Pod out of the object, or out of one of its availability rules by the rule's
+    /// filter. The annotation that skips rules is the user's way out and does not count.
+    pub fn loses(&self, old: &Pod, new: &Pod) -> bool {
+        let mut after = new.clone();
+        after
+            .metadata
+            .annotations
+            .clone_from(&old.metadata.annotations);
+        match (self.availability(old), self.availability(&after)) {
+            (Availability::NotHeld, _) => false,
+            (Availability::Held(before), Availability::Held(after)) => before
+                .iter()
+                .any(|(rule, _)| after.iter().all(|(other, _)| other != rule)),
+            (_, after) => matches!(after, Availability::NotHeld),
+        }
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.
@@ -130,4 +166,125 @@ fn skipped(pod: &Pod) -> BTreeSet<String> {
         .and_then(|text| serde_json::from_str::<Skip>(text).ok())
         .map(|skip| skip.rules)
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::podtransitionrule::PodTransitionRule;
+
+    fn rules(spec: serde_json::Value) -> RuleSet {
+        let object: PodTransitionRule = serde_json::from_value(json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": "web", "namespace": "n" }, "spec": spec,
+        }))
+        .unwrap();
+        RuleSet::compile(&object)
+    }
+
+    fn pod(labels: serde_json::Value, annotations: serde_json::Value) -> Pod {
+        let mut pod: Pod = serde_json::from_value(
+            json!({ "metadata": { "labels": labels, "annotations": annotations } }),
+        )
+        .unwrap();
+        pod.metadata
+            .labels
+            .insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
+        pod
+    }
+
+    fn filtered() -> RuleSet {
+        let filter = json!({ "labelSelector": { "matchLabels": { "tier": "front" } } });
+        rules(
+            json!({ "selector": { "matchLabels": { "app": "web" } }, "rules": [
+            { "name": "all", "availablePolicy": { "maxUnavailableValue": 3 } },
+            { "name": "front", "filter": filter, "availablePolicy": { "maxUnavailableValue": 1 } },
+            { "name": "off", "disabled": true, "availablePolicy": { "maxUnavailableValue": 0 } },
+            { "name": "post", "stage": "PostCheck", "availablePolicy": { "maxUnavailableValue": 0 } },
+        ] }),
+        )
+    }
+
+    fn held(set: &RuleSet, pod: &Pod) -> Vec<String> {
+        match set.availability(pod) {
+            Availability::Held(held) => held.into_iter().map(|(name, _)| name.to_owned()).collect(),
+            Availability::NotHeld => Vec::new(),
+            Availability::Broken { why, .. } => vec![why],
+        }
+    }
+
+    #[test]
+    fn filter_disabled_stage_and_skip_annotation_say_which_rules_hold() {
+        let set = filtered();
+        let front = json!({ "app": "web", "tier": "front" });
+        assert_eq!(held(&set, &pod(front.clone(), json!({}))), ["all", "front"]);
+        assert_eq!(
+            held(&set, &pod(json!({ "app": "web" }), json!({}))),
+            ["all"]
+        );
+        assert_eq!(
+            held(&set, &pod(json!({ "app": "other" }), json!({}))),
+            [""; 0]
+        );
+        let skip = json!({ keys::SKIP_RULE_CONDITIONS: r#"{"skipRules":["all"]}"# });
+        assert_eq!(held(&set, &pod(front.clone(), skip)), ["front"]);
+        let malformed = json!({ keys::SKIP_RULE_CONDITIONS: "all" });
+        assert_eq!(held(&set, &pod(front, malformed)), ["all", "front"]);
+    }
+
+    #[test]
+    fn leaving_the_selector_or_a_filter_is_a_loss() {
+        let set = filtered();
+        let front = pod(json!({ "app": "web", "tier": "front" }), json!({}));
+        assert!(set.loses(&front, &pod(json!({ "app": "web" }), json!({}))));
+        assert!(set.loses(
+            &front,
+            &pod(json!({ "app": "other", "tier": "front" }), json!({}))
+        ));
+        assert!(!set.loses(
+            &front,
+            &pod(
+                json!({ "app": "web", "tier": "front", "x": "y" }),
+                json!({})
+            )
+        ));
+        assert!(!set.loses(&pod(json!({ "app": "web" }), json!({})), &front));
+    }
+
+    #[test]
+    fn what_can_not_be_read_holds_its_pods_and_names_the_field() {
+        let web = pod(json!({ "app": "web" }), json!({}));
+        for (spec, field) in [
+            (json!({ "rules": [] }), "spec.selector"),
+            (
+                json!({ "selector": {}, "rules": [{ "name": "a" }] }),
+                "spec.rules[0]",
+            ),
+            (
+                json!({ "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": "300%" } }] }),
+                "spec.rules[0].availablePolicy.maxUnavailableValue",
+            ),
+            (
+                json!({ "selector": {}, "rules": [
+                    { "name": "a", "stage": "Never", "availablePolicy": { "maxUnavailableValue": 1 } },
+                ] }),
+                "spec.rules[0].stage",
+            ),
+            (
+                json!({ "selector": {}, "rules": [
+                    { "name": "a", "conditions": ["x"], "availablePolicy": { "maxUnavailableValue": 1 } },
+                ] }),
+                "spec.rules[0].conditions",
+            ),
+        ] {
+            let set = rules(spec);
+            let Availability::Broken { why, .. } = set.availability(&web) else {
+                unreachable!("{field}")
+            };
+            assert!(why.starts_with(field), "{why}");
+        }
+    }
 }

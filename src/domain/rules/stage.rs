@@ -16,7 +16,11 @@ pub struct Rejection {
 
 /// Rules of this object and stage that keep the Pod waiting whatever the budget. Empty: only the ledger is left to ask.
 pub fn rejections(set: &RuleSet, stage: Stage, pod: &Pod) -> Vec<Rejection> {
-    let reject = |rule: &str, reason: String| Rejection { object: set.name.clone(), rule: rule.to_owned(), reason };
+    let reject = |rule: &str, reason: String| Rejection {
+        object: set.name.clone(),
+        rule: rule.to_owned(),
+        reason,
+    };
     if !set.selects(pod) {
         return Vec::new();
     }

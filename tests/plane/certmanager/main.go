@@ -14,12 +14,14 @@ import (
 	"time"
 
 	admissionreg "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	kscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2/textlogger"
 	apireg "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	cmscheme "github.com/cert-manager/cert-manager/pkg/client/clientset/versioned/scheme"
@@ -107,7 +109,13 @@ func run(ctx context.Context, kubeconfig string) error {
 	}
 	cfg.UserAgent = "cert-manager-cainjector/v1.21.2" // the injector takes its field manager from it
 	ctrl.SetLogger(textlogger.NewLogger(textlogger.NewConfig()))
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{Scheme: kscheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:  kscheme.Scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		// The injector is told of a Secret by a watch of metadata. A cache of whole Secrets beside it may be behind,
+		// and then the former CA is injected again and stays.
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{new(corev1.Secret)}}},
+	})
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,8 @@ pub struct Local {
 #[derive(Debug)]
 struct Running {
     clients: Vec<Process>,
+    /// Ends the API server with this process while it is frozen and cannot do so itself.
+    guard: Option<Process>,
     apiserver: Option<Process>,
     etcd: Process,
 }
@@ -64,6 +66,7 @@ impl Local {
         let apiserver_flags = components::apiserver(dir, ports, &credentials, options)?;
         let mut running = Running {
             clients: Vec::new(),
+            guard: None,
             etcd: component("etcd", components::etcd(dir, ports))?,
             apiserver: Some(component("kube-apiserver", apiserver_flags.clone())?),
         };
@@ -124,10 +127,11 @@ impl Local {
     }
 
     pub async fn stop_apiserver(&self) {
-        let apiserver = self.running.lock().await.apiserver.take();
-        if let Some(apiserver) = apiserver {
+        let mut running = self.running.lock().await;
+        if let Some(apiserver) = running.apiserver.take() {
             apiserver.stop(GRACE).await;
         }
+        running.guard = None;
     }
 
     pub async fn start_apiserver(&self, dir: &Path) -> Result<()> {
@@ -141,13 +145,20 @@ impl Local {
         running.apiserver_ready(dir).await
     }
 
-    pub async fn pause_apiserver(&self) -> Result<()> {
-        self.running.lock().await.apiserver()?.freeze().await
+    pub async fn pause_apiserver(&self, dir: &Path) -> Result<()> {
+        let mut running = self.running.lock().await;
+        if running.guard.is_none() {
+            let group = running.apiserver()?.id();
+            running.guard = Some(guard(group, dir)?);
+        }
+        running.apiserver()?.freeze().await
     }
 
     pub async fn resume_apiserver(&self) -> Result<()> {
-        let running = self.running.lock().await;
-        running.apiserver()?.signal(Signal::CONT)
+        let mut running = self.running.lock().await;
+        running.apiserver()?.signal(Signal::CONT)?;
+        running.guard = None;
+        Ok(())
     }
 
     pub async fn process_ids(&self) -> Vec<u32> {
@@ -241,6 +252,14 @@ async fn admin_client(dir: &Path) -> Result<Client> {
     Ok(Client::try_from(
         read_config(&admin_kubeconfig(dir)).await?,
     )?)
+}
+
+/// A shell that kills a process group when its standard input ends: a frozen process does not
+/// see that its own has ended. To be killed itself is how it learns that it is not needed.
+fn guard(group: u32, dir: &Path) -> Result<Process> {
+    let script = r#"cat; kill -s KILL -- "-$0""#;
+    let args = ["-c".to_owned(), script.to_owned(), group.to_string()];
+    Process::start("guard", Path::new("/bin/sh"), args, &dir.join("logs"))
 }
 
 /// `bin/kubectl` in the plane's directory, for a human's PATH.

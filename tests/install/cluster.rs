@@ -41,6 +41,16 @@ impl Cluster {
         }
     }
 
+    pub fn plane(&self) -> &Plane {
+        &self.plane
+    }
+
+    pub async fn kubectl(&self, args: &[&str]) {
+        let output = self.plane.kubectl(args).output().await.unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {args:?}: {text}");
+    }
+
     pub fn client(&self) -> Client {
         self.plane.client().unwrap()
     }
@@ -196,7 +206,8 @@ impl Cluster {
     }
 }
 
-async fn eventually<F>(what: &str, mut holds: impl FnMut() -> F)
+/// Asks until it holds, at most for a minute.
+pub async fn eventually<F>(what: &str, mut holds: impl FnMut() -> F)
 where
     F: Future<Output = bool>,
 {

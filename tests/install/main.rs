@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;
+mod manifests;
 
 use cluster::{Cluster, pod};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};

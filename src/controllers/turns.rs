@@ -1,0 +1,56 @@
+//! Whose turn it is among the Pods that wait for a budget.
+
+use crate::cluster::index::{Entry, State};
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::stage::rejections;
+use crate::ledger::store::Uid;
+
+use super::Context;
+
+/// The longest waiting Pods that the budget of `entry` has room for. A Pod that could not go anyway, because another
+/// rule keeps it waiting or has no room at all, does not hold up those behind it.
+pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
+    let namespace = &entry.snapshot.rules.namespace;
+    let room = super::rules::allowed(&context.ledgers, state, entry).unwrap_or(u32::MAX);
+    entry
+        .tally
+        .waiting()
+        .filter(|uid| {
+            state
+                .pod(namespace, uid)
+                .is_some_and(|pod| could_go(context, state, pod))
+        })
+        .take(usize::try_from(room).unwrap_or(usize::MAX))
+        .cloned()
+        .collect()
+}
+
+/// Whether it is the Pod's turn by every rule that covers it. A Pod that is down takes nothing from a budget.
+pub fn is_next(context: &Context, state: &State, pod: &Pod) -> bool {
+    !pod.is_available()
+        || covering(state, pod).all(|entry| {
+            next(context, state, entry)
+                .iter()
+                .any(|uid| **uid == *pod.metadata.uid)
+        })
+}
+
+/// Whether no rule of the stage keeps the Pod waiting whatever the budgets.
+pub fn passes(state: &State, stage: Stage, pod: &Pod) -> bool {
+    covering(state, pod).all(|entry| rejections(&entry.snapshot.rules, stage, pod).is_empty())
+}
+
+fn could_go(context: &Context, state: &State, pod: &Pod) -> bool {
+    passes(state, Stage::PreCheck, pod)
+        && covering(state, pod)
+            .all(|entry| super::rules::allowed(&context.ledgers, state, entry) != Some(0))
+}
+
+fn covering<'a>(state: &'a State, pod: &'a Pod) -> impl Iterator<Item = &'a Entry> {
+    let namespace = state.namespace(&pod.metadata.namespace);
+    namespace
+        .into_iter()
+        .flat_map(|n| n.rules.values())
+        .filter(|entry| entry.snapshot.rules.selects(pod))
+}

@@ -1,0 +1,342 @@
+//! The layers of the library point one way, each using only those before it; the rooms beside them (`tls`,
+//! `telemetry`) belong to the outer layers. Read off the sources, tests in them included.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const INNER: &[&str] = &["api", "domain", "ledger", "cluster"];
+
+/// Every layer, and what of the others it may use: a module, or a path below one.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("api", &[]),
+    ("domain", &["api"]),
+    ("ledger", &["api", "domain"]),
+    ("cluster", &["api", "domain", "ledger"]),
+    ("admission", INNER),
+    ("controllers", INNER),
+    ("telemetry", &[]),
+    ("tls", &["telemetry"]),
+    ("server", &["admission::review", "tls", "telemetry"]),
+    (
+        "cli",
+        &[
+            "api",
+            "domain",
+            "ledger",
+            "cluster",
+            "admission",
+            "controllers",
+            "telemetry",
+            "tls",
+            "server",
+        ],
+    ),
+];
+
+/// What a layer may not mention at all. `api` declares kinds by kube's derive, hence may name it; `domain` is given
+/// time and identity and waits for nothing; `ledger` reaches the cluster through its store alone.
+const BANNED: &[(&str, &[&str])] = &[
+    ("api", &["tokio"]),
+    (
+        "domain",
+        &[
+            "kube",
+            "tokio",
+            "futures",
+            "async",
+            "await",
+            "SystemTime",
+            "Instant",
+            "Timestamp::now",
+        ],
+    ),
+    ("ledger", &["kube"]),
+];
+
+#[test]
+fn every_layer_uses_only_those_before_it() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut seen = BTreeSet::new();
+    let mut bad = Vec::new();
+    for file in sources(&src) {
+        let inside = file.strip_prefix(&src).unwrap();
+        let names: Vec<_> = inside.iter().map(|name| name.to_str().unwrap()).collect();
+        if matches!(names[..], ["lib.rs" | "main.rs"]) {
+            continue;
+        }
+        let layer = names[0].trim_end_matches(".rs");
+        let depth = names.len() - usize::from(names.ends_with(&["mod.rs"]));
+        let text = fs::read_to_string(&file).unwrap();
+        let found = violations(layer, depth, &text);
+        bad.extend(
+            found
+                .into_iter()
+                .map(|what| format!("{}: {what}", inside.display())),
+        );
+        seen.insert(layer.to_owned());
+    }
+    assert!(bad.is_empty(), "against the layers:\n{}", bad.join("\n"));
+    let known: BTreeSet<_> = LAYERS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(
+        seen, known,
+        "give every directory of src a place in tests/layers.rs"
+    );
+}
+
+#[test]
+fn a_planted_violation_is_found() {
+    for (layer, depth, source, found) in [
+        (
+            "api",
+            1,
+            "use crate::domain::pod::Pod;",
+            "crate::domain::pod::Pod",
+        ),
+        ("api", 1, "tokio::spawn(async {});", "tokio"),
+        ("domain", 2, "use crate::ledger;", "crate::ledger"),
+        (
+            "domain",
+            2,
+            "let n = crate::cluster::tally::count();",
+            "crate::cluster::tally::count",
+        ),
+        ("domain", 2, "use kube::Client;", "kube"),
+        (
+            "domain",
+            2,
+            "let since = std::time::Instant::now();",
+            "Instant",
+        ),
+        (
+            "domain",
+            2,
+            "use std::time::{Duration, SystemTime};",
+            "SystemTime",
+        ),
+        (
+            "domain",
+            2,
+            "let now = jiff::Timestamp::now();",
+            "Timestamp::now",
+        ),
+        (
+            "ledger",
+            2,
+            "use crate::{api::keys, cluster::{self, index::Index}};",
+            "crate::cluster::self",
+        ),
+        (
+            "cluster",
+            2,
+            "use super::super::controllers::run;",
+            "crate::controllers::run",
+        ),
+        ("cluster", 1, "use super::telemetry;", "crate::telemetry"),
+        (
+            "admission",
+            3,
+            "use crate::controllers::Context;",
+            "crate::controllers::Context",
+        ),
+        (
+            "admission",
+            3,
+            "use crate::tls::Resolver;",
+            "crate::tls::Resolver",
+        ),
+        (
+            "controllers",
+            2,
+            "use crate::admission::gate;",
+            "crate::admission::gate",
+        ),
+        ("controllers", 2, "use crate::*;", "crate::"),
+        (
+            "server",
+            2,
+            "use crate::admission::routes::Route;",
+            "crate::admission::routes::Route",
+        ),
+        ("telemetry", 2, "use crate::cli;", "crate::cli"),
+    ] {
+        let all = violations(layer, depth, source);
+        assert!(
+            all.iter().any(|what| what == found),
+            "{layer}: {source}: {all:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_allowed_passes() {
+    for (layer, depth, source) in [
+        ("domain", 2, "use crate::api::{keys, selector::Selector};"),
+        ("domain", 2, "use crate::domain::pod::Pod as Slim;"),
+        (
+            "domain",
+            3,
+            "use super::super::rules; // crate::cluster reads it at Timestamp::now",
+        ),
+        ("domain", 2, "fn at(now: jiff::Timestamp) {}"),
+        (
+            "api",
+            2,
+            "use super::ledger::Claim; use kube::CustomResource;",
+        ),
+        (
+            "controllers",
+            1,
+            "pub(crate) mod rules; use crate::cluster::{index::Index as Known, *};",
+        ),
+        (
+            "server",
+            2,
+            "use crate::admission::review::{self, Handler};",
+        ),
+        (
+            "cli",
+            2,
+            "use crate::{admission, controllers, server::Limits};",
+        ),
+    ] {
+        let none: Vec<String> = Vec::new();
+        assert_eq!(violations(layer, depth, source), none, "{layer}: {source}");
+    }
+}
+
+/// Every Rust file below a directory.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// What the source of a module in `layer`, `depth` modules below the crate root, may not say.
+fn violations(layer: &str, depth: usize, source: &str) -> Vec<String> {
+    let code = tokens(source);
+    let mut paths = Vec::new();
+    for at in 0..code.len() {
+        if let Some(begin) = root(&code, at, depth) {
+            expand(&code, begin, &[], &mut paths);
+        }
+    }
+    let paths = paths.iter().filter(|path| !allows(layer, path));
+    let mut found: Vec<String> = paths
+        .map(|path| format!("crate::{}", path.join("::")))
+        .collect();
+    let banned = BANNED.iter().filter(|(name, _)| *name == layer);
+    for word in banned.flat_map(|(_, words)| *words) {
+        let word_tokens = tokens(word);
+        if code
+            .windows(word_tokens.len())
+            .any(|window| window == word_tokens)
+        {
+            found.push((*word).to_owned());
+        }
+    }
+    found
+}
+
+/// Whether `layer` may use the item at `path` from the crate root.
+fn allows(layer: &str, path: &[&str]) -> bool {
+    let Some(first) = path.first() else {
+        return false; // a glob over the whole crate
+    };
+    let is_layer = LAYERS.iter().any(|(name, _)| name == first);
+    let may = LAYERS.iter().find(|(name, _)| *name == layer);
+    let (_, may) = may.unwrap_or_else(|| panic!("{layer} has no place in tests/layers.rs"));
+    let below = |allowed: &&str| {
+        let allowed: Vec<_> = allowed.split("::").collect();
+        path.starts_with(&allowed)
+    };
+    !is_layer || *first == layer || may.iter().any(below)
+}
+
+/// Words, `::` and other single characters, without comments.
+fn tokens(source: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for line in source.lines() {
+        let mut rest = line.split("//").next().unwrap_or_default();
+        while let Some(first) = rest.chars().next() {
+            let length = if is_word(first) {
+                rest.find(|c: char| !is_word(c)).unwrap_or(rest.len())
+            } else if rest.starts_with("::") {
+                2
+            } else {
+                first.len_utf8()
+            };
+            let (token, after) = rest.split_at(length);
+            if !token.trim().is_empty() {
+                found.push(token);
+            }
+            rest = after;
+        }
+    }
+    found
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Where the path behind `crate::` at `at` begins, or behind as many `super::` as lead out of the layer.
+fn root(code: &[&str], at: usize, depth: usize) -> Option<usize> {
+    if at > 0 && code[at - 1] == "::" {
+        return None; // the middle of a path
+    }
+    let rest = &code[at..];
+    if rest.starts_with(&["crate", "::"]) {
+        return Some(at + 2);
+    }
+    let supers = rest
+        .chunks(2)
+        .take_while(|pair| **pair == ["super", "::"])
+        .count();
+    (supers > 0 && supers >= depth).then_some(at + 2 * supers)
+}
+
+/// Appends the path that begins at `at`, or every path of a `{group}`, to `found`; returns where it ends.
+fn expand<'a>(
+    code: &[&'a str],
+    mut at: usize,
+    prefix: &[&'a str],
+    found: &mut Vec<Vec<&'a str>>,
+) -> usize {
+    let mut path = prefix.to_vec();
+    loop {
+        match code.get(at).copied() {
+            Some("{") => {
+                at += 1;
+                while let Some(token) = code.get(at).copied() {
+                    at = match token {
+                        "}" => return at + 1,
+                        "," => at + 1,
+                        "as" => at + 2,
+                        _ => expand(code, at, &path, found).max(at + 1),
+                    };
+                }
+                return at;
+            }
+            Some(word) if word.starts_with(is_word) => {
+                path.push(word);
+                at += 1;
+                if code.get(at) != Some(&"::") {
+                    break;
+                }
+                at += 1;
+            }
+            _ => break, // a glob, or the end
+        }
+    }
+    found.push(path);
+    at
+}

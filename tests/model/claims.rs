@@ -1,0 +1,345 @@
+//! The steps that touch the ledger, through its own functions; a control edits what they did.
+
+use operating::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
+use operating::ledger::protocol::{Claim, Operation, Refusal, Request as Disruption};
+
+use super::cluster::Change;
+use super::fault::Fault;
+use super::model::World;
+use super::state::{Answer, Look, Phase, Release, State};
+use super::steps::{admitted, condition};
+
+impl World {
+    /// A replica asks the next rule; `None` while its cache is behind.
+    pub fn ask(
+        &self,
+        s: &mut State,
+        request: usize,
+        replica: usize,
+        reply_lost: bool,
+    ) -> Option<()> {
+        let Phase::Asking { object, mut grants } = s.requests[request].phase.clone() else {
+            return None;
+        };
+        let (pod, operation, target) = {
+            let r = &s.requests[request];
+            (r.pod, r.operation, r.target)
+        };
+        let Some(rule) = self.covering(pod).nth(grants.len()) else {
+            s.requests[request].phase = admitted(condition(operation, &object), grants);
+            return Some(());
+        };
+        if let Some(known) = s
+            .remembered
+            .as_ref()
+            .and_then(|m| m[rule].claims.get(&(pod, operation)))
+        {
+            grants.push(Answer {
+                attempt: known.attempt,
+                fresh: false,
+            });
+            self.granted(s, request, object, grants);
+            return Some(());
+        }
+        let base = s.ledgers[rule].clone();
+        let mut next = base.clone();
+        if self.lacks(Fault::StackedInPlace)
+            && let Some(claim) = next.claims.get_mut(&(pod, operation))
+        {
+            claim.detail.target = target;
+        }
+        let covered = self.rules[rule].covers;
+        let position = s.replicas[replica].position;
+        let view = Look {
+            position,
+            pods: s.pods.at(position),
+            covered,
+        };
+        let desired = u32::try_from(covered.len())
+            .unwrap()
+            .saturating_sub(self.rules[rule].max);
+        let detail = match operation {
+            Operation::InPlace => Change {
+                target,
+                run: object.run,
+            },
+            _ => Change::default(),
+        };
+        let asked = Disruption {
+            pod,
+            operation,
+            at: u64::from(object.version),
+            detail,
+        };
+        let earlier = base.claims.contains_key(&(pod, operation));
+        match next.admit(&view, desired, asked) {
+            Err(Refusal::Behind { .. }) => return None,
+            Err(_) => self.refused(s, request, object, grants),
+            Ok(grant) => {
+                let mut grant = grant;
+                if self.lacks(Fault::AttemptReused) {
+                    // Numbered per claim, from 1 for each new one.
+                    grant.attempt = base
+                        .claims
+                        .get(&(pod, operation))
+                        .map_or(1, |claim| claim.attempt + 1);
+                    next.claims.get_mut(&(pod, operation))?.attempt = grant.attempt;
+                }
+                if self.lacks(Fault::VersionGoesBack) && earlier {
+                    next.claims.get_mut(&(pod, operation))?.at = u64::from(object.version);
+                }
+                if self.split_writes {
+                    s.requests[request].phase = Phase::Writing {
+                        object,
+                        grants,
+                        base,
+                        next,
+                        grant: grant.into(),
+                    };
+                    return (!reply_lost).then_some(());
+                }
+                s.ledgers[rule] = next;
+                if !reply_lost {
+                    grants.push(grant.into());
+                    self.granted(s, request, object, grants);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The compare-and-swap arrives. On a conflict the rule is read anew and asked again.
+    pub fn write_claim(&self, s: &mut State, request: usize) {
+        let Phase::Writing {
+            object,
+            mut grants,
+            base,
+            next,
+            grant,
+        } = s.requests[request].phase.clone()
+        else {
+            return;
+        };
+        let Some(rule) = self.covering(s.requests[request].pod).nth(grants.len()) else {
+            return;
+        };
+        if s.ledgers[rule] == base || self.lacks(Fault::NoCompareAndSwap) {
+            s.ledgers[rule] = next;
+            grants.push(grant);
+            self.granted(s, request, object, grants);
+        } else {
+            s.requests[request].phase = Phase::Asking { object, grants };
+        }
+    }
+
+    fn granted(
+        &self,
+        s: &mut State,
+        request: usize,
+        object: super::cluster::Pod,
+        grants: Vec<Answer>,
+    ) {
+        let r = &mut s.requests[request];
+        r.phase = if grants.len() == self.covering(r.pod).count() {
+            admitted(condition(r.operation, &object), grants)
+        } else {
+            Phase::Asking { object, grants }
+        };
+    }
+
+    /// A rule refuses: earlier claims are taken back in the background. The eviction of an unavailable Pod goes on for
+    /// the very version that was judged.
+    fn refused(
+        &self,
+        s: &mut State,
+        request: usize,
+        object: super::cluster::Pod,
+        grants: Vec<Answer>,
+    ) {
+        let r = &mut s.requests[request];
+        r.back.extend(self.covering(r.pod).zip(grants));
+        let free = r.operation == Operation::Evict && !object.is_available();
+        r.phase = match free {
+            true if self.lacks(Fault::UnconditionalFreeEviction) => admitted(None, Vec::new()),
+            true => admitted(Some(object.version), Vec::new()),
+            false => Phase::Done,
+        };
+    }
+
+    /// One claim is taken back.
+    pub fn withdraw(&self, s: &mut State, request: usize) {
+        let r = &mut s.requests[request];
+        let Some((rule, mut grant)) = r.back.pop() else {
+            return;
+        };
+        let ledger = &mut s.ledgers[rule];
+        if self.lacks(Fault::WithdrawAnyAttempt)
+            && let Some(claim) = ledger.claims.get(&(r.pod, r.operation))
+        {
+            grant.attempt = claim.attempt;
+        }
+        ledger.withdraw(&r.pod, r.operation, grant.into());
+    }
+
+    /// A release that the cache of a replica gives evidence for.
+    pub fn evidence(
+        &self,
+        s: &State,
+        replica: usize,
+        rule: usize,
+        pod: u8,
+        operation: Operation,
+    ) -> Option<Release> {
+        let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
+        let position = s.replicas[replica].position;
+        let sighting = self.sight(s, position, pod, operation, claim)?;
+        let at = if self.lacks(Fault::OldEvidence) {
+            0
+        } else {
+            claim.at
+        };
+        let based_on = evidence(operation, at, sighting).or_else(|| match sighting {
+            Sighting::Seen {
+                version, available, ..
+            } if version > at => {
+                let released = match operation {
+                    Operation::Evict => {
+                        self.lacks(Fault::EvictionReleasedOnMove)
+                            || (self.lacks(Fault::EvictionReleasedOnFlap) && !available)
+                    }
+                    Operation::InPlace => self.lacks(Fault::InPlaceReleasedOnMove),
+                    _ => false,
+                };
+                released.then_some(version)
+            }
+            _ => None,
+        })?;
+        self.if_it_would_land(
+            s,
+            Release {
+                rule,
+                pod,
+                operation,
+                attempt: claim.attempt,
+                based_on,
+                position,
+            },
+        )
+    }
+
+    /// The Pod of a claim as a cache has it. For effects that come whatever the Pod's version, a Pod that the cache does
+    /// not show is looked up: it may only have left the management.
+    fn sight(
+        &self,
+        s: &State,
+        position: u8,
+        pod: u8,
+        operation: Operation,
+        claim: &Claim<Change>,
+    ) -> Option<Sighting> {
+        let i = usize::from(pod);
+        let seen = s.pods.at(position)[i];
+        if seen.is_watched() {
+            return Some(seen.sighting(&claim.detail));
+        }
+        if u64::from(position) <= claim.at {
+            return None;
+        }
+        let live = s.pods.now()[i];
+        let believed =
+            is_conditional(operation) || !live.exists || self.lacks(Fault::LeftTakenForDeleted);
+        Some(if believed {
+            Sighting::Gone {
+                version: position.into(),
+            }
+        } else {
+            live.sighting(&claim.detail)
+        })
+    }
+
+    /// A release because nothing came of the claim: all requests that hold it have ended, and a live read shows no effect.
+    pub fn lapse(
+        &self,
+        s: &State,
+        replica: usize,
+        rule: usize,
+        pod: u8,
+        operation: Operation,
+    ) -> Option<Release> {
+        let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
+        let under_way = s.requests.iter().any(|r| {
+            let held = match &r.phase {
+                Phase::Asking { grants, .. }
+                | Phase::Writing { grants, .. }
+                | Phase::Admitted { grants, .. } => grants.len(),
+                Phase::Start | Phase::Done => 0,
+            };
+            r.pod == pod
+                && r.operation == operation
+                && self.covering(pod).take(held).any(|held| held == rule)
+        });
+        if under_way && !self.lacks(Fault::LapseBeforeTheEnd) {
+            return None;
+        }
+        let live = s.pods.now()[usize::from(pod)];
+        if !live.exists || !lapsed(operation, live.sighting(&claim.detail)) {
+            return None;
+        }
+        let (position, based_on) = (s.replicas[replica].position, u64::from(live.version));
+        self.if_it_would_land(
+            s,
+            Release {
+                rule,
+                pod,
+                operation,
+                attempt: claim.attempt,
+                based_on,
+                position,
+            },
+        )
+    }
+
+    /// Nobody writes a release that can't be.
+    fn if_it_would_land(&self, s: &State, release: Release) -> Option<Release> {
+        let Release {
+            rule,
+            pod,
+            operation,
+            attempt,
+            based_on,
+            position,
+        } = release;
+        s.ledgers[rule]
+            .clone()
+            .release(position.into(), &pod, operation, attempt, based_on)
+            .then_some(release)
+    }
+
+    /// A release is decided; it arrives now or later.
+    pub fn decide_release(&self, s: &mut State, replica: usize, release: Release) {
+        s.replicas[replica].release = Some(release);
+        if !self.split_releases {
+            self.land(s, replica);
+        }
+    }
+
+    /// A release arrives.
+    pub fn land(&self, s: &mut State, replica: usize) {
+        let Some(release) = s.replicas[replica].release.take() else {
+            return;
+        };
+        let Release {
+            rule,
+            pod,
+            operation,
+            attempt,
+            based_on,
+            position,
+        } = release;
+        let ledger = &mut s.ledgers[rule];
+        ledger.release(position.into(), &pod, operation, attempt, based_on);
+        if self.lacks(Fault::NoWatermark) {
+            ledger.watermark = 0;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The ledger's own transition functions, explored exhaustively within stated bounds: replicas with caches that trail,
+//! two of them leading at once, crashes, lost replies, conflicts, flaps. Every world ends by itself (requests, retries
+//! and mishaps are counted), so that nothing is cut off. `LEDGER_MODEL=full` explores larger worlds as well.
+//!
+//! Bounds: up to 3 Pods, 2 rules, 3 replicas, 4 requests. Outside of the model: a Pod that joins a rule (or comes back to
+//! the management) while an eviction admitted outside of it is on its way; a rule made or tightened meanwhile; a
+//! container that crashes between the admission of an in-place change and the restart for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod claims;
+mod cluster;
+mod fault;
+mod model;
+mod scenarios;
+mod state;
+mod steps;
+
+use std::time::Instant;
+
+use model::World;
+use stateright::{Checker, Model};
+
+fn explore(world: World) -> usize {
+    let (name, begin) = (world.to_string(), Instant::now());
+    let checker = world.checker().threads(2).spawn_bfs().join();
+    let states = checker.unique_state_count();
+    println!(
+        "{states:>10} states  {name}  ({:.1} s)",
+        begin.elapsed().as_secs_f32()
+    );
+    if let Some((property, path)) = checker.discoveries().into_iter().next() {
+        panic!("{name}: not so that {property}:\n{path}");
+    }
+    assert!(checker.is_done());
+    states
+}
+
+#[test]
+fn no_rule_is_broken_and_everything_comes_to_rest() {
+    let full = std::env::var("LEDGER_MODEL").is_ok_and(|set| set == "full");
+    let more = if full { scenarios::more() } else { Vec::new() };
+    let worlds: Vec<_> = scenarios::usual().into_iter().chain(more).collect();
+    let count = worlds.len();
+    let states: usize = worlds.into_iter().map(explore).sum();
+    println!(
+        "{states} unique states in {count} worlds: no rule is broken, everything comes to rest"
+    );
+}
+
+#[test]
+fn without_any_one_rule_of_the_protocol_the_limit_breaks() {
+    for world in scenarios::controls() {
+        let fault = world.fault.unwrap();
+        explore(World {
+            fault: None,
+            ..world.clone()
+        });
+        // One thread: breadth first then finds a shortest way.
+        let checker = world.clone().checker().spawn_bfs().join();
+        let Some(path) = checker.discovery("no rule is broken") else {
+            panic!("{fault:?} breaks nothing in {world}");
+        };
+        let steps = path.into_actions();
+        println!("{fault:?} breaks {world} in {} steps:", steps.len());
+        for step in steps {
+            println!("    {step:?}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The bounded worlds that are explored to their end, and the one in which each control fails.
+
+use operating::ledger::protocol::Operation::{self, Begin, Delete, Evict, InPlace, Leave};
+
+use super::fault::Fault;
+use super::model::{Rule, World};
+use super::state::Mishaps;
+
+type Requests = &'static [(Operation, u8, u8)];
+
+/// Two Pods, one of which may be unavailable.
+const PAIR: &[Rule] = &[Rule {
+    covers: &[0, 1],
+    max: 1,
+}];
+/// Three Pods, one of which may be unavailable.
+const THREE: &[Rule] = &[Rule {
+    covers: &[0, 1, 2],
+    max: 1,
+}];
+/// Three Pods, two of which may be unavailable.
+const LOOSE: &[Rule] = &[Rule {
+    covers: &[0, 1, 2],
+    max: 2,
+}];
+/// Two rules that meet in one Pod.
+const CROSSING: &[Rule] = &[
+    Rule {
+        covers: &[0, 1],
+        max: 1,
+    },
+    Rule {
+        covers: &[0, 2],
+        max: 1,
+    },
+];
+/// Two rules on the same Pods.
+const NESTED: &[Rule] = &[
+    Rule {
+        covers: &[0, 1, 2],
+        max: 2,
+    },
+    Rule {
+        covers: &[0, 1],
+        max: 1,
+    },
+];
+
+fn mishaps(flaps: u8, crashes: u8, lost: u8, rejoins: u8) -> Mishaps {
+    Mishaps {
+        flaps,
+        crashes,
+        lost,
+        rejoins,
+    }
+}
+
+fn world(rules: &'static [Rule], requests: Requests, mishaps: Mishaps) -> World {
+    World {
+        rules,
+        replicas: 2,
+        requests,
+        mishaps,
+        split_writes: false,
+        split_releases: false,
+        at_once: false,
+        fault: None,
+    }
+}
+
+impl World {
+    /// Decisions and their writes are steps of their own, for claims and for releases.
+    fn split(self) -> World {
+        World {
+            split_writes: true,
+            split_releases: true,
+            ..self
+        }
+    }
+
+    /// Deletions take the object away at once.
+    fn at_once(self) -> World {
+        World {
+            at_once: true,
+            ..self
+        }
+    }
+
+    /// With a third replica.
+    fn three_replicas(self) -> World {
+        World {
+            replicas: 3,
+            ..self
+        }
+    }
+
+    /// Without one rule of the protocol.
+    fn without(self, fault: Fault) -> World {
+        World {
+            fault: Some(fault),
+            ..self
+        }
+    }
+}
+
+/// What every run explores. A request is an operation, its Pod, and how often it begins anew.
+pub fn usual() -> Vec<World> {
+    let all = mishaps(1, 1, 1, 0);
+    vec![
+        world(PAIR, &[(Delete, 0, 1), (Delete, 1, 1)], all).split(),
+        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all),
+        world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 1, 0)).split(),
+        world(PAIR, &[(Evict, 0, 0), (Evict, 1, 1)], all),
+        world(PAIR, &[(Begin, 0, 0), (Evict, 1, 1)], all),
+        world(PAIR, &[(Begin, 0, 0), (Begin, 1, 0)], mishaps(1, 0, 1, 0)),
+        world(PAIR, &[(InPlace, 0, 1), (Delete, 1, 1)], all),
+        world(PAIR, &[(InPlace, 0, 0), (Evict, 1, 0)], all),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        // several operations on one Pod
+        world(
+            PAIR,
+            &[(Delete, 0, 1), (Evict, 0, 1), (Delete, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            PAIR,
+            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 1, 0),
+        )
+        .at_once(),
+        world(
+            PAIR,
+            &[(Evict, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            PAIR,
+            &[(Begin, 0, 0), (Delete, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 1, 0),
+        ),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (Begin, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 0, 0),
+        ),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 1, 0),
+        ),
+        // a Pod that leaves the management and comes back
+        world(
+            PAIR,
+            &[(Leave, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 1, 1),
+        ),
+        world(
+            PAIR,
+            &[(Leave, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 0, 1),
+        ),
+        // two rules: claims are taken in order, all or nothing
+        world(
+            CROSSING,
+            &[(Evict, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
+            mishaps(1, 1, 0, 0),
+        ),
+        world(
+            CROSSING,
+            &[(Delete, 0, 0), (Delete, 0, 0), (Evict, 2, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            CROSSING,
+            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 2, 0)],
+            mishaps(0, 1, 0, 0),
+        )
+        .split(),
+        world(
+            CROSSING,
+            &[(InPlace, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
+            mishaps(0, 1, 0, 0),
+        ),
+        world(
+            NESTED,
+            &[(Delete, 0, 0), (Evict, 1, 0), (Delete, 2, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        // three Pods
+        world(
+            THREE,
+            &[(Delete, 0, 0), (Begin, 1, 0), (Evict, 2, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            LOOSE,
+            &[(Delete, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            LOOSE,
+            &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
+            mishaps(0, 1, 0, 0),
+        ),
+        // three replicas
+        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).three_replicas(),
+    ]
+}
+
+/// What only the full run explores on top.
+pub fn more() -> Vec<World> {
+    let all = mishaps(1, 1, 1, 0);
+    vec![
+        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all).split(),
+        world(PAIR, &[(Begin, 0, 1), (Evict, 1, 1)], mishaps(2, 1, 0, 0)),
+        world(PAIR, &[(InPlace, 0, 1), (Evict, 1, 1)], all),
+        world(PAIR, &[(InPlace, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).split(),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 0, 0), (Evict, 1, 0)],
+            mishaps(1, 1, 0, 0),
+        ),
+        world(PAIR, &[(InPlace, 0, 0), (InPlace, 1, 0)], all),
+        world(
+            PAIR,
+            &[(Delete, 0, 1), (Evict, 0, 1), (Evict, 1, 0)],
+            mishaps(1, 1, 0, 0),
+        ),
+        world(
+            PAIR,
+            &[(Leave, 0, 0), (Evict, 0, 1), (Delete, 1, 0)],
+            mishaps(1, 1, 0, 1),
+        ),
+        world(
+            CROSSING,
+            &[(Evict, 0, 1), (Delete, 1, 0), (Delete, 2, 0)],
+            all,
+        ),
+        world(
+            CROSSING,
+            &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
+            all,
+        ),
+        world(
+            CROSSING,
+            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 2, 0)],
+            all,
+        )
+        .split(),
+        world(
+            NESTED,
+            &[(Delete, 0, 0), (Evict, 1, 0), (Begin, 2, 0)],
+            mishaps(1, 1, 0, 0),
+        ),
+        world(THREE, &[(Delete, 0, 1), (Begin, 1, 0), (Evict, 2, 0)], all),
+        world(
+            LOOSE,
+            &[(InPlace, 0, 0), (Delete, 1, 0), (Evict, 2, 0)],
+            mishaps(1, 1, 0, 0),
+        ),
+        world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all).three_replicas(),
+        world(
+            CROSSING,
+            &[(Evict, 0, 0), (Delete, 1, 0), (Delete, 2, 0)],
+            mishaps(1, 1, 0, 0),
+        )
+        .three_replicas(),
+    ]
+}
+
+/// For every rule of the protocol, a world that breaks without it. The same world is explored with the rule in force.
+pub fn controls() -> Vec<World> {
+    let flap = mishaps(1, 0, 0, 0);
+    let two_deletes: Requests = &[(Delete, 0, 0), (Delete, 1, 0)];
+    let evict_and_delete: Requests = &[(Evict, 0, 0), (Delete, 1, 0)];
+    let in_place: Requests = &[(InPlace, 0, 0), (Delete, 1, 0)];
+    vec![
+        world(PAIR, two_deletes, flap)
+            .split()
+            .without(Fault::NoCompareAndSwap),
+        world(PAIR, &[(Delete, 0, 1), (Delete, 1, 0)], flap).without(Fault::TrustCachedClaim),
+        world(PAIR, &[(Begin, 0, 0), (Delete, 1, 0)], flap).without(Fault::NoWatermark),
+        world(PAIR, two_deletes, flap).without(Fault::OldEvidence),
+        world(
+            PAIR,
+            &[(Delete, 0, 0), (Delete, 0, 0), (Delete, 1, 0)],
+            flap,
+        )
+        .without(Fault::VersionGoesBack),
+        world(PAIR, evict_and_delete, flap).without(Fault::EvictionReleasedOnFlap),
+        world(PAIR, evict_and_delete, flap).without(Fault::EvictionReleasedOnMove),
+        world(PAIR, evict_and_delete, flap).without(Fault::UnconditionalFreeEviction),
+        world(PAIR, in_place, flap).without(Fault::InPlaceReleasedOnMove),
+        world(PAIR, in_place, flap).without(Fault::FreeInPlace),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
+            flap,
+        )
+        .without(Fault::StackedInPlace),
+        world(
+            CROSSING,
+            &[
+                (Delete, 0, 0),
+                (Delete, 0, 0),
+                (Delete, 1, 0),
+                (Delete, 2, 0),
+            ],
+            flap,
+        )
+        .without(Fault::WithdrawAnyAttempt),
+        World {
+            split_releases: true,
+            ..world(PAIR, &[(Evict, 0, 1), (Delete, 1, 0)], mishaps(0, 1, 0, 0))
+        }
+        .without(Fault::AttemptReused),
+        world(PAIR, two_deletes, flap).without(Fault::LapseBeforeTheEnd),
+        world(
+            PAIR,
+            &[(Evict, 0, 0), (Leave, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 0, 0, 1),
+        )
+        .without(Fault::LeftTakenForDeleted),
+    ]
+}

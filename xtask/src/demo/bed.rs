@@ -1,0 +1,224 @@
+//! What the demo plays on: a plane of its own with a server, or a cluster that was there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::DeleteParams;
+
+use super::workload::Workload;
+use super::{Args, keep};
+use crate::plane::{Options, Plane, daemon};
+use crate::server::{CONFIGURATIONS, Endpoints, Server, build};
+
+/// Nodes of the demo's own plane: 10 Pods on 3 nodes are 4 on one at least, more than the limit.
+const NODES: usize = 3;
+
+/// A cluster with the server in it.
+#[derive(Debug)]
+pub struct Bed {
+    /// The cluster.
+    pub plane: Plane,
+    /// The server's binary.
+    binary: PathBuf,
+    server: Option<Server>,
+    foreign: bool,
+}
+
+impl Bed {
+    /// Brings it up, with the progress on standard error.
+    pub async fn up(args: &Args) -> Result<Self> {
+        let foreign = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
+        if foreign.is_some() && args.keep {
+            bail!("--keep needs a plane of its own: unset KUBECONFIG");
+        }
+        let endpoints = match &foreign {
+            Some(kubeconfig) => {
+                check_reachable(Path::new(kubeconfig), args.webhook_url.as_deref()).await?;
+                endpoints(args.webhook_url.as_deref())?
+            }
+            None => Endpoints::loopback()?,
+        };
+        let binary = match &args.bin {
+            Some(path) => absolute(path)?,
+            None => {
+                eprintln!("building the server (the first time takes some minutes)");
+                build(args.release).await?
+            }
+        };
+        let plane = match &foreign {
+            Some(kubeconfig) => Plane::attach(&absolute(Path::new(kubeconfig))?).await?,
+            None if args.keep => {
+                eprintln!("starting a control plane");
+                let state = daemon::up(keep::PLANE, NODES).await?;
+                Plane::attach(&state.kubeconfig).await?
+            }
+            None => {
+                eprintln!("starting a control plane");
+                Plane::start(Options {
+                    nodes: NODES,
+                    ..Options::default()
+                })
+                .await?
+            }
+        };
+        let mut bed = Self {
+            plane,
+            binary,
+            server: None,
+            foreign: foreign.is_some(),
+        };
+        let started = bed.serve(args, endpoints).await;
+        match started {
+            Ok(()) => Ok(bed),
+            Err(error) => {
+                bed.down(args).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn serve(&mut self, args: &Args, endpoints: Endpoints) -> Result<()> {
+        let client = self.plane.client()?;
+        if self.foreign {
+            let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+            if webhooks.get_opt(CONFIGURATIONS[0]).await?.is_some() {
+                // Not ours to take away again.
+                self.foreign = false;
+                bail!(
+                    "the cluster of KUBECONFIG has the webhook configuration {} already, which \
+                     the demo would replace: run `operating uninstall` first, or unset KUBECONFIG",
+                    CONFIGURATIONS[0]
+                );
+            }
+        }
+        eprintln!("starting the server");
+        if args.keep {
+            return keep::serve(&self.plane, &self.binary, endpoints).await;
+        }
+        let mut server = Server::start(
+            &self.binary,
+            self.plane.controlplane_binary(),
+            self.plane.kubeconfig(),
+            &self.plane.logs(),
+            endpoints,
+        )?;
+        let ready = server.ready(&client).await;
+        self.server = Some(server);
+        ready
+    }
+
+    /// A namespace for the demo, with a workload that is not created yet.
+    pub async fn workload(&self) -> Result<Workload> {
+        let namespace = self.plane.namespace("demo").await?;
+        Ok(Workload::new(self.plane.client()?, &namespace))
+    }
+
+    /// Takes away what the demo left in a cluster that goes on living.
+    pub async fn clear(&self, workload: &Workload) -> Result<()> {
+        if !self.foreign {
+            return Ok(());
+        }
+        eprintln!("cleaning up the cluster");
+        workload.room(false).await?;
+        Api::<Namespace>::all(self.plane.client()?)
+            .delete(&workload.namespace, &DeleteParams::default())
+            .await?;
+        Ok(())
+    }
+
+    /// Ends all of it. With `--keep` only what did not get up is taken down.
+    pub async fn down(mut self, args: &Args) -> Result<()> {
+        if self.foreign && self.server.is_some() {
+            let uninstalled = tokio::process::Command::new(&self.binary)
+                .args([
+                    "uninstall".as_ref(),
+                    "--kubeconfig".as_ref(),
+                    self.plane.kubeconfig(),
+                ])
+                .kill_on_drop(true)
+                .status()
+                .await;
+            if !uninstalled.is_ok_and(|status| status.success()) {
+                eprintln!("`operating uninstall` failed: run it again by hand");
+            }
+        }
+        if let Some(server) = self.server.take() {
+            server.stop().await;
+        }
+        self.plane.stop().await;
+        if args.keep {
+            daemon::down(keep::PLANE).await?;
+        }
+        Ok(())
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("{}: not there", path.display()))
+}
+
+/// Fails when an API server elsewhere could not call us.
+async fn check_reachable(kubeconfig: &Path, webhook_url: Option<&str>) -> Result<()> {
+    let plane = Plane::attach(kubeconfig).await?;
+    let url: http::Uri = plane.apiserver_url().parse()?;
+    let host = url.host().unwrap_or_default();
+    if webhook_url.is_none() && !is_loopback(host) {
+        bail!(
+            "the API server of KUBECONFIG ({host}) is not on this machine, so it cannot reach the \
+             demo's server at localhost: give --webhook-url https://HOST:PORT, an address of this \
+             machine that it can reach, or unset KUBECONFIG for a control plane on this machine"
+        );
+    }
+    Ok(())
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || address
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Where to listen so that `webhook_url` leads to us.
+fn endpoints(webhook_url: Option<&str>) -> Result<Endpoints> {
+    let loopback = Endpoints::loopback()?;
+    let Some(url) = webhook_url else {
+        return Ok(loopback);
+    };
+    let parsed: http::Uri = url.parse().context("--webhook-url")?;
+    let port = parsed.port_u16().unwrap_or(443);
+    Ok(Endpoints {
+        listen: format!("0.0.0.0:{port}"),
+        url: url.to_owned(),
+        ..loopback
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_api_server_elsewhere_is_told_from_one_here() {
+        for here in ["127.0.0.1", "localhost", "[::1]"] {
+            assert!(is_loopback(here), "{here}");
+        }
+        for elsewhere in ["10.0.0.1", "example.org", ""] {
+            assert!(!is_loopback(elsewhere), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_given_url_is_listened_for_on_all_addresses() {
+        let found = endpoints(Some("https://host.example:9443")).unwrap();
+        assert_eq!(found.listen, "0.0.0.0:9443");
+        assert_eq!(found.url, "https://host.example:9443");
+        assert!(endpoints(None).unwrap().listen.starts_with("127.0.0.1:"));
+    }
+}

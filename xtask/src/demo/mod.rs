@@ -1,0 +1,145 @@
+//! `cargo xtask demo`: what a newcomer should see, on a real control plane, in a few minutes.
+
+mod bed;
+pub mod keep;
+mod narrator;
+mod observer;
+mod scenes;
+mod workload;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use tokio::signal::unix::{SignalKind, signal};
+
+use bed::Bed;
+use narrator::Narrator;
+use observer::Observer;
+use workload::{LIMIT, REPLICAS, Workload};
+
+/// Flags of `demo`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Leave everything up at the end, and say how to use it and how to take it down
+    #[arg(long)]
+    keep: bool,
+    /// Build the server with optimisations
+    #[arg(long)]
+    release: bool,
+    /// Use this binary of the server instead of building one
+    #[arg(long, value_name = "PATH", conflicts_with = "release")]
+    bin: Option<PathBuf>,
+    /// With KUBECONFIG set to a cluster elsewhere: URL by which its API server reaches this machine
+    #[arg(long, value_name = "URL")]
+    webhook_url: Option<String>,
+}
+
+/// Runs the demo; a Ctrl-C ends it early and takes everything down all the same.
+///
+/// # Errors
+/// When something shown did not hold, could not be shown, or was interrupted.
+pub async fn run(args: Args) -> Result<()> {
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    if args.keep {
+        keep::check_free()?;
+    }
+    let mut bed = None;
+    let mut workload = None;
+    let result = tokio::select! {
+        result = perform(&args, &mut bed, &mut workload) => result,
+        _ = term.recv() => Err(anyhow::anyhow!("ended by SIGTERM")),
+        _ = int.recv() => Err(anyhow::anyhow!("interrupted")),
+    };
+    let keep = args.keep && result.is_ok();
+    match (bed, workload) {
+        (Some(bed), Some(workload)) if keep => keep::explain(&bed.plane, &workload.namespace),
+        (Some(bed), workload) => {
+            eprintln!("taking everything down");
+            if let Some(workload) = workload
+                && let Err(error) = bed.clear(&workload).await
+            {
+                eprintln!("cleaning up: {error:#}");
+            }
+            bed.down(&args).await?;
+        }
+        (None, _) if args.keep => {
+            crate::plane::daemon::down(keep::PLANE).await?;
+        }
+        (None, _) => {}
+    }
+    result
+}
+
+/// What the scenes share.
+struct Stage<'a> {
+    bed: &'a Bed,
+    workload: &'a Workload,
+    observer: Observer,
+    narrator: Narrator,
+}
+
+/// Leaves behind in `bed` and `workload` what is to be taken down, also when it is dropped halfway.
+async fn perform(args: &Args, bed: &mut Option<Bed>, work: &mut Option<Workload>) -> Result<()> {
+    let bed = bed.insert(Bed::up(args).await?);
+    let mut narrator = Narrator::default();
+    narrator.scene("A Deployment of 10 Pods, and a rule: at most 30% of them may be unavailable");
+    narrator.say(format!("API server: {}", bed.plane.apiserver_url()));
+    let workload = work.insert(bed.workload().await?);
+    workload.room(true).await?;
+    workload.webhooks_called().await?;
+    workload.create().await?;
+    workload.create_rule().await?;
+    let pods = workload.whole().await?.len();
+    narrator.check("10 Pods available", pods, pods == REPLICAS);
+    let mut stage = Stage {
+        observer: Observer::start(workload.pods.clone(), REPLICAS).await?,
+        bed,
+        workload,
+        narrator,
+    };
+    stage.show(&["get", "ptr"]).await?;
+    stage
+        .narrator
+        .say("From here on an observer follows every change of every Pod, in order.");
+    scenes::dry_run::play(&mut stage).await?;
+    scenes::storm::play(&mut stage).await?;
+    scenes::drain::play(&mut stage).await?;
+    scenes::lifecycle::play(&mut stage).await?;
+    stage.narrator.end()
+}
+
+impl Stage<'_> {
+    /// `kubectl ARGS…` in the demo's namespace, with its output quoted.
+    async fn show(&self, args: &[&str]) -> Result<()> {
+        self.narrator.say(format!("$ kubectl {}", args.join(" ")));
+        let namespace = ["--namespace", self.workload.namespace.as_str()];
+        let args = namespace.iter().chain(args);
+        let output = self.bed.plane.kubectl(args).output().await?;
+        self.narrator.quote(String::from_utf8_lossy(&output.stdout));
+        self.narrator.quote(String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            bail!("kubectl ended with {}", output.status);
+        }
+        Ok(())
+    }
+
+    /// Whether the observer ever saw more Pods unavailable than the rule allows.
+    async fn check_observer(&mut self) -> Result<()> {
+        let most = self.observer.most_unavailable().await?;
+        let expected = format!("never more than {LIMIT} of {REPLICAS} unavailable");
+        let seen = format!("{most} in the worst moment");
+        self.narrator.check(&expected, seen, most <= LIMIT);
+        Ok(())
+    }
+
+    /// Waits until all Pods are available again.
+    async fn recover(&mut self) -> Result<()> {
+        let pods = self.workload.whole().await?.len();
+        let expected = format!("all {REPLICAS} Pods available again");
+        self.narrator.check(&expected, pods, pods == REPLICAS);
+        Ok(())
+    }
+}

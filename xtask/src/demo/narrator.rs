@@ -1,0 +1,79 @@
+//! Telling what happens, what is expected and what was seen.
+
+use anyhow::{Result, bail};
+
+/// Prints the demo's lines and keeps count of what did not hold.
+#[derive(Debug, Default)]
+pub struct Narrator {
+    scenes: usize,
+    held: usize,
+    broken: Vec<String>,
+}
+
+impl Narrator {
+    /// Begins a scene.
+    pub fn scene(&mut self, title: &str) {
+        self.scenes += 1;
+        println!("\n{}. {title}", self.scenes);
+    }
+
+    /// A line of the story.
+    pub fn say(&self, text: impl AsRef<str>) {
+        for line in text.as_ref().lines() {
+            println!("   {line}");
+        }
+    }
+
+    /// Something quoted: output of a command, a message.
+    pub fn quote(&self, text: impl AsRef<str>) {
+        for line in text.as_ref().lines() {
+            println!("     | {line}");
+        }
+    }
+
+    /// What was expected, what was seen, and whether the one is the other.
+    pub fn check(&mut self, expected: &str, seen: impl std::fmt::Display, held: bool) {
+        let mark = if held { '✓' } else { '✗' };
+        println!("   {mark} expected: {expected}; seen: {seen}");
+        if held {
+            self.held += 1;
+        } else {
+            self.broken.push(format!("expected {expected}, saw {seen}"));
+        }
+    }
+
+    /// The last line.
+    ///
+    /// # Errors
+    /// When something did not hold.
+    pub fn end(self) -> Result<()> {
+        if self.broken.is_empty() {
+            println!("\nAll {} expectations held.", self.held);
+            return Ok(());
+        }
+        let all = self.held + self.broken.len();
+        bail!(
+            "{} of {all} expectations did not hold: {}",
+            self.broken.len(),
+            self.broken.join("; ")
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn one_broken_expectation_fails_the_demo_and_is_named() {
+        let mut narrator = Narrator::default();
+        narrator.check("3", 3, true);
+        narrator.check("7", 6, false);
+        let error = narrator.end().unwrap_err().to_string();
+        assert_eq!(error, "1 of 2 expectations did not hold: expected 7, saw 6");
+        let mut narrator = Narrator::default();
+        narrator.check("3", 3, true);
+        narrator.end().unwrap();
+    }
+}
