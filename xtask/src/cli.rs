@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::plane::daemon;
-use crate::{binaries, check, demo};
+use crate::{bench, binaries, check, demo};
 
 /// Developer commands of the project
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ enum Command {
     Test,
     /// Build the programs that planes are made of into the cache
     Binaries,
+    /// Measure what the server costs, in counts and ratios, on a control plane of its own
+    Bench(bench::Args),
     /// Show on a real control plane what the server is for; takes everything down at the end
     Demo(demo::Args),
     /// Run a server as long as the demo's plane is up: what `demo --keep` leaves behind
@@ -80,6 +82,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Test => return check::run(),
         Command::Binaries => binaries::build_all()?,
         Command::Plane(command) => block_on(plane(command))?,
+        Command::Bench(args) => block_on(bench::run(args))?,
         Command::Demo(args) => block_on(demo::run(args))?,
         Command::HoldServer(args) => block_on(demo::keep::hold(args))?,
     }

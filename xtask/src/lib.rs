@@ -3,6 +3,7 @@
 //! A *plane* is a real Kubernetes control plane on loopback ports: etcd, kube-apiserver,
 //! kube-controller-manager, kube-scheduler, and kwok in the role of the kubelets.
 
+pub mod bench;
 pub mod binaries;
 pub mod check;
 pub mod cli;

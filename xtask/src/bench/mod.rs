@@ -1,0 +1,126 @@
+//! `cargo xtask bench`: what the server costs, in counts and ratios, on a control plane of its own.
+//!
+//! Nothing here asserts a time: latencies are compared with a no-op of the same server in the same
+//! run, and requests are counted in the API server's audit log.
+
+mod admission;
+mod claims;
+mod herd;
+mod idle;
+mod process;
+mod report;
+mod reviews;
+mod roundtrip;
+mod scale;
+mod traffic;
+mod workload;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::plane::{Options, Plane};
+use crate::server::{Endpoints, Server, build};
+use herd::Herd;
+use report::Report;
+use workload::Workload;
+
+/// Flags of `bench`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An idle quarter of a minute, and up to 1,000 Pods instead of 10,000
+    #[arg(long)]
+    quick: bool,
+    /// Use this binary of the server instead of building an optimised one
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+}
+
+/// What the figures share.
+struct Bench {
+    plane: Plane,
+    client: Client,
+    server: Server,
+    report: Report,
+    quick: bool,
+}
+
+/// Runs all figures and prints the table; a Ctrl-C ends it early.
+///
+/// # Errors
+/// When something could not be measured.
+pub async fn run(args: Args) -> Result<()> {
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        result = measure(&args) => result,
+        _ = term.recv() => Err(anyhow::anyhow!("ended by SIGTERM")),
+        _ = int.recv() => Err(anyhow::anyhow!("interrupted")),
+    }
+}
+
+async fn measure(args: &Args) -> Result<()> {
+    let binary = match &args.bin {
+        Some(path) => path.canonicalize()?,
+        None => {
+            eprintln!("building the server with optimisations (the first time takes some minutes)");
+            build(true).await?
+        }
+    };
+    eprintln!("starting a control plane and the server");
+    let plane = Plane::start(Options::default()).await?;
+    let client = plane.client()?;
+    let mut server = Server::start(
+        &binary,
+        plane.controlplane_binary(),
+        plane.kubeconfig(),
+        &plane.logs(),
+        Endpoints::loopback()?,
+    )?;
+    server.ready(&client).await?;
+    let mut bench = Bench {
+        plane,
+        client,
+        server,
+        report: Report::default(),
+        quick: args.quick,
+    };
+    let result = bench.figures().await;
+    bench.report.print();
+    if result.is_err() && !bench.server.runs() {
+        eprintln!("the server has ended:\n{}", bench.server.log_tail());
+    }
+    bench.server.stop().await;
+    bench.plane.stop().await;
+    result
+}
+
+impl Bench {
+    async fn figures(&mut self) -> Result<()> {
+        let busy = Workload::create(&self.plane, "busy", 100).await?;
+        claims::measure(self, &busy).await?;
+        roundtrip::measure(self, &busy).await?;
+        admission::measure(self, &busy).await?;
+        busy.end().await?;
+
+        let namespace = self.plane.namespace("herd").await?;
+        let mut herd = Herd::new(self.client.clone(), &namespace);
+        herd.rule().await?;
+        for size in [100, 1_000, 10_000] {
+            if self.quick && size > 1_000 {
+                break;
+            }
+            eprintln!("{size} Pods");
+            herd.grow(size).await?;
+            scale::measure(self, &herd).await?;
+            if size == 1_000 {
+                idle::measure(self, &herd).await?;
+            }
+        }
+        Ok(())
+    }
+}
