@@ -79,6 +79,7 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
                 let leaf = serial(replica.listen, &trusted).await;
                 now = leaf.expect("a leaf that every entry trusts");
             }
+            assert_ne!(now, "", "the configurations are gone");
             let changed = now != before;
             served.insert(now);
             changed
