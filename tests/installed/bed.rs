@@ -107,11 +107,11 @@ impl Bed {
     }
 
     /// A rule over `app=load` in a fresh namespace, which is marked when this returns.
-    pub async fn ruled_namespace(&self) -> String {
+    pub async fn ruled_namespace(&self, finalizers: &[&str]) -> String {
         let namespace = self.plane.namespace("ruled").await.unwrap();
         let rule: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
-            "metadata": {"name": "half", "finalizers": [keys::PROTECTED_FINALIZER]},
+            "metadata": {"name": "half", "finalizers": finalizers},
             "spec": {
                 "selector": {"matchLabels": {"app": "load"}},
                 "rules": [{"name": "half", "availablePolicy": {"maxUnavailableValue": "50%"}}],

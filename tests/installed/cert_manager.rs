@@ -53,7 +53,7 @@ async fn ten_rotations_by_cert_manager_fail_no_review() {
     .await;
     eventually("the CA is injected", async || is_injected(&bed).await).await;
 
-    let namespace = bed.ruled_namespace().await;
+    let namespace = bed.ruled_namespace(&[]).await;
     let load = Load::start(bed.client(), &namespace).await;
     let mut served = BTreeSet::new();
     let mut bundles = BTreeSet::new();

@@ -4,6 +4,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::ListParams;
+use operating::api::keys;
 use operating::cli::install::names;
 use xtask::lb::LoadBalancer;
 
@@ -36,7 +37,8 @@ async fn replicas_come_and_go_and_fail_no_review() {
     let all = secrets.list(&ListParams::default()).await.unwrap().items;
     assert_eq!(all.len(), 1, "{all:?}");
 
-    let namespace = bed.ruled_namespace().await;
+    // As a rule of Kuperator's is left behind.
+    let namespace = bed.ruled_namespace(&[keys::PROTECTED_FINALIZER]).await;
     let load = Load::start(bed.client(), &namespace).await;
     // The API server keeps to the connections that it has, so each is asked by hand.
     let bundle = bed.bundle().await.unwrap();
