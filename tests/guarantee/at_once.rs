@@ -5,7 +5,7 @@ use kube::core::Status;
 use serde_json::json;
 
 use crate::bed::observer::Observer;
-use crate::bed::objects::{at_once, names, refusal};
+use crate::bed::objects::{at_once, may_operate, names, refusal};
 use crate::bed::{Bed, Scope};
 
 const PODS: usize = 100;
@@ -108,8 +108,7 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
     }
     // The waiting ones are granted as Pods come back, all of them in the end.
     let operations = requests.iter().skip(2).step_by(3).map(async |pod| {
-        let operate = operating::api::keys::Family::Operate.key("upgrade");
-        scope.until_pod(pod, "granted", |p| p.labels().contains_key(&operate)).await;
+        scope.until_pod(pod, "granted", |p| may_operate(p, "upgrade")).await;
         scope.finish(pod, "upgrade").await.unwrap();
     });
     futures::future::join_all(operations).await;

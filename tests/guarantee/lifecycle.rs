@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
 use serde_json::json;
 
-use crate::bed::objects::{is_available, names, service_ready};
+use crate::bed::objects::{is_available, may_operate, names, service_ready};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope};
 
@@ -82,7 +82,7 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
     })
     .await;
     for (index, pod) in pods.iter().enumerate() {
-        scope.until_pod(pod, "operate", |p| has(p, Family::Operate, ID)).await;
+        scope.until_pod(pod, "operate", |p| may_operate(p, ID)).await;
         for waiting in &pods[index + 1..] {
             assert!(has(&scope.get(waiting).await, Family::PreCheck, ID), "{waiting} overtook {pod}");
         }

@@ -26,7 +26,7 @@ async fn malformed_rules_are_refused_with_the_field_and_the_remedy() {
         (selector(json!({"key": "a", "operator": "In"})), "spec.selector.matchExpressions[0].values"),
         (json!({"selector": {"matchLabels": {"a b": "c"}}, "rules": []}), "spec.selector.matchLabels"),
         (json!({"rules": []}), "selector is required: set it to {}"),
-        (json!({"selector": {}, "rules": [{"availablePolicy": {"maxUnavailableValue": 1}}]}), "spec.rules[0].name"),
+        (json!({"selector": {}, "rules": [{"availablePolicy": {"maxUnavailableValue": 1}}]}), "name is required"),
         (json!({"selector": {}, "rules": [{"name": "a"}]}), "spec.rules[0]"),
         (json!({"selector": {}, "rules": [{"name": "a", "availablePolicy": {}}]}), "spec.rules[0].availablePolicy"),
     ]

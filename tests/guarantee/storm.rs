@@ -6,13 +6,13 @@ use futures::future::{join, join_all};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch};
-use operating::api::keys::{self, Family};
+use operating::api::keys;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use crate::bed::observer::Observer;
-use crate::bed::objects::{claims, names};
+use crate::bed::objects::{claims, may_operate, names};
 use crate::bed::{Bed, Scope, wait};
 
 const HALF: usize = 50;
@@ -87,9 +87,8 @@ async fn act_once(scope: &Scope, pod: &str, action: &Action, id: usize) -> kube:
 /// A whole lifecycle, as far as the Pod lives long enough.
 async fn operate(scope: &Scope, pod: &str, id: &str) -> kube::Result<()> {
     let uid = scope.begin(pod, id).await?.metadata.uid;
-    let operate = Family::Operate.key(id);
     wait::until(&format!("{pod} to operate or to go"), async || match scope.pods().get_opt(pod).await {
-        Ok(Some(p)) if p.metadata.uid == uid => p.labels().contains_key(&operate) || p.labels().get(keys::CONTROL).is_none(),
+        Ok(Some(p)) if p.metadata.uid == uid => may_operate(&p, id) || p.labels().get(keys::CONTROL).is_none(),
         Ok(_) => true,
         Err(_) => false,
     })

@@ -99,7 +99,9 @@ impl Bed {
     async fn start(plane: Home, request_timeout: Duration, alone: Option<OwnedMutexGuard<()>>) -> Bed {
         let logs = tempfile::tempdir().unwrap();
         let lb = LoadBalancer::start([]).await.unwrap();
-        let url = format!("https://localhost:{}", lb.address().port());
+        // Not localhost: to that the API server speaks HTTP/2, so that all reviews go through one connection to one
+        // replica. To any other address it speaks HTTP/1.1, for the very reason.
+        let url = format!("https://0.0.0.0:{}", lb.address().port());
         let setup = Setup {
             supervisor: PathBuf::new(),
             kubeconfig: PathBuf::new(),

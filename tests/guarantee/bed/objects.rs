@@ -189,20 +189,28 @@ impl Scope {
 
 /// Whether a Pod serves, judged by what the API shows and not by the code under test.
 pub fn is_available(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let ready = status.into_iter().flat_map(|s| s.conditions.iter().flatten());
-    let ready = ready.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
-    let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
     pod.labels().contains_key(keys::SERVICE_AVAILABLE)
-        && ready
+        && condition(pod, "Ready") == Some(true)
         && pod.metadata.deletion_timestamp.is_none()
         && !["Succeeded", "Failed"].contains(&phase)
 }
 
-/// Value of the condition behind the readiness gate.
-pub fn service_ready(pod: &Pod) -> Option<bool> {
+/// Whether a condition is True; `None` when it is absent.
+pub fn condition(pod: &Pod, type_: &str) -> Option<bool> {
     let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.into_iter().find(|c| c.type_ == keys::SERVICE_READY).map(|c| c.status == "True")
+    conditions.into_iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
+}
+
+/// The condition behind the readiness gate.
+pub fn service_ready(pod: &Pod) -> Option<bool> {
+    condition(pod, keys::SERVICE_READY)
+}
+
+/// Whether the operation `id` may be done, and the kubelet has seen that traffic is off. It trails behind: an operation
+/// over before that would make the Pod flap once it is back.
+pub fn may_operate(pod: &Pod, id: &str) -> bool {
+    pod.labels().contains_key(&Family::Operate.key(id)) && condition(pod, "Ready") != Some(true)
 }
 
 pub fn claims(status: &PodTransitionRuleStatus) -> usize {
