@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::reviews::{Caller, percentile, review};
-use super::workload::Workload;
+use super::workload::{NAME, Workload};
 use super::{Bench, process};
 
 const VALIDATE: &str = "/validate/pods";
@@ -42,7 +43,7 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
     caller
         .ask_often(VALIDATE, &unmanaged, 200, |v| v.allowed)
         .await?;
-    let mut base = (1, 1);
+    let mut base = None;
     for (what, bodies, count) in [
         ("a no-op (Pod not managed)", &unmanaged, count),
         (
@@ -60,9 +61,7 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
             .await?;
         let writes = bench.server.endpoints.metrics().await?.sum(writes) - before;
         let (p50, p99) = (percentile(&times, 50), percentile(&times, 99));
-        if bodies == &unmanaged {
-            base = (p50.max(1), p99.max(1));
-        }
+        let base = *base.get_or_insert((p50.max(1), p99.max(1)));
         let ratio = |n: u128, base: u128| n as f64 / base as f64;
         let value = format!(
             "p50 {p50} µs ({:.2} × no-op), p99 {p99} µs ({:.2} ×), {:.2} ledger writes each",
@@ -74,7 +73,30 @@ pub async fn measure(bench: &mut Bench, work: &Workload) -> Result<()> {
             .report
             .add(format!("admission of a delete: {what}"), value);
     }
+    plain_writes(bench, work).await?;
     throughput(bench, &pods).await
+}
+
+/// What a write of the rule takes by itself: the floor of an admission that writes.
+async fn plain_writes(bench: &mut Bench, work: &Workload) -> Result<()> {
+    let mut times = Vec::new();
+    for round in 0..200 {
+        let note = json!({"metadata": {"annotations": {"note": round.to_string()}}});
+        let sent = Instant::now();
+        let params = PatchParams::default();
+        work.rules
+            .patch(NAME, &params, &Patch::Merge(&note))
+            .await?;
+        times.push(sent.elapsed());
+    }
+    times.sort_unstable();
+    let (p50, p99) = (percentile(&times, 50), percentile(&times, 99));
+    let value = format!("p50 {p50} µs, p99 {p99} µs");
+    bench.report.add(
+        "for comparison: one write of the rule at the API server",
+        value,
+    );
+    Ok(())
 }
 
 /// Reviews of an UPDATE that changes an annotation, as fast as eight connections take them.

@@ -60,7 +60,7 @@ impl Herd {
     /// Creates the rule: one Pod may be unavailable, so as long as none serves all are held.
     pub async fn rule(&self) -> Result<()> {
         let rules = workload::rules(self.client.clone(), &self.namespace);
-        workload::create_rule(&rules, "1").await
+        workload::create_rule(&rules, json!(1)).await
     }
 
     /// Creates Pods until there are `size`.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::plane::{Plane, wait};
 
@@ -16,7 +16,8 @@ use crate::plane::{Plane, wait};
 pub const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
 /// For things to come to rest on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-const NAME: &str = "web";
+/// Name of the Deployment and of the rule.
+pub const NAME: &str = "web";
 
 /// See the module.
 pub struct Workload {
@@ -38,7 +39,7 @@ pub fn rules(client: Client, namespace: &str) -> Api<DynamicObject> {
 }
 
 /// Creates a rule over all Pods of a namespace, and waits until its status is there.
-pub async fn create_rule(rules: &Api<DynamicObject>, max_unavailable: &str) -> Result<()> {
+pub async fn create_rule(rules: &Api<DynamicObject>, max_unavailable: Value) -> Result<()> {
     let rule: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1",
         "kind": "PodTransitionRule",
@@ -71,7 +72,7 @@ impl Workload {
             client,
             size,
         };
-        create_rule(&work.rules, "100%").await?;
+        create_rule(&work.rules, json!("100%")).await?;
         let deployment: Deployment = serde_json::from_value(json!({
             "metadata": {"name": NAME},
             "spec": {

@@ -150,6 +150,15 @@ impl Workload {
         Ok(self.pods.list(&ListParams::default()).await?.items)
     }
 
+    /// Waits until the rule's status shows that nothing more may go; it trails a moment behind.
+    pub async fn used_up(&self) -> Result<()> {
+        wait::until("the rule's status to catch up", PATIENCE, || async {
+            let status = &self.rules.get(NAME).await?.data["status"];
+            Ok(status["disruptionsAllowed"] == 0 && status["unavailablePods"] == LIMIT)
+        })
+        .await
+    }
+
     /// Waits until exactly [`REPLICAS`] Pods exist and are available, and the rule says so.
     pub async fn whole(&self) -> Result<Vec<Pod>> {
         wait::until("all Pods to be available", PATIENCE, || async {

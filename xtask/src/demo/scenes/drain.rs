@@ -78,7 +78,8 @@ async fn drain(stage: &Stage<'_>, node: &str) -> Result<bool> {
         quote(&stage.narrator, out),
         quote(&stage.narrator, err)
     );
-    (out?, err?);
+    out?;
+    err?;
     Ok(status?.success())
 }
 

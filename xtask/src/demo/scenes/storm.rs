@@ -58,6 +58,7 @@ pub async fn play(stage: &mut Stage<'_>) -> Result<()> {
         if complete { "it does" } else { "it does not" },
         complete && !refused.is_empty(),
     );
+    stage.workload.used_up().await?;
     stage.show(&["get", "ptr"]).await?;
     stage.narrator.say("The nodes take new Pods again.");
     stage.workload.room(true).await?;
