@@ -35,6 +35,8 @@ pub struct Tally {
 
 #[derive(Clone, Debug, Default)]
 struct Owned {
+    /// Selected Pods that are neither terminating nor finished.
+    alive: u32,
     /// Selected Pods, terminating ones included, finished ones not.
     present: u32,
     /// Whether Pods made from its template are selected.
@@ -48,7 +50,7 @@ impl Owned {
         match self.replicas {
             Some(replicas) if self.present > 0 || self.template => replicas,
             Some(_) => 0,
-            None => self.present,
+            None => self.alive,
         }
     }
 
@@ -145,10 +147,13 @@ impl Tally {
                 self.owner(&uid, |owned| {
                     owned.replicas = replicas;
                     step(&mut owned.present);
+                    if alive {
+                        step(&mut owned.alive);
+                    }
                 });
             }
-            // Counted until it is gone: nobody replaces it, but while it ends it is one that is missing.
-            None => step(&mut self.unowned),
+            None if alive => step(&mut self.unowned),
+            None => {}
         }
         let uid = || Uid::from(pod.metadata.uid.as_str());
         if pod.is_available() {
@@ -298,6 +303,7 @@ mod tests {
             pod(2, Some(0), SERVING | 1 << 5), // failed
             pod(3, None, SERVING | 1 << 5),
             pod(4, None, SERVING & !0b10), // not managed
+            pod(5, None, SERVING | 1 << 4),
         ];
         let tally = Tally::count(&rules(), pods.iter(), &workloads);
         assert_eq!(
