@@ -4,8 +4,8 @@ use kube::ResourceExt;
 use kube::core::Status;
 use serde_json::json;
 
-use crate::bed::observer::Observer;
 use crate::bed::objects::{at_once, may_operate, names, refusal};
+use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope};
 
 const PODS: usize = 100;
@@ -23,14 +23,22 @@ async fn web(bed: &Bed) -> Scope {
 
 /// Refused as full, and what a person needs to know is in the message.
 fn assert_full(status: &Status) {
-    assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"), "{status:?}");
+    assert_eq!(
+        (status.code, status.reason.as_str()),
+        (429, "TooManyRequests"),
+        "{status:?}"
+    );
     for part in [
         "rule availability of PodTransitionRule web",
         "10 of 100 Pods are unavailable, the limit is 10",
         "(used by web-",
         "try again when one of them is available",
     ] {
-        assert!(status.message.contains(part), "{part:?} in {:?}", status.message);
+        assert!(
+            status.message.contains(part),
+            "{part:?} in {:?}",
+            status.message
+        );
     }
     let holders = status.message.matches(" for ").count();
     assert!((1..=3).contains(&holders), "{}", status.message);
@@ -42,7 +50,11 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
         scope.until_at_rest("web", 100).await;
         let observer = Observer::start(scope).await;
         let outcomes = at_once(&pods[..REQUESTS], async |pod| {
-            if evict { scope.evict(&pod).await } else { scope.delete(&pod).await }
+            if evict {
+                scope.evict(&pod).await
+            } else {
+                scope.delete(&pod).await
+            }
         })
         .await;
         let (passed, refused): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
@@ -50,7 +62,10 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
         let reasons: Vec<_> = refused.iter().map(|s| &s.message).collect();
         assert_eq!(passed.len(), LIMIT, "{reasons:#?}");
         refused.iter().for_each(assert_full);
-        observer.fewest_available(|_| true, PODS).await.at_least(PODS - LIMIT);
+        observer
+            .fewest_available(|_| true, PODS)
+            .await
+            .at_least(PODS - LIMIT);
     }
 }
 
@@ -61,7 +76,10 @@ async fn of_fifty_deletes_at_once_exactly_ten_pass() {
     // All replicas had their part in it.
     let granted = bed.metric("operating_ledger_claims_granted_total").await;
     let refused = bed.metric("operating_ledger_claims_refused_total").await;
-    assert!(granted.iter().zip(&refused).all(|(g, r)| g + r > 0.0), "{granted:?} {refused:?}");
+    assert!(
+        granted.iter().zip(&refused).all(|(g, r)| g + r > 0.0),
+        "{granted:?} {refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -80,9 +98,16 @@ async fn right_after_a_rule_is_made_it_holds() {
     let passed = outcomes.iter().filter(|o| o.is_ok()).count();
     assert!(passed <= LIMIT, "{passed}");
     for status in outcomes.into_iter().filter(Result::is_err).map(refusal) {
-        assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"), "{status:?}");
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (429, "TooManyRequests"),
+            "{status:?}"
+        );
     }
-    observer.fewest_available(|_| true, PODS).await.at_least(PODS - LIMIT);
+    observer
+        .fewest_available(|_| true, PODS)
+        .await
+        .at_least(PODS - LIMIT);
 }
 
 #[tokio::test]
@@ -92,12 +117,15 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
     scope.until_at_rest("web", 100).await;
     let observer = Observer::start(&scope).await;
     let requests: Vec<_> = pods[..REQUESTS].iter().map(ResourceExt::name_any).collect();
-    let outcomes = futures::future::join_all(requests.iter().enumerate().map(async |(index, pod)| match index % 3 {
-        0 => scope.delete(pod).await,
-        1 => scope.evict(pod).await,
-        _ => scope.begin(pod, "upgrade").await.map(drop),
-    }))
-    .await;
+    let outcomes =
+        futures::future::join_all(requests.iter().enumerate().map(async |(index, pod)| {
+            match index % 3 {
+                0 => scope.delete(pod).await,
+                1 => scope.evict(pod).await,
+                _ => scope.begin(pod, "upgrade").await.map(drop),
+            }
+        }))
+        .await;
     for (index, outcome) in outcomes.into_iter().enumerate() {
         // A lifecycle that finds no room begins all the same, and waits.
         if index % 3 == 2 {
@@ -108,11 +136,16 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
     }
     // The waiting ones are granted as Pods come back, all of them in the end.
     let operations = requests.iter().skip(2).step_by(3).map(async |pod| {
-        scope.until_pod(pod, "granted", |p| may_operate(p, "upgrade")).await;
+        scope
+            .until_pod(pod, "granted", |p| may_operate(p, "upgrade"))
+            .await;
         scope.finish(pod, "upgrade").await.unwrap();
     });
     futures::future::join_all(operations).await;
     scope.all_available("app=web", PODS).await;
     scope.until_at_rest("web", 100).await;
-    observer.fewest_available(|_| true, PODS).await.at_least(PODS - LIMIT);
+    observer
+        .fewest_available(|_| true, PODS)
+        .await
+        .at_least(PODS - LIMIT);
 }

@@ -18,7 +18,13 @@ async fn a_drain_finishes_and_never_takes_more_than_the_rule_allows() {
     let scope = bed.scope("drain").await;
     // All on one node, so that the drain wants them all.
     kubectl(bed, &["cordon", "worker-1"]).await;
-    scope.deploy("web", 10, json!({"metadata": {"labels": {"drain": scope.namespace}}})).await;
+    scope
+        .deploy(
+            "web",
+            10,
+            json!({"metadata": {"labels": {"drain": scope.namespace}}}),
+        )
+        .await;
     scope.all_available("app=web", 10).await;
     kubectl(bed, &["uncordon", "worker-1"]).await;
     scope.rule("web", json!({"app": "web"}), json!("30%")).await;
@@ -31,6 +37,9 @@ async fn a_drain_finishes_and_never_takes_more_than_the_rule_allows() {
     assert_eq!(told.matches(" evicted\n").count(), 10, "{told}");
     assert!(told.contains("the limit is 3"), "{told}");
     let pods = scope.all_available("app=web", 10).await;
-    assert!(pods.iter().all(|p| p.spec.as_ref().unwrap().node_name.as_deref() == Some("worker-1")));
+    assert!(
+        pods.iter()
+            .all(|p| p.spec.as_ref().unwrap().node_name.as_deref() == Some("worker-1"))
+    );
     observer.fewest_available(|_| true, 10).await.at_least(7);
 }

@@ -18,12 +18,25 @@ async fn three(bed: &Bed) -> (Scope, Vec<String>) {
 }
 
 async fn version(scope: &Scope) -> String {
-    scope.rules().get("web").await.unwrap().resource_version().unwrap()
+    scope
+        .rules()
+        .get("web")
+        .await
+        .unwrap()
+        .resource_version()
+        .unwrap()
 }
 
 /// `kubectl delete pod --dry-run=server`: success and output.
 async fn kubectl_delete(bed: &Bed, scope: &Scope, pod: &str) -> (bool, String) {
-    let args = ["-n", &scope.namespace, "delete", "pod", pod, "--dry-run=server"];
+    let args = [
+        "-n",
+        &scope.namespace,
+        "delete",
+        "pod",
+        pod,
+        "--dry-run=server",
+    ];
     let output = bed.kubectl(args).output().await.unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).unwrap())
@@ -38,7 +51,11 @@ async fn evict_dry_in_body(scope: &Scope, pod: &str) -> kube::Result<()> {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", scope.namespace);
     let request = http::Request::post(path).header("content-type", "application/json");
     let request = request.body(eviction.to_string().into_bytes()).unwrap();
-    scope.client.request::<serde_json::Value>(request).await.map(drop)
+    scope
+        .client
+        .request::<serde_json::Value>(request)
+        .await
+        .map(drop)
 }
 
 #[tokio::test]
@@ -47,7 +64,10 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
     let (scope, pods) = three(bed).await;
     let before = version(&scope).await;
     let in_query = EvictParams {
-        post_options: PostParams { dry_run: true, ..PostParams::default() },
+        post_options: PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
         ..EvictParams::default()
     };
 
@@ -57,7 +77,11 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
         assert!(done, "{text}");
         scope.pods().evict(pod, &in_query).await.unwrap();
         evict_dry_in_body(&scope, pod).await.unwrap();
-        scope.pods().delete(pod, &DeleteParams::default().dry_run()).await.unwrap();
+        scope
+            .pods()
+            .delete(pod, &DeleteParams::default().dry_run())
+            .await
+            .unwrap();
     }
     let pods_now = names(&scope.all_available("app=web", 3).await);
     assert_eq!(pods_now, pods);
@@ -65,18 +89,34 @@ async fn a_dry_run_writes_nothing_and_gives_the_real_verdict() {
 
     // With the budget used up for good, each is refused as a real one is. No node runs the replacement's image.
     scope.begin(&pods[0], "upgrade").await.unwrap();
-    scope.until_status("web", "one unavailable, no claim", |s| s.unavailable_pods == 1 && claims(s) == 0).await;
+    scope
+        .until_status("web", "one unavailable, no claim", |s| {
+            s.unavailable_pods == 1 && claims(s) == 0
+        })
+        .await;
     let before = version(&scope).await;
     let real = refusal(scope.delete(&pods[1]).await).message;
     let same = real.split(" (used by").next().unwrap();
-    assert!(same.ends_with("1 of 3 Pods are unavailable, the limit is 1"), "{real}");
+    assert!(
+        same.ends_with("1 of 3 Pods are unavailable, the limit is 1"),
+        "{real}"
+    );
     let (done, text) = kubectl_delete(bed, &scope, &pods[1]).await;
     assert!(!done && text.contains(same), "{text}");
     let in_query = scope.pods().evict(&pods[1], &in_query).await.map(drop);
     for outcome in [in_query, evict_dry_in_body(&scope, &pods[1]).await] {
         let status = refusal(outcome);
-        assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
-        assert!(status.message.contains("1 of 3 Pods are unavailable, the limit is 1"), "{}", status.message);
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (429, "TooManyRequests")
+        );
+        assert!(
+            status
+                .message
+                .contains("1 of 3 Pods are unavailable, the limit is 1"),
+            "{}",
+            status.message
+        );
     }
     assert_eq!(version(&scope).await, before, "a refusal wrote to the rule");
 }
@@ -89,10 +129,23 @@ async fn a_lifecycle_begun_in_dry_run_shows_its_grant_and_takes_nothing() {
     let patch = json!({"metadata": {"labels": {
         Family::Operating.key("upgrade"): "1", Family::OperationType.key("upgrade"): "upgrade",
     }}});
-    let dry = kube::api::PatchParams { dry_run: true, ..Default::default() };
+    let dry = kube::api::PatchParams {
+        dry_run: true,
+        ..Default::default()
+    };
     for pod in &pods {
-        let shown = scope.pods().patch(pod, &dry, &kube::api::Patch::Merge(&patch)).await.unwrap();
-        assert!(shown.labels().contains_key(&Family::Preparing.key("upgrade")), "{:?}", shown.labels());
+        let shown = scope
+            .pods()
+            .patch(pod, &dry, &kube::api::Patch::Merge(&patch))
+            .await
+            .unwrap();
+        assert!(
+            shown
+                .labels()
+                .contains_key(&Family::Preparing.key("upgrade")),
+            "{:?}",
+            shown.labels()
+        );
         assert!(!shown.labels().contains_key(keys::SERVICE_AVAILABLE));
     }
     scope.all_available("app=web", 3).await;
@@ -110,7 +163,11 @@ async fn a_drain_in_dry_run_writes_nothing() {
     }
     for node in ["worker-0", "worker-1"] {
         let selector = format!("--pod-selector=drain={}", scope.namespace);
-        let output = bed.kubectl(["drain", node, &selector, "--dry-run=server"]).output().await.unwrap();
+        let output = bed
+            .kubectl(["drain", node, &selector, "--dry-run=server"])
+            .output()
+            .await
+            .unwrap();
         assert!(output.status.success(), "{output:?}");
     }
     assert_eq!(names(&scope.all_available("app=web", 3).await), pods);

@@ -7,8 +7,8 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::bed::observer::Observer;
 use crate::bed::objects::{claims, names, refusal};
+use crate::bed::observer::Observer;
 use crate::bed::{Bed, wait};
 
 /// Request timeout of the API server, and so the lifetime of a claim that comes to nothing (plus a margin).
@@ -25,13 +25,22 @@ async fn no_claim_of_a_killed_replica_stays() {
     let observer = Observer::start(&scope).await;
     for round in 0..6 {
         let pods = names(&scope.list("app=web").await);
-        let disrupt = futures::future::join_all(pods.iter().enumerate().map(async |(index, pod)| {
-            // Some are refused, some lose the replica that had granted them.
-            let _ = if index % 2 == 0 { scope.delete(pod).await } else { scope.evict(pod).await };
-        }));
+        let disrupt =
+            futures::future::join_all(pods.iter().enumerate().map(async |(index, pod)| {
+                // Some are refused, some lose the replica that had granted them.
+                let _ = if index % 2 == 0 {
+                    scope.delete(pod).await
+                } else {
+                    scope.evict(pod).await
+                };
+            }));
         let kill = async {
             tokio::time::sleep(Duration::from_millis(20 * (round + 1))).await;
-            let victim = if round % 2 == 0 { bed.leader().await } else { (round % 3) as usize };
+            let victim = if round % 2 == 0 {
+                bed.leader().await
+            } else {
+                (round % 3) as usize
+            };
             bed.kill(victim).await;
             victim
         };
@@ -55,9 +64,17 @@ async fn an_eviction_that_a_disruption_budget_refuses_gives_its_place_back() {
     }))
     .unwrap();
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    budgets.create(&PostParams::default(), &budget).await.unwrap();
+    budgets
+        .create(&PostParams::default(), &budget)
+        .await
+        .unwrap();
     wait::until("the budget to be observed", async || {
-        budgets.get("web").await.unwrap().status.is_some_and(|s| s.observed_generation == Some(1))
+        budgets
+            .get("web")
+            .await
+            .unwrap()
+            .status
+            .is_some_and(|s| s.observed_generation == Some(1))
     })
     .await;
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
@@ -65,10 +82,18 @@ async fn an_eviction_that_a_disruption_budget_refuses_gives_its_place_back() {
 
     let status = refusal(scope.evict(&pods[0]).await);
     assert_eq!(status.code, 429);
-    assert!(status.message.contains("disruption budget"), "{}", status.message);
+    assert!(
+        status.message.contains("disruption budget"),
+        "{}",
+        status.message
+    );
     // The place is taken while the eviction might still have its effect, and then is free again.
     assert_eq!(claims(&scope.status("web").await), 1);
-    assert!(refusal(scope.delete(&pods[1]).await).message.contains("the limit is 1"));
+    assert!(
+        refusal(scope.delete(&pods[1]).await)
+            .message
+            .contains("the limit is 1")
+    );
     scope.until_at_rest("web", 2).await;
     scope.delete(&pods[1]).await.unwrap();
 }
@@ -85,13 +110,20 @@ async fn the_api_server_may_go_and_come_back() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     bed.start_apiserver().await.unwrap();
     let pods = names(&scope.list("app=web").await);
-    wait::until("a place to be given", async || scope.delete(&pods[0]).await.is_ok()).await;
+    wait::until("a place to be given", async || {
+        scope.delete(&pods[0]).await.is_ok()
+    })
+    .await;
     let observer_needs = scope.all_available("app=web", 10).await;
     scope.until_at_rest("web", 10).await;
     let observer = Observer::start(&scope).await;
     let pods = names(&observer_needs);
     let outcomes = futures::future::join_all(pods.iter().map(|pod| scope.delete(pod))).await;
-    assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 3, "{outcomes:?}");
+    assert_eq!(
+        outcomes.iter().filter(|o| o.is_ok()).count(),
+        3,
+        "{outcomes:?}"
+    );
     scope.all_available("app=web", 10).await;
     observer.fewest_available(|_| true, 10).await.at_least(7);
 }
@@ -140,9 +172,23 @@ async fn uninstalling_leaves_nothing_blocked() {
     bed.kill_all().await;
     scope.delete(&pods[1]).await.unwrap();
     scope.evict(&pods[0]).await.unwrap();
-    scope.label(&scope.list("app=web").await[0].metadata.name.clone().unwrap(), json!({"a": "b"})).await.unwrap();
+    scope
+        .label(
+            &scope.list("app=web").await[0]
+                .metadata
+                .name
+                .clone()
+                .unwrap(),
+            json!({"a": "b"}),
+        )
+        .await
+        .unwrap();
     scope.pod("new", json!({})).await;
     scope.delete("new").await.unwrap();
-    scope.deployments().delete("web", &kube::api::DeleteParams::background()).await.unwrap();
+    scope
+        .deployments()
+        .delete("web", &kube::api::DeleteParams::background())
+        .await
+        .unwrap();
     wait::until("all to go", async || scope.list("app=web").await.is_empty()).await;
 }

@@ -3,12 +3,16 @@
 use kube::api::Patch;
 use serde_json::json;
 
-use crate::bed::objects::{claims, names, refusal};
+use crate::bed::objects::{claims, is_available, names, refusal};
 use crate::bed::{Bed, Scope};
 
 async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
     let image = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
-    scope.pods().patch(pod, &Default::default(), &Patch::Strategic(image)).await.map(drop)
+    scope
+        .pods()
+        .patch(pod, &Default::default(), &Patch::Strategic(image))
+        .await
+        .map(drop)
 }
 
 async fn web() -> (Scope, Vec<String>) {
@@ -25,18 +29,41 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
     let (scope, pods) = web().await;
     // Never pulled: the Pod is down until it gets an image that exists.
     set_image(&scope, &pods[0], "web:non-exist").await.unwrap();
-    for attempt in [set_image(&scope, &pods[1], "web:2").await, scope.delete(&pods[1]).await] {
+    for attempt in [
+        set_image(&scope, &pods[1], "web:2").await,
+        scope.delete(&pods[1]).await,
+    ] {
         let status = refusal(attempt);
-        assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
-        assert!(status.message.contains("1 of 3 Pods are unavailable, the limit is 1"), "{}", status.message);
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (429, "TooManyRequests")
+        );
+        assert!(
+            status
+                .message
+                .contains("1 of 3 Pods are unavailable, the limit is 1"),
+            "{}",
+            status.message
+        );
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
+    // A Pod that is down may be mended.
+    scope
+        .until_pod(&pods[0], "down", |p| !is_available(p))
+        .await;
     set_image(&scope, &pods[0], "web:2").await.unwrap();
     scope.until_at_rest("web", 3).await;
     set_image(&scope, &pods[1], "web:2").await.unwrap();
-    scope.until_status("web", "the place given back", |s| s.available_pods == 3 && claims(s) == 0).await;
+    scope
+        .until_status("web", "the place given back", |s| {
+            s.available_pods == 3 && claims(s) == 0
+        })
+        .await;
     let pod = scope.get(&pods[1]).await;
-    assert_eq!(pod.status.unwrap().container_statuses.unwrap()[0].image, "web:2");
+    assert_eq!(
+        pod.status.unwrap().container_statuses.unwrap()[0].image,
+        "web:2"
+    );
 }
 
 #[tokio::test]
@@ -44,7 +71,11 @@ async fn of_three_new_images_at_once_one_passes() {
     let (scope, pods) = web().await;
     let all = pods.iter().map(|pod| set_image(&scope, pod, "web:2"));
     let outcomes = futures::future::join_all(all).await;
-    assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 1, "{outcomes:?}");
+    assert_eq!(
+        outcomes.iter().filter(|o| o.is_ok()).count(),
+        1,
+        "{outcomes:?}"
+    );
     scope.until_at_rest("web", 3).await;
 }
 
@@ -56,16 +87,28 @@ async fn a_resize_that_restarts_nothing_is_free() {
         "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"},
                          {"resourceName": "memory", "restartPolicy": "RestartContainer"}],
     });
-    scope.deploy("web", 2, json!({"spec": {"containers": [container]}})).await;
+    scope
+        .deploy("web", 2, json!({"spec": {"containers": [container]}}))
+        .await;
     let pods = names(&scope.all_available("app=web", 2).await);
     scope.rule("web", json!({"app": "web"}), json!(0)).await;
     scope.until_at_rest("web", 2).await;
     let resize = async |resource: &str, value: &str| {
         let change = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {resource: value}}}]}});
-        scope.pods().patch_resize(&pods[0], &Default::default(), &Patch::Strategic(change)).await
+        scope
+            .pods()
+            .patch_resize(&pods[0], &Default::default(), &Patch::Strategic(change))
+            .await
     };
     resize("cpu", "2m").await.unwrap();
     let status = refusal(resize("memory", "2Mi").await);
-    assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
-    assert!(status.message.contains("the limit is 0"), "{}", status.message);
+    assert_eq!(
+        (status.code, status.reason.as_str()),
+        (429, "TooManyRequests")
+    );
+    assert!(
+        status.message.contains("the limit is 0"),
+        "{}",
+        status.message
+    );
 }

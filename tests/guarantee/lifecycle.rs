@@ -18,7 +18,10 @@ fn has(pod: &Pod, family: Family, id: &str) -> bool {
 
 /// Labels that a lifecycle leaves behind; none when the Pod is idle.
 fn in_flight(pod: &Pod) -> Vec<&String> {
-    pod.labels().keys().filter(|k| k.contains(keys::LIFECYCLE_DOMAIN)).collect()
+    pod.labels()
+        .keys()
+        .filter(|k| k.contains(keys::LIFECYCLE_DOMAIN))
+        .collect()
 }
 
 fn idle_and_available(pod: &Pod) -> bool {
@@ -30,8 +33,12 @@ async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("life").await;
     scope.deploy("web", replicas, json!({})).await;
     let pods = names(&scope.all_available("app=web", replicas).await);
-    scope.rule("web", json!({"app": "web"}), json!(max_unavailable)).await;
-    scope.until_at_rest("web", i32::try_from(replicas).unwrap()).await;
+    scope
+        .rule("web", json!({"app": "web"}), json!(max_unavailable))
+        .await;
+    scope
+        .until_at_rest("web", i32::try_from(replicas).unwrap())
+        .await;
     (scope, pods)
 }
 
@@ -46,21 +53,38 @@ async fn a_pod_goes_offline_is_operated_and_comes_back() {
     assert!(!has(&begun, Family::PreCheck, ID));
     assert!(!begun.labels().contains_key(keys::SERVICE_AVAILABLE));
 
-    let operate = scope.until_pod(pod, "operate", |p| has(p, Family::Operate, ID)).await;
+    let operate = scope
+        .until_pod(pod, "operate", |p| has(p, Family::Operate, ID))
+        .await;
     assert_eq!(service_ready(&operate), Some(false));
     assert!(!has(&operate, Family::Preparing, ID));
     // What is done in this phase needs no further claim.
     let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
     let image = kube::api::Patch::Strategic(image);
-    scope.pods().patch(pod, &Default::default(), &image).await.unwrap();
-    scope.until_pod(pod, "the new image", |p| {
-        p.status.as_ref().is_some_and(|s| s.container_statuses.iter().flatten().all(|c| c.image == "web:2"))
-    })
-    .await;
+    scope
+        .pods()
+        .patch(pod, &Default::default(), &image)
+        .await
+        .unwrap();
+    scope
+        .until_pod(pod, "the new image", |p| {
+            p.status.as_ref().is_some_and(|s| {
+                s.container_statuses
+                    .iter()
+                    .flatten()
+                    .all(|c| c.image == "web:2")
+            })
+        })
+        .await;
     scope.finish(pod, ID).await.unwrap();
-    let back = scope.until_pod(pod, "online again", idle_and_available).await;
+    let back = scope
+        .until_pod(pod, "online again", idle_and_available)
+        .await;
     assert_eq!(service_ready(&back), Some(true));
-    assert_eq!(back.status.unwrap().container_statuses.unwrap()[0].restart_count, 1);
+    assert_eq!(
+        back.status.unwrap().container_statuses.unwrap()[0].restart_count,
+        1
+    );
     scope.until_at_rest("web", 3).await;
 }
 
@@ -70,26 +94,51 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
     let observer = Observer::start(&scope).await;
     for (index, pod) in pods.iter().enumerate() {
         let begun = scope.begin(pod, ID).await.unwrap();
-        assert_eq!(has(&begun, Family::Preparing, ID), index == 0, "{:?}", begun.labels());
+        assert_eq!(
+            has(&begun, Family::Preparing, ID),
+            index == 0,
+            "{:?}",
+            begun.labels()
+        );
         assert_eq!(has(&begun, Family::PreCheck, ID), index > 0);
-        assert_eq!(is_available(&begun), index > 0, "a Pod that waits stays online");
+        assert_eq!(
+            is_available(&begun),
+            index > 0,
+            "a Pod that waits stays online"
+        );
     }
-    scope.until_status("web", "three waiting, with the reason", |s| {
-        let waiting: Vec<_> = s.details.iter().filter(|d| !d.passed && d.stage == "PreCheck").collect();
-        s.waiting_pods == 3
-            && waiting.len() == 3
-            && waiting.iter().all(|d| d.reject_info.iter().any(|r| r.reason.starts_with("blocked by max unavailable")))
-    })
-    .await;
+    scope
+        .until_status("web", "three waiting, with the reason", |s| {
+            let waiting: Vec<_> = s
+                .details
+                .iter()
+                .filter(|d| !d.passed && d.stage == "PreCheck")
+                .collect();
+            s.waiting_pods == 3
+                && waiting.len() == 3
+                && waiting.iter().all(|d| {
+                    d.reject_info
+                        .iter()
+                        .any(|r| r.reason.starts_with("blocked by max unavailable"))
+                })
+        })
+        .await;
     for (index, pod) in pods.iter().enumerate() {
-        scope.until_pod(pod, "operate", |p| may_operate(p, ID)).await;
+        scope
+            .until_pod(pod, "operate", |p| may_operate(p, ID))
+            .await;
         for waiting in &pods[index + 1..] {
-            assert!(has(&scope.get(waiting).await, Family::PreCheck, ID), "{waiting} overtook {pod}");
+            assert!(
+                has(&scope.get(waiting).await, Family::PreCheck, ID),
+                "{waiting} overtook {pod}"
+            );
         }
         scope.finish(pod, ID).await.unwrap();
     }
     for pod in &pods {
-        scope.until_pod(pod, "online again", idle_and_available).await;
+        scope
+            .until_pod(pod, "online again", idle_and_available)
+            .await;
     }
     scope.until_at_rest("web", 4).await;
     observer.fewest_available(|_| true, 4).await.at_least(3);
@@ -105,9 +154,13 @@ async fn an_operation_can_be_undone_while_it_waits_and_after_its_grant() {
     let undone = scope.label(&pods[1], undo.clone()).await.unwrap();
     assert_eq!(in_flight(&undone), Vec::<&String>::new());
     assert!(is_available(&undone));
-    scope.until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID)).await;
+    scope
+        .until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID))
+        .await;
     scope.label(&pods[0], undo).await.unwrap();
-    scope.until_pod(&pods[0], "online again", idle_and_available).await;
+    scope
+        .until_pod(&pods[0], "online again", idle_and_available)
+        .await;
     scope.until_at_rest("web", 3).await;
 }
 
@@ -115,12 +168,16 @@ async fn an_operation_can_be_undone_while_it_waits_and_after_its_grant() {
 async fn protected() -> (Scope, serde_json::Value, serde_json::Value) {
     let scope = Bed::shared().await.scope("life").await;
     let finalizer = format!("{}/cooperator", keys::PROTECTION_FINALIZER_PREFIX);
-    let expected = json!({"expectedFinalizers": {format!("Gateway/{}/web", scope.namespace): finalizer}});
+    let expected =
+        json!({"expectedFinalizers": {format!("Gateway/{}/web", scope.namespace): finalizer}});
     scope
-        .pod("web", json!({"metadata": {
-            "finalizers": [finalizer],
-            "annotations": {keys::AVAILABLE_CONDITIONS: expected.to_string()},
-        }}))
+        .pod(
+            "web",
+            json!({"metadata": {
+                "finalizers": [finalizer],
+                "annotations": {keys::AVAILABLE_CONDITIONS: expected.to_string()},
+            }}),
+        )
         .await;
     scope.until_pod("web", "available", is_available).await;
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
@@ -134,15 +191,25 @@ async fn protected() -> (Scope, serde_json::Value, serde_json::Value) {
 async fn traffic_is_off_before_the_operation_and_on_before_the_pod_counts_again() {
     let (scope, off, on) = protected().await;
     scope.begin("web", ID).await.unwrap();
-    let preparing = scope.until_pod("web", "taken off", |p| service_ready(p) == Some(false)).await;
+    let preparing = scope
+        .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
+        .await;
     assert!(has(&preparing, Family::Preparing, ID) && !has(&preparing, Family::Operate, ID));
     let operate = scope.patch("web", off).await.unwrap();
     assert!(has(&operate, Family::Operate, ID), "{:?}", operate.labels());
     scope.finish("web", ID).await.unwrap();
-    let completing = scope.until_pod("web", "put back on", |p| service_ready(p) == Some(true)).await;
-    assert!(has(&completing, Family::Completing, ID), "{:?}", completing.labels());
+    let completing = scope
+        .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
+        .await;
+    assert!(
+        has(&completing, Family::Completing, ID),
+        "{:?}",
+        completing.labels()
+    );
     scope.patch("web", on).await.unwrap();
-    scope.until_pod("web", "online again", idle_and_available).await;
+    scope
+        .until_pod("web", "online again", idle_and_available)
+        .await;
 }
 
 /// Contract 10.1 Q1.
@@ -150,16 +217,30 @@ async fn traffic_is_off_before_the_operation_and_on_before_the_pod_counts_again(
 async fn an_operation_that_begins_while_another_completes_wedges_neither() {
     let (scope, off, on) = protected().await;
     scope.begin("web", "first").await.unwrap();
-    scope.until_pod("web", "taken off", |p| service_ready(p) == Some(false)).await;
+    scope
+        .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
+        .await;
     scope.patch("web", off).await.unwrap();
     scope.finish("web", "first").await.unwrap();
-    scope.until_pod("web", "first completes", |p| has(p, Family::Completing, "first")).await;
+    scope
+        .until_pod("web", "first completes", |p| {
+            has(p, Family::Completing, "first")
+        })
+        .await;
     scope.begin("web", "second").await.unwrap();
-    scope.until_pod("web", "second operates", |p| has(p, Family::Operate, "second")).await;
+    scope
+        .until_pod("web", "second operates", |p| {
+            has(p, Family::Operate, "second")
+        })
+        .await;
     scope.finish("web", "second").await.unwrap();
-    scope.until_pod("web", "put back on", |p| service_ready(p) == Some(true)).await;
+    scope
+        .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
+        .await;
     scope.patch("web", on).await.unwrap();
-    scope.until_pod("web", "online again", idle_and_available).await;
+    scope
+        .until_pod("web", "online again", idle_and_available)
+        .await;
     scope.until_at_rest("web", 1).await;
 }
 
@@ -168,25 +249,44 @@ async fn an_operation_that_begins_while_another_completes_wedges_neither() {
 async fn an_operation_begun_again_while_it_completes_is_a_fresh_run() {
     let (scope, off, on) = protected().await;
     scope.begin("web", ID).await.unwrap();
-    scope.until_pod("web", "taken off", |p| service_ready(p) == Some(false)).await;
+    scope
+        .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
+        .await;
     scope.patch("web", off).await.unwrap();
     scope.finish("web", ID).await.unwrap();
-    scope.until_pod("web", "completes", |p| has(p, Family::Completing, ID)).await;
+    scope
+        .until_pod("web", "completes", |p| has(p, Family::Completing, ID))
+        .await;
     let again = scope.begin("web", ID).await.unwrap();
-    for past in [Family::Completing, Family::Operated, Family::PostChecked, Family::DoneOperationType] {
+    for past in [
+        Family::Completing,
+        Family::Operated,
+        Family::PostChecked,
+        Family::DoneOperationType,
+    ] {
         assert!(!has(&again, past, ID), "{:?}", again.labels());
     }
-    scope.until_pod("web", "operates again", |p| has(p, Family::Operate, ID)).await;
+    scope
+        .until_pod("web", "operates again", |p| has(p, Family::Operate, ID))
+        .await;
     scope.finish("web", ID).await.unwrap();
-    scope.until_pod("web", "put back on", |p| service_ready(p) == Some(true)).await;
+    scope
+        .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
+        .await;
     scope.patch("web", on).await.unwrap();
-    let idle = scope.until_pod("web", "online again", idle_and_available).await;
+    let idle = scope
+        .until_pod("web", "online again", idle_and_available)
+        .await;
     assert_eq!(in_flight(&idle), Vec::<&String>::new());
     // Nothing of the two runs lets a third one pass a rule that is full.
     scope.rule("closed", json!({"app": "web"}), json!(0)).await;
     scope.until_at_rest("closed", 1).await;
     let third = scope.begin("web", ID).await.unwrap();
-    assert!(has(&third, Family::PreCheck, ID) && is_available(&third), "{:?}", third.labels());
+    assert!(
+        has(&third, Family::PreCheck, ID) && is_available(&third),
+        "{:?}",
+        third.labels()
+    );
 }
 
 #[tokio::test]
@@ -195,7 +295,10 @@ async fn pods_labelled_to_delete_go_through_the_lifecycle_and_within_the_budget(
     let observer = Observer::start(&scope).await;
     let old: Vec<_> = scope.list("app=web").await;
     for pod in &pods[..3] {
-        scope.label(pod, json!({keys::TO_DELETE: "1"})).await.unwrap();
+        scope
+            .label(pod, json!({keys::TO_DELETE: "1"}))
+            .await
+            .unwrap();
     }
     for pod in old.iter().filter(|p| pods[..3].contains(&p.name_any())) {
         scope.until_gone(pod).await;
@@ -210,9 +313,17 @@ async fn deleting_a_rule_frees_the_pods_that_wait_for_it() {
     let (scope, pods) = web(2, 0).await;
     let waiting = scope.begin(&pods[0], ID).await.unwrap();
     assert!(has(&waiting, Family::PreCheck, ID));
-    scope.rules().delete("web", &DeleteParams::default()).await.unwrap();
-    scope.until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID)).await;
+    scope
+        .rules()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    scope
+        .until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID))
+        .await;
     scope.finish(&pods[0], ID).await.unwrap();
-    scope.until_pod(&pods[0], "online again", idle_and_available).await;
+    scope
+        .until_pod(&pods[0], "online again", idle_and_available)
+        .await;
     scope.delete(&pods[1]).await.unwrap();
 }

@@ -18,11 +18,23 @@ async fn everything(scope: &Scope, labels: serde_json::Value) {
 /// Creation, status and deletion; the name of a Pod that is left.
 async fn live(scope: &Scope, labels: serde_json::Value) -> String {
     for name in ["one", "two"] {
-        scope.pod(name, json!({"metadata": {"labels": labels}})).await;
-        scope.until_pod(name, "run", |p| p.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"))).await;
+        scope
+            .pod(name, json!({"metadata": {"labels": labels}}))
+            .await;
+        scope
+            .until_pod(name, "run", |p| {
+                p.status
+                    .as_ref()
+                    .is_some_and(|s| s.phase.as_deref() == Some("Running"))
+            })
+            .await;
         scope.label(name, json!({"note": "x"})).await.unwrap();
         let status = Patch::Merge(json!({"status": {"message": "x"}}));
-        scope.pods().patch_status(name, &PatchParams::default(), &status).await.unwrap();
+        scope
+            .pods()
+            .patch_status(name, &PatchParams::default(), &status)
+            .await
+            .unwrap();
     }
     scope.delete("two").await.unwrap();
     "one".to_owned()
@@ -30,9 +42,15 @@ async fn live(scope: &Scope, labels: serde_json::Value) -> String {
 
 async fn delete_namespace(scope: &Scope) {
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
-    namespaces.delete(&scope.namespace, &DeleteParams::default()).await.unwrap();
+    namespaces
+        .delete(&scope.namespace, &DeleteParams::default())
+        .await
+        .unwrap();
     wait::until("the namespace to go", async || {
-        namespaces.get_opt(&scope.namespace).await.is_ok_and(|n| n.is_none())
+        namespaces
+            .get_opt(&scope.namespace)
+            .await
+            .is_ok_and(|n| n.is_none())
     })
     .await;
 }
@@ -51,7 +69,11 @@ async fn closed(bed: &Bed) -> Scope {
 async fn the_owners_deletion_takes_its_pods_whatever_the_rule() {
     let scope = closed(Bed::shared().await).await;
     let pods = scope.list("app=web").await;
-    scope.deployments().delete("web", &DeleteParams::background()).await.unwrap();
+    scope
+        .deployments()
+        .delete("web", &DeleteParams::background())
+        .await
+        .unwrap();
     for pod in &pods {
         scope.until_gone(pod).await;
     }
@@ -81,13 +103,21 @@ async fn with_all_replicas_dead_only_what_a_rule_may_hold_waits() {
     everything(&free, json!({keys::CONTROL: null})).await;
     // Of an eviction the API server can't tell which Pod it is about, so in namespaces with rules all of them wait.
     let unmanaged = live(&ruled, json!({keys::CONTROL: null})).await;
-    assert!(refusal(ruled.evict(&unmanaged).await).message.contains("failed calling webhook"));
+    assert!(
+        refusal(ruled.evict(&unmanaged).await)
+            .message
+            .contains("failed calling webhook")
+    );
     ruled.delete(&unmanaged).await.unwrap();
     delete_namespace(&going).await;
     let pod = &ruled.list("app=web").await[0];
     let name = pod.metadata.name.as_deref().unwrap();
     let status = Patch::Merge(json!({"status": {"message": "x"}}));
-    ruled.pods().patch_status(name, &PatchParams::default(), &status).await.unwrap();
+    ruled
+        .pods()
+        .patch_status(name, &PatchParams::default(), &status)
+        .await
+        .unwrap();
     for outcome in [ruled.delete(name).await, ruled.evict(name).await] {
         assert!(refusal(outcome).message.contains("failed calling webhook"));
     }

@@ -15,26 +15,50 @@ fn with_max(value: Value) -> Value {
 async fn malformed_rules_are_refused_with_the_field_and_the_remedy() {
     let scope = Bed::shared().await.scope("malformed").await;
     let max = "spec.rules[0].availablePolicy.maxUnavailableValue";
-    let selector = |requirement: Value| json!({"selector": {"matchExpressions": [requirement]}, "rules": []});
+    let selector =
+        |requirement: Value| json!({"selector": {"matchExpressions": [requirement]}, "rules": []});
     for (index, (spec, field)) in [
         (with_max(json!("30")), max),
         (with_max(json!("-1%")), max),
         (with_max(json!("300%")), max),
         (with_max(json!("a%")), max),
         (with_max(json!(-1)), max),
-        (selector(json!({"key": "a", "operator": "Is", "values": ["b"]})), "spec.selector.matchExpressions[0].operator"),
-        (selector(json!({"key": "a", "operator": "In"})), "spec.selector.matchExpressions[0].values"),
-        (json!({"selector": {"matchLabels": {"a b": "c"}}, "rules": []}), "spec.selector.matchLabels"),
-        (json!({"rules": []}), "selector is required: set it to {}"),
-        (json!({"selector": {}, "rules": [{"availablePolicy": {"maxUnavailableValue": 1}}]}), "name is required"),
-        (json!({"selector": {}, "rules": [{"name": "a"}]}), "spec.rules[0]"),
-        (json!({"selector": {}, "rules": [{"name": "a", "availablePolicy": {}}]}), "spec.rules[0].availablePolicy"),
+        (
+            selector(json!({"key": "a", "operator": "Is", "values": ["b"]})),
+            "spec.selector.matchExpressions[0].operator",
+        ),
+        (
+            selector(json!({"key": "a", "operator": "In"})),
+            "spec.selector.matchExpressions[0].values",
+        ),
+        (
+            json!({"selector": {"matchLabels": {"a b": "c"}}, "rules": []}),
+            "spec.selector.matchLabels",
+        ),
+        (json!({"rules": []}), "spec.selector: is required"),
+        (
+            json!({"selector": {}, "rules": [{"availablePolicy": {"maxUnavailableValue": 1}}]}),
+            "spec.rules[0].name: is required",
+        ),
+        (
+            json!({"selector": {}, "rules": [{"name": "a"}]}),
+            "spec.rules[0]",
+        ),
+        (
+            json!({"selector": {}, "rules": [{"name": "a", "availablePolicy": {}}]}),
+            "spec.rules[0].availablePolicy",
+        ),
     ]
     .into_iter()
     .enumerate()
     {
         let status = refusal(scope.try_rule(&format!("r-{index}"), spec.clone()).await);
-        assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"), "{spec}: {}", status.message);
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (422, "Invalid"),
+            "{spec}: {}",
+            status.message
+        );
         assert!(status.message.contains(field), "{spec}: {}", status.message);
     }
 }
@@ -50,16 +74,22 @@ async fn rules_of_other_kinds_keep_pods_waiting_and_say_so() {
     ]);
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
     scope.try_rule("others", spec).await.unwrap();
-    scope.until_status("others", "a look", |s| s.observed_generation == 1).await;
+    scope
+        .until_status("others", "a look", |s| s.observed_generation == 1)
+        .await;
     let waiting = scope.begin(&pods[0], "x").await.unwrap();
     assert!(waiting.labels().contains_key(&Family::PreCheck.key("x")) && is_available(&waiting));
-    scope.until_status("others", "the reasons", |s| {
-        s.details.iter().any(|d| {
-            let refused: Vec<_> = d.reject_info.iter().map(|r| r.rule_name.as_str()).collect();
-            d.name == pods[0] && !d.passed && refused == ["labels", "ask"] && d.reject_info.iter().all(|r| !r.reason.is_empty())
+    scope
+        .until_status("others", "the reasons", |s| {
+            s.details.iter().any(|d| {
+                let refused: Vec<_> = d.reject_info.iter().map(|r| r.rule_name.as_str()).collect();
+                d.name == pods[0]
+                    && !d.passed
+                    && refused == ["labels", "ask"]
+                    && d.reject_info.iter().all(|r| !r.reason.is_empty())
+            })
         })
-    })
-    .await;
+        .await;
     // Such a rule says when an operation may begin; it limits no deletion.
     scope.delete(&pods[1]).await.unwrap();
 }

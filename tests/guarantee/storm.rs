@@ -11,8 +11,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::bed::observer::Observer;
 use crate::bed::objects::{claims, may_operate, names};
+use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope, wait};
 
 const HALF: usize = 50;
@@ -56,7 +56,9 @@ async fn act(scope: &Scope, pod: &str, action: &Action, id: usize, pause: Durati
     for _ in 0..ATTEMPTS {
         match act_once(scope, pod, action, id).await {
             // 500 is what the API server makes of a webhook that was killed.
-            Err(kube::Error::Api(status)) if [409, 429, 500].contains(&status.code) => tokio::time::sleep(pause).await,
+            Err(kube::Error::Api(status)) if [409, 429, 500].contains(&status.code) => {
+                tokio::time::sleep(pause).await
+            }
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => return,
             Err(kube::Error::Api(status)) => panic!("{action:?} of {pod}: {status:?}"),
             _ => return,
@@ -69,15 +71,26 @@ async fn act_once(scope: &Scope, pod: &str, action: &Action, id: usize) -> kube:
         Action::Delete => scope.delete(pod).await,
         Action::DeleteCollection => {
             let all = ListParams::default().labels("app=right");
-            scope.pods().delete_collection(&DeleteParams::default(), &all).await.map(drop)
+            scope
+                .pods()
+                .delete_collection(&DeleteParams::default(), &all)
+                .await
+                .map(drop)
         }
         Action::Evict => scope.evict(pod).await,
         Action::Operate => operate(scope, pod, &format!("op-{id}")).await,
         Action::InPlace(version) => {
             let image = json!({"spec": {"containers": [{"name": "main", "image": format!("web:{version}")}]}});
-            scope.pods().patch(pod, &Default::default(), &Patch::Strategic(image)).await.map(drop)
+            scope
+                .pods()
+                .patch(pod, &Default::default(), &Patch::Strategic(image))
+                .await
+                .map(drop)
         }
-        Action::DropControl => scope.label(pod, json!({keys::CONTROL: null})).await.map(drop),
+        Action::DropControl => scope
+            .label(pod, json!({keys::CONTROL: null}))
+            .await
+            .map(drop),
         Action::LeaveWorkload => scope.label(pod, json!({"app": "away"})).await.map(drop),
         Action::LeaveRule => scope.label(pod, json!({"site": null})).await.map(drop),
         Action::Scale(replicas) => scope.scale("left", *replicas).await,
@@ -87,8 +100,14 @@ async fn act_once(scope: &Scope, pod: &str, action: &Action, id: usize) -> kube:
 /// A whole lifecycle, as far as the Pod lives long enough.
 async fn operate(scope: &Scope, pod: &str, id: &str) -> kube::Result<()> {
     let uid = scope.begin(pod, id).await?.metadata.uid;
-    wait::until(&format!("{pod} to operate or to go"), async || match scope.pods().get_opt(pod).await {
-        Ok(Some(p)) if p.metadata.uid == uid => may_operate(&p, id) || p.labels().get(keys::CONTROL).is_none(),
+    wait::until(&format!("{pod} to operate or to go"), async || match scope
+        .pods()
+        .get_opt(pod)
+        .await
+    {
+        Ok(Some(p)) if p.metadata.uid == uid => {
+            may_operate(&p, id) || p.labels().get(keys::CONTROL).is_none()
+        }
         Ok(_) => true,
         Err(_) => false,
     })
@@ -105,7 +124,11 @@ async fn operate(scope: &Scope, pod: &str, id: &str) -> kube::Result<()> {
 /// Kills the leader and others without warning, and starts them again.
 async fn kill_replicas(bed: &Bed) {
     for round in 0..4 {
-        let victim = if round % 2 == 0 { bed.leader().await } else { round % 3 };
+        let victim = if round % 2 == 0 {
+            bed.leader().await
+        } else {
+            round % 3
+        };
         bed.kill(victim).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         bed.restart(victim).await;
@@ -118,23 +141,36 @@ fn carries(pod: &Pod, key: &str, value: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
-    let seed = std::env::var("STORM_SEED").ok().map_or_else(rand::random, |s| s.parse().unwrap());
+    let seed = std::env::var("STORM_SEED")
+        .ok()
+        .map_or_else(rand::random, |s| s.parse().unwrap());
     println!("STORM_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let bed = Bed::own().await;
     let scope = bed.scope("storm").await;
     for half in ["left", "right"] {
-        scope.deploy(half, HALF, json!({"metadata": {"labels": {"site": "web"}}})).await;
+        scope
+            .deploy(half, HALF, json!({"metadata": {"labels": {"site": "web"}}}))
+            .await;
     }
     let pods = names(&scope.all_available("site=web", 2 * HALF).await);
-    scope.rule("all", json!({"site": "web"}), json!("15%")).await;
+    scope
+        .rule("all", json!({"site": "web"}), json!("15%"))
+        .await;
     scope.rule("right", json!({"app": "right"}), json!(4)).await;
     scope.until_at_rest("all", 100).await;
     scope.until_at_rest("right", 50).await;
 
     let observer = Observer::start(&scope).await;
     let drawn: Vec<_> = (0..OPERATIONS)
-        .map(|id| (id, draw(&mut rng), rng.random_range(0..pods.len()), rng.random_range(100..2000)))
+        .map(|id| {
+            (
+                id,
+                draw(&mut rng),
+                rng.random_range(0..pods.len()),
+                rng.random_range(100..2000),
+            )
+        })
         .collect();
     let storm = drawn.iter().map(|(id, action, pod, pause)| {
         // Lifecycles and in-place changes each on Pods of their own: a Pod that is back online before the kubelet got
@@ -144,28 +180,55 @@ async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
             Action::InPlace(_) => *pod | 1,
             _ => *pod,
         };
-        act(&scope, &pods[pod], action, *id, Duration::from_millis(*pause))
+        act(
+            &scope,
+            &pods[pod],
+            action,
+            *id,
+            Duration::from_millis(*pause),
+        )
     });
     join(join_all(storm), kill_replicas(&bed)).await;
 
-    // Once it is over all heal by themselves. What left the management or its workload goes for good.
+    // Once it is over all heal by themselves. What left the management or the rule leaves a hole until it goes.
     scope.scale("left", HALF).await.unwrap();
-    for pod in scope.list(&format!("{}!=true", keys::CONTROL)).await {
-        scope.delete(&pod.name_any()).await.unwrap();
-    }
-    scope.until_status("right", "fifty available, no claim", |s| s.available_pods == 50 && claims(s) == 0).await;
-    scope.until_status("all", "all available, no claim", |s| {
-        s.available_pods == s.expected_pods && claims(s) == 0 && s.waiting_pods == 0
+    wait::until("the Pods that left to go", async || {
+        let left = [format!("{}!=true", keys::CONTROL), "site!=web".to_owned()];
+        let mut none = true;
+        for selector in &left {
+            for pod in scope.list(selector).await {
+                none = false;
+                let _ = scope.delete(&pod.name_any()).await;
+            }
+        }
+        none
     })
     .await;
+    scope
+        .until_status("right", "fifty available, no claim", |s| {
+            s.available_pods == 50 && claims(s) == 0
+        })
+        .await;
+    scope
+        .until_status("all", "all available, no claim", |s| {
+            s.available_pods == s.expected_pods && claims(s) == 0 && s.waiting_pods == 0
+        })
+        .await;
 
     // Scaling moves the limit of the first rule: measured against the smallest it may have had.
     let fewest_expected = SMALLEST + HALF;
     let limit = (fewest_expected * 15).div_ceil(100);
     let managed = |p: &Pod| carries(p, keys::CONTROL, keys::CONTROL_VALUE);
-    let all = observer.fewest_available(|p| managed(p) && carries(p, "site", "web"), 2 * HALF).await;
+    let all = observer
+        .fewest_available(|p| managed(p) && carries(p, "site", "web"), 2 * HALF)
+        .await;
     all.at_least(fewest_expected - limit);
-    let right = observer.fewest_available(|p| managed(p) && carries(p, "app", "right"), HALF).await;
+    let right = observer
+        .fewest_available(|p| managed(p) && carries(p, "app", "right"), HALF)
+        .await;
     right.at_least(HALF - 4);
-    println!("fewest available: {} of rule all, {} of rule right", all.count, right.count);
+    println!(
+        "fewest available: {} of rule all, {} of rule right",
+        all.count, right.count
+    );
 }

@@ -51,7 +51,9 @@ where
     T: Send + 'static,
     F: Future<Output = T>,
 {
-    tokio::task::spawn_blocking(|| RUNTIME.block_on(make())).await.unwrap()
+    tokio::task::spawn_blocking(|| RUNTIME.block_on(make()))
+        .await
+        .unwrap()
 }
 
 impl Deref for Bed {
@@ -84,7 +86,11 @@ impl Bed {
     /// As [`Bed::own`], with another request timeout of the API server: claims without effect lapse earlier.
     pub async fn with_request_timeout(timeout: Duration) -> Bed {
         static ALONE: OnceLock<std::sync::Arc<Mutex<()>>> = OnceLock::new();
-        let alone = ALONE.get_or_init(std::sync::Arc::default).clone().lock_owned().await;
+        let alone = ALONE
+            .get_or_init(std::sync::Arc::default)
+            .clone()
+            .lock_owned()
+            .await;
         apart(move || async move {
             let options = plane::Options {
                 apiserver_flags: vec![format!("--request-timeout={}s", timeout.as_secs())],
@@ -96,7 +102,11 @@ impl Bed {
         .await
     }
 
-    async fn start(plane: Home, request_timeout: Duration, alone: Option<OwnedMutexGuard<()>>) -> Bed {
+    async fn start(
+        plane: Home,
+        request_timeout: Duration,
+        alone: Option<OwnedMutexGuard<()>>,
+    ) -> Bed {
         let logs = tempfile::tempdir().unwrap();
         let lb = LoadBalancer::start([]).await.unwrap();
         // Not localhost: to that the API server speaks HTTP/2, so that all reviews go through one connection to one
@@ -109,12 +119,22 @@ impl Bed {
             logs: logs.path().to_owned(),
             request_timeout,
         };
-        let mut bed = Bed { replicas: Mutex::default(), lb, setup, _logs: logs, plane, _alone: alone };
+        let mut bed = Bed {
+            replicas: Mutex::default(),
+            lb,
+            setup,
+            _logs: logs,
+            plane,
+            _alone: alone,
+        };
         bed.setup.supervisor = bed.controlplane_binary().to_owned();
         let url = bed.setup.url.clone();
         let installed = bed.operating(&["install", "--webhook-url", &url]);
         assert!(installed.status.success(), "{installed:?}");
-        bed.setup.kubeconfig = bed.kubeconfig_for_service_account(HOME, "operating").await.unwrap();
+        bed.setup.kubeconfig = bed
+            .kubeconfig_for_service_account(HOME, "operating")
+            .await
+            .unwrap();
         let names: Vec<_> = (0..REPLICAS).map(|i| format!("replica-{i}")).collect();
         let starting = names.iter().map(|name| Replica::start(&bed.setup, name));
         for replica in futures::future::join_all(starting).await {
@@ -128,7 +148,11 @@ impl Bed {
     /// Runs the command line as the administrator.
     pub fn operating(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_operating"));
-        command.args(args).arg("--kubeconfig").arg(self.kubeconfig()).env_remove("KUBECONFIG");
+        command
+            .args(args)
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .env_remove("KUBECONFIG");
         command.output().unwrap()
     }
 
@@ -140,7 +164,10 @@ impl Bed {
     /// A fresh namespace and a client.
     pub async fn scope(&self, prefix: &str) -> Scope {
         let namespace = self.namespace(prefix).await.unwrap();
-        Scope { client: self.admin(), namespace }
+        Scope {
+            client: self.admin(),
+            namespace,
+        }
     }
 
     /// SIGKILL to a replica; the load balancer goes on offering it.
@@ -175,9 +202,17 @@ impl Bed {
     pub async fn leader(&self) -> usize {
         let leases: Api<Lease> = Api::namespaced(self.admin(), HOME);
         wait::value("a leader", async || {
-            let lease = leases.get_opt("kusionstack-controller-manager").await.ok()??;
+            let lease = leases
+                .get_opt("kusionstack-controller-manager")
+                .await
+                .ok()??;
             let holder = lease.spec?.holder_identity?;
-            holder.strip_prefix("replica-")?.split('_').next()?.parse().ok()
+            holder
+                .strip_prefix("replica-")?
+                .split('_')
+                .next()?
+                .parse()
+                .ok()
         })
         .await
     }

@@ -56,7 +56,10 @@ impl Scope {
             },
         }))
         .unwrap();
-        self.deployments().create(&PostParams::default(), &deployment).await.unwrap();
+        self.deployments()
+            .create(&PostParams::default(), &deployment)
+            .await
+            .unwrap();
     }
 
     /// A managed Pod without an owner.
@@ -69,13 +72,29 @@ impl Scope {
             },
         });
         json_patch::merge(&mut pod, &extra);
-        self.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+        self.pods()
+            .create(
+                &PostParams::default(),
+                &serde_json::from_value(pod).unwrap(),
+            )
+            .await
+            .unwrap()
     }
 
     /// A rule `<name>` with one availability rule `availability` over the Pods that carry `selector`.
-    pub async fn rule(&self, name: &str, selector: Value, max_unavailable: Value) -> PodTransitionRule {
+    pub async fn rule(
+        &self,
+        name: &str,
+        selector: Value,
+        max_unavailable: Value,
+    ) -> PodTransitionRule {
         let rules = json!([{"name": "availability", "availablePolicy": {"maxUnavailableValue": max_unavailable}}]);
-        self.try_rule(name, json!({"selector": {"matchLabels": selector}, "rules": rules})).await.unwrap()
+        self.try_rule(
+            name,
+            json!({"selector": {"matchLabels": selector}, "rules": rules}),
+        )
+        .await
+        .unwrap()
     }
 
     /// A rule with any spec.
@@ -87,14 +106,19 @@ impl Scope {
         let object = serde_json::from_value(rule.clone());
         // Raw, so that what the types cannot express reaches the API server as well.
         let kind = kube::core::ApiResource::erase::<PodTransitionRule>(&());
-        let raw: Api<kube::core::DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
+        let raw: Api<kube::core::DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
         let created = raw.create(&PostParams::default(), &object.unwrap()).await?;
         Ok(serde_json::from_value(serde_json::to_value(created).unwrap()).unwrap())
     }
 
     /// All Pods that carry labels such as `app=web`.
     pub async fn list(&self, selector: &str) -> Vec<Pod> {
-        self.pods().list(&ListParams::default().labels(selector)).await.unwrap().items
+        self.pods()
+            .list(&ListParams::default().labels(selector))
+            .await
+            .unwrap()
+            .items
     }
 
     /// Waits until exactly `count` Pods carry the labels and all of them are available.
@@ -111,11 +135,21 @@ impl Scope {
     }
 
     pub async fn status(&self, rule: &str) -> PodTransitionRuleStatus {
-        self.rules().get(rule).await.unwrap().status.unwrap_or_default()
+        self.rules()
+            .get(rule)
+            .await
+            .unwrap()
+            .status
+            .unwrap_or_default()
     }
 
     /// Waits until the status of a rule is as wanted.
-    pub async fn until_status(&self, rule: &str, what: &str, wanted: impl Fn(&PodTransitionRuleStatus) -> bool) {
+    pub async fn until_status(
+        &self,
+        rule: &str,
+        what: &str,
+        wanted: impl Fn(&PodTransitionRuleStatus) -> bool,
+    ) {
         let what = format!("{what} in the status of {rule}");
         wait::until(&what, async || {
             let status = self.rules().get(rule).await.ok().and_then(|r| r.status);
@@ -133,31 +167,45 @@ impl Scope {
     }
 
     pub async fn delete(&self, pod: &str) -> kube::Result<()> {
-        self.pods().delete(pod, &DeleteParams::default()).await.map(drop)
+        self.pods()
+            .delete(pod, &DeleteParams::default())
+            .await
+            .map(drop)
     }
 
     pub async fn evict(&self, pod: &str) -> kube::Result<()> {
-        self.pods().evict(pod, &EvictParams::default()).await.map(drop)
+        self.pods()
+            .evict(pod, &EvictParams::default())
+            .await
+            .map(drop)
     }
 
     /// A merge patch of a Pod.
     pub async fn patch(&self, pod: &str, patch: Value) -> kube::Result<Pod> {
-        self.pods().patch(pod, &PatchParams::default(), &Patch::Merge(patch)).await
+        self.pods()
+            .patch(pod, &PatchParams::default(), &Patch::Merge(patch))
+            .await
     }
 
     /// A merge patch of a Pod's labels.
     pub async fn label(&self, pod: &str, labels: Value) -> kube::Result<Pod> {
-        self.patch(pod, json!({"metadata": {"labels": labels}})).await
+        self.patch(pod, json!({"metadata": {"labels": labels}}))
+            .await
     }
 
     /// Begins the operation `id` of type `id` on a Pod.
     pub async fn begin(&self, pod: &str, id: &str) -> kube::Result<Pod> {
-        self.label(pod, json!({Family::Operating.key(id): "1", Family::OperationType.key(id): id})).await
+        self.label(
+            pod,
+            json!({Family::Operating.key(id): "1", Family::OperationType.key(id): id}),
+        )
+        .await
     }
 
     /// Tells that the operation `id` is done.
     pub async fn finish(&self, pod: &str, id: &str) -> kube::Result<Pod> {
-        self.label(pod, json!({Family::Operating.key(id): null})).await
+        self.label(pod, json!({Family::Operating.key(id): null}))
+            .await
     }
 
     pub async fn get(&self, pod: &str) -> Pod {
@@ -167,7 +215,12 @@ impl Scope {
     /// Waits until a Pod is as wanted.
     pub async fn until_pod(&self, pod: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
         wait::value(&format!("{pod}: {what}"), async || {
-            self.pods().get_opt(pod).await.ok().flatten().filter(|p| wanted(p))
+            self.pods()
+                .get_opt(pod)
+                .await
+                .ok()
+                .flatten()
+                .filter(|p| wanted(p))
         })
         .await
     }
@@ -183,13 +236,20 @@ impl Scope {
 
     pub async fn scale(&self, deployment: &str, replicas: usize) -> kube::Result<()> {
         let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-        self.deployments().patch(deployment, &PatchParams::default(), &patch).await.map(drop)
+        self.deployments()
+            .patch(deployment, &PatchParams::default(), &patch)
+            .await
+            .map(drop)
     }
 }
 
 /// Whether a Pod serves, judged by what the API shows and not by the code under test.
 pub fn is_available(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.phase.as_deref())
+        .unwrap_or_default();
     pod.labels().contains_key(keys::SERVICE_AVAILABLE)
         && condition(pod, "Ready") == Some(true)
         && pod.metadata.deletion_timestamp.is_none()
@@ -198,8 +258,14 @@ pub fn is_available(pod: &Pod) -> bool {
 
 /// Whether a condition is True; `None` when it is absent.
 pub fn condition(pod: &Pod, type_: &str) -> Option<bool> {
-    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.into_iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .find(|c| c.type_ == type_)
+        .map(|c| c.status == "True")
 }
 
 /// The condition behind the readiness gate.
@@ -231,7 +297,10 @@ pub fn names(pods: &[Pod]) -> Vec<String> {
 }
 
 /// Runs one request for each Pod, all at once.
-pub async fn at_once<T, F: Future<Output = T>>(pods: &[String], request: impl Fn(String) -> F) -> Vec<T> {
+pub async fn at_once<T, F: Future<Output = T>>(
+    pods: &[String],
+    request: impl Fn(String) -> F,
+) -> Vec<T> {
     join_all(pods.iter().cloned().map(request)).await
 }
 
@@ -243,7 +312,10 @@ pub async fn until_enforcing(bed: &Bed) {
         "spec": {"containers": [{"name": "main", "image": "web:1"}]},
     }))
     .unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     wait::until("the webhooks to be called", async || {
         let created = pods.create(&dry, &pod).await;
         created.is_ok_and(|p| p.spec.is_some_and(|s| s.readiness_gates.is_some()))
@@ -255,5 +327,8 @@ pub async fn until_enforcing(bed: &Bed) {
         "spec": {"selector": {}, "rules": [{"name": "a", "availablePolicy": {"maxUnavailableValue": 1}}]},
     }))
     .unwrap();
-    wait::until("a rule to be accepted", async || rules.create(&dry, &rule).await.is_ok()).await;
+    wait::until("a rule to be accepted", async || {
+        rules.create(&dry, &rule).await.is_ok()
+    })
+    .await;
 }

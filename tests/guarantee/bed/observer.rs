@@ -48,7 +48,11 @@ impl Observer {
             seen.lock().push(pod, false);
         }
         let watching = tokio::spawn(follow(scope.pods(), from, seen.clone()));
-        Observer { scope: scope.clone(), seen, _watching: AbortOnDropHandle::new(watching) }
+        Observer {
+            scope: scope.clone(),
+            seen,
+            _watching: AbortOnDropHandle::new(watching),
+        }
     }
 
     /// Over every change since `matching` Pods that `counts` were available for the first time: the fewest that were.
@@ -67,26 +71,56 @@ impl Observer {
                 continue;
             }
             let count = available.values().filter(|v| **v).count();
-            story.push(format!("{version}: {count} available, {}", told(uid, pod.as_ref())));
-            if fewest.as_ref().map_or(count == matching, |f| count < f.count) {
-                fewest = Some(Fewest { count, until: story.len(), story: Vec::new() });
+            story.push(format!(
+                "{version}: {count} available, {}",
+                told(uid, pod.as_ref())
+            ));
+            if fewest
+                .as_ref()
+                .map_or(count == matching, |f| count < f.count)
+            {
+                fewest = Some(Fewest {
+                    count,
+                    until: story.len(),
+                    story: Vec::new(),
+                });
             }
         }
-        let mut fewest = fewest.unwrap_or_else(|| panic!("there were never {matching} available Pods: {story:#?}"));
+        let mut fewest = fewest
+            .unwrap_or_else(|| panic!("there were never {matching} available Pods: {story:#?}"));
         fewest.story = story;
         fewest
     }
 
     /// Waits until the watch has delivered all that a list shows now.
     async fn catch_up(&self) {
-        let list = self.scope.pods().list(&ListParams::default()).await.unwrap();
+        let list = self
+            .scope
+            .pods()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
         let now: u64 = list.metadata.resource_version.unwrap().parse().unwrap();
-        let listed: BTreeMap<_, _> = list.items.iter().map(|p| (p.uid().unwrap(), version(p))).collect();
+        let listed: BTreeMap<_, _> = list
+            .items
+            .iter()
+            .map(|p| (p.uid().unwrap(), version(p)))
+            .collect();
         wait::until("the observer to catch up", async || {
             let seen = self.seen.lock();
-            let newest = seen.events.iter().map(|(v, ..)| *v).max().unwrap_or_default();
-            let missing = listed.iter().any(|(uid, v)| seen.now.get(uid).is_none_or(|s| s < v) && newest < now);
-            let extra = seen.now.iter().any(|(uid, v)| *v <= now && !listed.contains_key(uid));
+            let newest = seen
+                .events
+                .iter()
+                .map(|(v, ..)| *v)
+                .max()
+                .unwrap_or_default();
+            let missing = listed
+                .iter()
+                .any(|(uid, v)| seen.now.get(uid).is_none_or(|s| s < v) && newest < now);
+            let extra = seen
+                .now
+                .iter()
+                .any(|(uid, v)| *v <= now && !listed.contains_key(uid));
             !missing && !extra
         })
         .await;
@@ -104,25 +138,50 @@ impl Fewest {
     /// Fails with the last changes before the moment of least availability.
     pub fn at_least(&self, wanted: usize) {
         let last = &self.story[self.until.saturating_sub(25)..self.until];
-        assert!(self.count >= wanted, "{} available instead of {wanted}: {last:#?}", self.count);
+        assert!(
+            self.count >= wanted,
+            "{} available instead of {wanted}: {last:#?}",
+            self.count
+        );
     }
 }
 
 /// A Pod as far as its availability goes.
 fn told(uid: &str, pod: Option<&Pod>) -> String {
-    let Some(pod) = pod else { return format!("{uid} is gone") };
-    let keys: Vec<_> = pod.labels().keys().filter(|k| k.contains("kusionstack.io")).collect();
-    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    let conditions: Vec<_> = conditions.map(|c| format!("{}={}", c.type_, c.status)).collect();
-    let going = if pod.metadata.deletion_timestamp.is_some() { "terminating" } else { "" };
+    let Some(pod) = pod else {
+        return format!("{uid} is gone");
+    };
+    let keys: Vec<_> = pod
+        .labels()
+        .keys()
+        .filter(|k| k.contains("kusionstack.io"))
+        .collect();
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten());
+    let conditions: Vec<_> = conditions
+        .map(|c| format!("{}={}", c.type_, c.status))
+        .collect();
+    let going = if pod.metadata.deletion_timestamp.is_some() {
+        "terminating"
+    } else {
+        ""
+    };
     format!("{} {going} {keys:?} {conditions:?}", pod.name_any())
 }
 
 /// Available, and the kubelet has caught up with the last in-place change.
 fn serves(pod: &Pod) -> bool {
     let running = |name: &str| {
-        let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-        statuses.into_iter().find(|s| s.name == name).map(|s| s.image.clone())
+        let statuses = pod
+            .status
+            .iter()
+            .flat_map(|s| s.container_statuses.iter().flatten());
+        statuses
+            .into_iter()
+            .find(|s| s.name == name)
+            .map(|s| s.image.clone())
     };
     let containers = pod.spec.iter().flat_map(|s| &s.containers);
     is_available(pod) && containers.into_iter().all(|c| running(&c.name) == c.image)
@@ -135,7 +194,10 @@ fn version(pod: &Pod) -> u64 {
 async fn follow(pods: Api<Pod>, mut from: String, seen: Arc<Mutex<History>>) {
     loop {
         // The API server closes a watch now and then, and is killed by some tests; no event is lost by asking again.
-        if let Ok(stream) = pods.watch(&WatchParams::default().timeout(290), &from).await {
+        if let Ok(stream) = pods
+            .watch(&WatchParams::default().timeout(290), &from)
+            .await
+        {
             let mut stream = stream.boxed();
             while let Some(Ok(event)) = stream.next().await {
                 match event {

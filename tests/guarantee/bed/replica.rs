@@ -39,7 +39,11 @@ impl Replica {
         for _ in 0..3 {
             let mut replica = Replica::spawn(setup, name);
             wait::until(&format!("{name} to be ready"), async || {
-                replica.has_ended() || replica.get("/readyz").await.is_some_and(|(code, _)| code == 200)
+                replica.has_ended()
+                    || replica
+                        .get("/readyz")
+                        .await
+                        .is_some_and(|(code, _)| code == 200)
             })
             .await;
             if !replica.has_ended() {
@@ -47,22 +51,37 @@ impl Replica {
             }
         }
         let log = setup.logs.join(format!("{name}.log"));
-        panic!("{name} does not start: {}", std::fs::read_to_string(log).unwrap());
+        panic!(
+            "{name} does not start: {}",
+            std::fs::read_to_string(log).unwrap()
+        );
     }
 
     fn spawn(setup: &Setup, name: &str) -> Replica {
         let [listen, metrics] = [free_port(), free_port()];
         let log = setup.logs.join(format!("{name}.log"));
-        let output = File::options().create(true).append(true).open(&log).unwrap();
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
         let child = Command::new(&setup.supervisor)
-            .args(["supervise", env!("CARGO_BIN_EXE_operating"), "serve", "--leader-elect"])
+            .args([
+                "supervise",
+                env!("CARGO_BIN_EXE_operating"),
+                "serve",
+                "--leader-elect",
+            ])
             .args(["--lame-duck", "0s", "--identity", name])
             .arg("--kubeconfig")
             .arg(&setup.kubeconfig)
             .args(["--webhook-url", &setup.url])
             .args(["--listen", &listen.to_string()])
             .args(["--metrics-listen", &metrics.to_string()])
-            .args(["--request-timeout", &format!("{}s", setup.request_timeout.as_secs())])
+            .args([
+                "--request-timeout",
+                &format!("{}s", setup.request_timeout.as_secs()),
+            ])
             .env_remove("KUBECONFIG")
             .stdin(Stdio::piped())
             .stdout(output.try_clone().unwrap())
@@ -70,13 +89,18 @@ impl Replica {
             .process_group(0)
             .spawn()
             .unwrap();
-        Replica { child, listen, metrics }
+        Replica {
+            child,
+            listen,
+            metrics,
+        }
     }
 
     /// Status and body of a request to the plain-HTTP port; `None` when nobody answers.
     pub async fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(self.metrics).await.ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = String::new();
         let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut answer));
@@ -123,5 +147,8 @@ impl Drop for Replica {
 }
 
 fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
