@@ -107,48 +107,47 @@ async fn equal_names_in_two_namespaces_have_nothing_to_do_with_each_other() {
 #[tokio::test]
 async fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
     let scope = Bed::shared().await.scope("budget").await;
-    let web = |extra: serde_json::Value| {
-        let mut all = json!({"metadata": {"labels": {"app": "web"}}});
-        json_patch::merge(&mut all, &extra);
-        all
-    };
-    for name in ["a", "b", "c", "completed"] {
-        scope.pod(name, web(json!({}))).await;
-    }
-    scope
-        .pod(
-            "terminating",
-            web(json!({"metadata": {"finalizers": ["example.com/stuck"]}})),
-        )
-        .await;
+    let site = json!({"metadata": {"labels": {"site": "web"}}});
+    scope.deploy("web", 3, site.clone()).await;
+    scope.pod("completed", site.clone()).await;
     scope
         .pod(
             "unmanaged",
-            json!({"metadata": {"labels": {"app": "web", keys::CONTROL: null}}}),
+            json!({"metadata": {"labels": {"site": "web", keys::CONTROL: null}}}),
         )
         .await;
-    let both = format!("app=web,{}=true", keys::CONTROL);
-    scope.all_available(&both, 5).await;
-    scope.delete("terminating").await.unwrap();
+    let managed = format!("site=web,{}=true", keys::CONTROL);
+    scope.all_available(&managed, 4).await;
+    // Replaced, and kept by a finalizer for as long as the test likes.
+    let terminating = scope.list("app=web").await[0].name_any();
+    let finalizer = json!({"metadata": {"finalizers": ["example.com/stuck"]}});
+    scope.patch(&terminating, finalizer).await.unwrap();
+    scope.delete(&terminating).await.unwrap();
     let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
     scope
         .pods()
         .patch_status("completed", &PatchParams::default(), &done)
         .await
         .unwrap();
-    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.rule("web", json!({"site": "web"}), json!(1)).await;
     scope.until_at_rest("web", 3).await;
 
     // None of them needs a place, in whichever way it goes.
     scope.delete("unmanaged").await.unwrap();
-    scope.delete("terminating").await.unwrap();
+    scope.delete(&terminating).await.unwrap();
     scope.evict("completed").await.unwrap();
     scope.until_at_rest("web", 3).await;
-    // One place: one goes for a moment, the others are held.
-    scope.begin("a", "x").await.unwrap();
-    assert_eq!(refusal(scope.delete("b").await).code, 429);
+    // There is one place, and no more.
+    let pods = scope.list("app=web").await;
+    let serving: Vec<_> = pods
+        .iter()
+        .filter(|p| is_available(p))
+        .map(ResourceExt::name_any)
+        .collect();
+    scope.begin(&serving[0], "x").await.unwrap();
+    assert_eq!(refusal(scope.delete(&serving[1]).await).code, 429);
     scope
-        .patch("terminating", json!({"metadata": {"finalizers": null}}))
+        .patch(&terminating, json!({"metadata": {"finalizers": null}}))
         .await
         .unwrap();
 }

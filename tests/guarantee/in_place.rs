@@ -47,7 +47,7 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
         );
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
-    // Off traffic it can be mended; before, a second change would be taken for the first.
+    // A Pod that is down may be mended.
     scope
         .until_pod(&pods[0], "down", |p| !is_available(p))
         .await;

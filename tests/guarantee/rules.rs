@@ -35,10 +35,10 @@ async fn malformed_rules_are_refused_with_the_field_and_the_remedy() {
             json!({"selector": {"matchLabels": {"a b": "c"}}, "rules": []}),
             "spec.selector.matchLabels",
         ),
-        (json!({"rules": []}), "selector is required: set it to {}"),
+        (json!({"rules": []}), "spec.selector: is required"),
         (
             json!({"selector": {}, "rules": [{"availablePolicy": {"maxUnavailableValue": 1}}]}),
-            "name is required",
+            "spec.rules[0].name: is required",
         ),
         (
             json!({"selector": {}, "rules": [{"name": "a"}]}),

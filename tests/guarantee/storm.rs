@@ -190,11 +190,20 @@ async fn two_hundred_operations_at_once_break_no_rule_while_replicas_die() {
     });
     join(join_all(storm), kill_replicas(&bed)).await;
 
-    // Once it is over all heal by themselves. What left the management or its workload goes for good.
+    // Once it is over all heal by themselves. What left the management or the rule leaves a hole until it goes.
     scope.scale("left", HALF).await.unwrap();
-    for pod in scope.list(&format!("{}!=true", keys::CONTROL)).await {
-        scope.delete(&pod.name_any()).await.unwrap();
-    }
+    wait::until("the Pods that left to go", async || {
+        let left = [format!("{}!=true", keys::CONTROL), "site!=web".to_owned()];
+        let mut none = true;
+        for selector in &left {
+            for pod in scope.list(selector).await {
+                none = false;
+                let _ = scope.delete(&pod.name_any()).await;
+            }
+        }
+        none
+    })
+    .await;
     scope
         .until_status("right", "fifty available, no claim", |s| {
             s.available_pods == 50 && claims(s) == 0
