@@ -195,8 +195,10 @@ async fn traffic_is_off_before_the_operation_and_on_before_the_pod_counts_again(
         .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
         .await;
     assert!(has(&preparing, Family::Preparing, ID) && !has(&preparing, Family::Operate, ID));
-    let operate = scope.patch("web", off).await.unwrap();
-    assert!(has(&operate, Family::Operate, ID), "{:?}", operate.labels());
+    scope.patch("web", off).await.unwrap();
+    scope
+        .until_pod("web", "operates", |p| has(p, Family::Operate, ID))
+        .await;
     scope.finish("web", ID).await.unwrap();
     let completing = scope
         .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
@@ -221,6 +223,9 @@ async fn an_operation_that_begins_while_another_completes_wedges_neither() {
         .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
         .await;
     scope.patch("web", off).await.unwrap();
+    scope
+        .until_pod("web", "operates", |p| has(p, Family::Operate, "first"))
+        .await;
     scope.finish("web", "first").await.unwrap();
     scope
         .until_pod("web", "first completes", |p| {
@@ -253,6 +258,9 @@ async fn an_operation_begun_again_while_it_completes_is_a_fresh_run() {
         .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
         .await;
     scope.patch("web", off).await.unwrap();
+    scope
+        .until_pod("web", "operates", |p| has(p, Family::Operate, ID))
+        .await;
     scope.finish("web", ID).await.unwrap();
     scope
         .until_pod("web", "completes", |p| has(p, Family::Completing, ID))
