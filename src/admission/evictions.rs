@@ -1,6 +1,7 @@
 //! `pods/eviction`: claim here or never, for the delete behind an eviction passes no admission.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use json_patch::Patch;
@@ -15,6 +16,9 @@ use crate::cluster::pods;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Why;
 use crate::ledger::protocol::Operation;
+
+/// For the live read, so that a denial is still in time when the API server does not answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides evictions.
 pub struct Evictions(pub Arc<Context>);
@@ -106,7 +110,7 @@ impl Handler for Evictions {
 impl Evictions {
     async fn live(&self, request: &Request, deadline: Instant) -> Result<Option<Pod>, String> {
         match timeout_at(
-            deadline,
+            deadline.min(Instant::now() + READ_TIMEOUT),
             pods::get(&self.0.client, &request.namespace, &request.name),
         )
         .await

@@ -6,6 +6,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{Instant, timeout_at};
 
 use super::context::Context;
+use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption, Why};
@@ -44,14 +45,14 @@ pub async fn claim_by(
 }
 
 /// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter
-/// of one of their rules no longer does.
+/// of one of their rules no longer does. The lifecycle's own labels come and go with every step and dodge nothing.
 pub async fn left(
     context: &Context,
     old: &Arc<Pod>,
     new: &Pod,
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
-    if old.metadata.labels == new.metadata.labels {
+    if users(old).eq(users(new)) {
         return Ok(Vec::new());
     }
     let mut rules = covering(context, old, deadline).await?;
@@ -62,6 +63,17 @@ pub async fn left(
             .is_none_or(|entry| entry.snapshot.rules.loses(old, new))
     });
     Ok(rules)
+}
+
+/// The labels of a Pod that are not the lifecycle's.
+fn users(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    let labels = pod.metadata.labels.iter();
+    labels.filter(|(key, _)| !is_lifecycles(key))
+}
+
+fn is_lifecycles(key: &str) -> bool {
+    let domain = keys::LIFECYCLE_DOMAIN.trim_start_matches('.');
+    key.contains(domain)
 }
 
 /// The rule objects that cover a Pod. The webhooks that claim are called only in namespaces that hold rules; where the

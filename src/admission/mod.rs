@@ -1,11 +1,15 @@
 //! Decisions on requests: review in, verdict out. One module per kind; patches work on the raw JSON.
 
+mod answers;
+pub mod claims;
+pub mod collasets;
 mod context;
 mod denial;
 pub mod evictions;
 mod gate;
 mod held;
 pub mod pods;
+pub mod resourcecontexts;
 pub mod review;
 pub mod routes;
 pub mod rules;
@@ -28,6 +32,10 @@ pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)>
                 Route::MutateEvictions => Arc::new(evictions::Evictions(context)),
                 Route::MutatePodTransitionRules => Arc::new(rules::Mutate(context)),
                 Route::ValidatePodTransitionRules => Arc::new(rules::Validate),
+                Route::MutateCollaSets => Arc::new(collasets::Mutate(context)),
+                Route::ValidateCollaSets => Arc::new(collasets::Validate(context)),
+                Route::ValidateResourceContexts => Arc::new(resourcecontexts::Validate),
+                Route::ValidateClaims => Arc::new(claims::Validate(context)),
             };
             (route.path(), handler)
         })

@@ -32,10 +32,18 @@ pub enum Route {
     MutateEvictions,
     /// PodTransitionRules, before they are stored.
     MutatePodTransitionRules,
+    /// CollaSets, before they are stored.
+    MutateCollaSets,
     /// Changes and deletions of Pods.
     ValidatePods,
     /// PodTransitionRules.
     ValidatePodTransitionRules,
+    /// CollaSets.
+    ValidateCollaSets,
+    /// ResourceContexts.
+    ValidateResourceContexts,
+    /// Deletions of PersistentVolumeClaims.
+    ValidateClaims,
 }
 
 /// The two kinds of admission webhook.
@@ -49,12 +57,16 @@ pub enum Kind {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Route; 5] = [
+    pub const ALL: [Route; 9] = [
         Route::MutatePods,
         Route::MutateEvictions,
         Route::MutatePodTransitionRules,
+        Route::MutateCollaSets,
         Route::ValidatePods,
         Route::ValidatePodTransitionRules,
+        Route::ValidateCollaSets,
+        Route::ValidateResourceContexts,
+        Route::ValidateClaims,
     ];
 
     /// Path of the URL, with the leading slash.
@@ -63,18 +75,27 @@ impl Route {
             Route::MutatePods => "/mutate/pods",
             Route::MutateEvictions => "/mutate/evictions",
             Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
+            Route::MutateCollaSets => "/mutate/collasets",
             Route::ValidatePods => "/validate/pods",
             Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
+            Route::ValidateCollaSets => "/validate/collasets",
+            Route::ValidateResourceContexts => "/validate/resourcecontexts",
+            Route::ValidateClaims => "/validate/persistentvolumeclaims",
         }
     }
 
     /// Which of the two configurations the route belongs to.
     pub const fn kind(self) -> Kind {
         match self {
-            Route::MutatePods | Route::MutateEvictions | Route::MutatePodTransitionRules => {
-                Kind::Mutating
-            }
-            Route::ValidatePods | Route::ValidatePodTransitionRules => Kind::Validating,
+            Route::MutatePods
+            | Route::MutateEvictions
+            | Route::MutatePodTransitionRules
+            | Route::MutateCollaSets => Kind::Mutating,
+            Route::ValidatePods
+            | Route::ValidatePodTransitionRules
+            | Route::ValidateCollaSets
+            | Route::ValidateResourceContexts
+            | Route::ValidateClaims => Kind::Validating,
         }
     }
 }

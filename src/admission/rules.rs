@@ -8,10 +8,13 @@ use kube::api::{Api, Patch as ApiPatch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::answers;
 use super::context::Context;
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
+
+const KIND: &str = "PodTransitionRule";
 
 /// Defaults, and labels the namespace before the rule is stored.
 pub struct Mutate(pub Arc<Context>);
@@ -22,19 +25,9 @@ pub struct Validate;
 #[async_trait]
 impl Handler for Mutate {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        let object: Value = match request
-            .object
-            .as_deref()
-            .map(|raw| serde_json::from_str(raw.get()))
-        {
-            Some(Ok(object)) => object,
-            _ => {
-                return Verdict::deny(
-                    400,
-                    "BadRequest",
-                    "the review carries no PodTransitionRule that can be read",
-                );
-            }
+        let object: Value = match answers::read(request.object.as_deref(), KIND) {
+            Ok(object) => object,
+            Err(denial) => return denial,
         };
         // Here and not only in the validation behind: the CRD's schema is checked in between, and names no remedy.
         let verdict = judge(request);
@@ -57,11 +50,7 @@ impl Handler for Mutate {
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        Verdict::deny(
-            503,
-            "ServiceUnavailable",
-            format!("the rule can't be checked: {why}; try again in a moment"),
-        )
+        answers::unchecked("the rule", why)
     }
 }
 
@@ -101,49 +90,25 @@ impl Handler for Validate {
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
-        Verdict::deny(
-            503,
-            "ServiceUnavailable",
-            format!("the rule can't be checked: {why}; try again in a moment"),
-        )
+        answers::unchecked("the rule", why)
     }
 }
 
 /// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible.
 fn judge(request: &Request) -> Verdict {
-    let parse =
-        |raw: &serde_json::value::RawValue| serde_json::from_str::<PodTransitionRule>(raw.get());
-    let object = match request.object.as_deref().map(parse) {
-        Some(Ok(object)) => object,
-        Some(Err(e)) => {
-            return Verdict::deny(
-                422,
-                "Invalid",
-                format!("the PodTransitionRule can't be read: {e}"),
-            );
-        }
-        None => return Verdict::deny(400, "BadRequest", "the review carries no PodTransitionRule"),
+    let object: PodTransitionRule = match answers::read(request.object.as_deref(), KIND) {
+        Ok(object) => object,
+        Err(denial) => return denial,
     };
-    let unchanged = request
-        .old_object
-        .as_deref()
-        .map(parse)
-        .is_some_and(|old| old.is_ok_and(|o| o.spec == object.spec));
+    let old = request.old_object.as_deref();
+    let old = old.and_then(|raw| answers::read::<PodTransitionRule>(Some(raw), KIND).ok());
+    let unchanged = old.is_some_and(|old| old.spec == object.spec);
     if unchanged || object.metadata.deletion_timestamp.is_some() {
         return Verdict::allow();
     }
-    let errors = validation::podtransitionrule::validate(&object.spec).0;
+    let errors = validation::podtransitionrule::validate(&object.spec);
     if errors.is_empty() {
         return Verdict::allow();
     }
-    let list: Vec<_> = errors.iter().map(ToString::to_string).collect();
-    Verdict::deny(
-        422,
-        "Invalid",
-        format!(
-            "PodTransitionRule {} is invalid: {}",
-            request.name,
-            list.join("; ")
-        ),
-    )
+    answers::invalid(KIND, &request.name, &errors)
 }

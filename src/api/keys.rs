@@ -32,16 +32,39 @@ pub const REPLACE_PAIR_ORIGIN_NAME: &str = "collaset.kusionstack.io/replace-pair
 pub const REPLACE_PAIR_NEW_ID: &str = "collaset.kusionstack.io/replace-pair-new-id";
 /// CollaSet: instance ID of a Pod or claim, decimal.
 pub const INSTANCE_ID: &str = "collaset.kusionstack.io/instance-id";
+/// CollaSet, on Pods: name of the ControllerRevision that the Pod was made or changed to.
+pub const REVISION: &str = "controller-revision-hash";
+/// User: update this Pod (strategy byLabel); removed by CollaSet when the update finishes.
+pub const UPDATE_INCLUDED: &str = "collaset.kusionstack.io/update-included";
+/// CollaSet, on the origin half of a replace pair: name of the revision that the new half gets.
+pub const REPLACED_BY_REPLACE_UPDATE: &str = "collaset.kusionstack.io/replaced-by-replace-update";
+/// User: release this Pod from its CollaSet, as `podToExclude` does.
+pub const TO_EXCLUDE: &str = "collaset.kusionstack.io/to-exclude";
+/// CollaSet, on an excluded Pod and its claims: `true`; removed when it is included again.
+pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
+/// CollaSet, on claims: name of the claim template.
+pub const PVC_TEMPLATE_NAME: &str = "collaset.kusionstack.io/pvc-template-name";
+/// CollaSet, on claims: hash of the claim template.
+pub const PVC_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash";
+/// CollaSet, on ControllerRevisions: hash of the data.
+pub const REVISION_DATA_HASH: &str = "controller.kubernetes.io/hash";
+/// CollaSet, on ControllerRevisions: collision count that went into the hash.
+pub const REVISION_COLLISION: &str = "controller.kubernetes.io/collision";
 
 /// JSON `{"expectedFinalizers":{"<Kind>/<ns>/<name>":"<finalizer>"}}`. Written by cooperators, read by the lifecycle.
 pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions";
 /// JSON `{"skipRules":["<rule name>"]}`. Written by users, read by rule evaluation.
 pub const SKIP_RULE_CONDITIONS: &str = "podtransitionrule.kusionstack.io/skip-rule-conditions";
+/// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
+/// update. Written and removed by CollaSet.
+pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Prefix of the finalizers by which cooperators protect a Pod from `operate`.
 pub const PROTECTION_FINALIZER_PREFIX: &str = "prot.podopslifecycle.kusionstack.io";
+/// Finalizer on CollaSets; removed after Pods, claims and instance IDs are reclaimed.
+pub const PRE_RECLAIM_FINALIZER: &str = "apps.kusionstack.io/pre-reclaim";
 /// Finalizer on PodTransitionRule, PodDecoration and OperationJob in Kuperator's format. Ours adds none; it removes these.
 pub const PROTECTED_FINALIZER: &str = "finalizer.operating.kusionstack.io/protected";
 

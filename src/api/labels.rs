@@ -1,7 +1,8 @@
-//! Syntax of label keys and values (Kubernetes).
+//! Syntax of label keys and values, and of the names that are as narrow (Kubernetes).
 
 const NAME: &str = "must have at most 63 letters, digits, '-', '_' or '.', and begin and end with a letter or digit";
 const PREFIX: &str = "must have before '/' a DNS name of at most 253 lower-case letters, digits, '-' or '.', such as example.com";
+const DNS_LABEL: &str = "must have at most 63 lower-case letters, digits or '-', and begin and end with a letter or digit";
 
 /// What is wrong with a label key; `None` if it is well formed.
 pub fn key_problem(key: &str) -> Option<&'static str> {
@@ -18,6 +19,13 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
 /// What is wrong with a label value; `None` if it is well formed. The empty value is.
 pub fn value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_name(value)).then_some(NAME)
+}
+
+/// What is wrong with a name that becomes a hostname or the name of a volume; `None` if it is well formed.
+pub fn dns_label_problem(text: &str) -> Option<&'static str> {
+    let good =
+        text.len() <= 63 && text.bytes().all(|b| is_lower(b) || b == b'-') && ends(text, is_lower);
+    (!good).then_some(DNS_LABEL)
 }
 
 fn is_name(text: &str) -> bool {
@@ -86,6 +94,16 @@ mod tests {
         }
         for bad in [" ", "a ", ".a", "a/b", "ü", &"a".repeat(64)] {
             assert_eq!(value_problem(bad), Some(NAME), "{bad}");
+        }
+    }
+
+    #[test]
+    fn dns_labels() {
+        for good in ["a", "0", "a-b", &"a".repeat(63)] {
+            assert_eq!(dns_label_problem(good), None, "{good}");
+        }
+        for bad in ["", "A", "a.b", "-a", "a-", "a_b", &"a".repeat(64)] {
+            assert_eq!(dns_label_problem(bad), Some(DNS_LABEL), "{bad}");
         }
     }
 }

@@ -5,6 +5,7 @@ pub mod connect;
 pub mod docs;
 pub mod generated;
 pub mod install;
+mod output;
 pub mod print;
 pub mod serve;
 pub mod uninstall;
@@ -18,8 +19,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Serve(args) => serve::serve(*args).await,
         Command::Install(args) => install::command(args).await,
         Command::Uninstall(args) => uninstall::command(args).await,
-        Command::Crds => print::write(&print::crds()?),
-        Command::WebhookConfig(args) => print::write(&print::webhook_config(&args)?),
-        Command::Docs => print::write(&docs::markdown()),
+        Command::Crds => output::write(&print::crds()?),
+        Command::WebhookConfig(args) => output::write(&print::webhook_config(&args)?),
+        Command::Docs => output::write(&docs::markdown()),
     }
 }

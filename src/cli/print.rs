@@ -1,7 +1,5 @@
 //! Commands that print YAML.
 
-use std::io::Write;
-
 use anyhow::Context;
 use serde::Serialize;
 
@@ -9,16 +7,6 @@ use super::args::{EndpointArgs, WebhookConfigArgs};
 use super::install::{client_config, read_ca};
 use crate::admission::routes::{Settings, configurations};
 use crate::api::crd;
-
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
-pub fn write(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write the output")
-        }
-        _ => Ok(()),
-    }
-}
 
 /// All CustomResourceDefinitions, one document each.
 pub fn crds() -> anyhow::Result<String> {

@@ -1,10 +1,13 @@
 //! What this replica knows of the cluster, and how it writes to it.
 
+pub mod events;
 pub mod index;
 pub mod lease;
+mod owners;
 pub mod pods;
 pub mod queue;
 pub mod rulestore;
 pub mod sources;
 pub mod tally;
 pub mod watch;
+pub mod workloads;

@@ -1,7 +1,7 @@
 //! Reads and writes of single Pods, in the slim form and by minimal patches.
 
 use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, Preconditions};
+use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 
@@ -22,6 +22,31 @@ pub async fn get(client: &Client, namespace: &str, name: &str) -> Result<Option<
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// Creates a Pod from its JSON.
+pub async fn create(client: &Client, namespace: &str, body: &Value) -> Result<Pod, Error> {
+    let body = serde_json::to_vec(body).map_err(Error::SerdeError)?;
+    let request = path(namespace)
+        .create(&PostParams::default(), body)
+        .map_err(Error::BuildRequest)?;
+    client.request(request).await
+}
+
+/// Sends a strategic merge patch of a Pod, or of one of its subresources. Preconditions are the caller's, in `metadata`.
+pub async fn patch(
+    client: &Client,
+    (namespace, name): (&str, &str),
+    subresource: Option<&str>,
+    patch: Value,
+) -> Result<Pod, Error> {
+    let (request, params) = (path(namespace), PatchParams::default());
+    let patch = Patch::Strategic(patch);
+    let request = match subresource {
+        Some(subresource) => request.patch_subresource(subresource, name, &params, &patch),
+        None => request.patch(name, &params, &patch),
+    };
+    client.request(request.map_err(Error::BuildRequest)?).await
 }
 
 /// Merge-patches labels and annotations (`None` removes), if the Pod is still the very version that was looked at.
@@ -69,8 +94,9 @@ pub async fn patch_service_ready(
     client.request(request).await
 }
 
-/// Deletes a Pod, if it is still the one that was looked at. Gone already is fine.
-pub async fn delete(client: &Client, pod: &Pod) -> Result<(), Error> {
+/// Deletes a Pod, if it is still the one that was looked at. Gone already is fine. Returns the resourceVersion that the
+/// watch will have shown the effect at; 0 if the answer does not tell.
+pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
     let preconditions = Preconditions {
         uid: Some(pod.metadata.uid.clone()),
         resource_version: None,
@@ -83,8 +109,11 @@ pub async fn delete(client: &Client, pod: &Pod) -> Result<(), Error> {
         .delete(&pod.metadata.name, &params)
         .map_err(Error::BuildRequest)?;
     match client.request::<Value>(request).await {
-        Ok(_) => Ok(()),
-        Err(Error::Api(status)) if status.code == 404 => Ok(()),
+        Ok(answer) => {
+            let version = answer["metadata"]["resourceVersion"].as_str();
+            Ok(version.and_then(|v| v.parse().ok()).unwrap_or(0))
+        }
+        Err(Error::Api(status)) if status.code == 404 => Ok(0),
         Err(e) => Err(e),
     }
 }

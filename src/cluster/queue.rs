@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
@@ -36,6 +37,8 @@ struct State<K> {
     wanted: HashSet<K>,
     working: HashSet<K>,
     failures: HashMap<K, u32>,
+    /// When a key is to be added next: one time each, however often it was asked for.
+    due: HashMap<K, Instant>,
 }
 
 /// First pause after a failure.
@@ -51,6 +54,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
             wanted: HashSet::new(),
             working: HashSet::new(),
             failures: HashMap::new(),
+            due: HashMap::new(),
         };
         Arc::new(Queue {
             state: Mutex::new(state),
@@ -68,15 +72,35 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         }
     }
 
-    /// Asks for a key to be worked on later.
+    /// Asks for a key to be worked on later. If that is to happen earlier already, the outcome of then says when next.
     pub fn add_after(self: &Arc<Self>, key: K, pause: Duration) {
+        let at = Instant::now() + pause;
+        {
+            let mut state = self.state.lock();
+            if state.due.get(&key).is_some_and(|due| *due <= at) {
+                return;
+            }
+            state.due.insert(key.clone(), at);
+        }
         let queue = Arc::downgrade(self);
         tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            if let Some(queue) = queue.upgrade() {
+            sleep_until(at).await;
+            if let Some(queue) = queue.upgrade()
+                && queue.is_due(&key, at)
+            {
                 queue.add(key);
             }
         });
+    }
+
+    /// Whether a key is still to be added at this time, and no earlier one has taken its place. Says yes once.
+    fn is_due(&self, key: &K, at: Instant) -> bool {
+        let mut state = self.state.lock();
+        let due = state.due.get(key) == Some(&at);
+        if due {
+            state.due.remove(key);
+        }
+        due
     }
 
     /// How many keys wait.
@@ -187,5 +211,28 @@ mod tests {
             })
             .await;
         assert_eq!(seen.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_later_times_only_the_earliest_counts() {
+        let queue = Queue::new();
+        for seconds in [20, 10, 10, 30] {
+            queue.add_after("a", Duration::from_secs(seconds));
+        }
+        let (looks, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+        let (seen, start) = (Arc::clone(&looks), Instant::now());
+        let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone(), move |_| {
+            let mut seen = seen.lock();
+            seen.push(start.elapsed().as_secs());
+            let next = match seen.len() {
+                1 => Outcome::After(Duration::from_secs(5)),
+                _ => Outcome::Done,
+            };
+            async move { next }
+        }));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        stop.cancel();
+        working.await.unwrap();
+        assert_eq!(*looks.lock(), [10, 15]);
     }
 }

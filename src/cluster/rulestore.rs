@@ -13,6 +13,7 @@ use serde_json::json;
 use super::index::Index;
 use super::watch::Relist;
 use crate::api::podtransitionrule::{self as api, PodTransitionRule};
+use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 use crate::ledger::protocol::{Claim, Ledger, Operation, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
@@ -167,11 +168,7 @@ fn from_api(ledger: &api::Ledger) -> Claims {
                 since: c.since.0,
                 until: c.until.0,
                 target: c.target.clone(),
-                containers: c
-                    .containers
-                    .iter()
-                    .map(|r| (r.name.clone(), r.container_id.clone()))
-                    .collect(),
+                containers: c.containers.iter().map(before).collect(),
             },
         };
         ((Uid::from(c.pod_uid.as_str()), operation), claim)
@@ -180,6 +177,14 @@ fn from_api(ledger: &api::Ledger) -> Claims {
         claims: claims.collect(),
         watermark: ledger.watermark.parse().unwrap_or(0),
         attempts: attempts.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+    }
+}
+
+fn before(container: &api::ClaimedContainer) -> Before {
+    Before {
+        name: container.name.clone(),
+        run: container.container_id.clone(),
+        image: u64::from_str_radix(&container.image_hash, 16).ok(),
     }
 }
 
@@ -200,9 +205,13 @@ fn to_api(claims: &Claims) -> api::Ledger {
                 .detail
                 .containers
                 .iter()
-                .map(|(name, id)| api::ClaimedContainer {
-                    name: name.clone(),
-                    container_id: id.clone(),
+                .map(|before| api::ClaimedContainer {
+                    name: before.name.clone(),
+                    container_id: before.run.clone(),
+                    image_hash: before
+                        .image
+                        .map(|i| format!("{i:016x}"))
+                        .unwrap_or_default(),
                 })
                 .collect(),
         });
@@ -231,7 +240,18 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             until: Timestamp::UNIX_EPOCH,
             target: Some("digest".into()),
-            containers: vec![("app".into(), "run-1".into())],
+            containers: vec![
+                Before {
+                    name: "app".into(),
+                    run: "run-1".into(),
+                    image: Some(7),
+                },
+                Before {
+                    name: "resized".into(),
+                    run: "run-2".into(),
+                    image: None,
+                },
+            ],
         };
         let claim = Claim {
             at: 7,

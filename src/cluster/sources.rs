@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::index::Index;
 use super::tally::Workload;
 use super::watch::{self, Relist, Sink, Source};
+use super::workloads;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
 
 /// Starts every watch; they end when `stop` is cancelled. Returns the handle that lists the Pods again.
@@ -56,13 +57,8 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         "/apis/apps/v1/replicasets",
         "/apis/apps/v1/statefulsets",
         "/api/v1/replicationcontrollers",
-        "/apis/apps.kusionstack.io/v1alpha1/collasets",
     ]) {
-        let sink = Workloads {
-            index: Arc::clone(index),
-            kind,
-            known: Mutex::default(),
-        };
+        let sink = Workloads::new(index, kind);
         spawn::<Object, _>(
             client,
             Source { path, labels: None },
@@ -71,10 +67,11 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
             stop,
         );
     }
+    workloads::start(client, index, Workloads::new(index, COLLASET), stop);
     relist
 }
 
-fn spawn<T, S>(
+pub(super) fn spawn<T, S>(
     client: &Client,
     source: Source,
     sink: Arc<S>,
@@ -108,6 +105,21 @@ impl Sink<Pod> for Pods {
     fn bookmark(&self, version: u64) {
         self.0.bookmark_pods(version);
     }
+    /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
+    /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
+    /// place that it uses up.
+    fn unreadable(&self, raw: &str) -> Option<Pod> {
+        #[derive(Deserialize)]
+        struct Bare {
+            metadata: Metadata,
+        }
+        self.0.count_unreadable();
+        let Bare { metadata } = serde_json::from_str(raw).ok()?;
+        Some(Pod {
+            metadata,
+            ..Pod::default()
+        })
+    }
 }
 
 struct Rules(Arc<Index>);
@@ -123,14 +135,20 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
+    /// The rule as it was stays in force. Claims are written on condition of its version, and reading the new one fails:
+    /// what would need a claim is denied.
+    fn unreadable(&self, _raw: &str) -> Option<PodTransitionRule> {
+        self.0.count_unreadable();
+        None
+    }
 }
 
 /// As much of a Namespace or a workload as a budget needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Object {
+pub(super) struct Object {
     metadata: Meta,
-    spec: Spec,
+    spec: Option<Spec>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -153,7 +171,7 @@ struct Spec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Template {
-    metadata: Meta,
+    metadata: Option<Meta>,
 }
 
 struct Namespaces(Arc<Index>);
@@ -185,9 +203,17 @@ impl Sink<Object> for Namespaces {
         self.0.delete_namespace(&object.metadata.name);
     }
     fn bookmark(&self, _version: u64) {}
+    fn unreadable(&self, _raw: &str) -> Option<Object> {
+        self.0.count_unreadable();
+        None
+    }
 }
 
-struct Workloads {
+/// The bit of CollaSets in [`super::index::Synced::workloads`].
+const COLLASET: u8 = 3;
+
+/// The sink of one kind of workload.
+pub(super) struct Workloads {
     index: Arc<Index>,
     /// Bit in [`super::index::Synced::workloads`].
     kind: u8,
@@ -196,15 +222,21 @@ struct Workloads {
 }
 
 impl Workloads {
+    fn new(index: &Arc<Index>, kind: u8) -> Self {
+        Workloads {
+            index: Arc::clone(index),
+            kind,
+            known: Mutex::default(),
+        }
+    }
+
     /// Key and content; `None` content for one whose deletion has begun: its Pods count for themselves from then on.
     fn read(&self, object: Object) -> ((String, Uid), Option<Workload>) {
         let key = (object.metadata.namespace, Uid::from(object.metadata.uid));
-        let mut template_labels = object
-            .spec
-            .template
-            .and_then(|t| t.metadata.labels)
-            .unwrap_or_default();
-        if self.kind == 3 {
+        let spec = object.spec.unwrap_or_default();
+        let template = spec.template.and_then(|t| t.metadata);
+        let mut template_labels = template.and_then(|m| m.labels).unwrap_or_default();
+        if self.kind == COLLASET {
             // CollaSet adds the label itself (contract 6.3).
             template_labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
         }
@@ -213,7 +245,7 @@ impl Workloads {
             .is_some_and(|v| v == keys::CONTROL_VALUE);
         let template_labels = managed.then_some(template_labels);
         // ReplicaSets and their like have the default written by the API server; a CollaSet without counts as 0.
-        let replicas = u32::try_from(object.spec.replicas.unwrap_or(0)).unwrap_or(0);
+        let replicas = u32::try_from(spec.replicas.unwrap_or(0)).unwrap_or(0);
         let workload = Workload {
             replicas,
             template_labels,
@@ -262,4 +294,78 @@ impl Sink<Object> for Workloads {
         self.index.set_workload(&key.0, key.1, None);
     }
     fn bookmark(&self, _version: u64) {}
+    fn unreadable(&self, _raw: &str) -> Option<Object> {
+        self.index.count_unreadable();
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn deliver(index: &Arc<Index>, kind: &str, object: &Value) -> Option<u64> {
+        let source = Source {
+            path: "/api/v1/pods",
+            labels: None,
+        };
+        let line = json!({ "type": kind, "object": object }).to_string();
+        watch::deliver(&source, &Pods(Arc::clone(index)), &line)
+    }
+
+    /// Position of the cache, and Pods of the rule: expected, available.
+    fn figures(index: &Index) -> (u64, u32, u32) {
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        state.view(&entry.snapshot.rules, |view| {
+            (view.position(), view.expected(), view.available())
+        })
+    }
+
+    #[test]
+    fn what_is_null_in_a_workload_reads_as_absent() {
+        for spec in [
+            json!(null),
+            json!({ "replicas": null, "template": null }),
+            json!({ "template": { "metadata": null } }),
+            json!({ "template": { "metadata": { "labels": null } } }),
+        ] {
+            let object = json!({ "metadata": { "name": "a" }, "spec": spec });
+            serde_json::from_value::<Object>(object).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_pod_that_can_not_be_read_any_more_is_expected_and_not_available() {
+        let index = Arc::new(Index::default());
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+            "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+        });
+        index.apply_rule(serde_json::from_value(rule).unwrap());
+        let mut pod = json!({
+            "metadata": {
+                "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": "7",
+                "labels": { (keys::CONTROL): keys::CONTROL_VALUE, (keys::SERVICE_AVAILABLE): "1" },
+            },
+            "spec": { "containers": [{ "name": "app" }] },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        assert_eq!(deliver(&index, "ADDED", &pod), Some(7));
+        assert_eq!(figures(&index), (7, 1, 1));
+
+        pod["metadata"]["resourceVersion"] = json!("8");
+        pod["status"]["conditions"] = json!("none");
+        assert_eq!(deliver(&index, "MODIFIED", &pod), Some(8));
+        assert_eq!(figures(&index), (8, 1, 0));
+        assert!(!index.read().pod("n", "web-1").unwrap().is_readable());
+        assert_eq!(index.unreadable(), 1);
+
+        pod["metadata"]["resourceVersion"] = json!("9");
+        assert_eq!(deliver(&index, "DELETED", &pod), Some(9));
+        assert_eq!(figures(&index), (9, 0, 0));
+    }
 }

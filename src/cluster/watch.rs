@@ -1,8 +1,8 @@
 //! One list-and-watch per kind, feeding an index.
 //!
 //! Own code instead of a reflector because the ledger needs what those hide: the position, i.e. the largest
-//! resourceVersion delivered, deletions and bookmarks included. Lists are paged; a malformed object is logged and
-//! skipped and never ends the watch.
+//! resourceVersion delivered, deletions and bookmarks included. Lists are paged; a malformed object is logged and counted,
+//! its sink says what to take it for, and it never ends the watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn delete(&self, object: T);
     /// Every event up to `version` has been delivered.
     fn bookmark(&self, version: u64);
+    /// An object can't be read. What to take it for instead, from the JSON as it is; `None` leaves what was known of it.
+    fn unreadable(&self, raw: &str) -> Option<T>;
 }
 
 /// What to watch.
@@ -77,7 +79,7 @@ pub async fn run<T, S>(
             match list(&client, &source).await {
                 Ok((objects, version)) => {
                     failures = 0;
-                    sink.replace(parse_all::<T>(&source, objects), version);
+                    sink.replace(parse_all::<T, S>(&source, &sink, objects), version);
                     follow::<T, S>(&client, &source, &*sink, &relist, version).await;
                 }
                 Err(e) => warn!(path = source.path, error = %e, "list failed"),
@@ -125,19 +127,25 @@ async fn list(client: &Client, source: &Source) -> anyhow::Result<(Vec<Box<RawVa
     }
 }
 
-fn parse_all<T: DeserializeOwned>(source: &Source, objects: Vec<Box<RawValue>>) -> Vec<T> {
+fn parse_all<T: DeserializeOwned, S: Sink<T>>(
+    source: &Source,
+    sink: &S,
+    objects: Vec<Box<RawValue>>,
+) -> Vec<T> {
     objects
-        .iter()
-        .filter_map(|raw| parse(source, raw))
+        .into_iter()
+        .filter_map(|raw| parse(source, sink, &raw))
         .collect()
 }
 
-fn parse<T: DeserializeOwned>(source: &Source, raw: &RawValue) -> Option<T> {
-    serde_json::from_str(raw.get())
-        .inspect_err(
-            |e| warn!(path = source.path, error = %e, "skipped an object that can't be read"),
-        )
-        .ok()
+fn parse<T: DeserializeOwned, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> Option<T> {
+    match serde_json::from_str(raw.get()) {
+        Ok(object) => Some(object),
+        Err(e) => {
+            warn!(path = source.path, error = %e, "an object can't be read");
+            sink.unreadable(raw.get())
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -190,14 +198,19 @@ where
             };
             match deliver::<T, S>(source, sink, &line) {
                 Some(seen) => version = version.max(seen),
-                None => return, // an error event, usually 410 Gone
+                None => return, // usually an error event, 410 Gone
             }
         }
     }
 }
 
-/// Hands one line of a watch to the sink; the version it carries, or `None` for an error event.
-fn deliver<T: DeserializeOwned, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> Option<u64> {
+/// Hands one line of a watch to the sink; the version it carries, or `None` if all must be listed again: for an error
+/// event, and for a deletion that can't be read.
+pub(super) fn deliver<T: DeserializeOwned, S: Sink<T>>(
+    source: &Source,
+    sink: &S,
+    line: &str,
+) -> Option<u64> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
         debug!(
@@ -215,13 +228,11 @@ fn deliver<T: DeserializeOwned, S: Sink<T>>(source: &Source, sink: &S, line: &st
         .ok()?;
     match event.kind.as_str() {
         "BOOKMARK" => sink.bookmark(version),
-        "DELETED" => match parse(source, &event.object) {
-            Some(object) => sink.delete(object),
-            None => sink.bookmark(version),
-        },
-        _ => match parse(source, &event.object) {
-            Some(object) => sink.apply(object),
-            None => sink.bookmark(version),
+        kind => match (kind, parse(source, sink, &event.object)) {
+            ("DELETED", Some(object)) => sink.delete(object),
+            ("DELETED", None) => return None, // which one is gone, the list will say
+            (_, Some(object)) => sink.apply(object),
+            (_, None) => sink.bookmark(version),
         },
     }
     Some(version)

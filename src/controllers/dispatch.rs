@@ -8,6 +8,7 @@ use tracing::info;
 
 use super::Queues;
 use crate::cluster::index::{Change, Index};
+use crate::ledger::store::Uid;
 
 /// Feeds the queues until `stop`: first with everything, then with what changes.
 pub async fn run(index: Arc<Index>, queues: Arc<Queues>, stop: CancellationToken) {
@@ -42,12 +43,16 @@ fn everything(index: &Index, queues: &Queues) {
         }
         queues.namespaces.add(name.clone());
     }
+    for set in index.objects.sets.names() {
+        queues.collasets.add(set);
+    }
 }
 
 fn enqueue(index: &Index, queues: &Queues, change: Change) {
     match change {
         Change::Pod(namespace, uid) => {
             enqueue_pod(queues, &namespace, &uid);
+            enqueue_including(index, queues, &namespace, &uid);
             enqueue_rules(index, queues, &namespace);
         }
         Change::Workload(namespace) => enqueue_rules(index, queues, &namespace),
@@ -55,13 +60,26 @@ fn enqueue(index: &Index, queues: &Queues, change: Change) {
             queues.namespaces.add(namespace.clone());
             queues.rules.add((namespace, name));
         }
+        Change::CollaSet(namespace, name) => queues.collasets.add((namespace, name)),
         Change::Namespace(namespace) => queues.namespaces.add(namespace),
     }
 }
 
-fn enqueue_pod(queues: &Queues, namespace: &str, uid: &crate::ledger::store::Uid) {
+fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
     queues.lifecycle.add((namespace.to_owned(), uid.clone()));
     queues.poddeletion.add((namespace.to_owned(), uid.clone()));
+}
+
+/// CollaSets that ask for a Pod which nobody controls.
+fn enqueue_including(index: &Index, queues: &Queues, namespace: &str, uid: &Uid) {
+    let state = index.read();
+    let pod = state.pod(namespace, uid);
+    let Some(pod) = pod.filter(|pod| pod.controller().is_none()) else {
+        return;
+    };
+    for set in index.objects.sets_including(namespace, &pod.metadata.name) {
+        queues.collasets.add((namespace.to_owned(), set));
+    }
 }
 
 fn enqueue_rules(index: &Index, queues: &Queues, namespace: &str) {

@@ -38,6 +38,9 @@ impl Lifecycle {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
             return Outcome::Done;
         };
+        if !pod.is_readable() {
+            return Outcome::Done; // no ground to act on; a newer version brings it back here
+        }
         match self.step(&pod).await {
             Ok(outcome) | Err(outcome) => outcome,
         }

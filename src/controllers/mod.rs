@@ -1,10 +1,12 @@
 //! Thin reconcilers that finish the asynchronous phases: read the index, ask the domain, write. They run on the leader
 //! only; nothing they do is needed for the guarantee.
 
+pub mod collaset;
 mod dispatch;
 pub mod lifecycle;
 pub mod namespaces;
 pub mod poddeletion;
+mod room;
 pub mod rules;
 mod turns;
 
@@ -16,6 +18,7 @@ use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::queue::{Outcome, Queue};
 use crate::cluster::rulestore::RuleStore;
@@ -30,6 +33,9 @@ pub type PodKey = (String, Uid);
 /// A rule object: namespace and name.
 pub type RuleName = (String, String);
 
+/// A CollaSet: namespace and name.
+pub type SetName = (String, String);
+
 /// What every controller works with.
 pub struct Context {
     /// Client.
@@ -38,6 +44,8 @@ pub struct Context {
     pub index: Arc<Index>,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
+    /// Events.
+    pub events: Arc<Recorder>,
     /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
     pub request_timeout: Duration,
     /// The clock.
@@ -52,6 +60,8 @@ pub struct Queues {
     pub poddeletion: Arc<Queue<PodKey>>,
     /// Rule objects.
     pub rules: Arc<Queue<RuleName>>,
+    /// CollaSets.
+    pub collasets: Arc<Queue<SetName>>,
     /// Namespaces.
     pub namespaces: Arc<Queue<String>>,
 }
@@ -62,6 +72,7 @@ impl Default for Queues {
             lifecycle: Queue::new(),
             poddeletion: Queue::new(),
             rules: Queue::new(),
+            collasets: Queue::new(),
             namespaces: Queue::new(),
         }
     }
@@ -72,6 +83,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let queues = Arc::new(Queues::default());
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
     let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues));
+    let collasets = collaset::CollaSets::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
     tokio::join!(
@@ -91,6 +103,10 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         Arc::clone(&queues.poddeletion).run(8, stop.clone(), move |key| {
             let context = Arc::clone(&deletion);
             async move { poddeletion::reconcile(&context, key).await }
+        }),
+        Arc::clone(&queues.collasets).run(8, stop.clone(), move |name| {
+            let collasets = Arc::clone(&collasets);
+            async move { collasets.reconcile(name).await }
         }),
         Arc::clone(&queues.namespaces).run(2, stop.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);

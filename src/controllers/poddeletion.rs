@@ -45,7 +45,9 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            write("delete a Pod", pods::delete(&context.client, &pod)).await
+            write("delete a Pod", pods::delete(&context.client, &pod))
+                .await
+                .map(|_| ())
         }
     };
     done.map_or_else(|outcome| outcome, |()| Outcome::Done)

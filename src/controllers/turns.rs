@@ -6,13 +6,13 @@ use crate::domain::pod::Pod;
 use crate::domain::rules::stage::rejections;
 use crate::ledger::store::Uid;
 
-use super::Context;
+use super::{Context, room};
 
 /// The longest waiting Pods that the budget of `entry` has room for. A Pod that could not go anyway, because another
 /// rule keeps it waiting or has no room at all, does not hold up those behind it.
 pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
     let namespace = &entry.snapshot.rules.namespace;
-    let room = super::rules::allowed(&context.ledgers, state, entry).unwrap_or(u32::MAX);
+    let room = room::allowed(&context.ledgers, state, entry).unwrap_or(u32::MAX);
     entry
         .tally
         .waiting()
@@ -44,7 +44,7 @@ pub fn passes(state: &State, stage: Stage, pod: &Pod) -> bool {
 fn could_go(context: &Context, state: &State, pod: &Pod) -> bool {
     passes(state, Stage::PreCheck, pod)
         && covering(state, pod)
-            .all(|entry| super::rules::allowed(&context.ledgers, state, entry) != Some(0))
+            .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
 }
 
 fn covering<'a>(state: &'a State, pod: &'a Pod) -> impl Iterator<Item = &'a Entry> {

@@ -1,14 +1,38 @@
 //! Changes of a running Pod that restart containers, and whether the kubelet has caught up with them.
 
-use super::pod::{Container, Pod};
+use super::digest::Digest;
+use super::pod::{Container, ContainerStatus, Pod};
 
 /// An in-place change that restarts at least one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Digest of the containers as they shall be.
     pub target: String,
-    /// Containers that will restart, and the container ID that each runs under now (empty: none yet).
-    pub containers: Vec<(String, String)>,
+    /// Containers that will restart.
+    pub containers: Vec<Before>,
+}
+
+/// A container that a change restarts, as it was before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Name.
+    pub name: String,
+    /// The ID that it ran under; empty: none yet.
+    pub run: String,
+    /// If the change is one of the image, the digest of the ID of the image that it ran.
+    pub image: Option<u64>,
+}
+
+/// How far the restart is that a change brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Restart {
+    /// A container runs as before, or not at all, or the kubelet has not seen the change.
+    Awaited,
+    /// All run anew, but one has the very image it had: either it has crashed before the kubelet got to the change, or the
+    /// new image is the old one by another name.
+    Unproven,
+    /// All run as they shall.
+    Proven,
 }
 
 /// What an UPDATE changes in place; `None` when nothing restarts.
@@ -17,12 +41,14 @@ pub struct Change {
 /// `RestartContainer`. Init containers count only if they are restartable: others have run already.
 pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
     let restarting: Vec<_> = running(new)
-        .filter(|c| running(old).any(|o| o.name == c.name && restarts(o, c)))
-        .map(|c| {
-            (
-                c.name.clone(),
-                container_id(old, &c.name).unwrap_or_default().to_owned(),
-            )
+        .filter_map(|c| {
+            let o = running(old).find(|o| o.name == c.name && restarts(o, c))?;
+            let now = status(old, &c.name);
+            Some(Before {
+                name: c.name.clone(),
+                run: now.map(|s| s.container_id.clone()).unwrap_or_default(),
+                image: (o.image != c.image).then(|| now.map_or(0, image)),
+            })
         })
         .collect();
     (!restarting.is_empty()).then(|| Change {
@@ -36,19 +62,34 @@ pub fn is_applied(pod: &Pod, target: &str) -> bool {
     digest(pod) == target
 }
 
-/// Whether every container of a change runs anew and is ready.
-pub fn has_restarted(pod: &Pod, containers: &[(String, String)]) -> bool {
-    let statuses = || {
-        pod.status
-            .container_statuses
-            .iter()
-            .chain(&pod.status.init_container_statuses)
-    };
-    containers.iter().all(|(name, before)| {
-        statuses().any(|s| {
-            s.name == *name && s.ready && !s.container_id.is_empty() && s.container_id != *before
-        })
-    })
+/// How far the kubelet is with a change of these containers.
+///
+/// A new run is none of the change while the kubelet has not seen the spec. Nor is it proof as soon as it has: the kubelet
+/// writes the status before it ends the containers.
+pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
+    if !pod.is_observed() {
+        return Restart::Awaited;
+    }
+    let each = containers.iter().map(|before| {
+        let anew = status(pod, &before.name)
+            .filter(|s| s.ready && !s.container_id.is_empty() && s.container_id != before.run);
+        match anew {
+            None => Restart::Awaited,
+            Some(now) if before.image == Some(image(now)) => Restart::Unproven,
+            Some(_) => Restart::Proven,
+        }
+    });
+    each.min().unwrap_or(Restart::Proven)
+}
+
+/// Digest of the ID of the image that a container runs; 0 when absent.
+fn image(status: &ContainerStatus) -> u64 {
+    if status.image_id.is_empty() {
+        return 0;
+    }
+    let mut digest = Digest::default();
+    digest.feed(&status.image_id);
+    digest.value()
 }
 
 fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
@@ -73,40 +114,31 @@ fn resource<'a>(container: &'a Container, name: &str) -> [Option<&'a serde_json:
     ["requests", "limits"].map(|kind| container.resources.get(kind).and_then(|r| r.get(name)))
 }
 
-fn container_id<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
-    let statuses = pod
-        .status
-        .container_statuses
-        .iter()
-        .chain(&pod.status.init_container_statuses);
+fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let statuses = &pod.status.container_statuses;
     statuses
-        .into_iter()
+        .iter()
+        .chain(&pod.status.init_container_statuses)
         .find(|s| s.name == name)
-        .map(|s| s.container_id.as_str())
 }
 
-/// FNV-1a over what [`restarts`] compares, as hex; only ever compared with another digest of the same Pod.
+/// Digest of what [`restarts`] compares, as hex.
 fn digest(pod: &Pod) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut feed = |text: &str| {
-        for byte in text.bytes().chain([0]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
+    let mut digest = Digest::default();
     for container in running(pod) {
-        feed(&container.name);
-        feed(&container.image);
+        digest.feed(&container.name);
+        digest.feed(&container.image);
         for policy in container
             .resize_policy
             .iter()
             .filter(|p| p.restart_policy == "RestartContainer")
         {
             for value in resource(container, &policy.resource_name) {
-                feed(&value.map(ToString::to_string).unwrap_or_default());
+                digest.feed(&value.map(ToString::to_string).unwrap_or_default());
             }
         }
     }
-    format!("{hash:016x}")
+    format!("{:016x}", digest.value())
 }
 
 #[cfg(test)]
@@ -116,7 +148,8 @@ mod tests {
 
     use super::*;
 
-    fn pod(image: &str, memory: &str, id: &str) -> Pod {
+    /// A Pod whose only container has this spec, and this run of this image.
+    fn pod(image: &str, memory: &str, run: &str, runs: &str) -> Pod {
         serde_json::from_value(json!({
             "spec": { "containers": [{
                 "name": "app", "image": image,
@@ -126,35 +159,72 @@ mod tests {
                     { "resourceName": "cpu", "restartPolicy": "NotRequired" },
                 ],
             }], "initContainers": [{ "name": "init", "image": image }] },
-            "status": { "containerStatuses": [{ "name": "app", "containerID": id, "ready": true }] },
+            "status": { "containerStatuses": [{
+                "name": "app", "containerID": run, "imageID": format!("sha256:{runs}"), "ready": true,
+            }] },
         }))
         .unwrap()
     }
 
+    fn before() -> Pod {
+        pod("a:1", "1Gi", "run-1", "a:1")
+    }
+
     #[test]
     fn an_image_or_a_resize_that_restarts_is_a_change() {
-        let old = pod("a:1", "1Gi", "run-1");
+        let old = before();
         assert_eq!(change(&old, &old), None);
-        let change = change(&old, &pod("a:2", "1Gi", "run-1")).unwrap();
+        let image = change(&old, &pod("a:2", "1Gi", "run-1", "a:1")).unwrap();
+        let [app] = &image.containers[..] else {
+            unreachable!("{image:?}")
+        };
+        assert_eq!((app.name.as_str(), app.run.as_str()), ("app", "run-1"));
         assert_eq!(
-            change.containers,
-            vec![("app".to_owned(), "run-1".to_owned())]
+            app.image,
+            Some(super::image(&old.status.container_statuses[0]))
         );
-        assert!(super::change(&old, &pod("a:1", "2Gi", "run-1")).is_some());
+        let resize = change(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
+        assert_eq!(resize.containers[0].image, None);
     }
 
     #[test]
     fn it_is_over_when_every_container_runs_anew() {
-        let change = change(&pod("a:1", "1Gi", "run-1"), &pod("a:2", "1Gi", "run-1")).unwrap();
-        assert!(!is_applied(&pod("a:1", "1Gi", "run-1"), &change.target));
-        assert!(is_applied(&pod("a:2", "1Gi", "run-1"), &change.target));
-        assert!(!has_restarted(
-            &pod("a:2", "1Gi", "run-1"),
-            &change.containers
-        ));
-        assert!(has_restarted(
-            &pod("a:2", "1Gi", "run-2"),
-            &change.containers
-        ));
+        let after = |run, runs| pod("a:2", "1Gi", run, runs);
+        let change = change(&before(), &after("run-1", "a:1")).unwrap();
+        assert!(!is_applied(&before(), &change.target));
+        assert!(is_applied(&after("run-1", "a:1"), &change.target));
+        let far = |pod| restart(&pod, &change.containers);
+        assert_eq!(far(after("run-1", "a:1")), Restart::Awaited);
+        assert_eq!(far(after("run-2", "a:2")), Restart::Proven);
+    }
+
+    #[test]
+    fn a_run_of_the_old_image_may_be_a_crash() {
+        let after = pod("a:2", "1Gi", "run-2", "a:1");
+        let image = change(&before(), &after).unwrap();
+        assert_eq!(restart(&after, &image.containers), Restart::Unproven);
+        let after = pod("a:1", "2Gi", "run-2", "a:1");
+        let resize = change(&before(), &after).unwrap();
+        assert_eq!(restart(&after, &resize.containers), Restart::Proven);
+    }
+
+    #[test]
+    fn a_restart_before_the_kubelet_has_seen_the_change_is_not_the_one() {
+        let mut after = pod("a:1", "2Gi", "run-2", "a:1");
+        let resize = change(&before(), &after).unwrap();
+        for (generation, observed, far) in [
+            (2, 1, Restart::Awaited),
+            (2, 2, Restart::Proven),
+            (2, 0, Restart::Proven), // a kubelet that does not tell
+            (0, 1, Restart::Proven),
+        ] {
+            after.metadata.generation = generation;
+            after.status.observed_generation = observed;
+            assert_eq!(
+                restart(&after, &resize.containers),
+                far,
+                "{observed} of {generation}"
+            );
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Pure decisions: no I/O, no clock, no async, no kube client. Time and identity are parameters.
 
+pub mod collaset;
+pub mod digest;
 pub mod inplace;
 pub mod lifecycle;
 pub mod pod;

@@ -7,6 +7,11 @@ use serde::{Deserialize, Deserializer};
 
 use crate::api::keys;
 
+/// Condition of a Pod whose resize the kubelet has not begun: deferred, or infeasible on its node.
+pub const RESIZE_PENDING: &str = "PodResizePending";
+/// Condition of a Pod whose resize the kubelet is making.
+pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+
 /// A Pod as this project sees it. Field meaning as in `core/v1`; absent lists are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -32,10 +37,12 @@ pub struct Metadata {
     /// Ordered as an integer, as Kubernetes guarantees since 1.35; 0 when absent.
     #[serde(deserialize_with = "resource_version")]
     pub resource_version: u64,
+    /// Counts the changes of the spec; 0 when absent.
+    pub generation: i64,
     /// Labels.
     #[serde(deserialize_with = "nullable")]
     pub labels: BTreeMap<String, String>,
-    /// The annotations that the lifecycle and the rules read; others are dropped.
+    /// The annotations that the lifecycle, the rules and CollaSet read; others are dropped.
     #[serde(deserialize_with = "known_annotations")]
     pub annotations: BTreeMap<String, String>,
     /// Finalizers.
@@ -120,9 +127,11 @@ pub struct ReadinessGate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
+    /// The generation that the kubelet had seen when it wrote the status; 0 when absent, as before Kubernetes 1.34.
+    pub observed_generation: i64,
     /// Phase.
     pub phase: String,
-    /// Conditions: only `Ready` and `pod.kusionstack.io/service-ready` are kept.
+    /// Conditions: only `Ready`, `pod.kusionstack.io/service-ready`, `PodScheduled` and those of a resize are kept.
     #[serde(deserialize_with = "known_conditions")]
     pub conditions: Vec<Condition>,
     /// One per container that the kubelet has seen.
@@ -155,14 +164,39 @@ pub struct ContainerStatus {
     /// Identifies one run of the container; a restart gives a new one.
     #[serde(rename = "containerID")]
     pub container_id: String,
+    /// Identifies the image that runs; two tags of one image have the same.
+    #[serde(rename = "imageID")]
+    pub image_id: String,
     /// Whether the container is ready.
     pub ready: bool,
+    /// Why it does not run, from `state.waiting`.
+    #[serde(rename = "state", deserialize_with = "waiting")]
+    pub waiting: Option<Box<Waiting>>,
 }
+
+/// `state.waiting` of a container status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    /// One word, such as `ImagePullBackOff`.
+    pub reason: String,
+    /// A sentence, cut after 200 bytes.
+    pub message: String,
+}
+
+/// Bytes of a message that are kept: when an image is missing, each of thousands of Pods has one.
+const MESSAGE_LIMIT: usize = 200;
 
 impl Pod {
     /// Whether the Pod opted into the lifecycle and the rules.
     pub fn is_managed(&self) -> bool {
         self.label(keys::CONTROL) == Some(keys::CONTROL_VALUE)
+    }
+
+    /// Whether more than the metadata could be read: every Pod has a container. A cache keeps the others so that they
+    /// count; what they do or run is not known.
+    pub fn is_readable(&self) -> bool {
+        !self.spec.containers.is_empty()
     }
 
     /// Value of a label.
@@ -187,6 +221,12 @@ impl Pod {
             .iter()
             .find(|c| c.type_ == type_)
             .map(|c| c.status == "True")
+    }
+
+    /// Whether the kubelet has seen the spec, as far as it tells (Kubernetes 1.34 and later do).
+    pub fn is_observed(&self) -> bool {
+        let (wanted, seen) = (self.metadata.generation, self.status.observed_generation);
+        wanted == 0 || seen == 0 || seen >= wanted
     }
 
     /// Whether the kubelet reports the Pod Ready.
@@ -230,7 +270,7 @@ impl Pod {
         self.metadata.annotations.contains_key(keys::MIRROR)
     }
 
-    /// Value of an annotation that the lifecycle or the rules read.
+    /// Value of an annotation that is kept, see [`Metadata::annotations`].
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.get(key).map(String::as_str)
     }
@@ -250,6 +290,23 @@ fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> R
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
+fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct State {
+        waiting: Option<Box<Waiting>>,
+    }
+    let mut waiting = nullable::<_, State>(d)?.waiting;
+    if let Some(waiting) = &mut waiting {
+        let end = (0..=MESSAGE_LIMIT)
+            .rev()
+            .find(|end| waiting.message.is_char_boundary(*end));
+        waiting.message.truncate(end.unwrap_or(0));
+        waiting.message.shrink_to_fit();
+    }
+    Ok(waiting)
+}
+
 fn known_annotations<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -257,7 +314,10 @@ fn known_annotations<'de, D: Deserializer<'de>>(
     all.retain(|k, _| {
         matches!(
             k.as_str(),
-            keys::AVAILABLE_CONDITIONS | keys::SKIP_RULE_CONDITIONS | keys::MIRROR
+            keys::AVAILABLE_CONDITIONS
+                | keys::SKIP_RULE_CONDITIONS
+                | keys::MIRROR
+                | keys::LAST_POD_STATUS
         )
     });
     Ok(all)
@@ -265,7 +325,46 @@ fn known_annotations<'de, D: Deserializer<'de>>(
 
 fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D::Error> {
     let mut all: Vec<Condition> = nullable(d)?;
-    all.retain(|c| c.type_ == "Ready" || c.type_ == keys::SERVICE_READY);
+    all.retain(|c| {
+        matches!(
+            c.type_.as_str(),
+            "Ready" | keys::SERVICE_READY | "PodScheduled" | RESIZE_PENDING | RESIZE_IN_PROGRESS
+        )
+    });
     all.shrink_to_fit();
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_container_status_keeps_what_runs_and_why_it_does_not() {
+        let read = |status| serde_json::from_value::<ContainerStatus>(status).unwrap();
+        let running = read(json!({
+            "name": "a", "imageID": "sha", "containerID": "run", "ready": true, "state": { "running": {} },
+        }));
+        assert_eq!((running.image_id.as_str(), running.waiting), ("sha", None));
+        for none in [json!(null), json!({}), json!({ "waiting": null })] {
+            assert_eq!(read(json!({ "state": none })).waiting, None);
+        }
+        for (message, length) in [
+            ("é".repeat(300), 200),
+            (format!("x{}", "é".repeat(300)), 199),
+            (String::new(), 0),
+        ] {
+            let waiting = json!({ "reason": "ErrImagePull", "message": message });
+            let waiting = read(json!({ "state": { "waiting": waiting } }))
+                .waiting
+                .unwrap();
+            assert_eq!(
+                (waiting.reason.as_str(), waiting.message.len()),
+                ("ErrImagePull", length)
+            );
+        }
+    }
 }

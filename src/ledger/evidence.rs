@@ -1,6 +1,7 @@
 //! When a claim may be released: only on evidence newer than itself.
 
 use super::protocol::Operation;
+use crate::domain::inplace::Restart;
 
 /// A Pod as a cache that has caught up with the ledger sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,8 +22,8 @@ pub enum Sighting {
         available: bool,
         /// For an in-place change, whether the spec is the admitted one.
         applied: bool,
-        /// For an in-place change, whether every changed container runs anew.
-        restarted: bool,
+        /// For an in-place change, how far the kubelet is with it.
+        restart: Restart,
     },
 }
 
@@ -43,7 +44,7 @@ pub const fn is_conditional(operation: Operation) -> bool {
 ///   state counts now) or shows that the transaction must fail and ask again.
 /// - An eviction deletes unconditionally behind its admission: nothing but deletion is evidence. A moved
 ///   resourceVersion proves nothing (the eviction handler itself writes DisruptionTarget), nor does a flap to NotReady.
-/// - An in-place change takes effect when the kubelet gets to it: the Pod must run the new containers and be
+/// - An in-place change takes effect when the kubelet gets to it: the Pod must be proven to run the new containers and be
 ///   available again, or be newer without the change.
 pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64> {
     match sighting {
@@ -54,13 +55,13 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
             terminating,
             available,
             applied,
-            restarted,
+            restart,
         } => {
             let released = terminating
                 || match operation {
                     Operation::Delete | Operation::Begin | Operation::Leave => true,
                     Operation::Evict => false,
-                    Operation::InPlace => !applied || (restarted && available),
+                    Operation::InPlace => !applied || (restart == Restart::Proven && available),
                 };
             released.then_some(version)
         }
@@ -69,6 +70,8 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
 
 /// Whether a live read, made after the API server has surely given up the request, shows that a claim never had its
 /// effect. If it did have it, or the Pod is gone, the ordinary evidence follows and this says no.
+///
+/// A restart that can't be proven is believed by then: the kubelet ends the containers as soon as it has seen the change.
 pub fn lapsed(operation: Operation, live: Sighting) -> bool {
     match live {
         Sighting::Gone { .. } => false,
@@ -76,11 +79,14 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
             terminating: true, ..
         } => false,
         Sighting::Seen {
-            applied, available, ..
+            applied,
+            available,
+            restart,
+            ..
         } => match operation {
             Operation::Evict | Operation::Delete => true,
             Operation::Begin | Operation::Leave => available,
-            Operation::InPlace => !applied,
+            Operation::InPlace => !applied || (restart == Restart::Unproven && available),
         },
     }
 }
@@ -94,7 +100,7 @@ mod tests {
         terminating: false,
         available: true,
         applied: false,
-        restarted: false,
+        restart: Restart::Awaited,
     };
 
     #[test]
@@ -104,7 +110,7 @@ mod tests {
             terminating: false,
             available: false,
             applied: true,
-            restarted: true,
+            restart: Restart::Proven,
         };
         for operation in Operation::ALL {
             assert_eq!(evidence(operation, 5, same), None, "{operation:?}");
@@ -129,7 +135,7 @@ mod tests {
             terminating: false,
             available: false,
             applied: false,
-            restarted: false,
+            restart: Restart::Awaited,
         };
         assert_eq!(evidence(Operation::Evict, 5, flap), None);
         let going = Sighting::Seen {
@@ -137,7 +143,7 @@ mod tests {
             terminating: true,
             available: false,
             applied: false,
-            restarted: false,
+            restart: Restart::Awaited,
         };
         assert_eq!(evidence(Operation::Evict, 5, going), Some(6));
         assert_eq!(
@@ -148,43 +154,46 @@ mod tests {
 
     #[test]
     fn an_in_place_change_waits_for_the_kubelet() {
-        let seen = |applied, restarted, available| Sighting::Seen {
+        let seen = |applied, restart, available| Sighting::Seen {
             version: 6,
             terminating: false,
             available,
             applied,
-            restarted,
+            restart,
         };
-        assert_eq!(
-            evidence(Operation::InPlace, 5, seen(true, false, true)),
-            None
-        );
-        assert_eq!(
-            evidence(Operation::InPlace, 5, seen(true, true, false)),
-            None
-        );
-        assert_eq!(
-            evidence(Operation::InPlace, 5, seen(true, true, true)),
-            Some(6)
-        );
-        assert_eq!(
-            evidence(Operation::InPlace, 5, seen(false, false, true)),
-            Some(6)
-        );
+        for (applied, restart, available, based_on) in [
+            (true, Restart::Awaited, true, None),
+            (true, Restart::Unproven, true, None),
+            (true, Restart::Proven, false, None),
+            (true, Restart::Proven, true, Some(6)),
+            (false, Restart::Awaited, true, Some(6)),
+        ] {
+            let sighting = seen(applied, restart, available);
+            assert_eq!(
+                evidence(Operation::InPlace, 5, sighting),
+                based_on,
+                "{sighting:?}"
+            );
+        }
     }
 
     #[test]
     fn a_claim_lapses_only_if_nothing_came_of_it() {
         assert!(lapsed(Operation::Evict, NEWER));
         assert!(!lapsed(Operation::Evict, Sighting::Gone { version: 9 }));
-        let applied = Sighting::Seen {
+        let applied = |restart, available| Sighting::Seen {
             version: 6,
             terminating: false,
-            available: true,
+            available,
             applied: true,
-            restarted: false,
+            restart,
         };
-        assert!(!lapsed(Operation::InPlace, applied));
+        assert!(!lapsed(Operation::InPlace, applied(Restart::Awaited, true)));
+        assert!(!lapsed(
+            Operation::InPlace,
+            applied(Restart::Unproven, false)
+        ));
+        assert!(lapsed(Operation::InPlace, applied(Restart::Unproven, true)));
         assert!(lapsed(Operation::InPlace, NEWER));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::protocol::{Ledger, Purpose, View};
+use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 
 /// A Pod's UID.
@@ -34,8 +35,8 @@ pub struct Detail {
     pub until: Timestamp,
     /// For an in-place change: digest of the admitted spec.
     pub target: Option<String>,
-    /// For an in-place change: the containers that it restarts and the run (container ID) that each had before.
-    pub containers: Vec<(String, String)>,
+    /// For an in-place change: the containers that it restarts.
+    pub containers: Vec<Before>,
 }
 
 impl Detail {
@@ -47,7 +48,7 @@ impl Detail {
             let kept = earlier
                 .containers
                 .iter()
-                .filter(|(name, _)| self.containers.iter().all(|(n, _)| n != name));
+                .filter(|old| self.containers.iter().all(|new| new.name != old.name));
             let kept: Vec<_> = kept.cloned().collect();
             self.containers.extend(kept);
         }

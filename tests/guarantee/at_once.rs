@@ -15,7 +15,7 @@ const REQUESTS: usize = 50;
 /// 100 available Pods under a rule of 10%.
 async fn web(bed: &Bed) -> Scope {
     let scope = bed.scope("fifty").await;
-    scope.deploy("web", PODS, json!({})).await;
+    scope.deploy_where_open("web", PODS).await;
     scope.all_available("app=web", PODS).await;
     scope.rule("web", json!({"app": "web"}), json!("10%")).await;
     scope
@@ -48,6 +48,8 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
     for _ in 0..3 {
         let pods = names(&scope.all_available("app=web", PODS).await);
         scope.until_at_rest("web", 100).await;
+        // No place comes back while requests fly.
+        scope.close_nodes().await;
         let observer = Observer::start(scope).await;
         let outcomes = at_once(&pods[..REQUESTS], async |pod| {
             if evict {
@@ -66,6 +68,7 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
             .fewest_available(|_| true, PODS)
             .await
             .at_least(PODS - LIMIT);
+        scope.open_nodes().await;
     }
 }
 
@@ -90,8 +93,9 @@ async fn of_fifty_evictions_at_once_exactly_ten_pass() {
 #[tokio::test]
 async fn right_after_a_rule_is_made_it_holds() {
     let scope = Bed::shared().await.scope("fresh").await;
-    scope.deploy("web", PODS, json!({})).await;
+    scope.deploy_where_open("web", PODS).await;
     let pods = names(&scope.all_available("app=web", PODS).await);
+    scope.close_nodes().await;
     let observer = Observer::start(&scope).await;
     scope.rule("web", json!({"app": "web"}), json!("10%")).await;
     let outcomes = at_once(&pods[..REQUESTS], async |pod| scope.delete(&pod).await).await;

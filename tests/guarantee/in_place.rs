@@ -1,12 +1,14 @@
 //! Changes of running Pods that restart containers, outside of a lifecycle.
 
+use kube::ResourceExt;
 use kube::api::Patch;
+use operating::api::keys;
 use serde_json::json;
 
-use crate::bed::objects::{claims, is_available, names, refusal};
+use crate::bed::objects::{claims, names, refusal};
 use crate::bed::{Bed, Scope};
 
-async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
+pub async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
     let image = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
     scope
         .pods()
@@ -47,9 +49,11 @@ async fn a_new_image_takes_a_place_until_the_kubelet_runs_it() {
         );
         assert!(status.message.contains(&pods[0]), "{}", status.message);
     }
-    // A Pod that is down may be mended.
+    // A Pod that is down may be mended, once the leader has taken it off traffic.
     scope
-        .until_pod(&pods[0], "down", |p| !is_available(p))
+        .until_pod(&pods[0], "off traffic", |p| {
+            !p.labels().contains_key(keys::SERVICE_AVAILABLE)
+        })
         .await;
     set_image(&scope, &pods[0], "web:2").await.unwrap();
     scope.until_at_rest("web", 3).await;

@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
 use serde_json::json;
 
-use crate::bed::objects::{is_available, may_operate, names, service_ready};
+use crate::bed::objects::{in_flight, is_available, is_idle, may_operate, names, service_ready};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope};
 
@@ -14,18 +14,6 @@ const ID: &str = "upgrade";
 
 fn has(pod: &Pod, family: Family, id: &str) -> bool {
     pod.labels().contains_key(&family.key(id))
-}
-
-/// Labels that a lifecycle leaves behind; none when the Pod is idle.
-fn in_flight(pod: &Pod) -> Vec<&String> {
-    pod.labels()
-        .keys()
-        .filter(|k| k.contains(keys::LIFECYCLE_DOMAIN))
-        .collect()
-}
-
-fn idle_and_available(pod: &Pod) -> bool {
-    is_available(pod) && in_flight(pod).is_empty()
 }
 
 /// A Deployment `web` of available Pods under a rule `web`, and their names.
@@ -77,9 +65,7 @@ async fn a_pod_goes_offline_is_operated_and_comes_back() {
         })
         .await;
     scope.finish(pod, ID).await.unwrap();
-    let back = scope
-        .until_pod(pod, "online again", idle_and_available)
-        .await;
+    let back = scope.until_pod(pod, "online again", is_idle).await;
     assert_eq!(service_ready(&back), Some(true));
     assert_eq!(
         back.status.unwrap().container_statuses.unwrap()[0].restart_count,
@@ -136,9 +122,7 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
         scope.finish(pod, ID).await.unwrap();
     }
     for pod in &pods {
-        scope
-            .until_pod(pod, "online again", idle_and_available)
-            .await;
+        scope.until_pod(pod, "online again", is_idle).await;
     }
     scope.until_at_rest("web", 4).await;
     observer.fewest_available(|_| true, 4).await.at_least(3);
@@ -158,9 +142,7 @@ async fn an_operation_can_be_undone_while_it_waits_and_after_its_grant() {
         .until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID))
         .await;
     scope.label(&pods[0], undo).await.unwrap();
-    scope
-        .until_pod(&pods[0], "online again", idle_and_available)
-        .await;
+    scope.until_pod(&pods[0], "online again", is_idle).await;
     scope.until_at_rest("web", 3).await;
 }
 
@@ -209,9 +191,7 @@ async fn traffic_is_off_before_the_operation_and_on_before_the_pod_counts_again(
         completing.labels()
     );
     scope.patch("web", on).await.unwrap();
-    scope
-        .until_pod("web", "online again", idle_and_available)
-        .await;
+    scope.until_pod("web", "online again", is_idle).await;
 }
 
 /// Contract 10.1 Q1.
@@ -243,9 +223,7 @@ async fn an_operation_that_begins_while_another_completes_wedges_neither() {
         .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
         .await;
     scope.patch("web", on).await.unwrap();
-    scope
-        .until_pod("web", "online again", idle_and_available)
-        .await;
+    scope.until_pod("web", "online again", is_idle).await;
     scope.until_at_rest("web", 1).await;
 }
 
@@ -282,9 +260,7 @@ async fn an_operation_begun_again_while_it_completes_is_a_fresh_run() {
         .until_pod("web", "put back on", |p| service_ready(p) == Some(true))
         .await;
     scope.patch("web", on).await.unwrap();
-    let idle = scope
-        .until_pod("web", "online again", idle_and_available)
-        .await;
+    let idle = scope.until_pod("web", "online again", is_idle).await;
     assert_eq!(in_flight(&idle), Vec::<&String>::new());
     // Nothing of the two runs lets a third one pass a rule that is full.
     scope.rule("closed", json!({"app": "web"}), json!(0)).await;
@@ -330,8 +306,6 @@ async fn deleting_a_rule_frees_the_pods_that_wait_for_it() {
         .until_pod(&pods[0], "operate", |p| has(p, Family::Operate, ID))
         .await;
     scope.finish(&pods[0], ID).await.unwrap();
-    scope
-        .until_pod(&pods[0], "online again", idle_and_available)
-        .await;
+    scope.until_pod(&pods[0], "online again", is_idle).await;
     scope.delete(&pods[1]).await.unwrap();
 }

@@ -1,14 +1,20 @@
 //! The guarantee on a real API server: three replicas behind one URL, with the rights of their service account only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod apiserver_faults;
+mod apply;
 mod at_once;
 mod bed;
 mod counting;
 mod drain;
 mod dry_run;
+mod evictions;
 mod faults;
 mod in_place;
 mod lifecycle;
+mod missed;
 mod never_held;
 mod rules;
+mod slow_kubelet;
 mod storm;
+mod tightened;

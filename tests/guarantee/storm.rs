@@ -55,8 +55,8 @@ fn draw(rng: &mut StdRng) -> Action {
 async fn act(scope: &Scope, pod: &str, action: &Action, id: usize, pause: Duration) {
     for _ in 0..ATTEMPTS {
         match act_once(scope, pod, action, id).await {
-            // 500 is what the API server makes of a webhook that was killed.
-            Err(kube::Error::Api(status)) if [409, 429, 500].contains(&status.code) => {
+            // 500 is what the API server makes of a webhook that was killed, 504 of a request that took it too long.
+            Err(kube::Error::Api(status)) if [409, 429, 500, 504].contains(&status.code) => {
                 tokio::time::sleep(pause).await
             }
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => return,

@@ -147,6 +147,27 @@ fn a_pod_is_not_operated_on_before_the_kubelet_has_taken_it_off_traffic() {
     assert!(world.has(Family::Operate, "a"));
 }
 
+/// Back on traffic before the kubelet has noticed, the Pod would count as available until its late answer.
+#[test]
+fn a_pod_comes_back_only_after_the_kubelet_has_taken_it_off_traffic() {
+    for end in [World::undo, World::finish] {
+        let mut world = World::serving();
+        world.begin("a", "update");
+        world.reconcile();
+        assert_eq!(world.condition(), Some(false));
+        end(&mut world, "a");
+        world.reconcile();
+        assert_eq!(world.condition(), Some(false), "Ready is still True");
+        assert!(!world.available());
+        world.kubelet();
+        assert!(!world.pod.is_ready());
+        world.reconcile();
+        assert_eq!(world.condition(), Some(true));
+        world.quiesce();
+        assert!(world.is_idle(), "{:?}", world.labels());
+    }
+}
+
 #[test]
 fn q3_a_protected_pod_is_not_operated_on_even_without_condition() {
     let mut world = World::serving().with_traffic();

@@ -1,5 +1,6 @@
 //! The steps that touch the ledger, through its own functions; a control edits what they did.
 
+use operating::domain::inplace::Restart;
 use operating::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
 use operating::ledger::protocol::{Claim, Operation, Refusal, Request as Disruption};
 
@@ -62,6 +63,7 @@ impl World {
             Operation::InPlace => Change {
                 target,
                 run: object.run,
+                running: object.running,
             },
             _ => Change::default(),
         };
@@ -200,14 +202,22 @@ impl World {
         };
         let based_on = evidence(operation, at, sighting).or_else(|| match sighting {
             Sighting::Seen {
-                version, available, ..
+                version,
+                available,
+                restart,
+                ..
             } if version > at => {
                 let released = match operation {
                     Operation::Evict => {
                         self.lacks(Fault::EvictionReleasedOnMove)
                             || (self.lacks(Fault::EvictionReleasedOnFlap) && !available)
                     }
-                    Operation::InPlace => self.lacks(Fault::InPlaceReleasedOnMove),
+                    Operation::InPlace => {
+                        self.lacks(Fault::InPlaceReleasedOnMove)
+                            || (self.lacks(Fault::CrashPassesForRestart)
+                                && restart == Restart::Unproven
+                                && available)
+                    }
                     _ => false,
                 };
                 released.then_some(version)
@@ -257,7 +267,8 @@ impl World {
         })
     }
 
-    /// A release because nothing came of the claim: all requests that hold it have ended, and a live read shows no effect.
+    /// A release because nothing came of the claim: all requests that hold it have ended, a kubelet that has seen the change
+    /// has ended the containers, and a live read shows no effect.
     pub fn lapse(
         &self,
         s: &State,
@@ -282,7 +293,8 @@ impl World {
             return None;
         }
         let live = s.pods.now()[usize::from(pod)];
-        if !live.exists || !lapsed(operation, live.sighting(&claim.detail)) {
+        let restarts = live.will_restart() && live.observed == live.spec;
+        if !live.exists || restarts || !lapsed(operation, live.sighting(&claim.detail)) {
             return None;
         }
         let (position, based_on) = (s.replicas[replica].position, u64::from(live.version));

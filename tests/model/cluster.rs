@@ -1,5 +1,6 @@
 //! The Pods of the model, and what the API server, the kubelet and fate do to them.
 
+use operating::domain::inplace::Restart;
 use operating::ledger::evidence::Sighting;
 use operating::ledger::protocol::Purpose;
 
@@ -23,6 +24,8 @@ pub struct Pod {
     pub left: bool,
     /// What its spec says.
     pub spec: u8,
+    /// The spec that the kubelet has seen, by its own word.
+    pub observed: u8,
     /// The spec that the kubelet starts the containers with, while it does.
     pub starting: Option<u8>,
     /// The spec that runs.
@@ -43,6 +46,7 @@ impl Pod {
         offline: false,
         left: false,
         spec: 0,
+        observed: 0,
         starting: None,
         running: 0,
         run: 0,
@@ -76,18 +80,30 @@ impl Pod {
             terminating: self.terminating,
             available: self.serves(),
             applied: self.spec == change.target,
-            restarted: self.ready && self.run != change.run,
+            restart: self.restart(change),
+        }
+    }
+
+    fn restart(&self, change: &Change) -> Restart {
+        if self.observed != self.spec || !self.ready || self.run == change.run {
+            Restart::Awaited
+        } else if self.running == change.running {
+            Restart::Unproven
+        } else {
+            Restart::Proven
         }
     }
 }
 
-/// The detail of a claim: for an in-place change its target, and the run that it ends.
+/// The detail of a claim: for an in-place change its target, and what it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Change {
     /// The spec to come.
     pub target: u8,
     /// The run at the time of the admission.
     pub run: u8,
+    /// What ran at that time.
+    pub running: u8,
 }
 
 impl Purpose for Change {

@@ -25,6 +25,8 @@ pub enum Fault {
     FreeInPlace,
     /// A second in-place change may replace the first before the kubelet has made it.
     StackedInPlace,
+    /// A container that crashes and comes back passes for one that the kubelet has restarted for the change.
+    CrashPassesForRestart,
     /// A claim is taken back although somebody has refreshed it since.
     WithdrawAnyAttempt,
     /// The number of an attempt is used again once its claim is gone.

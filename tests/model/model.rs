@@ -82,6 +82,10 @@ pub enum Step {
     Flap { pod: u8 },
     /// It is ready again.
     Recover { pod: u8 },
+    /// A container crashes and is started again as it was.
+    Restart { pod: u8 },
+    /// The kubelet says that it has seen the spec, before it acts on it.
+    Observe { pod: u8 },
     /// The kubelet ends a container whose spec has changed.
     Stop { pod: u8 },
     /// The kubelet has started it again.
@@ -110,6 +114,7 @@ impl fmt::Display for World {
             crashes,
             lost,
             rejoins,
+            restarts,
         } = self.mishaps;
         write!(
             f,
@@ -118,6 +123,7 @@ impl fmt::Display for World {
         )?;
         for (is, word) in [
             (rejoins > 0, "rejoin"),
+            (restarts > 0, "a container crashes"),
             (self.split_writes, "split writes"),
             (self.split_releases, "split releases"),
             (self.at_once, "grace 0"),
@@ -324,6 +330,13 @@ impl Model for World {
             }
             if p.will_restart() {
                 steps.push(Step::Stop { pod });
+                // Elsewhere neither makes a difference.
+                if self.mishaps.restarts > 0 && p.observed != p.spec {
+                    steps.push(Step::Observe { pod });
+                }
+                if state.left.restarts > 0 && p.is_available() {
+                    steps.push(Step::Restart { pod });
+                }
             }
             if p.offline {
                 steps.push(Step::Finish { pod });

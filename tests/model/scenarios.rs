@@ -52,6 +52,7 @@ fn mishaps(flaps: u8, crashes: u8, lost: u8, rejoins: u8) -> Mishaps {
         crashes,
         lost,
         rejoins,
+        restarts: 0,
     }
 }
 
@@ -84,6 +85,15 @@ impl World {
             at_once: true,
             ..self
         }
+    }
+
+    /// A container crashes.
+    fn crashing(self) -> World {
+        let mishaps = Mishaps {
+            restarts: 1,
+            ..self.mishaps
+        };
+        World { mishaps, ..self }
     }
 
     /// With a third replica.
@@ -157,6 +167,12 @@ pub fn usual() -> Vec<World> {
             &[(InPlace, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
             mishaps(0, 1, 1, 0),
         ),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (Delete, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        )
+        .crashing(),
         // a Pod that leaves the management and comes back
         world(
             PAIR,
@@ -223,6 +239,12 @@ pub fn more() -> Vec<World> {
         world(PAIR, &[(Delete, 0, 1), (Evict, 1, 1)], all).split(),
         world(PAIR, &[(Begin, 0, 1), (Evict, 1, 1)], mishaps(2, 1, 0, 0)),
         world(PAIR, &[(InPlace, 0, 1), (Evict, 1, 1)], all),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 0, 0), (Evict, 1, 0)],
+            mishaps(0, 1, 0, 0),
+        )
+        .crashing(),
         world(PAIR, &[(InPlace, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).split(),
         world(
             PAIR,
@@ -307,6 +329,9 @@ pub fn controls() -> Vec<World> {
             flap,
         )
         .without(Fault::StackedInPlace),
+        world(PAIR, in_place, mishaps(0, 0, 0, 0))
+            .crashing()
+            .without(Fault::CrashPassesForRestart),
         world(
             CROSSING,
             &[

@@ -143,6 +143,8 @@ pub struct Mishaps {
     pub lost: u8,
     /// Pods that left and come back.
     pub rejoins: u8,
+    /// Containers that crash, and run anew before anybody sees the Pod unready. (Where it is seen, it is a flap besides.)
+    pub restarts: u8,
 }
 
 /// What a cache shows of the Pods of one rule.

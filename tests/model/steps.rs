@@ -54,8 +54,14 @@ impl World {
                 s.pods.write(pod, false, |p| p.ready = false);
             }
             Step::Recover { pod } => s.pods.write(pod, false, |p| p.ready = true),
+            Step::Restart { pod } => {
+                s.left.restarts -= 1;
+                s.pods.write(pod, false, |p| p.run += 1);
+            }
+            Step::Observe { pod } => s.pods.write(pod, false, |p| p.observed = p.spec),
             Step::Stop { pod } => s.pods.write(pod, true, |p| {
                 p.ready = false;
+                p.observed = p.spec;
                 p.starting = Some(p.spec);
             }),
             Step::Start { pod } => s.pods.write(pod, false, |p| {

@@ -11,4 +11,5 @@ pub mod demo;
 pub mod lb;
 pub mod paths;
 pub mod plane;
+pub mod proxy;
 pub mod server;

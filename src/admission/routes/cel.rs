@@ -37,6 +37,8 @@ pub enum Condition {
     NotNamespaceController,
     /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
     SpecChanged,
+    /// The stored PersistentVolumeClaim is not bound to a volume yet.
+    Pending,
 }
 
 impl Condition {
@@ -54,6 +56,7 @@ impl Condition {
             Condition::NotMirror => "not-mirror",
             Condition::NotNamespaceController => "not-namespace-controller",
             Condition::SpecChanged => "spec-changed",
+            Condition::Pending => "pending",
         }
     }
 
@@ -108,6 +111,10 @@ impl Condition {
                     "oldObject == null || {}",
                     changed(|o| or_empty(o, &["spec"], "{}"))
                 )
+            }
+            Condition::Pending => {
+                let phase = or_empty("oldObject", &["status", "phase"], "''");
+                format!("{phase} == 'Pending'")
             }
         }
     }

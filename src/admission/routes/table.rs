@@ -45,8 +45,8 @@ pub struct Webhook {
     pub writes: bool,
     /// Whether to ask again when a later webhook changed the object.
     pub reinvoke: bool,
-    /// How long the API server waits, in seconds. Ten where a claim is written (a conflict costs a few round trips),
-    /// five where the answer is computed from memory.
+    /// How long the API server waits, in seconds. Ten where a claim is written (a conflict costs a few round trips) or
+    /// the API server itself is asked for a dry-run, five otherwise.
     pub timeout_seconds: i32,
     /// All must hold.
     pub conditions: &'static [Condition],
@@ -61,11 +61,24 @@ const fn pods(resource: &'static str, operations: &'static [&'static str]) -> Ru
     }
 }
 
-const TRANSITION_RULES: &[Rule] = &[Rule {
-    group: crate::api::keys::GROUP,
-    version: crate::api::keys::VERSION,
-    resource: "podtransitionrules",
-    operations: &["CREATE", "UPDATE"],
+/// Creations and changes of objects of our own. Not of their subresources: status is the controllers', and `scale`
+/// changes a number that the schema bounds.
+const fn ours(resource: &'static str) -> Rule {
+    Rule {
+        group: crate::api::keys::GROUP,
+        version: crate::api::keys::VERSION,
+        resource,
+        operations: &["CREATE", "UPDATE"],
+    }
+}
+
+const TRANSITION_RULES: &[Rule] = &[ours("podtransitionrules")];
+const COLLASETS: &[Rule] = &[ours("collasets")];
+const CLAIM_DELETES: &[Rule] = &[Rule {
+    group: "",
+    version: "v1",
+    resource: "persistentvolumeclaims",
+    operations: &["DELETE"],
 }];
 
 /// A write to `pods/status` may carry labels and finalizers too, and they are stored. The kubelet's never do, so the
@@ -163,6 +176,20 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
     },
+    // Writes defaults into the object, and says all that is wrong before the schema says a part of it. What is absent
+    // reads as its default, and the validation behind sees everything, so a dead webhook stops nothing here.
+    Webhook {
+        name: "collaset.apps.kusionstack.io",
+        route: Route::MutateCollaSets,
+        rules: COLLASETS,
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[Condition::SpecChanged],
+    },
     // Claims, or denies. Validating, so that nothing after us can still refuse what a claim was taken for. The
     // conditions let through all that no budget ever holds, a dead webhook or not: the kubelet's last delete too.
     Webhook {
@@ -228,5 +255,51 @@ pub const WEBHOOKS: &[Webhook] = &[
         reinvoke: false,
         timeout_seconds: 5,
         conditions: &[Condition::SpecChanged],
+    },
+    // A template that no Pod can be made of, or another selector, would be rolled out to every Pod: refused before it is
+    // stored. With a dead server nobody would act on the change anyway. Deletion, finalizers, status and `kubectl scale`
+    // are never sent.
+    Webhook {
+        name: "collaset.validate.apps.kusionstack.io",
+        route: Route::ValidateCollaSets,
+        rules: COLLASETS,
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: true,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[Condition::SpecChanged],
+    },
+    // Pools are written by controllers, which cope with odd ones; this is for edits by hand, and stops no controller.
+    Webhook {
+        name: "resourcecontext.validate.apps.kusionstack.io",
+        route: Route::ValidateResourceContexts,
+        rules: &[ours("resourcecontexts")],
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[Condition::SpecChanged],
+    },
+    // A kindness to Pods that would wait for their volume for ever; no guarantee rests on it, so a dead webhook stops no
+    // deletion. Bound claims, nearly all, are never sent, nor is a namespace held that is going.
+    Webhook {
+        name: "claim-delete.apps.kusionstack.io",
+        route: Route::ValidateClaims,
+        rules: CLAIM_DELETES,
+        managed_only: true,
+        namespaces: Namespaces::All,
+        must_answer: false,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::Pending,
+            Condition::NotNamespaceController,
+        ],
     },
 ];

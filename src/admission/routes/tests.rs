@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::api::keys;
 
-const ALL_CONDITIONS: [Condition; 11] = [
+const ALL_CONDITIONS: [Condition; 12] = [
     Condition::NotTerminating,
     Condition::LifecycleChanged,
     Condition::LabelsChanged,
@@ -20,6 +20,7 @@ const ALL_CONDITIONS: [Condition; 11] = [
     Condition::NotMirror,
     Condition::NotNamespaceController,
     Condition::SpecChanged,
+    Condition::Pending,
 ];
 
 fn settings() -> Settings {
@@ -60,13 +61,15 @@ fn names_are_unique_and_qualified() {
 }
 
 #[test]
-fn a_dead_webhook_touches_only_namespaces_with_rules_and_rules_themselves() {
+fn a_dead_webhook_touches_only_namespaces_with_rules_and_specs_of_rules_and_collasets() {
     for w in WEBHOOKS
         .iter()
         .filter(|w| w.must_answer && w.namespaces != Namespaces::WithRules)
     {
         assert!(
-            w.rules.iter().all(|r| r.resource == "podtransitionrules"),
+            w.rules
+                .iter()
+                .all(|r| ["podtransitionrules", "collasets"].contains(&r.resource)),
             "{}",
             w.name
         );
@@ -74,12 +77,36 @@ fn a_dead_webhook_touches_only_namespaces_with_rules_and_rules_themselves() {
     }
 }
 
+/// One that misses its readiness gate is counted, held and operated all the same; one that can't be created is not.
 #[test]
-fn whatever_may_write_says_so_and_has_the_longer_timeout() {
+fn a_pod_can_be_created_whatever_has_become_of_the_server() {
+    let (mutating, validating) = configurations(&settings());
+    let configured = [
+        serde_json::to_value(mutating).unwrap(),
+        serde_json::to_value(validating).unwrap(),
+    ];
+    let all = configured
+        .iter()
+        .flat_map(|c| c["webhooks"].as_array().unwrap());
+    let creates_pods = |rule: &Json| {
+        let holds = |field: &str, one: &str| rule[field].as_array().unwrap().contains(&json!(one));
+        holds("operations", "CREATE") && holds("resources", "pods")
+    };
+    let asked: Vec<_> = all
+        .filter(|w| w["rules"].as_array().unwrap().iter().any(creates_pods))
+        .map(|w| (&w["name"], &w["failurePolicy"]))
+        .collect();
+    let expected = (&json!("pod-create.apps.kusionstack.io"), &json!("Ignore"));
+    assert_eq!(asked, [expected]);
+}
+
+#[test]
+fn whatever_may_write_or_asks_in_turn_has_the_longer_timeout() {
     for w in WEBHOOKS {
+        let asks = [Route::MutateCollaSets, Route::ValidateCollaSets].contains(&w.route);
         assert_eq!(
             w.timeout_seconds,
-            if w.writes { 10 } else { 5 },
+            if w.writes || asks { 10 } else { 5 },
             "{}",
             w.name
         );
@@ -198,6 +225,7 @@ fn no_expression_fails_on_objects_with_nothing_in_them() {
         Condition::NotFinished,
         Condition::Available,
         Condition::NotMirror,
+        Condition::Pending,
     ] {
         holds(condition, &Json::Null, &sparse[0]);
     }
@@ -338,4 +366,35 @@ fn the_namespace_controller_is_never_held() {
     let condition = Condition::NotNamespaceController;
     assert!(!holds_for(controller, condition, &Json::Null, &pod));
     assert!(holds_for("someone", condition, &Json::Null, &pod));
+}
+
+#[test]
+fn only_claims_that_are_pending_are_sent() {
+    let claim = |phase: &str| json!({"metadata": {}, "status": {"phase": phase}});
+    assert!(holds(Condition::Pending, &Json::Null, &claim("Pending")));
+    assert!(!holds(Condition::Pending, &Json::Null, &claim("Bound")));
+    assert!(!holds(
+        Condition::Pending,
+        &Json::Null,
+        &json!({"metadata": {}})
+    ));
+}
+
+#[test]
+fn scaling_and_status_are_never_sent() {
+    for w in WEBHOOKS
+        .iter()
+        .filter(|w| w.rules.iter().any(|r| r.group == keys::GROUP))
+    {
+        assert!(
+            w.rules.iter().all(|r| !r.resource.contains('/')),
+            "{}",
+            w.name
+        );
+        assert!(
+            w.rules.iter().all(|r| r.operations == ["CREATE", "UPDATE"]),
+            "{}",
+            w.name
+        );
+    }
 }

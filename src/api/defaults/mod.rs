@@ -1,12 +1,14 @@
 //! Defaults that admission writes into objects, as patches of the raw JSON: a typed round trip would drop what this
 //! version does not know.
 
+mod collaset;
 mod podtransitionrule;
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
+pub use collaset::collaset;
 pub use podtransitionrule::podtransitionrule;
 
 /// Adds `value` as `key` of the object at `path`, if there is no such key or it is null.

@@ -104,4 +104,7 @@ pub struct ClaimedContainer {
     /// ID of the run.
     #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
+    /// Hash of the ID of the image that ran, if the change is one of the image.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image_hash: String,
 }

@@ -1,8 +1,10 @@
 //! What the schemas cannot say, as pure functions that admission asks. Every error names the field, the value and the
 //! remedy.
 
+pub mod collaset;
 mod endpoint;
 mod errors;
 pub mod podtransitionrule;
+pub mod resourcecontext;
 
 pub use errors::{FieldError, FieldErrors};

@@ -25,7 +25,7 @@ use serde_json::json;
 
 use self::request::{request, request_opt};
 use super::args::InstallArgs;
-use super::{connect, print};
+use super::{connect, output};
 use crate::admission::routes::{ClientConfig, Settings};
 use crate::api::crd;
 
@@ -48,12 +48,12 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     prepare(&client, namespace).await?;
     access(&client, namespace).await?;
     if args.no_webhooks {
-        return print::write(&format!(
+        return output::write(&format!(
             "installed in namespace {namespace}, without webhook configurations\n"
         ));
     }
     enforce(&client, &settings).await?;
-    print::write(&format!("installed in namespace {namespace}\n"))
+    output::write(&format!("installed in namespace {namespace}\n"))
 }
 
 /// How the API server reaches the webhooks: by `url`, else by the Service in `namespace`.

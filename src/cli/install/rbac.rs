@@ -41,9 +41,16 @@ const fn all(
 
 /// Cluster-wide, in the order of the lines of `ClusterRole operating`.
 pub const CLUSTER: &[Access] = &[
-    // The cache; labels, finalizers and readiness of the lifecycle; the deletion at the end of `pod-delete`.
-    all("", &["pods"], &["get", "list", "watch", "patch", "delete"]),
+    // The cache; labels, finalizers and readiness of the lifecycle; the deletion at the end of `pod-delete`; the Pods of
+    // CollaSets.
+    all(
+        "",
+        &["pods"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
     all("", &["pods/status"], &["patch"]),
+    // Resources that a CollaSet changes in place.
+    all("", &["pods/resize"], &["patch"]),
     // Rules; a patch of the object itself takes off a finalizer that Kuperator left.
     all(
         keys::GROUP,
@@ -52,8 +59,29 @@ pub const CLUSTER: &[Access] = &[
     ),
     // Their ledger, by compare-and-swap, and their gauges.
     all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
+    // CollaSets: the finalizer, the status, and references to them that block their deletion.
+    all(keys::GROUP, &["collasets"], &["list", "watch", "patch"]),
+    all(keys::GROUP, &["collasets/status"], &["patch"]),
+    all(keys::GROUP, &["collasets/finalizers"], &["update"]),
+    // Their revisions, claims and instance IDs.
+    all(
+        "apps",
+        &["controllerrevisions"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+    all(
+        "",
+        &["persistentvolumeclaims"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+    all(
+        keys::GROUP,
+        &["resourcecontexts"],
+        &["list", "watch", "create", "patch", "delete"],
+    ),
+    // What users should know.
+    all("", &["events"], &["create", "patch"]),
     // How many Pods their owners want.
-    all(keys::GROUP, &["collasets"], &["list", "watch"]),
     all("apps", &["replicasets", "statefulsets"], &["list", "watch"]),
     all("", &["replicationcontrollers"], &["list", "watch"]),
     // Which namespaces hold rules; the label that says so.

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::args::ServeArgs;
+use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
@@ -27,6 +28,7 @@ pub fn start(
         client: client.clone(),
         index: Arc::clone(index),
         ledgers: Arc::clone(ledgers),
+        events: Recorder::new(client.clone(), Timestamp::now),
         request_timeout: args.request_timeout,
         now: Timestamp::now,
     });

@@ -1,7 +1,7 @@
 //! Metrics that are read off the index and the ledgers at each scrape.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -36,7 +36,13 @@ impl std::fmt::Debug for Reads {
 impl Collector for Reads {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let counters = &self.ledgers.counters;
+        let unreadable = AtomicU64::new(self.index.unreadable());
         for (name, help, value) in [
+            (
+                "unreadable_objects",
+                "Objects of a watch that could not be read; such a Pod counts as not available",
+                &unreadable,
+            ),
             ("ledger_claims_granted", "Claims given", &counters.granted),
             ("ledger_claims_refused", "Claims refused", &counters.refused),
             (
@@ -49,6 +55,11 @@ impl Collector for Reads {
                 "ledger_conflicts",
                 "Writes of a ledger that met another's",
                 &counters.conflicts,
+            ),
+            (
+                "ledger_panics",
+                "Writes of a ledger that panicked, denying all that waited for them",
+                &counters.panics,
             ),
         ] {
             let counter = ConstCounter::new(value.load(Ordering::Relaxed));

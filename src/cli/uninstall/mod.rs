@@ -20,7 +20,7 @@ use serde_json::json;
 use super::args::UninstallArgs;
 use super::install::request::{request, request_opt};
 use super::install::{PATIENCE, names};
-use super::{connect, print};
+use super::{connect, output};
 use crate::admission::routes::{MUTATING, VALIDATING};
 use crate::api::keys;
 
@@ -28,7 +28,7 @@ use crate::api::keys;
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
     let client = connect::client(&args.cluster).await?;
-    print::write(&uninstall(&client, namespace, args.keep_crds).await?)
+    output::write(&uninstall(&client, namespace, args.keep_crds).await?)
 }
 
 /// Takes everything out; returns what to tell the user. Nothing is an error because it is not there, so a run that

@@ -21,11 +21,20 @@ use crate::ledger::store::{Detail, RuleKey, Uid};
 /// Time on top of the API server's request timeout, for the reply and for clocks that tick unevenly.
 const MARGIN: Duration = Duration::from_secs(15);
 
+/// Claims of Pods that are seen unavailable are released together, this often. Such a claim takes nothing from the
+/// budget any more, and each release is a write that every replica's watch receives.
+const TOGETHER: Duration = Duration::from_millis(500);
+
+/// A claim that was to be released is looked at again after this long: the write may have failed, and nobody is told.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// When this process first saw each claim, by its own monotonic clock: clocks of different machines are never compared.
 /// A new leader starts anew, which only makes a claim live longer.
 #[derive(Default)]
 pub struct Deadlines {
     seen: Mutex<HashMap<Claimed, (u64, Instant)>>,
+    /// When claims of a rule object were last released.
+    released: Mutex<HashMap<Uid, Instant>>,
 }
 
 /// Rule object, Pod and operation of a claim.
@@ -54,10 +63,23 @@ impl Deadlines {
     /// Forgets a rule object.
     pub fn forget(&self, rule: &Uid) {
         self.keep(rule, |_, _| false);
+        self.released.lock().remove(rule);
+    }
+
+    /// How long releases that are not urgent are still to wait; zero begins a new round.
+    fn pause(&self, rule: &Uid, urgent: bool) -> Duration {
+        let mut released = self.released.lock();
+        let last = released.get(rule).map(Instant::elapsed);
+        let left = last.map_or(Duration::ZERO, |age| TOGETHER.saturating_sub(age));
+        if urgent || left.is_zero() {
+            released.insert(rule.clone(), Instant::now());
+            return Duration::ZERO;
+        }
+        left
     }
 }
 
-/// Releases what can be released; how long until the next claim may lapse, if any is left.
+/// Releases what can be released; how long until the claims are to be looked at again, if there were any.
 pub async fn release(
     context: &Arc<Context>,
     deadlines: &Deadlines,
@@ -69,7 +91,9 @@ pub async fn release(
         claims.contains_key(&(pod.clone(), operation))
     });
     let lifetime = context.request_timeout + MARGIN;
-    let mut next: Option<Duration> = None;
+    let mut next = Vec::new();
+    let mut proven = Vec::new();
+    let mut urgent = false;
     for ((pod, operation), claim) in claims {
         let (sighting, position) = {
             let state = context.index.read();
@@ -83,23 +107,42 @@ pub async fn release(
         };
         let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
-            release_one(context, key, pod, *operation, claim, based_on, position);
+            // The claim of an available Pod is all that keeps its place taken.
+            urgent |= matches!(
+                sighting,
+                Some(Sighting::Seen {
+                    available: true,
+                    ..
+                })
+            );
+            proven.push((pod, *operation, claim, based_on, position));
             continue;
         }
         let age = deadlines
             .since(&key.uid, pod, *operation, claim.attempt)
             .elapsed();
         if age < lifetime {
-            let left = lifetime - age;
-            next = Some(next.map_or(left, |n| n.min(left)));
+            next.push(lifetime - age);
         } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
             info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
             release_one(context, key, pod, *operation, claim, version, position);
+            next.push(AGAIN);
         } else {
-            next = Some(MARGIN);
+            next.push(MARGIN);
         }
     }
-    next
+    if !proven.is_empty() {
+        let pause = deadlines.pause(&key.uid, urgent);
+        if pause.is_zero() {
+            for (pod, operation, claim, based_on, position) in proven {
+                release_one(context, key, pod, operation, claim, based_on, position);
+            }
+            next.push(AGAIN);
+        } else {
+            next.push(pause);
+        }
+    }
+    next.into_iter().min()
 }
 
 fn release_one(
@@ -121,10 +164,10 @@ fn release_one(
     context.ledgers.release(key, evidence);
 }
 
-/// The Pod of a claim as the cache has it; `None` while the cache is older than the claim.
+/// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or the Pod can't be read.
 fn sight(state: &State, key: &RuleKey, pod: &Uid, claim: &Claim<Detail>) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
-        Some(seen) => Some(sighting(seen, claim)),
+        Some(seen) => seen.is_readable().then(|| sighting(seen, claim)),
         None => (state.last_event > claim.at).then_some(Sighting::Gone {
             version: state.last_event,
         }),
@@ -141,7 +184,7 @@ fn sighting(pod: &Pod, claim: &Claim<Detail>) -> Sighting {
             .target
             .as_ref()
             .is_some_and(|target| inplace::is_applied(pod, target)),
-        restarted: inplace::has_restarted(pod, &claim.detail.containers),
+        restart: inplace::restart(pod, &claim.detail.containers),
     }
 }
 

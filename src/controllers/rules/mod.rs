@@ -13,14 +13,10 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Context, Queues, RuleName, turns, write};
+use super::{Context, Queues, RuleName, room, turns, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::index::{Entry, State};
 use crate::cluster::queue::Outcome;
-use crate::cluster::rulestore::RuleStore;
-use crate::domain::rules::budget::Gauges;
-use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
 /// The status of one object is written at most this often.
@@ -116,7 +112,6 @@ impl Rules {
     /// The object is gone or going: nobody waits for it any more, and a finalizer of Kuperator's is taken off.
     async fn gone(&self, name: RuleName) -> Outcome {
         if let Some(seen) = self.seen.lock().remove(&name) {
-            self.context.ledgers.forget(&seen.uid);
             self.deadlines.forget(&seen.uid);
         }
         self.wake_all(&name.0);
@@ -158,7 +153,7 @@ impl Rules {
                 status::changed(
                     &state,
                     entry,
-                    gauges(&self.context.ledgers, &state, entry)?,
+                    room::gauges(&self.context.ledgers, &state, entry)?,
                     (self.context.now)(),
                 )
             })
@@ -186,25 +181,4 @@ impl Rules {
             Err(outcome) => outcome,
         }
     }
-}
-
-/// The gauges of a rule object by what this replica knows; `None` if it has no availability rule or can't be read.
-pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<Gauges> {
-    let key = entry.key();
-    let claims = ledgers.newer(&key, &entry.snapshot).claims;
-    let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
-    Some(state.view(&entry.snapshot.rules, |view| {
-        Gauges::new(
-            entry.snapshot.rules.limits(),
-            view.expected(),
-            claims.unclaimed(view),
-            waiting,
-        )
-    }))
-}
-
-/// How many more disruptions the object lets pass; `None` if it limits none.
-pub fn allowed(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<u32> {
-    entry.snapshot.rules.limits().next()?;
-    gauges(ledgers, state, entry).map(|g| g.allowed)
 }

@@ -11,7 +11,8 @@ pub struct Step {
     /// Labels to write, before the condition: a Pod leaves the count of available ones before it leaves traffic.
     pub labels: LabelPatch,
     /// Value to write to condition `pod.kusionstack.io/service-ready`, by way of `pods/status`, if the Pod is still the
-    /// very version that was looked at. Follows from what is stored, never from what `labels` asks for.
+    /// very version that was looked at. Follows from what is stored, never from what `labels` asks for. From False to
+    /// True only once Ready has followed.
     pub service_ready: Option<bool>,
     /// Keys `Service/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` that keep the Pod
     /// from coming back: dirty if the Service is not found or no longer selects the Pod, then see
@@ -127,7 +128,9 @@ fn service_ready(pod: &Pod, run: &Run<'_>, available: bool) -> Option<bool> {
     }
     // Rows 10 and 12. A Pod that has run to its end is only woken for a run that waits for it.
     let wanted = !pod.is_finished() || run.phases().any(|p| p == Phase::Completing);
-    (wanted && now != Some(true)).then_some(true)
+    // Put back before the kubelet has noticed that it was off, the Pod would count as available until the late answer.
+    let unnoticed = now == Some(false) && pod.is_ready() && !pod.is_finished();
+    (wanted && now != Some(true) && !unnoticed).then_some(true)
 }
 
 /// Whether a key of the expected finalizers names a Service, the one kind of which it can be known whether it still

@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
 use xtask::lb::LoadBalancer;
 use xtask::plane::{self, Plane};
+use xtask::proxy::FaultProxy;
 
 pub use objects::Scope;
 use replica::{Replica, Setup};
@@ -35,6 +36,7 @@ pub struct Bed {
     replicas: Mutex<Vec<Option<Replica>>>,
     lb: LoadBalancer,
     pub setup: Setup,
+    proxy: Option<FaultProxy>,
     _logs: tempfile::TempDir,
     plane: Home,
     _alone: Option<OwnedMutexGuard<()>>,
@@ -73,7 +75,7 @@ impl Bed {
         static BED: OnceCell<Bed> = OnceCell::const_new();
         let start = || async {
             let plane = plane::shared().await.unwrap();
-            Bed::start(Home::Shared(plane), Duration::from_secs(60), None).await
+            Bed::start(Home::Shared(plane), Duration::from_secs(60), None, false).await
         };
         BED.get_or_init(|| apart(start)).await
     }
@@ -85,6 +87,15 @@ impl Bed {
 
     /// As [`Bed::own`], with another request timeout of the API server: claims without effect lapse earlier.
     pub async fn with_request_timeout(timeout: Duration) -> Bed {
+        Bed::alone(timeout, false).await
+    }
+
+    /// As [`Bed::with_request_timeout`], with [`Bed::faults`] between all replicas and the API server.
+    pub async fn with_faults(timeout: Duration) -> Bed {
+        Bed::alone(timeout, true).await
+    }
+
+    async fn alone(timeout: Duration, proxied: bool) -> Bed {
         static ALONE: OnceLock<std::sync::Arc<Mutex<()>>> = OnceLock::new();
         let alone = ALONE
             .get_or_init(std::sync::Arc::default)
@@ -97,7 +108,7 @@ impl Bed {
                 ..plane::Options::default()
             };
             let plane = Plane::start(options).await.unwrap();
-            Bed::start(Home::Own(Box::new(plane)), timeout, Some(alone)).await
+            Bed::start(Home::Own(Box::new(plane)), timeout, Some(alone), proxied).await
         })
         .await
     }
@@ -106,6 +117,7 @@ impl Bed {
         plane: Home,
         request_timeout: Duration,
         alone: Option<OwnedMutexGuard<()>>,
+        proxied: bool,
     ) -> Bed {
         let logs = tempfile::tempdir().unwrap();
         let lb = LoadBalancer::start([]).await.unwrap();
@@ -123,6 +135,7 @@ impl Bed {
             replicas: Mutex::default(),
             lb,
             setup,
+            proxy: None,
             _logs: logs,
             plane,
             _alone: alone,
@@ -135,6 +148,11 @@ impl Bed {
             .kubeconfig_for_service_account(HOME, "operating")
             .await
             .unwrap();
+        if proxied {
+            let proxy = bed.fault_proxy().await.unwrap();
+            bed.setup.kubeconfig = bed.kubeconfig_via(&proxy, &bed.setup.kubeconfig).unwrap();
+            bed.proxy = Some(proxy);
+        }
         let names: Vec<_> = (0..REPLICAS).map(|i| format!("replica-{i}")).collect();
         let starting = names.iter().map(|name| Replica::start(&bed.setup, name));
         for replica in futures::future::join_all(starting).await {
@@ -159,6 +177,18 @@ impl Bed {
     /// A client of the administrator, bound to the runtime of the test that asks.
     pub fn admin(&self) -> Client {
         self.client().unwrap()
+    }
+
+    /// The proxy through which all replicas, and nobody else, talk to the API server.
+    pub fn faults(&self) -> &FaultProxy {
+        self.proxy.as_ref().unwrap()
+    }
+
+    /// Fails when a replica has ended.
+    pub async fn assert_all_run(&self) {
+        for replica in self.replicas.lock().await.iter_mut() {
+            assert!(!replica.as_mut().unwrap().has_ended());
+        }
     }
 
     /// A fresh namespace and a client.
@@ -192,9 +222,11 @@ impl Bed {
         self.replicas.lock().await[index] = Some(replica);
     }
 
-    /// SIGTERM to a replica; returns its exit code.
+    /// SIGTERM to a replica, and no new connections to it, as a Service does with a Pod that ends; returns its exit
+    /// code.
     pub async fn terminate(&self, index: usize) -> Option<i32> {
         let replica = self.replicas.lock().await[index].take().unwrap();
+        self.lb.remove(replica.listen);
         replica.terminate().await
     }
 

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use kube::{Client, ResourceExt};
@@ -11,6 +11,9 @@ use operating::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStat
 use serde_json::{Value, json};
 
 use super::{Bed, wait};
+
+/// Annotation at which every kwok stage of `tests/plane/kwok` stops.
+const PAUSED: &str = "plane.test/paused";
 
 /// A namespace of a test.
 #[derive(Clone)]
@@ -60,6 +63,36 @@ impl Scope {
             .create(&PostParams::default(), &deployment)
             .await
             .unwrap();
+    }
+
+    /// A [`Scope::deploy`] whose Pods can be kept from being replaced: they go to nodes that [`Scope::open_nodes`] and
+    /// [`Scope::close_nodes`] open and close to this namespace. What is lost while they are closed stays lost, however
+    /// long a test takes.
+    pub async fn deploy_where_open(&self, name: &str, replicas: usize) {
+        self.open_nodes().await;
+        let selector = json!({"spec": {"nodeSelector": {self.namespace.clone(): "open"}}});
+        self.deploy(name, replicas, selector).await;
+    }
+
+    /// Lets new Pods of this namespace run.
+    pub async fn open_nodes(&self) {
+        self.label_nodes(json!("open")).await;
+    }
+
+    /// Lets new Pods of this namespace wait; those that run go on.
+    pub async fn close_nodes(&self) {
+        self.label_nodes(Value::Null).await;
+    }
+
+    async fn label_nodes(&self, value: Value) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let label = Patch::Merge(json!({"metadata": {"labels": {self.namespace.clone(): value}}}));
+        for node in nodes.list(&ListParams::default()).await.unwrap() {
+            nodes
+                .patch(&node.name_any(), &PatchParams::default(), &label)
+                .await
+                .unwrap();
+        }
     }
 
     /// A managed Pod without an owner.
@@ -208,6 +241,21 @@ impl Scope {
             .await
     }
 
+    /// Keeps the kubelet from doing anything about a Pod until [`Scope::resume_kubelet`]: it is slow, or the Pod takes
+    /// its time to end.
+    pub async fn pause_kubelet(&self, pod: &str) {
+        self.annotate(pod, json!({PAUSED: "true"})).await;
+    }
+
+    pub async fn resume_kubelet(&self, pod: &str) {
+        self.annotate(pod, json!({PAUSED: null})).await;
+    }
+
+    async fn annotate(&self, pod: &str, annotations: Value) {
+        let patch = json!({"metadata": {"annotations": annotations}});
+        self.patch(pod, patch).await.unwrap();
+    }
+
     pub async fn get(&self, pod: &str) -> Pod {
         self.pods().get(pod).await.unwrap()
     }
@@ -254,6 +302,19 @@ pub fn is_available(pod: &Pod) -> bool {
         && condition(pod, "Ready") == Some(true)
         && pod.metadata.deletion_timestamp.is_none()
         && !["Succeeded", "Failed"].contains(&phase)
+}
+
+/// Labels of the operations that are in flight on a Pod.
+pub fn in_flight(pod: &Pod) -> Vec<&String> {
+    pod.labels()
+        .keys()
+        .filter(|k| k.contains(keys::LIFECYCLE_DOMAIN))
+        .collect()
+}
+
+/// Whether a Pod serves and nothing of an operation is left on it.
+pub fn is_idle(pod: &Pod) -> bool {
+    is_available(pod) && in_flight(pod).is_empty()
 }
 
 /// Whether a condition is True; `None` when it is absent.

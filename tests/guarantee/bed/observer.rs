@@ -55,6 +55,16 @@ impl Observer {
         }
     }
 
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// Every version of every Pod in the order in which they were written; complete up to the call.
+    pub async fn versions(&self) -> Vec<Pod> {
+        self.catch_up().await;
+        let mut seen = self.seen.lock();
+        seen.events.sort_by_key(|(version, ..)| *version);
+        let pods = seen.events.iter().filter_map(|(_, _, pod)| pod.clone());
+        pods.collect()
+    }
+
     /// Over every change since `matching` Pods that `counts` were available for the first time: the fewest that were.
     /// Complete up to the call.
     pub async fn fewest_available(&self, counts: impl Fn(&Pod) -> bool, matching: usize) -> Fewest {

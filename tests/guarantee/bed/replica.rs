@@ -72,7 +72,7 @@ impl Replica {
                 "serve",
                 "--leader-elect",
             ])
-            .args(["--lame-duck", "0s", "--identity", name])
+            .args(["--lame-duck", "3s", "--identity", name])
             .arg("--kubeconfig")
             .arg(&setup.kubeconfig)
             .args(["--webhook-url", &setup.url])
@@ -131,7 +131,7 @@ impl Replica {
         self.child.wait().unwrap().code()
     }
 
-    fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 

@@ -40,6 +40,10 @@ pub async fn measure(bench: &mut Bench, herd: &Herd) -> Result<()> {
     );
     bench.report.add_with_bar(figure, format!("{calls}"), "0");
     let figure = "API requests of the server in that time, without its lease";
-    bench.report.add_with_bar(figure, requests.to_string(), "0");
+    bench
+        .report
+        .add_with_bar(figure, requests.beside_lease().to_string(), "0");
+    let figure = "all API requests of the server in that time, by verb";
+    bench.report.add(figure, requests.by_verb());
     Ok(())
 }

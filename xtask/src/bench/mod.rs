@@ -5,6 +5,8 @@
 
 mod admission;
 mod claims;
+mod collaset;
+mod floor;
 mod herd;
 mod idle;
 mod process;
@@ -33,6 +35,9 @@ pub struct Args {
     /// An idle quarter of a minute, and up to 1,000 Pods instead of 10,000
     #[arg(long)]
     quick: bool,
+    /// Only the figures of CollaSets
+    #[arg(long)]
+    collasets: bool,
     /// Use this binary of the server instead of building an optimised one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
@@ -45,6 +50,7 @@ struct Bench {
     server: Server,
     report: Report,
     quick: bool,
+    collasets: bool,
 }
 
 /// Runs all figures and prints the table; a Ctrl-C ends it early.
@@ -88,6 +94,7 @@ async fn measure(args: &Args) -> Result<()> {
         server,
         report: Report::default(),
         quick: args.quick,
+        collasets: args.collasets,
     };
     let result = bench.figures().await;
     bench.report.print();
@@ -101,6 +108,17 @@ async fn measure(args: &Args) -> Result<()> {
 
 impl Bench {
     async fn figures(&mut self) -> Result<()> {
+        if !self.collasets {
+            self.guarantee().await?;
+        }
+        collaset::measure(self, 100).await?;
+        if !self.quick {
+            collaset::measure(self, 1_000).await?;
+        }
+        Ok(())
+    }
+
+    async fn guarantee(&mut self) -> Result<()> {
         let busy = Workload::create(&self.plane, "busy", 100).await?;
         claims::measure(self, &busy).await?;
         roundtrip::measure(self, &busy).await?;

@@ -31,16 +31,11 @@ pub async fn since(plane: &Plane, mark: Mark, namespace: &str) -> Result<Traffic
     ))
 }
 
-/// Number of requests of the server since, in all namespaces, without watches and its lease.
-pub async fn of_server_since(plane: &Plane, mark: Mark) -> Result<usize> {
-    let lease = |e: &Event| {
-        e.object_ref
-            .as_ref()
-            .is_some_and(|o| o.resource == "leases")
-    };
+/// Requests of the server since, in all namespaces.
+pub async fn of_server_since(plane: &Plane, mark: Mark) -> Result<Traffic> {
     let events = plane.audit_events().await?.into_iter().skip(mark.0);
     let ours = events.filter(|e| e.user_agent.starts_with(SERVER));
-    Ok(ours.filter(|e| e.verb != "watch" && !lease(e)).count())
+    Ok(Traffic(ours.collect()))
 }
 
 /// Requests.
@@ -63,6 +58,28 @@ impl Traffic {
         self.count(|e| e.user_agent.starts_with(SERVER) && about(e))
     }
 
+    /// Requests other than watches and those about a lease.
+    pub fn beside_lease(&self) -> usize {
+        self.count(|e| e.verb != "watch" && !is_lease(e))
+    }
+
+    /// Number of requests by verb, those about a lease apart: `get 3, update 2; lease: get 30, update 30`.
+    pub fn by_verb(&self) -> String {
+        let verbs = |lease: bool| {
+            let mut all = BTreeMap::<&str, usize>::new();
+            for event in self.0.iter().filter(|e| is_lease(e) == lease) {
+                *all.entry(&event.verb).or_default() += 1;
+            }
+            let all: Vec<_> = all.iter().map(|(verb, n)| format!("{verb} {n}")).collect();
+            if all.is_empty() {
+                "none".to_owned()
+            } else {
+                all.join(", ")
+            }
+        };
+        format!("{}; lease: {}", verbs(false), verbs(true))
+    }
+
     fn count(&self, which: impl Fn(&Event) -> bool) -> usize {
         self.0.iter().filter(|e| which(e)).count()
     }
@@ -82,11 +99,35 @@ impl Traffic {
     }
 }
 
+fn is_lease(event: &Event) -> bool {
+    let object = event.object_ref.as_ref();
+    object.is_some_and(|o| o.resource == "leases")
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn requests_are_counted_by_verb_and_the_lease_apart() {
+        let event = |verb: &str, resource: &str| {
+            serde_json::from_value(json!({
+                "verb": verb, "requestURI": "/", "objectRef": {"resource": resource},
+            }))
+            .unwrap()
+        };
+        let traffic = Traffic(vec![
+            event("watch", "pods"),
+            event("patch", "pods"),
+            event("patch", "podtransitionrules"),
+            event("update", "leases"),
+        ]);
+        assert_eq!(traffic.by_verb(), "patch 2, watch 1; lease: update 1");
+        assert_eq!(traffic.beside_lease(), 2);
+        assert_eq!(Traffic(Vec::new()).by_verb(), "none; lease: none");
+    }
 
     #[test]
     fn requests_are_counted_by_agent_and_resource() {

@@ -3,7 +3,7 @@
 mod bed;
 pub mod keep;
 mod narrator;
-mod observer;
+pub(crate) mod observer;
 mod scenes;
 mod workload;
 

@@ -115,6 +115,17 @@ pub fn write_kubeconfig_like(from: &Path, to: &Path, user: &str, token: &str) ->
         .with_context(|| format!("writing {}", to.display()))
 }
 
+/// Writes to `to` the kubeconfig `from` with another server in all its clusters.
+pub fn write_kubeconfig_at(from: &Path, to: &Path, server: &str) -> Result<()> {
+    let text = fs::read_to_string(from).with_context(|| format!("reading {}", from.display()))?;
+    let mut config: serde_json::Value = serde_norway::from_str(&text)?;
+    for cluster in config["clusters"].as_array_mut().into_iter().flatten() {
+        cluster["cluster"]["server"] = json!(server);
+    }
+    fs::write(to, serde_norway::to_string(&config)?)
+        .with_context(|| format!("writing {}", to.display()))
+}
+
 /// `bytes` random bytes in hex digits.
 pub fn random_hex(bytes: usize) -> Result<String> {
     let mut buffer = vec![0; bytes];
@@ -163,5 +174,12 @@ mod tests {
             read.contexts[0].context.as_ref().unwrap().user.as_deref(),
             Some("you")
         );
+
+        let elsewhere = dir.path().join("elsewhere");
+        write_kubeconfig_at(&other, &elsewhere, "http://127.0.0.1:2").unwrap();
+        let read = kube::config::Kubeconfig::read_from(&elsewhere).unwrap();
+        let cluster = read.clusters[0].cluster.as_ref().unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("http://127.0.0.1:2"));
+        assert_eq!(read.auth_infos.len(), 1);
     }
 }

@@ -1,8 +1,13 @@
 //! Faults of the API server, on purpose.
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
 
-use super::Plane;
+use anyhow::{Context, Result};
+use kube::Client;
+use kube::config::AuthInfo;
+
+use super::{Plane, credentials};
+use crate::proxy::FaultProxy;
 
 impl Plane {
     /// Ends the API server; its port stays its own and etcd keeps the data.
@@ -36,6 +41,31 @@ impl Plane {
     /// As [`Plane::pause_apiserver`].
     pub async fn resume_apiserver(&self) -> Result<()> {
         self.local()?.resume_apiserver().await
+    }
+
+    /// A proxy in front of the API server, with faults at will for whoever uses a kubeconfig made by
+    /// [`Plane::kubeconfig_via`].
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub async fn fault_proxy(&self) -> Result<FaultProxy> {
+        let mut config = self.config.clone();
+        config.auth_info = AuthInfo::default();
+        config.headers.clear();
+        FaultProxy::start(Client::try_from(config)?).await
+    }
+
+    /// Writes a kubeconfig with the credentials of another one, a bearer token, that goes through
+    /// a proxy, and returns its path. The file is removed with the plane.
+    ///
+    /// # Errors
+    /// When the other one cannot be read or the new one not be written.
+    pub fn kubeconfig_via(&self, proxy: &FaultProxy, kubeconfig: &Path) -> Result<PathBuf> {
+        let name = kubeconfig.file_stem().context("a file name")?;
+        let path = self.scratch.path().join(name);
+        let path = path.with_added_extension("proxied.kubeconfig");
+        credentials::write_kubeconfig_at(kubeconfig, &path, &proxy.url())?;
+        Ok(path)
     }
 
     /// Process ids of all that this plane started.

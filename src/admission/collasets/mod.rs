@@ -1,0 +1,141 @@
+//! CollaSets: defaults, and validation with the API server's help.
+
+mod ask;
+mod probe;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use json_patch::Patch;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::answers;
+use super::context::Context;
+use super::review::{Handler, Request, Verdict};
+use crate::api::collaset::CollaSet;
+use crate::api::{defaults, validation};
+use ask::Report;
+
+const KIND: &str = "CollaSet";
+/// What could not be checked.
+const WHAT: &str = "the CollaSet";
+
+/// Defaults.
+pub struct Mutate(pub Arc<Context>);
+
+/// Validation.
+pub struct Validate(pub Arc<Context>);
+
+#[async_trait]
+impl Handler for Mutate {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let mut object: Value = match answers::read(request.object.as_deref(), KIND) {
+            Ok(object) => object,
+            Err(denial) => return denial,
+        };
+        let defaults = Patch(defaults::collaset(&object));
+        if let Err(e) = json_patch::patch(&mut object, &defaults) {
+            return answers::unchecked(WHAT, &format!("defaults can't be added, {e}"));
+        }
+        // The CRD's schema is checked between here and the validation behind. Of a wrong value it names no remedy, so
+        // that is said here, and everything else with it; of a wrong type it is the one that names the path.
+        let new = CollaSet::deserialize(object).ok();
+        if let Some(change) = new.and_then(|new| Change::to(new, request)) {
+            let errors = change.errors();
+            if !errors.is_empty() {
+                let report = change.ask(&self.0, request, deadline).await;
+                return change.verdict(errors, report);
+            }
+        }
+        Verdict::allow().with_patch(defaults)
+    }
+
+    fn fallback(&self, _request: &Request, _why: &str) -> Verdict {
+        Verdict::allow() // absent fields read as their defaults; the validation behind decides
+    }
+}
+
+#[async_trait]
+impl Handler for Validate {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let new: CollaSet = match answers::read(request.object.as_deref(), KIND) {
+            Ok(new) => new,
+            Err(denial) => return denial,
+        };
+        let Some(change) = Change::to(new, request) else {
+            return Verdict::allow();
+        };
+        let report = change.ask(&self.0, request, deadline).await;
+        change.verdict(change.errors(), report)
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        answers::unchecked(WHAT, why)
+    }
+}
+
+/// A CollaSet whose spec is new or changed.
+struct Change {
+    old: Option<CollaSet>,
+    new: CollaSet,
+}
+
+impl Change {
+    /// What there is to judge; `None` when that is nothing: whatever is done to an object besides changing its spec must
+    /// stay possible.
+    fn to(new: CollaSet, request: &Request) -> Option<Change> {
+        let old = request.old_object.as_deref();
+        let old = old.and_then(|raw| answers::read::<CollaSet>(Some(raw), KIND).ok());
+        let unchanged = old.as_ref().is_some_and(|old| old.spec == new.spec);
+        let judged = !unchanged && new.metadata.deletion_timestamp.is_none();
+        judged.then_some(Change { old, new })
+    }
+
+    fn name(&self) -> &str {
+        self.new.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// What is wrong and was not before. An object that was stored with a fault can be changed in other ways.
+    fn errors(&self) -> validation::FieldErrors {
+        use validation::collaset::{validate, validate_change};
+        let mut errors = validate(self.name(), &self.new.spec);
+        if let Some(old) = &self.old {
+            let before = validate(self.name(), &old.spec);
+            errors.retain(|error| !before.contains(error));
+            errors.extend(validate_change(&old.spec, &self.new.spec).0);
+        }
+        errors
+    }
+
+    /// What the API server says to the templates, where they are new or changed.
+    async fn ask(&self, context: &Context, request: &Request, deadline: Instant) -> Report {
+        let new = &self.new.spec;
+        let same = self.old.as_ref().is_some_and(|old| {
+            old.spec.template == new.template
+                && old.spec.volume_claim_templates == new.volume_claim_templates
+        });
+        let probes = if same { Vec::new() } else { probe::probes(new) };
+        ask::about(&context.client, &request.namespace, probes, deadline).await
+    }
+
+    fn verdict(&self, mut errors: validation::FieldErrors, report: Report) -> Verdict {
+        errors.extend(report.errors.0);
+        if !errors.is_empty() {
+            let generated = self.new.metadata.generate_name.as_deref();
+            let name = Some(self.name()).filter(|n| !n.is_empty()).or(generated);
+            return answers::invalid(KIND, name.unwrap_or_default(), &errors);
+        }
+        if let Some(why) = report.unknown {
+            return answers::unchecked(WHAT, &why);
+        }
+        let old = self.old.as_ref().map(|old| &old.spec);
+        let warnings = validation::collaset::warnings(old, &self.new.spec);
+        let all = warnings.into_iter().chain(report.warnings);
+        all.fold(Verdict::allow(), Verdict::warn)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! What the templates of a CollaSet are tried with: a Pod and claims to be created in dry-run. So the API server judges
+//! them with the rules of its own version, and nothing of core validation is repeated here.
+
+use kube::core::Status;
+use serde_json::{Map, Value, json};
+
+use crate::api::collaset::CollaSetSpec;
+use crate::api::keys;
+use crate::api::validation::{FieldError, FieldErrors};
+
+/// An object to create in dry-run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    /// Resource in `v1`, plural.
+    pub resource: &'static str,
+    /// Path of the template in the CollaSet; errors are told of fields below it.
+    pub at: String,
+    /// The object, without name.
+    pub object: Value,
+}
+
+/// What the API server thinks of a probe.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finding {
+    /// The template can never become an object.
+    Wrong(FieldErrors),
+    /// Refused now, for reasons that may pass: quota, policies, an account that is yet to come.
+    Doubtful(String),
+    /// There is no telling; a clause.
+    Unknown(String),
+}
+
+/// The probes of a spec. Templates without a spec have none.
+pub fn probes(spec: &CollaSetSpec) -> Vec<Probe> {
+    let claims = &spec.volume_claim_templates;
+    let pod = object(&spec.template, "Pod").map(|mut object| {
+        mount(&mut object["spec"], claims);
+        // Not managed: the webhooks for Pods would call ourselves.
+        if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
+            labels.shift_remove(keys::CONTROL);
+        }
+        Probe {
+            resource: "pods",
+            at: "spec.template".into(),
+            object,
+        }
+    });
+    let claims = claims.iter().enumerate().filter_map(|(index, template)| {
+        Some(Probe {
+            resource: "persistentvolumeclaims",
+            at: format!("spec.volumeClaimTemplates[{index}]"),
+            object: object(template, "PersistentVolumeClaim")?,
+        })
+    });
+    pod.into_iter().chain(claims).collect()
+}
+
+/// The object of a template: of its metadata what is copied to objects, and its spec as it stands.
+fn object(template: &Value, kind: &str) -> Option<Value> {
+    let spec = template.get("spec").filter(|s| s.is_object())?;
+    let mut metadata = Map::from_iter([("generateName".to_owned(), "dry-run-".into())]);
+    for field in ["labels", "annotations", "finalizers"] {
+        if let Some(value) = template.pointer(&format!("/metadata/{field}")) {
+            metadata.insert(field.into(), value.clone());
+        }
+    }
+    Some(json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec }))
+}
+
+/// Adds a volume for each claim, in the place of one of the same name (contract section 6.8).
+fn mount(spec: &mut Value, claims: &[Value]) {
+    if spec["volumes"].is_null() {
+        spec["volumes"] = json!([]);
+    }
+    let Some(volumes) = spec["volumes"].as_array_mut() else {
+        return; // the API server says so
+    };
+    for name in claims.iter().map(|c| &c["metadata"]["name"]) {
+        let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
+        match volumes.iter_mut().find(|v| v["name"] == *name) {
+            Some(same) => *same = volume,
+            None => volumes.push(volume),
+        }
+    }
+}
+
+/// Reads a refusal.
+pub fn judge(status: &Status, at: &str) -> Finding {
+    let message = &status.message;
+    let doubtful = || Finding::Doubtful(message.clone());
+    // Another's webhook; it may also be one that knows no dry-run, which is a 400 of the API server.
+    if message.starts_with("admission webhook ") {
+        return doubtful();
+    }
+    match status.code {
+        422 => {
+            let causes = status.details.iter().flat_map(|d| &d.causes);
+            let errors: Vec<_> = causes
+                .filter(|c| !c.field.is_empty())
+                .map(|c| FieldError::missing(format!("{at}.{}", c.field), &c.message))
+                .collect();
+            // Without a field it is a ValidatingAdmissionPolicy.
+            if errors.is_empty() {
+                doubtful()
+            } else {
+                Finding::Wrong(FieldErrors(errors))
+            }
+        }
+        400 | 413 => Finding::Wrong(FieldError::missing(at, message).into()),
+        403 | 404 => doubtful(),
+        code => Finding::Unknown(format!(
+            "the API server answers {code} to a dry-run, {message}"
+        )),
+    }
+}
+
+/// The text of a `Warning` header such as `299 - "unknown field \"spec.x\""`.
+pub fn warning(header: &str) -> Option<String> {
+    let quoted = header.splitn(3, ' ').nth(2)?;
+    let inner = quoted.strip_prefix('"')?.strip_suffix('"')?;
+    let mut text = String::with_capacity(inner.len());
+    let mut escaped = false;
+    for c in inner.chars() {
+        escaped = c == '\\' && !escaped;
+        if !escaped {
+            text.push(c);
+        }
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    fn spec(spec: Value) -> CollaSetSpec {
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn a_pod_and_each_claim_are_tried_as_they_would_be_made() {
+        let claim = |name: &str| json!({ "metadata": { "name": name, "labels": { "l": "m" } }, "spec": { "newer": name } });
+        let probes = probes(&spec(json!({
+            "template": {
+                "metadata": {
+                    "name": "ignored", "creationTimestamp": null,
+                    "labels": { "app": "a", "kusionstack.io/control": "true" }, "annotations": { "n": "o" },
+                },
+                "spec": { "newer": [1], "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "tmp", "emptyDir": {} }] },
+            },
+            "volumeClaimTemplates": [claim("data"), claim("more")],
+        })));
+        let of =
+            |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
+        let claimed = |index: usize, name: &str| Probe {
+            resource: "persistentvolumeclaims",
+            at: format!("spec.volumeClaimTemplates[{index}]"),
+            object: json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": { "generateName": "dry-run-", "labels": { "l": "m" } }, "spec": { "newer": name },
+            }),
+        };
+        let pod = Probe {
+            resource: "pods",
+            at: "spec.template".into(),
+            object: json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "generateName": "dry-run-", "labels": { "app": "a" }, "annotations": { "n": "o" } },
+                "spec": { "newer": [1], "volumes": [of("data"), { "name": "tmp", "emptyDir": {} }, of("more")] },
+            }),
+        };
+        assert_eq!(probes, [pod, claimed(0, "data"), claimed(1, "more")]);
+    }
+
+    #[test]
+    fn odd_templates_are_tried_as_far_as_they_go() {
+        for template in [json!(null), json!(1), json!({ "spec": [] })] {
+            assert_eq!(probes(&spec(json!({ "template": template }))), []);
+        }
+        let odd = probes(&spec(json!({
+            "template": { "metadata": [], "spec": { "volumes": "x" } },
+            "volumeClaimTemplates": [{ "metadata": 1 }],
+        })));
+        assert_eq!(odd.len(), 1);
+        assert_eq!(odd[0].object["spec"], json!({ "volumes": "x" }));
+    }
+
+    fn status(code: u16, message: &str, causes: Value) -> Status {
+        let details = json!({ "kind": "Pod", "causes": causes });
+        serde_json::from_value(
+            json!({ "status": "Failure", "code": code, "message": message, "details": details }),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn wrong_fields_are_named_by_their_path_in_the_collaset() {
+        let causes = json!([
+            { "reason": "FieldValueRequired", "message": "Required value", "field": "spec.containers[0].image" },
+            { "reason": "FieldValueInvalid", "message": "Invalid value: \"a b\": no", "field": "metadata.labels" },
+            { "message": "of a policy" },
+        ]);
+        let Finding::Wrong(errors) = judge(&status(422, "m", causes), "spec.template") else {
+            panic!("it is wrong");
+        };
+        assert_eq!(
+            errors.to_string(),
+            "spec.template.spec.containers[0].image: Required value; spec.template.metadata.labels: Invalid value: \"a b\": no"
+        );
+        let undecodable = "Pod in version \"v1\" cannot be handled as a Pod: json: …";
+        let want = FieldError::missing("spec.template", undecodable).into();
+        assert_eq!(
+            judge(&status(400, undecodable, json!([])), "spec.template"),
+            Finding::Wrong(want)
+        );
+    }
+
+    #[test]
+    fn what_may_pass_is_doubtful_and_what_failed_is_unknown() {
+        for (code, message) in [
+            (403, "pods \"x\" is forbidden: exceeded quota: q"),
+            (404, "namespaces \"x\" not found"),
+            (
+                422,
+                "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no",
+            ),
+            (400, "admission webhook \"a.b.c\" does not support dry run"),
+            (422, "admission webhook \"a.b.c\" denied the request: no"),
+        ] {
+            let causes = json!([{ "message": "no" }]);
+            assert_eq!(
+                judge(&status(code, message, causes), "a"),
+                Finding::Doubtful(message.into())
+            );
+        }
+        assert_eq!(
+            judge(&status(500, "failed calling webhook", json!([])), "a"),
+            Finding::Unknown(
+                "the API server answers 500 to a dry-run, failed calling webhook".into()
+            )
+        );
+    }
+
+    #[test]
+    fn warnings_are_unquoted() {
+        for (header, want) in [
+            (
+                r#"299 - "unknown field \"spec.a\"""#,
+                Some("unknown field \"spec.a\""),
+            ),
+            (r#"299 - "back\\slash""#, Some("back\\slash")),
+            (r#"299 - """#, Some("")),
+            ("299 - plain", None),
+            ("299", None),
+        ] {
+            assert_eq!(warning(header).as_deref(), want, "{header}");
+        }
+    }
+}

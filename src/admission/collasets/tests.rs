@@ -1,0 +1,311 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::Response;
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::*;
+use crate::admission::Settings;
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::ledger::commit::Ledgers;
+
+/// An API server that gives every dry-run the same answer.
+struct Bench {
+    context: Arc<Context>,
+    /// URI and body of each request.
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Bench {
+    /// `None` never answers.
+    fn answering(answer: Option<(u16, Value)>) -> Bench {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (seen, answer) = (Arc::clone(&seen), answer.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                assert_eq!(head.method, http::Method::POST);
+                let body = body.collect().await.unwrap().to_bytes();
+                seen.lock()
+                    .push((head.uri.to_string(), serde_json::from_slice(&body).unwrap()));
+                let Some((code, body)) = answer else {
+                    return std::future::pending().await;
+                };
+                let response = Response::builder()
+                    .status(code)
+                    .header("warning", "299 - \"unknown field \\\"spec.newer\\\"\"");
+                Ok::<_, Infallible>(
+                    response
+                        .body(Body::from(body.to_string().into_bytes()))
+                        .unwrap(),
+                )
+            }
+        });
+        let client = Client::new(service, "default");
+        let index = Arc::new(Index::default());
+        let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
+        let context = Context {
+            client,
+            index,
+            ledgers: Ledgers::new(store),
+            settings: Settings {
+                request_timeout: Duration::from_secs(60),
+            },
+            now: || Timestamp::UNIX_EPOCH,
+        };
+        Bench {
+            context: Arc::new(context),
+            asked,
+        }
+    }
+
+    fn fine() -> Bench {
+        Bench::answering(Some((201, json!({}))))
+    }
+
+    fn refusing(code: u16, message: &str, causes: Value) -> Bench {
+        let details = json!({ "causes": causes });
+        let status =
+            json!({ "status": "Failure", "code": code, "message": message, "details": details });
+        Bench::answering(Some((code, status)))
+    }
+
+    async fn mutate(&self, request: &Request) -> Verdict {
+        Mutate(Arc::clone(&self.context))
+            .review(request, deadline())
+            .await
+    }
+
+    async fn validate(&self, request: &Request) -> Verdict {
+        Validate(Arc::clone(&self.context))
+            .review(request, deadline())
+            .await
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().len()
+    }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(9)
+}
+
+/// A good CollaSet with `part` merged into its spec.
+fn set(part: Value) -> Value {
+    let mut spec = json!({
+        "replicas": 3,
+        "selector": { "matchLabels": { "app": "a" } },
+        "template": { "metadata": { "labels": { "app": "a" } }, "spec": { "containers": [] } },
+    });
+    json_patch::merge(&mut spec, &part);
+    json!({ "metadata": { "name": "web" }, "spec": spec })
+}
+
+fn request(old: Option<Value>, new: Value, dry_run: bool) -> Request {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "CollaSet" },
+            "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "collasets" },
+            "name": "web",
+            "namespace": "shop",
+            "operation": if old.is_some() { "UPDATE" } else { "CREATE" },
+            "object": new,
+            "oldObject": old,
+            "dryRun": dry_run,
+        },
+    });
+    Request::parse(review.to_string().as_bytes()).unwrap()
+}
+
+fn create(part: Value) -> Request {
+    request(None, set(part), false)
+}
+
+fn update(old: Value, new: Value) -> Request {
+    request(Some(set(old)), set(new), false)
+}
+
+fn denied(verdict: &Verdict) -> (u16, &str, &str) {
+    (verdict.code(), verdict.reason(), verdict.message())
+}
+
+#[tokio::test]
+async fn defaults_are_written_in_a_dry_run_too() {
+    let bench = Bench::fine();
+    for dry_run in [false, true] {
+        let verdict = bench.mutate(&request(None, set(json!({})), dry_run)).await;
+        let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
+        let value = json!({ "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } });
+        assert_eq!(
+            patch,
+            json!([{ "op": "add", "path": "/spec/updateStrategy", "value": value }])
+        );
+    }
+    // An empty policy is one that is left out, as it always was.
+    let empty = json!({
+        "updateStrategy": { "podUpgradePolicy": "", "rollingUpdate": { "byLabel": {} } },
+        "namingStrategy": { "podNamingSuffixPolicy": "" },
+    });
+    let verdict = bench.mutate(&create(empty)).await;
+    assert_eq!(
+        verdict.patch().map(|patch| patch.0.len()),
+        Some(2),
+        "{}",
+        verdict.message()
+    );
+    assert_eq!(bench.asked(), 0, "the validation behind asks");
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_is_said_before_the_schema_says_a_part() {
+    let causes = json!([{ "message": "Required value", "field": "spec.containers" }]);
+    let bench = Bench::refusing(422, "m", causes);
+    let verdict = bench
+        .mutate(&create(json!({ "replicas": -1, "historyLimit": -1 })))
+        .await;
+    let want = "CollaSet web is invalid: spec.replicas: -1: must be 0 or more; spec.historyLimit: -1: must be 0 or more; \
+                spec.template.spec.containers: Required value";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
+    // The schema names the path of a value of the wrong type.
+    assert!(
+        bench
+            .mutate(&create(json!({ "replicas": "x" })))
+            .await
+            .is_allowed()
+    );
+}
+
+#[tokio::test]
+async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
+    let bench = Bench::fine();
+    let claim = json!({ "metadata": { "name": "data" }, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
+    let verdict = bench
+        .validate(&create(json!({ "volumeClaimTemplates": [claim] })))
+        .await;
+    assert!(verdict.is_allowed());
+    assert_eq!(
+        verdict.warnings(),
+        [
+            "spec.template: unknown field \"spec.newer\"",
+            "spec.volumeClaimTemplates[0]: unknown field \"spec.newer\""
+        ]
+    );
+    let asked: Vec<_> = bench.asked.lock().drain(..).collect();
+    let query = "?dryRun=All&fieldValidation=Warn&fieldManager=operating";
+    assert_eq!(asked[0].0, format!("/api/v1/namespaces/shop/pods{query}"));
+    assert_eq!(
+        asked[1].0,
+        format!("/api/v1/namespaces/shop/persistentvolumeclaims{query}")
+    );
+    assert_eq!(asked[0].1["spec"]["volumes"][0]["name"], "data");
+
+    let image = json!({ "template": { "spec": { "containers": [{ "name": "c" }] } } });
+    for (old, new, count) in [
+        (json!({}), json!({ "replicas": 4 }), 0),
+        (json!({}), image, 1),
+    ] {
+        assert!(bench.validate(&update(old, new)).await.is_allowed());
+        assert_eq!(bench.asked(), count);
+    }
+}
+
+#[tokio::test]
+async fn answers_of_the_api_server_become_verdicts() {
+    let causes =
+        json!([{ "message": "Invalid value: \"\": no", "field": "spec.containers[0].image" }]);
+    let verdict = Bench::refusing(422, "m", causes)
+        .validate(&create(json!({})))
+        .await;
+    let want =
+        "CollaSet web is invalid: spec.template.spec.containers[0].image: Invalid value: \"\": no";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
+
+    let quota = "pods \"dry-run-x\" is forbidden: exceeded quota: q";
+    let verdict = Bench::refusing(403, quota, json!([]))
+        .validate(&create(json!({})))
+        .await;
+    assert!(verdict.is_allowed());
+    assert_eq!(
+        verdict.warnings(),
+        [format!(
+            "spec.template: nothing can be created from it as things stand, so it was not fully checked: {quota}"
+        )]
+    );
+
+    let verdict = Bench::refusing(500, "oh", json!([]))
+        .validate(&create(json!({})))
+        .await;
+    let want = "the CollaSet can't be checked: the API server answers 500 to a dry-run, oh; try again in a moment";
+    assert_eq!(denied(&verdict), (503, "ServiceUnavailable", want));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_in_time_is_said_in_time() {
+    let until = deadline();
+    let verdict = Bench::answering(None).validate(&create(json!({}))).await;
+    let want = "the CollaSet can't be checked: the API server gave no answer in time; try again in a moment";
+    assert_eq!(denied(&verdict), (503, "ServiceUnavailable", want));
+    assert!(Instant::now() < until);
+}
+
+#[tokio::test]
+async fn a_fault_that_was_stored_is_no_reason_to_refuse_other_changes() {
+    let bench = Bench::fine();
+    let odd = json!({ "historyLimit": -1, "scaleStrategy": { "podToDelete": ["a", "a"] } });
+    let mut scaled = odd.clone();
+    scaled["replicas"] = 5.into();
+    assert!(
+        bench
+            .validate(&update(odd.clone(), scaled.clone()))
+            .await
+            .is_allowed()
+    );
+    scaled["historyLimit"] = (-2).into();
+    let verdict = bench.validate(&update(odd.clone(), scaled)).await;
+    let want = "CollaSet web is invalid: spec.historyLimit: -2: must be 0 or more";
+    assert_eq!(denied(&verdict), (422, "Invalid", want));
+    // New, the same is refused.
+    assert_eq!(bench.validate(&create(odd)).await.code(), 422);
+}
+
+#[tokio::test]
+async fn only_a_changed_spec_is_judged() {
+    let bench = Bench::refusing(500, "oh", json!([]));
+    let odd = json!({ "selector": null, "template": null });
+    assert!(
+        bench
+            .validate(&update(odd.clone(), odd.clone()))
+            .await
+            .is_allowed()
+    );
+    let mut going = set(json!({ "replicas": -1 }));
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let verdict = bench.validate(&request(Some(set(odd)), going, false)).await;
+    assert!(verdict.is_allowed());
+    assert_eq!(bench.asked(), 0);
+}
+
+#[tokio::test]
+async fn without_a_review_defaults_are_left_out_and_nothing_passes_unchecked() {
+    let bench = Bench::fine();
+    let request = create(json!({}));
+    let mutate = Mutate(Arc::clone(&bench.context)).fallback(&request, "why");
+    assert!(mutate.is_allowed() && mutate.patch().is_none());
+    let validate = Validate(bench.context).fallback(&request, "the server is overloaded");
+    let want = "the CollaSet can't be checked: the server is overloaded; try again in a moment";
+    assert_eq!(denied(&validate), (503, "ServiceUnavailable", want));
+}

@@ -1,0 +1,147 @@
+//! Defaults of CollaSet (contract section 1.1).
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation};
+use serde_json::{Value, json};
+
+use crate::api::collaset::{PodNamingSuffixPolicy, PodUpgradePolicy};
+
+/// What a CollaSet lacks: the upgrade policy, a rolling update, and the naming policy where a naming strategy is given.
+/// An empty policy counts as absent, as it always has. Anything that has not the expected shape is left to validation.
+pub fn collaset(object: &Value) -> Vec<PatchOperation> {
+    let spec = &object["spec"];
+    if !spec.is_object() {
+        return Vec::new();
+    }
+    update(&spec["updateStrategy"])
+        .into_iter()
+        .chain(naming(&spec["namingStrategy"]))
+        .collect()
+}
+
+fn update(strategy: &Value) -> Vec<PatchOperation> {
+    let policy = Value::from(PodUpgradePolicy::InPlaceIfPossible.as_str());
+    let rolling = json!({ "byPartition": {} });
+    if strategy.is_null() {
+        let strategy = json!({ "podUpgradePolicy": policy, "rollingUpdate": rolling });
+        return vec![set(&["updateStrategy"], strategy)];
+    }
+    let mut patch = Vec::new();
+    if !strategy.is_object() {
+        return patch;
+    }
+    if is_empty(&strategy["podUpgradePolicy"]) {
+        patch.push(set(&["updateStrategy", "podUpgradePolicy"], policy));
+    }
+    match &strategy["rollingUpdate"] {
+        Value::Null => patch.push(set(&["updateStrategy", "rollingUpdate"], rolling)),
+        present if present.is_object() => {
+            let children = [&present["byPartition"], &present["byLabel"]];
+            if children.into_iter().all(Value::is_null) {
+                let path = ["updateStrategy", "rollingUpdate", "byPartition"];
+                patch.push(set(&path, json!({})));
+            }
+        }
+        _ => {}
+    }
+    patch
+}
+
+fn naming(strategy: &Value) -> Option<PatchOperation> {
+    let missing = strategy.is_object() && is_empty(&strategy["podNamingSuffixPolicy"]);
+    missing.then(|| {
+        let random = PodNamingSuffixPolicy::Random.as_str().into();
+        set(&["namingStrategy", "podNamingSuffixPolicy"], random)
+    })
+}
+
+fn is_empty(policy: &Value) -> bool {
+    policy.is_null() || policy == ""
+}
+
+/// Sets a field below `spec`, whatever is there.
+fn set(path: &[&str], value: Value) -> PatchOperation {
+    let path = PointerBuf::from_tokens(["spec"].iter().chain(path).copied());
+    PatchOperation::Add(AddOperation { path, value })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn defaulted(spec: Value) -> Value {
+        let mut object = json!({ "spec": spec });
+        let operations = collaset(&object);
+        json_patch::patch(&mut object, &operations).unwrap();
+        assert_eq!(collaset(&object), [], "defaults are added once");
+        object["spec"].take()
+    }
+
+    #[test]
+    fn only_what_is_absent_is_added() {
+        let all = json!({ "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } });
+        for (update, want) in [
+            (json!(null), all.clone()),
+            (json!({}), all.clone()),
+            (json!({ "podUpgradePolicy": "", "rollingUpdate": {} }), all),
+            (
+                json!({ "rollingUpdate": { "byPartition": null, "byLabel": null, "newer": 1 } }),
+                json!({ "podUpgradePolicy": "InPlaceIfPossible",
+                        "rollingUpdate": { "byPartition": {}, "byLabel": null, "newer": 1 } }),
+            ),
+            (
+                json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byLabel": {} }, "newer": 1 }),
+                json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byLabel": {} }, "newer": 1 }),
+            ),
+            (
+                json!({ "rollingUpdate": { "byPartition": { "partition": 3 } } }),
+                json!({ "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": { "partition": 3 } } }),
+            ),
+            (
+                json!({ "rollingUpdate": { "byPartition": null, "byLabel": {} } }),
+                json!({ "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": null, "byLabel": {} } }),
+            ),
+        ] {
+            let spec = defaulted(json!({ "updateStrategy": update, "template": { "newer": 1 } }));
+            assert_eq!(
+                spec,
+                json!({ "updateStrategy": want, "template": { "newer": 1 } }),
+                "{update}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_naming_policy_has_a_default_where_a_strategy_is_given() {
+        assert!(defaulted(json!({})).get("namingStrategy").is_none());
+        for (given, want) in [
+            (json!({}), "Random"),
+            (json!({ "podNamingSuffixPolicy": "" }), "Random"),
+            (
+                json!({ "podNamingSuffixPolicy": "PersistentSequence" }),
+                "PersistentSequence",
+            ),
+        ] {
+            let spec = defaulted(json!({ "namingStrategy": given }));
+            assert_eq!(
+                spec["namingStrategy"]["podNamingSuffixPolicy"], want,
+                "{given}"
+            );
+        }
+    }
+
+    #[test]
+    fn odd_shapes_are_left_alone() {
+        for object in [
+            json!(null),
+            json!({}),
+            json!({ "spec": null }),
+            json!({ "spec": [] }),
+            json!({ "spec": { "updateStrategy": 1, "namingStrategy": "Random" } }),
+            json!({ "spec": { "updateStrategy": { "podUpgradePolicy": 1, "rollingUpdate": [] } } }),
+        ] {
+            assert_eq!(collaset(&object), [], "{object}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Validation of CollaSet (contract section 1.1, and what 10.3 Q25 lists as missing). What a Pod or a claim may
+//! contain is the API server's to say; admission asks it.
+
+mod claims;
+mod names;
+mod strategy;
+mod template;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::{FieldError, FieldErrors};
+use crate::api::collaset::{CollaSetSpec, PodNamingSuffixPolicy};
+use crate::api::selector::Selector;
+
+/// All that is wrong with a CollaSet by itself; empty when nothing is. `name` is empty as long as `generateName` has not
+/// been resolved.
+pub fn validate(name: &str, spec: &CollaSetSpec) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    names::of_collaset(name, naming(spec), &mut errors);
+    non_negative(spec.replicas, "spec.replicas", &mut errors);
+    let labels = template::check(&spec.template, &mut errors);
+    selector(spec.selector.as_ref(), labels.as_ref(), &mut errors);
+    claims::check(&spec.volume_claim_templates, &mut errors);
+    strategy::check(spec, &mut errors);
+    non_negative(spec.history_limit, "spec.historyLimit", &mut errors);
+    errors
+}
+
+/// What a change touches that must stay as it is.
+pub fn validate_change(old: &CollaSetSpec, new: &CollaSetSpec) -> FieldErrors {
+    let mut errors = FieldErrors::default();
+    // One that never selected anything may be mended.
+    let fixed = old.selector.as_ref().filter(|s| is_usable(s));
+    if let (Some(old), Some(new)) = (fixed, &new.selector)
+        && requirements(old) != requirements(new)
+    {
+        let problem = format!(
+            "is immutable, it was {}: Pods would leave the CollaSet unseen; create another CollaSet to select by other labels",
+            text(old)
+        );
+        errors.push(FieldError::new("spec.selector", &text(new), problem));
+    }
+    let context = |spec: &CollaSetSpec| {
+        let strategy = spec.scale_strategy.as_ref();
+        strategy.map_or(String::new(), |s| s.context.clone())
+    };
+    if context(old) != context(new) {
+        let problem = format!(
+            "is immutable, it was {:?}: create another CollaSet to use another pool of instance IDs",
+            context(old)
+        );
+        let path = "spec.scaleStrategy.context";
+        errors.push(FieldError::new(path, &context(new), problem));
+    }
+    errors
+}
+
+/// What is allowed and may not be what was meant; `old` is the stored spec of an update.
+pub fn warnings(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
+    let mut warnings: Vec<String> = strategy::partition_beyond_replicas(new)
+        .into_iter()
+        .collect();
+    if old.is_some_and(|old| naming(old) != naming(new)) {
+        warnings.push(
+            "spec.namingStrategy.podNamingSuffixPolicy: Pods keep their names until they are recreated".into(),
+        );
+    }
+    warnings
+}
+
+/// How Pods are named.
+fn naming(spec: &CollaSetSpec) -> &PodNamingSuffixPolicy {
+    let strategy = spec.naming_strategy.as_ref();
+    strategy
+        .and_then(|s| s.pod_naming_suffix_policy.as_ref())
+        .unwrap_or(&PodNamingSuffixPolicy::Random)
+}
+
+fn selector(
+    selector: Option<&LabelSelector>,
+    labels: Option<&template::Labels>,
+    errors: &mut FieldErrors,
+) {
+    let path = "spec.selector";
+    let remedy = "set it to labels that spec.template carries";
+    let Some(selector) = selector else {
+        errors.push(FieldError::missing(path, format!("is required: {remedy}")));
+        return;
+    };
+    if requirements(selector) == Default::default() {
+        let problem = format!(
+            "must not be empty: the CollaSet would take every claim of the namespace for its own; {remedy}"
+        );
+        errors.push(FieldError::raw(path, "{}", problem));
+        return;
+    }
+    match (Selector::compile(selector), labels) {
+        (Err(found), _) => errors.extend(found.0.into_iter().map(|e| e.below(path))),
+        (Ok(compiled), Some(labels)) if !compiled.matches(labels) => {
+            let problem = format!(
+                "must match spec.selector, which is {compiled}: a Pod that it does not select is released at once; add \
+                 these labels"
+            );
+            let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            let path = "spec.template.metadata.labels";
+            errors.push(FieldError::new(path, &labels.join(","), problem));
+        }
+        _ => {}
+    }
+}
+
+fn is_usable(selector: &LabelSelector) -> bool {
+    requirements(selector) != Default::default() && Selector::compile(selector).is_ok()
+}
+
+/// The parts of a selector; absent and empty ones mean the same.
+fn requirements(selector: &LabelSelector) -> LabelSelector {
+    LabelSelector {
+        match_labels: selector.match_labels.clone().filter(|l| !l.is_empty()),
+        match_expressions: selector.match_expressions.clone().filter(|e| !e.is_empty()),
+    }
+}
+
+fn text(selector: &LabelSelector) -> String {
+    Selector::compile(selector).map_or_else(|_| "malformed".into(), |s| s.to_string())
+}
+
+fn non_negative(value: Option<i32>, path: &str, errors: &mut FieldErrors) {
+    if let Some(value) = value.filter(|v| *v < 0) {
+        errors.push(FieldError::raw(
+            path,
+            value.to_string(),
+            "must be 0 or more",
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests;

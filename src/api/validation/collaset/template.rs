@@ -1,0 +1,99 @@
+//! The Pod template: its shape, and labels that are not its to set.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{FieldError, FieldErrors};
+use crate::api::keys::{self, Family};
+
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// Labels that CollaSet, the lifecycle or users set on single Pods (contract section 2.1). In a template they would say
+/// so of every Pod, and an in-place update would put them back. [`keys::STAY_OFFLINE`] is not one of them.
+const RESERVED: [&str; 14] = [
+    keys::INSTANCE_ID,
+    keys::REVISION,
+    keys::SERVICE_AVAILABLE,
+    keys::CREATING,
+    keys::COMPLETING,
+    keys::PREPARING_TO_DELETE,
+    keys::TO_DELETE,
+    keys::TO_REPLACE,
+    keys::TO_EXCLUDE,
+    keys::ORPHANED,
+    keys::UPDATE_INCLUDED,
+    keys::REPLACED_BY_REPLACE_UPDATE,
+    keys::REPLACE_PAIR_ORIGIN_NAME,
+    keys::REPLACE_PAIR_NEW_ID,
+];
+
+const LABELS: &str = "spec.template.metadata.labels";
+
+/// Checks the template; its labels, where they can be read.
+pub(super) fn check(template: &Value, errors: &mut FieldErrors) -> Option<Labels> {
+    if !template.is_object() {
+        let problem = "is required: describe the Pod to create, with metadata and spec";
+        errors.push(absent_or_wrong("spec.template", template, problem));
+        return None;
+    }
+    let spec = &template["spec"];
+    if !spec.is_object() {
+        let problem = "is required: describe the Pod to create, with its containers";
+        errors.push(absent_or_wrong("spec.template.spec", spec, problem));
+    }
+    let annotation = template
+        .pointer("/metadata/annotations")
+        .and_then(|a| a.get(keys::LAST_POD_STATUS));
+    if let Some(value) = annotation {
+        let path = format!(
+            "spec.template.metadata.annotations[{}]",
+            keys::LAST_POD_STATUS
+        );
+        errors.push(FieldError::raw(path, value.to_string(), TAKE_OUT));
+    }
+    let labels = &template["metadata"]["labels"];
+    let Some(labels) = Labels::deserialize(labels).ok() else {
+        let problem =
+            "is required: a map from text to text with the labels that spec.selector matches";
+        errors.push(absent_or_wrong(LABELS, labels, problem));
+        return None;
+    };
+    for (key, value) in &labels {
+        errors.extend(
+            problem_of_label(key, value)
+                .map(|problem| FieldError::new(format!("{LABELS}[{key}]"), value, problem)),
+        );
+    }
+    Some(labels)
+}
+
+const TAKE_OUT: &str =
+    "is reserved: it is set on single Pods, by CollaSet or for it; take it out of the template";
+
+fn problem_of_label(key: &str, value: &str) -> Option<&'static str> {
+    if key == keys::CONTROL {
+        let problem =
+            "must be true: CollaSet manages all of its Pods and sets the label itself; take it out";
+        return (value != keys::CONTROL_VALUE).then_some(problem);
+    }
+    (RESERVED.contains(&key) || Family::parse(key).is_some()).then_some(TAKE_OUT)
+}
+
+fn absent_or_wrong(path: &str, value: &Value, problem: &str) -> FieldError {
+    match value {
+        Value::Null => FieldError::missing(path, problem),
+        wrong => FieldError::raw(path, kind(wrong), problem),
+    }
+}
+
+/// What a value is, where the value itself may be long.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Object(_) => "an object",
+        Value::Array(_) => "a list",
+        Value::String(_) => "a text",
+        _ => "a single value",
+    }
+}

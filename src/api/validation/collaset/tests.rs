@@ -1,0 +1,340 @@
+#![allow(clippy::unwrap_used)]
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::keys::{self, Family};
+
+/// A good spec with `part` merged into it.
+fn spec(part: Value) -> CollaSetSpec {
+    let mut spec = json!({
+        "replicas": 3,
+        "selector": { "matchLabels": { "app": "a" } },
+        "template": {
+            "metadata": { "labels": { "app": "a", "kusionstack.io/control": "true" } },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] },
+        },
+        "volumeClaimTemplates": [claim("data")],
+    });
+    json_patch::merge(&mut spec, &part);
+    serde_json::from_value(spec).unwrap()
+}
+
+fn claim(name: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": 1 } } },
+    })
+}
+
+fn lines(errors: &FieldErrors) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn of(part: Value) -> Vec<String> {
+    lines(&validate("web", &spec(part)))
+}
+
+fn of_scale(strategy: Value) -> Vec<String> {
+    of(json!({ "scaleStrategy": strategy }))
+}
+
+const NONE: [&str; 0] = [];
+
+#[test]
+fn good_specs_pass() {
+    for part in [
+        json!({}),
+        json!({ "replicas": 0, "historyLimit": 0, "paused": true }),
+        json!({ "template": { "metadata": { "labels": { keys::STAY_OFFLINE: "" } } } }),
+        json!({ "selector": { "matchLabels": null, "matchExpressions": [{ "key": "app", "operator": "Exists" }] } }),
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "operationDelaySeconds": 0,
+            "rollingUpdate": { "byPartition": { "partition": 9 }, "byLabel": {} } } }),
+        json!({ "scaleStrategy": { "context": "pool", "podToExclude": ["a"], "podToInclude": ["b"], "podToDelete": ["c"],
+            "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain", "whenScaled": "Delete" } } }),
+        json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "scaleStrategy": { "podToDelete": ["c"] } }),
+        json!({ "volumeClaimTemplates": [claim("a"), claim("b")] }),
+    ] {
+        assert_eq!(of(part.clone()), NONE, "{part}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    assert_eq!(
+        lines(&validate("web", &CollaSetSpec::default())),
+        [
+            "spec.template: is required: describe the Pod to create, with metadata and spec",
+            "spec.selector: is required: set it to labels that spec.template carries",
+        ]
+    );
+    let part = json!({
+        "replicas": -1,
+        "historyLimit": -2,
+        "updateStrategy": { "podUpgradePolicy": "Later", "operationDelaySeconds": -3,
+            "rollingUpdate": { "byPartition": { "partition": -4 } } },
+        "scaleStrategy": { "operationDelaySeconds": -5,
+            "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Keep", "whenScaled": "" } },
+        "namingStrategy": { "podNamingSuffixPolicy": "Odd" },
+    });
+    assert_eq!(
+        of(part),
+        [
+            "spec.replicas: -1: must be 0 or more",
+            "spec.updateStrategy.podUpgradePolicy: \"Later\": must be Recreate or InPlaceIfPossible or InPlaceOnly or Replace",
+            "spec.updateStrategy.rollingUpdate.byPartition.partition: -4: must be 0 or more",
+            "spec.updateStrategy.operationDelaySeconds: -3: must be 0 or more",
+            "spec.namingStrategy.podNamingSuffixPolicy: \"Odd\": must be Random or PersistentSequence",
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenDeleted: \"Keep\": must be Retain or Delete",
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: \"\": must be Retain or Delete",
+            "spec.scaleStrategy.operationDelaySeconds: -5: must be 0 or more",
+            "spec.historyLimit: -2: must be 0 or more",
+        ]
+    );
+}
+
+#[test]
+fn the_name_leaves_room_for_what_is_derived_from_it() {
+    let sequence =
+        || spec(json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } }));
+    let (long, longer) = ("a".repeat(57), "a".repeat(64));
+    for (name, spec, want) in [
+        ("", sequence(), None),
+        ("a.b", spec(json!({})), None),
+        (&long, spec(json!({})), None),
+        (&long[1..], sequence(), None),
+        (
+            &longer,
+            spec(json!({})),
+            Some(
+                "must have at most 63 characters: the names of revisions and Pods begin with it; shorten it",
+            ),
+        ),
+        (
+            &long,
+            sequence(),
+            Some(
+                "must have at most 56 characters with podNamingSuffixPolicy PersistentSequence: Pods have <name>-<instance \
+                 ID> as their name and hostname; choose another name, or Random",
+            ),
+        ),
+        (
+            "a.b",
+            sequence(),
+            Some(
+                "must have only lower-case letters, digits and '-' with podNamingSuffixPolicy PersistentSequence: Pods have \
+                 <name>-<instance ID> as their name and hostname; choose another name, or Random",
+            ),
+        ),
+    ] {
+        let want: Vec<_> = want
+            .map(|w| format!("metadata.name: {name:?}: {w}"))
+            .into_iter()
+            .collect();
+        assert_eq!(lines(&validate(name, &spec)), want);
+    }
+}
+
+#[test]
+fn the_selector_is_well_formed_and_matches_the_template() {
+    for selector in [
+        json!({ "matchLabels": null }),
+        json!({ "matchLabels": null, "matchExpressions": [] }),
+    ] {
+        assert_eq!(
+            of(json!({ "selector": selector })),
+            [
+                "spec.selector: {}: must not be empty: the CollaSet would take every claim of the namespace for its own; set \
+                 it to labels that spec.template carries"
+            ]
+        );
+    }
+    assert_eq!(
+        of(json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "Is" }] } })),
+        [
+            "spec.selector.matchExpressions[0].operator: \"Is\": must be In, NotIn, Exists or DoesNotExist"
+        ]
+    );
+    assert_eq!(
+        of(json!({ "selector": { "matchLabels": { "app": "b" } } })),
+        [
+            "spec.template.metadata.labels: \"app=a,kusionstack.io/control=true\": must match spec.selector, which is app=b: \
+             a Pod that it does not select is released at once; add these labels"
+        ]
+    );
+}
+
+#[test]
+fn the_template_has_the_shape_of_one() {
+    let labels = "spec.template.metadata.labels: is required: a map from text to text with the labels that spec.selector matches";
+    let wrong = labels.replace("labels: is", "labels: an object: is");
+    for (template, want) in [
+        (
+            json!([]),
+            "spec.template: a list: is required: describe the Pod to create, with metadata and spec",
+        ),
+        (
+            json!({ "spec": null }),
+            "spec.template.spec: is required: describe the Pod to create, with its containers",
+        ),
+        (
+            json!({ "spec": "x" }),
+            "spec.template.spec: a text: is required: describe the Pod to create, with its containers",
+        ),
+        (json!({ "metadata": null }), labels),
+        (json!({ "metadata": { "labels": { "app": 1 } } }), &wrong),
+    ] {
+        assert_eq!(of(json!({ "template": template })), [want], "{template}");
+    }
+}
+
+#[test]
+fn labels_of_single_pods_are_not_for_the_template() {
+    for key in [
+        keys::INSTANCE_ID,
+        keys::REVISION,
+        keys::TO_DELETE,
+        keys::TO_REPLACE,
+        keys::ORPHANED,
+        keys::SERVICE_AVAILABLE,
+        &Family::Operating.key("x"),
+        &Family::OperationPermission.key("y"),
+    ] {
+        assert_eq!(
+            of(json!({ "template": { "metadata": { "labels": { key: "1" } } } })),
+            [format!(
+                "spec.template.metadata.labels[{key}]: \"1\": is reserved: it is set on single Pods, by CollaSet or for it; \
+                 take it out of the template"
+            )]
+        );
+    }
+    assert_eq!(
+        of(json!({ "template": { "metadata": { "labels": { keys::CONTROL: "false" } } } })),
+        [
+            "spec.template.metadata.labels[kusionstack.io/control]: \"false\": must be true: CollaSet manages all of its \
+             Pods and sets the label itself; take it out"
+        ]
+    );
+    assert_eq!(
+        of(
+            json!({ "template": { "metadata": { "annotations": { keys::LAST_POD_STATUS: "{}" } } } })
+        ),
+        [
+            "spec.template.metadata.annotations[collaset.kusionstack.io/last-pod-status]: \"{}\": is reserved: it is set on \
+             single Pods, by CollaSet or for it; take it out of the template"
+        ]
+    );
+}
+
+#[test]
+fn claim_templates_have_names_of_their_own_and_say_what_they_claim() {
+    let nameless = json!({ "spec": claim("x")["spec"] });
+    assert_eq!(
+        of(
+            json!({ "volumeClaimTemplates": [claim("a"), nameless, claim("a"), claim("A.b"), { "metadata": { "name": "d" } }] })
+        ),
+        [
+            "spec.volumeClaimTemplates[1].metadata.name: is required: it is the name of the volume that containers mount",
+            "spec.volumeClaimTemplates[2].metadata.name: \"a\": is the name of an earlier claim template: give each one a \
+             name of its own",
+            "spec.volumeClaimTemplates[3].metadata.name: \"A.b\": must have at most 63 lower-case letters, digits or '-', and \
+             begin and end with a letter or digit",
+            "spec.volumeClaimTemplates[4].spec.accessModes: is required: list at least one, such as ReadWriteOnce",
+            "spec.volumeClaimTemplates[4].spec.resources.requests.storage: is required: say how much is claimed, such as 10Gi",
+        ]
+    );
+}
+
+#[test]
+fn a_pod_is_named_once() {
+    assert_eq!(
+        of_scale(
+            json!({ "podToExclude": ["a", "a"], "podToInclude": ["b", ""], "podToDelete": ["a", "c", "b"] })
+        ),
+        [
+            "spec.scaleStrategy.podToExclude[1]: \"a\": is in podToExclude already: take it out here",
+            "spec.scaleStrategy.podToInclude[1]: \"\": must be the name of a Pod: take the empty entry out",
+            "spec.scaleStrategy.podToDelete[0]: \"a\": is in podToExclude too: a Pod is excluded, included or deleted, one of \
+             these; take it out of one list",
+            "spec.scaleStrategy.podToDelete[2]: \"b\": is in podToInclude too: a Pod is excluded, included or deleted, one of \
+             these; take it out of one list",
+        ]
+    );
+}
+
+#[test]
+fn persistent_names_allow_no_exchange() {
+    let part = json!({
+        "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" },
+        "scaleStrategy": { "podToExclude": ["a"], "podToInclude": ["b"] },
+    });
+    let problem = "must be empty with podNamingSuffixPolicy PersistentSequence: the name of such a Pod belongs to its place \
+                   in the set";
+    assert_eq!(
+        of(part),
+        [
+            format!("spec.scaleStrategy.podToExclude: \"a\": {problem}"),
+            format!("spec.scaleStrategy.podToInclude: \"b\": {problem}"),
+        ]
+    );
+}
+
+#[test]
+fn selector_and_context_stay_as_they_are() {
+    let change = |old: Value, new: Value| lines(&validate_change(&spec(old), &spec(new)));
+    let with_context = |context: &str| json!({ "scaleStrategy": { "context": context } });
+    let with_label = |value: &str| json!({ "selector": { "matchLabels": { "app": value } } });
+    for (old, new) in [
+        (json!({}), json!({ "replicas": 7 })),
+        (json!({}), json!({ "selector": { "matchExpressions": [] } })),
+        (json!({}), json!({ "selector": null })), // another error says that it is required
+        (json!({ "selector": null }), json!({})),
+        (json!({ "selector": { "matchLabels": null } }), json!({})),
+        (with_label("not a value"), json!({})),
+        (json!({}), with_context("")),
+        (with_context("a"), with_context("a")),
+    ] {
+        assert_eq!(change(old.clone(), new.clone()), NONE, "{old} to {new}");
+    }
+    assert_eq!(
+        change(json!({}), with_label("b")),
+        [
+            "spec.selector: \"app=b\": is immutable, it was app=a: Pods would leave the CollaSet unseen; create another \
+             CollaSet to select by other labels"
+        ]
+    );
+    assert_eq!(
+        change(with_context("a"), with_context("")),
+        [
+            "spec.scaleStrategy.context: \"\": is immutable, it was \"a\": create another CollaSet to use another pool of \
+             instance IDs"
+        ]
+    );
+}
+
+#[test]
+fn what_may_not_be_meant_is_a_warning() {
+    let partition = |partition: i32, by_label: Value| {
+        spec(json!({ "updateStrategy": { "rollingUpdate": {
+            "byPartition": { "partition": partition }, "byLabel": by_label } } }))
+    };
+    assert_eq!(warnings(None, &partition(3, json!(null))), NONE);
+    assert_eq!(warnings(None, &partition(4, json!({}))), NONE);
+    assert_eq!(
+        warnings(None, &partition(4, json!(null))),
+        [
+            "spec.updateStrategy.rollingUpdate.byPartition.partition: 4 is more than the 3 replicas: it is the number of Pods \
+             kept on old revisions, so none is updated"
+        ]
+    );
+    let sequence =
+        spec(json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } }));
+    let random = spec(json!({ "namingStrategy": {} }));
+    assert_eq!(warnings(Some(&spec(json!({}))), &random), NONE);
+    assert_eq!(warnings(None, &sequence), NONE);
+    assert_eq!(
+        warnings(Some(&random), &sequence),
+        [
+            "spec.namingStrategy.podNamingSuffixPolicy: Pods keep their names until they are recreated"
+        ]
+    );
+}

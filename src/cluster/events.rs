@@ -1,0 +1,271 @@
+//! Events (core/v1) about objects, for people. The same reason about the same object is one Event that counts, written
+//! at most once a minute. Nothing waits for an Event, and nothing depends on one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::Request;
+use kube::core::params::{Patch, PatchParams, PostParams};
+use kube::{Client, Error};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+/// An Event that was last told of longer ago is not counted on: another is made.
+const WINDOW: SignedDuration = SignedDuration::from_mins(10);
+/// An Event is written again at most this often.
+const PERIOD: SignedDuration = SignedDuration::from_mins(1);
+/// Events that are counted on; beyond that the oldest are forgotten.
+const MOST: usize = 1_000;
+/// Writes that wait; beyond that they are dropped.
+const WAITING: usize = 256;
+/// No single write takes longer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a message that the API server takes.
+const MESSAGE: usize = 1_024;
+
+/// Records Events.
+pub struct Recorder {
+    seen: Mutex<Aggregator>,
+    writes: mpsc::Sender<Write>,
+    now: fn() -> Timestamp,
+}
+
+impl Recorder {
+    /// A recorder with its own task, which ends with it. To be called on a runtime.
+    pub fn new(client: Client, now: fn() -> Timestamp) -> Arc<Self> {
+        let (writes, mut waiting) = mpsc::channel::<Write>(WAITING);
+        tokio::spawn(async move {
+            while let Some(write) = waiting.recv().await {
+                match tokio::time::timeout(CALL_TIMEOUT, write.send(&client)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => {
+                        debug!(event = %write.name, error = %e, "an Event was not written")
+                    }
+                    Err(_) => debug!(event = %write.name, "an Event was not written in time"),
+                }
+            }
+        });
+        Arc::new(Recorder {
+            seen: Mutex::default(),
+            writes,
+            now,
+        })
+    }
+
+    /// Tells of something about an object.
+    pub fn record(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
+        let (uid, now) = (about.uid.as_deref().unwrap_or_default(), (self.now)());
+        let Some(told) = self.seen.lock().tell(uid, reason, now) else {
+            return;
+        };
+        let write = Write {
+            namespace: about.namespace.clone().unwrap_or_default(),
+            name: name(about, told.number),
+            again: told.count > 1,
+            body: body(about, warning, reason, message, &told),
+        };
+        if self.writes.try_send(write).is_err() {
+            debug!(reason, message, "too many Events wait; dropped");
+        }
+    }
+}
+
+/// What to write.
+#[derive(Debug, PartialEq)]
+struct Told {
+    /// Makes the name unique.
+    number: u64,
+    count: u32,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Aggregator {
+    seen: HashMap<(String, String), Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    number: u64,
+    count: u32,
+    first: Timestamp,
+    last: Timestamp,
+    written: Timestamp,
+}
+
+impl Aggregator {
+    /// Counts; what to write, if anything.
+    fn tell(&mut self, uid: &str, reason: &str, now: Timestamp) -> Option<Told> {
+        let key = (uid.to_owned(), reason.to_owned());
+        let known = self.seen.get_mut(&key);
+        let seen = match known.filter(|seen| now.duration_since(seen.last) < WINDOW) {
+            Some(seen) => {
+                (seen.count, seen.last) = (seen.count.saturating_add(1), now);
+                if now.duration_since(seen.written) < PERIOD {
+                    return None;
+                }
+                seen.written = now;
+                seen
+            }
+            None => {
+                self.make_room(now);
+                let seen = Seen {
+                    number: rand::random(),
+                    count: 1,
+                    first: now,
+                    last: now,
+                    written: now,
+                };
+                self.seen.entry(key).insert_entry(seen).into_mut()
+            }
+        };
+        Some(Told {
+            number: seen.number,
+            count: seen.count,
+            first: seen.first,
+            last: now,
+        })
+    }
+
+    fn make_room(&mut self, now: Timestamp) {
+        if self.seen.len() < MOST {
+            return;
+        }
+        self.seen
+            .retain(|_, seen| now.duration_since(seen.last) < WINDOW);
+        if self.seen.len() >= MOST
+            && let Some(oldest) = self.seen.iter().min_by_key(|(_, s)| s.last)
+        {
+            let oldest = oldest.0.clone();
+            self.seen.remove(&oldest);
+        }
+    }
+}
+
+/// One request.
+struct Write {
+    namespace: String,
+    name: String,
+    /// Whether the Event should be there already.
+    again: bool,
+    body: Value,
+}
+
+impl Write {
+    async fn send(&self, client: &Client) -> Result<(), Error> {
+        let request = Request::new(format!("/api/v1/namespaces/{}/events", self.namespace));
+        if self.again {
+            let patch = json!({
+                "count": self.body["count"],
+                "lastTimestamp": self.body["lastTimestamp"],
+                "message": self.body["message"],
+            });
+            let patch = request
+                .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
+                .map_err(Error::BuildRequest)?;
+            match client.request::<Value>(patch).await {
+                Err(Error::Api(status)) if status.code == 404 => {} // expired, or never written
+                other => return other.map(|_| ()),
+            }
+        }
+        let body = serde_json::to_vec(&self.body).map_err(Error::SerdeError)?;
+        let create = request
+            .create(&PostParams::default(), body)
+            .map_err(Error::BuildRequest)?;
+        client.request::<Value>(create).await.map(|_| ())
+    }
+}
+
+fn name(about: &ObjectReference, number: u64) -> String {
+    let name = about.name.as_deref().unwrap_or_default();
+    let most = 253 - 17; // a name has at most 253 letters
+    format!("{}.{number:016x}", name.get(..most).unwrap_or(name))
+}
+
+fn body(about: &ObjectReference, warning: bool, reason: &str, message: &str, told: &Told) -> Value {
+    let end = message.floor_char_boundary(MESSAGE.min(message.len()));
+    let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "namespace": about.namespace, "name": name(about, told.number) },
+        "involvedObject": about,
+        "type": if warning { "Warning" } else { "Normal" },
+        "reason": reason,
+        "message": &message[..end],
+        "count": told.count,
+        "firstTimestamp": time(told.first),
+        "lastTimestamp": time(told.last),
+        "source": { "component": "operating" },
+        "reportingComponent": "operating",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    #[test]
+    fn a_reason_is_counted_and_written_once_a_minute() {
+        let mut all = Aggregator::default();
+        let first = all.tell("a", "Scaled", at(0)).unwrap();
+        assert_eq!(first.count, 1);
+        assert!(all.tell("a", "Other", at(1)).is_some());
+        assert!(all.tell("b", "Scaled", at(1)).is_some());
+        assert_eq!(all.tell("a", "Scaled", at(1)), None);
+        assert_eq!(all.tell("a", "Scaled", at(59)), None);
+        let again = all.tell("a", "Scaled", at(60)).unwrap();
+        assert_eq!(
+            (again.number, again.count, again.first),
+            (first.number, 4, at(0))
+        );
+        assert_eq!(all.tell("a", "Scaled", at(61)), None);
+        let another = all.tell("a", "Scaled", at(61 + 600)).unwrap();
+        assert_ne!(another.number, first.number);
+        assert_eq!(another.count, 1);
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let mut all = Aggregator::default();
+        for n in 0..2 * MOST {
+            all.tell(&n.to_string(), "Scaled", at(n as i64 / 100));
+        }
+        assert_eq!(all.seen.len(), MOST);
+        assert_eq!(
+            all.tell(&(2 * MOST - 1).to_string(), "Scaled", at(20)),
+            None
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_letters() {
+        let about = ObjectReference {
+            name: Some("web".into()),
+            ..ObjectReference::default()
+        };
+        let told = Aggregator::default().tell("a", "Scaled", at(0)).unwrap();
+        let event = body(&about, true, "Scaled", &"ü".repeat(2_000), &told);
+        assert_eq!(event["message"].as_str().unwrap().len(), MESSAGE);
+        let odd = body(
+            &about,
+            true,
+            "Scaled",
+            &format!("x{}", "ü".repeat(2_000)),
+            &told,
+        );
+        assert_eq!(odd["message"].as_str().unwrap().len(), MESSAGE - 1);
+        assert_eq!(event["type"], "Warning");
+    }
+}

@@ -1,0 +1,251 @@
+//! What this replica knows of the cluster: one index fed by one watch per kind, shared by admission and controllers.
+
+mod namespaces;
+mod pods;
+mod rules;
+mod view;
+mod workloads;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use tokio::sync::{broadcast, watch};
+
+use super::owners::Owners;
+use super::tally::{Tally, Workload};
+use super::workloads::{self as objects, Objects};
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::pod::Pod;
+use crate::ledger::store::{RuleKey, Snapshot, Uid};
+
+/// Changes that a slow listener may be behind; beyond that it is told to look at everything again.
+const CHANGES: usize = 16_384;
+
+/// Something changed; listeners look at the index for what it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// A Pod: namespace and UID.
+    Pod(String, Uid),
+    /// A rule object: namespace and name.
+    Rule(String, String),
+    /// A namespace.
+    Namespace(String),
+    /// The number of Pods that a workload of the namespace should have.
+    Workload(String),
+    /// A CollaSet, or something that it controls: namespace and name.
+    CollaSet(String, String),
+}
+
+/// The index.
+#[derive(Debug)]
+pub struct Index {
+    /// What the controllers of workloads look at besides Pods.
+    pub objects: Objects,
+    state: RwLock<State>,
+    position: watch::Sender<u64>,
+    synced: watch::Sender<Synced>,
+    changes: broadcast::Sender<Change>,
+    unreadable: AtomicU64,
+}
+
+/// Which kinds have been listed at least once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Synced {
+    /// Pods.
+    pub pods: bool,
+    /// Rules.
+    pub rules: bool,
+    /// Namespaces.
+    pub namespaces: bool,
+    /// How many kinds of workloads.
+    pub workloads: u8,
+    /// Kinds of [`Index::objects`], a bit for each.
+    pub objects: u8,
+}
+
+/// Kinds of workloads that are watched: ReplicaSet, StatefulSet, ReplicationController, CollaSet.
+pub const WORKLOAD_KINDS: u8 = 4;
+
+impl Synced {
+    /// Whether all are that the guarantee rests on.
+    pub fn all(self) -> bool {
+        self.pods
+            && self.rules
+            && self.namespaces
+            && self.workloads.count_ones() >= u32::from(WORKLOAD_KINDS)
+    }
+
+    /// Whether all are that the controllers of workloads look at.
+    pub fn for_workloads(self) -> bool {
+        self.pods && self.objects.count_ones() >= u32::from(objects::KINDS)
+    }
+}
+
+/// The state behind the lock.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Largest resourceVersion that the Pod watch has delivered.
+    pub position: u64,
+    /// Largest resourceVersion of a Pod event (or list), bookmarks not counted: every other cache meets it too.
+    pub last_event: u64,
+    namespaces: HashMap<String, Namespace>,
+}
+
+/// One namespace.
+#[derive(Debug, Default)]
+pub struct Namespace {
+    /// Whether its deletion has begun.
+    pub terminating: bool,
+    /// Its labels; `None` until the namespace has been seen.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Managed Pods by UID.
+    pub pods: HashMap<Uid, Arc<Pod>>,
+    /// Rule objects by name.
+    pub rules: BTreeMap<String, Entry>,
+    owners: Owners,
+    workloads: HashMap<Uid, Workload>,
+}
+
+/// A rule object with its counts.
+#[derive(Debug)]
+pub struct Entry {
+    /// The object.
+    pub object: Arc<PodTransitionRule>,
+    /// Compiled, with its claims.
+    pub snapshot: Snapshot,
+    /// Counts of the Pods that it selects.
+    pub tally: Tally,
+}
+
+impl Entry {
+    /// Names the object.
+    pub fn key(&self) -> RuleKey {
+        let rules = &self.snapshot.rules;
+        RuleKey {
+            uid: rules.uid.clone(),
+            namespace: rules.namespace.clone(),
+            name: rules.name.clone(),
+        }
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Index {
+            objects: Objects::default(),
+            state: RwLock::default(),
+            position: watch::Sender::new(0),
+            synced: watch::Sender::new(Synced::default()),
+            changes: broadcast::Sender::new(CHANGES),
+            unreadable: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Index {
+    /// Reads the state. Hold the guard briefly, never across an await.
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read()
+    }
+
+    /// Changes from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    /// Which kinds have been listed.
+    pub fn synced(&self) -> Synced {
+        *self.synced.borrow()
+    }
+
+    /// Returns when all that the guarantee rests on has been listed once.
+    pub async fn wait_synced(&self) {
+        let mut synced = self.synced.subscribe();
+        let _ = synced.wait_for(|s| s.all()).await; // the sender lives as long as self
+    }
+
+    /// Returns when the Pod cache has reached `position`.
+    pub async fn wait_position(&self, position: u64) {
+        let mut reached = self.position.subscribe();
+        let _ = reached.wait_for(|p| *p >= position).await; // the sender lives as long as self
+    }
+
+    /// The rule objects that cover a Pod, by its own labels.
+    pub fn rules_of(&self, pod: &Pod) -> Vec<RuleKey> {
+        let state = self.read();
+        let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
+            return Vec::new();
+        };
+        namespace
+            .rules
+            .values()
+            .filter(|e| e.snapshot.rules.selects(pod))
+            .map(Entry::key)
+            .collect()
+    }
+
+    /// How many objects of all kinds could not be read so far.
+    pub fn unreadable(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
+    /// Counts an object that could not be read.
+    pub fn count_unreadable(&self) {
+        self.unreadable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn advance(&self, state: &mut State, version: u64, event: bool) {
+        if event {
+            state.last_event = state.last_event.max(version);
+        }
+        if version > state.position {
+            state.position = version;
+            self.position.send_replace(version);
+        }
+    }
+
+    pub(super) fn tell(&self, change: Change) {
+        let _ = self.changes.send(change); // nobody may be listening
+    }
+
+    /// Marks what has been listed.
+    pub(crate) fn mark(&self, mark: impl FnOnce(&mut Synced)) {
+        self.synced.send_modify(mark);
+    }
+}
+
+impl State {
+    /// A namespace, if anything is known of it.
+    pub fn namespace(&self, name: &str) -> Option<&Namespace> {
+        self.namespaces.get(name)
+    }
+
+    /// All namespaces.
+    pub fn namespaces(&self) -> impl Iterator<Item = (&String, &Namespace)> {
+        self.namespaces.iter()
+    }
+
+    /// A Pod.
+    pub fn pod(&self, namespace: &str, uid: &str) -> Option<&Arc<Pod>> {
+        self.namespace(namespace)?.pods.get(uid)
+    }
+
+    /// A rule object.
+    pub fn rule(&self, namespace: &str, name: &str) -> Option<&Entry> {
+        self.namespace(namespace)?.rules.get(name)
+    }
+}
+
+impl Namespace {
+    /// The Pods that a controller owns.
+    pub fn owned_by(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        self.owners.pods(controller)
+    }
+
+    /// Whether a controller of a watched kind is there.
+    pub fn has_workload(&self, uid: &str) -> bool {
+        self.workloads.contains_key(uid)
+    }
+}

@@ -1,0 +1,85 @@
+//! Pods in the index, and the position of their watch.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Change, Entry, Index, Namespace, State};
+use crate::domain::pod::Pod;
+use crate::ledger::store::Uid;
+
+impl Index {
+    /// The Pods at `version`; others are gone.
+    pub fn replace_pods(&self, pods: Vec<Pod>, version: u64) {
+        let mut state = self.state.write();
+        let listed: HashSet<&str> = pods.iter().map(|p| p.metadata.uid.as_str()).collect();
+        let gone: Vec<Arc<Pod>> = state
+            .namespaces
+            .values()
+            .flat_map(|n| n.pods.values())
+            .filter(|p| !listed.contains(p.metadata.uid.as_str()))
+            .cloned()
+            .collect();
+        for pod in gone {
+            self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
+        }
+        for pod in pods {
+            let (namespace, uid) = (pod.metadata.namespace.clone(), pod.metadata.uid.clone());
+            self.put_pod(&mut state, &namespace, &uid, Some(pod));
+        }
+        self.advance(&mut state, version, true);
+        drop(state);
+        self.mark(|s| s.pods = true);
+    }
+
+    /// A managed Pod was added or changed.
+    pub fn apply_pod(&self, pod: Pod) {
+        let (namespace, uid) = (pod.metadata.namespace.clone(), pod.metadata.uid.clone());
+        let version = pod.metadata.resource_version;
+        let mut state = self.state.write();
+        self.put_pod(&mut state, &namespace, &uid, Some(pod));
+        self.advance(&mut state, version, true);
+    }
+
+    /// A Pod was deleted, or is no longer managed.
+    pub fn delete_pod(&self, pod: &Pod) {
+        let mut state = self.state.write();
+        self.put_pod(&mut state, &pod.metadata.namespace, &pod.metadata.uid, None);
+        self.advance(&mut state, pod.metadata.resource_version, true);
+    }
+
+    /// Every Pod event up to `version` has been delivered.
+    pub fn bookmark_pods(&self, version: u64) {
+        self.advance(&mut self.state.write(), version, false);
+    }
+
+    fn put_pod(&self, state: &mut State, namespace: &str, uid: &str, pod: Option<Pod>) {
+        let uid = Uid::from(uid);
+        let Namespace {
+            pods,
+            rules,
+            owners,
+            workloads,
+            ..
+        } = state.namespaces.entry(namespace.to_owned()).or_default();
+        let new = pod.map(Arc::new);
+        let old = match &new {
+            Some(new) => pods.insert(uid.clone(), Arc::clone(new)),
+            None => pods.remove(&uid),
+        };
+        for set in owners.replace(&uid, old.as_ref(), new.as_ref()) {
+            self.tell(Change::CollaSet(namespace.to_owned(), set));
+        }
+        for Entry {
+            snapshot, tally, ..
+        } in rules.values_mut()
+        {
+            if let Some(old) = &old {
+                tally.remove(&snapshot.rules, old, workloads);
+            }
+            if let Some(new) = &new {
+                tally.add(&snapshot.rules, new, workloads);
+            }
+        }
+        self.tell(Change::Pod(namespace.to_owned(), uid));
+    }
+}

@@ -1,0 +1,87 @@
+//! Rule objects in the index.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Change, Entry, Index, State};
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::tally::Tally;
+use crate::ledger::store::Snapshot;
+
+impl Index {
+    /// The rule objects; others are gone.
+    pub fn replace_rules(&self, objects: Vec<PodTransitionRule>) {
+        let mut state = self.state.write();
+        let listed: HashSet<String> = objects
+            .iter()
+            .filter_map(|o| o.metadata.uid.clone())
+            .collect();
+        for (name, namespace) in &mut state.namespaces {
+            namespace.rules.retain(|rule, entry| {
+                let keep = listed.contains(&*entry.snapshot.rules.uid);
+                if !keep {
+                    self.tell(Change::Rule(name.clone(), rule.clone()));
+                }
+                keep
+            });
+        }
+        for object in objects {
+            self.put_rule(&mut state, object);
+        }
+        drop(state);
+        self.mark(|s| s.rules = true);
+    }
+
+    /// A rule object was added or changed.
+    pub fn apply_rule(&self, object: PodTransitionRule) {
+        self.put_rule(&mut self.state.write(), object);
+    }
+
+    /// A rule object was deleted.
+    pub fn delete_rule(&self, object: &PodTransitionRule) {
+        let mut state = self.state.write();
+        let (namespace, name) = names(object);
+        if let Some(entry) = state.namespaces.get_mut(&namespace) {
+            entry.rules.remove(&name);
+        }
+        self.tell(Change::Rule(namespace, name));
+    }
+
+    fn put_rule(&self, state: &mut State, object: PodTransitionRule) {
+        let (namespace, name) = names(&object);
+        let home = state.namespaces.entry(namespace.clone()).or_default();
+        if object.metadata.deletion_timestamp.is_some() {
+            home.rules.remove(&name); // no longer enforced; the controller takes Kuperator's finalizer off
+        } else {
+            let known = home.rules.remove(&name);
+            let (snapshot, same) = match &known {
+                Some(e) => {
+                    let snapshot = Snapshot::of(&object, Some(&e.snapshot));
+                    let same = Arc::ptr_eq(&snapshot.rules, &e.snapshot.rules);
+                    (snapshot, same)
+                }
+                None => (Snapshot::of(&object, None), false),
+            };
+            let tally = match known {
+                Some(e) if same => e.tally,
+                _ => Tally::count(&snapshot.rules, home.pods.values(), &home.workloads),
+            };
+            home.rules.insert(
+                name.clone(),
+                Entry {
+                    object: Arc::new(object),
+                    snapshot,
+                    tally,
+                },
+            );
+        }
+        self.tell(Change::Rule(namespace, name));
+    }
+}
+
+fn names(object: &PodTransitionRule) -> (String, String) {
+    (
+        object.metadata.namespace.clone().unwrap_or_default(),
+        object.metadata.name.clone().unwrap_or_default(),
+    )
+}

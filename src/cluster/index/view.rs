@@ -1,0 +1,69 @@
+//! The Pods of one rule object at one position, as the ledger looks at them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Namespace, State};
+use crate::cluster::tally::Tally;
+use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
+use crate::ledger::protocol::View;
+use crate::ledger::store::Uid;
+
+impl State {
+    /// Looks at the Pods that `rules` selects. Uses the running counts when the index has compiled the same spec, and
+    /// counts anew when the caller has read a newer one.
+    pub fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
+        let empty = Namespace::default();
+        let home = self.namespace(&rules.namespace).unwrap_or(&empty);
+        let counted;
+        let tally = match home
+            .rules
+            .get(&rules.name)
+            .map(|e| (&e.snapshot.rules, &e.tally))
+        {
+            Some((known, tally))
+                if known.uid == rules.uid && known.generation == rules.generation =>
+            {
+                tally
+            }
+            _ => {
+                counted = Tally::count(rules, home.pods.values(), &home.workloads);
+                &counted
+            }
+        };
+        look(&PodView {
+            position: self.position,
+            rules,
+            tally,
+            pods: &home.pods,
+        })
+    }
+}
+
+struct PodView<'a> {
+    position: u64,
+    rules: &'a RuleSet,
+    tally: &'a Tally,
+    pods: &'a HashMap<Uid, Arc<Pod>>,
+}
+
+impl View<Uid> for PodView<'_> {
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn expected(&self) -> u32 {
+        self.tally.expected()
+    }
+
+    fn available(&self) -> u32 {
+        self.tally.available()
+    }
+
+    fn is_available(&self, pod: &Uid) -> bool {
+        self.pods
+            .get(pod)
+            .is_some_and(|p| p.is_available() && self.rules.selects(p))
+    }
+}

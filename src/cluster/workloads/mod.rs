@@ -1,0 +1,80 @@
+//! What the controllers of workloads look at besides Pods: CollaSets whole, and the ControllerRevisions,
+//! PersistentVolumeClaims and ResourceContexts behind them. One watch per kind. Admission needs none of it.
+
+mod feed;
+pub mod store;
+mod wire;
+pub mod write;
+
+use std::sync::Arc;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use super::index::Index;
+use super::sources;
+use crate::api::collaset::CollaSet;
+use crate::domain::collaset::observed::{Claim, Pool, Revision};
+
+use feed::{Feed, Sets};
+use store::Store;
+pub use wire::{ClaimObject, PoolObject, RevisionObject, SetObject, Wire};
+
+/// The caches.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// CollaSets.
+    pub sets: Store<CollaSet>,
+    /// ControllerRevisions that a CollaSet controls, or nobody.
+    pub revisions: Store<Revision>,
+    /// PersistentVolumeClaims with `kusionstack.io/control=true` that a CollaSet controls, or nobody.
+    pub claims: Store<Claim>,
+    /// ResourceContexts.
+    pub pools: Store<Pool>,
+}
+
+/// Number of kinds that [`start`] watches.
+pub const KINDS: u8 = 4;
+
+impl Objects {
+    /// Names of the CollaSets of a namespace that ask for a Pod by its name (`podToInclude`).
+    pub fn sets_including(&self, namespace: &str, pod: &str) -> Vec<String> {
+        self.sets.names_where(namespace, |set| {
+            let scale = set.spec.scale_strategy.as_ref();
+            scale.is_some_and(|s| s.pod_to_include.iter().any(|name| name == pod))
+        })
+    }
+}
+
+/// Starts the watches. That of CollaSets also tells the budgets how many Pods there should be; `budget` is its sink.
+pub(super) fn start(
+    client: &Client,
+    index: &Arc<Index>,
+    budget: sources::Workloads,
+    stop: &CancellationToken,
+) {
+    let sets = Sets {
+        budget,
+        feed: Feed::new(index),
+    };
+    sources::spawn::<SetObject, _>(
+        client,
+        wire::source::<SetObject>(),
+        Arc::new(sets),
+        super::watch::Relist::default(),
+        stop,
+    );
+    follow::<RevisionObject>(client, index, stop);
+    follow::<ClaimObject>(client, index, stop);
+    follow::<PoolObject>(client, index, stop);
+}
+
+fn follow<W: Wire>(client: &Client, index: &Arc<Index>, stop: &CancellationToken) {
+    sources::spawn::<W, _>(
+        client,
+        wire::source::<W>(),
+        Arc::new(Feed::<W>::new(index)),
+        super::watch::Relist::default(),
+        stop,
+    );
+}

@@ -1,0 +1,249 @@
+//! How the kinds look on the wire, and what is kept of them.
+
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tracing::warn;
+
+use super::Objects;
+use super::store::{Key, Store};
+use crate::api::collaset::CollaSet;
+use crate::api::keys;
+use crate::api::resourcecontext::ResourceContextSpec;
+use crate::cluster::sources::Object;
+use crate::cluster::watch::Source;
+use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
+use crate::domain::pod::{Metadata, Owner};
+
+/// A kind that is cached.
+pub trait Wire: DeserializeOwned + Send + 'static {
+    /// What is kept of an object.
+    type Kept: Send + Sync + 'static;
+    /// Path of all objects.
+    const PATH: &'static str;
+    /// Selects what is watched.
+    const LABELS: Option<&'static str>;
+    /// Its bit in [`crate::cluster::index::Synced::objects`].
+    const BIT: u8;
+
+    /// Its cache.
+    fn store(objects: &Objects) -> &Store<Self::Kept>;
+
+    /// Metadata.
+    fn metadata(&self) -> &Metadata;
+
+    /// What is kept; `None` if the object is of no concern.
+    fn keep(self) -> Option<Self::Kept>;
+
+    /// Names of the CollaSets that a change of the object concerns: the controller, or, without one, all of the
+    /// namespace.
+    fn concerns(metadata: &Metadata, objects: &Objects) -> Vec<String> {
+        match controller(metadata) {
+            Some(owner) if is_set(owner) => vec![owner.name.clone()],
+            Some(_) => Vec::new(),
+            None => objects.sets.names_where(&metadata.namespace, |_| true),
+        }
+    }
+
+    /// Which version of which object it is.
+    fn key(&self) -> Key {
+        let metadata = self.metadata();
+        Key {
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            version: metadata.resource_version,
+            controller: controller(metadata).map_or_else(String::new, |o| o.uid.clone()),
+        }
+    }
+}
+
+/// The watch of a kind.
+pub(super) fn source<W: Wire>() -> Source {
+    Source {
+        path: W::PATH,
+        labels: W::LABELS,
+    }
+}
+
+fn controller(metadata: &Metadata) -> Option<&Owner> {
+    metadata.owner_references.iter().find(|o| o.controller)
+}
+
+fn is_set(owner: &Owner) -> bool {
+    let group = owner.api_version.split('/').next();
+    owner.kind == "CollaSet" && group == Some(keys::GROUP)
+}
+
+/// Whether a CollaSet controls the object, or nobody.
+fn is_ours(metadata: &Metadata) -> bool {
+    controller(metadata).is_none_or(is_set)
+}
+
+fn controller_uid(metadata: &Metadata) -> Option<String> {
+    controller(metadata).map(|owner| owner.uid.clone())
+}
+
+/// A CollaSet, and separately what a budget reads of it: the budgets must not depend on the rest being well formed.
+#[derive(Debug)]
+pub struct SetObject {
+    pub(super) budget: Object,
+    metadata: Metadata,
+    set: Option<CollaSet>,
+}
+
+impl<'de> Deserialize<'de> for SetObject {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Bare {
+            metadata: Metadata,
+        }
+        let raw = Box::<RawValue>::deserialize(d)?;
+        let error = serde::de::Error::custom::<serde_json::Error>;
+        let Bare { metadata } = serde_json::from_str(raw.get()).map_err(error)?;
+        let budget = serde_json::from_str(raw.get()).map_err(error)?;
+        let set = serde_json::from_str(raw.get());
+        let set = set.inspect_err(|e| {
+            let (namespace, set) = (&metadata.namespace, &metadata.name);
+            warn!(%namespace, %set, error = %e, "a CollaSet can't be read; nothing is done for it");
+        });
+        Ok(SetObject {
+            budget,
+            metadata,
+            set: set.ok(),
+        })
+    }
+}
+
+impl Wire for SetObject {
+    type Kept = CollaSet;
+    const PATH: &'static str = "/apis/apps.kusionstack.io/v1alpha1/collasets";
+    const LABELS: Option<&'static str> = None;
+    const BIT: u8 = 0;
+
+    fn store(objects: &Objects) -> &Store<CollaSet> {
+        &objects.sets
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn keep(self) -> Option<CollaSet> {
+        let mut set = self.set?;
+        set.metadata.managed_fields = None; // often larger than the rest
+        Some(set)
+    }
+
+    fn concerns(metadata: &Metadata, _: &Objects) -> Vec<String> {
+        vec![metadata.name.clone()]
+    }
+}
+
+/// A ControllerRevision.
+#[derive(Debug, Deserialize)]
+pub struct RevisionObject {
+    metadata: Metadata,
+    #[serde(default)]
+    revision: i64,
+    #[serde(default)]
+    data: Value,
+}
+
+impl Wire for RevisionObject {
+    type Kept = Revision;
+    const PATH: &'static str = "/apis/apps/v1/controllerrevisions";
+    const LABELS: Option<&'static str> = None;
+    const BIT: u8 = 1;
+
+    fn store(objects: &Objects) -> &Store<Revision> {
+        &objects.revisions
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn keep(self) -> Option<Revision> {
+        is_ours(&self.metadata).then(|| Revision {
+            controller: controller_uid(&self.metadata),
+            name: self.metadata.name,
+            uid: self.metadata.uid,
+            resource_version: self.metadata.resource_version.to_string(),
+            revision: self.revision,
+            data: self.data,
+            labels: self.metadata.labels,
+        })
+    }
+}
+
+/// A PersistentVolumeClaim.
+#[derive(Debug, Deserialize)]
+pub struct ClaimObject {
+    metadata: Metadata,
+}
+
+impl Wire for ClaimObject {
+    type Kept = Claim;
+    const PATH: &'static str = "/api/v1/persistentvolumeclaims";
+    const LABELS: Option<&'static str> = Some("kusionstack.io/control=true");
+    const BIT: u8 = 2;
+
+    fn store(objects: &Objects) -> &Store<Claim> {
+        &objects.claims
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn keep(self) -> Option<Claim> {
+        is_ours(&self.metadata).then(|| Claim {
+            controller: controller_uid(&self.metadata),
+            name: self.metadata.name,
+            uid: self.metadata.uid,
+            resource_version: self.metadata.resource_version.to_string(),
+            labels: self.metadata.labels,
+            terminating: self.metadata.deletion_timestamp.is_some(),
+        })
+    }
+}
+
+/// A ResourceContext.
+#[derive(Debug, Deserialize)]
+pub struct PoolObject {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Option<ResourceContextSpec>,
+}
+
+impl Wire for PoolObject {
+    type Kept = Pool;
+    const PATH: &'static str = "/apis/apps.kusionstack.io/v1alpha1/resourcecontexts";
+    const LABELS: Option<&'static str> = None;
+    const BIT: u8 = 3;
+
+    fn store(objects: &Objects) -> &Store<Pool> {
+        &objects.pools
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn keep(self) -> Option<Pool> {
+        Some(Pool {
+            name: self.metadata.name,
+            uid: self.metadata.uid,
+            resource_version: self.metadata.resource_version.to_string(),
+            contexts: self.spec.unwrap_or_default().contexts,
+        })
+    }
+
+    fn concerns(metadata: &Metadata, objects: &Objects) -> Vec<String> {
+        let name = &metadata.name;
+        objects
+            .sets
+            .names_where(&metadata.namespace, |set| pool_name(set) == name)
+    }
+}

@@ -1,0 +1,107 @@
+//! Writes of the cached kinds. What the API server answers goes into the cache before the call returns.
+
+use std::sync::Arc;
+
+use kube::core::Request;
+use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, Error};
+use serde_json::Value;
+
+use super::Objects;
+use super::wire::Wire;
+
+/// Creates an object.
+pub async fn create<W: Wire>(
+    client: &Client,
+    objects: &Objects,
+    namespace: &str,
+    body: &Value,
+) -> Result<(), Error> {
+    let body = serde_json::to_vec(body).map_err(Error::SerdeError)?;
+    let request = request::<W>(namespace)
+        .create(&PostParams::default(), body)
+        .map_err(Error::BuildRequest)?;
+    take(objects, client.request::<W>(request).await?);
+    Ok(())
+}
+
+/// Patches an object, or its `status`.
+pub async fn patch<W: Wire>(
+    client: &Client,
+    objects: &Objects,
+    (namespace, name): (&str, &str),
+    patch: &Patch<Value>,
+    status: bool,
+) -> Result<(), Error> {
+    let (request, params) = (request::<W>(namespace), PatchParams::default());
+    let request = if status {
+        request.patch_subresource("status", name, &params, patch)
+    } else {
+        request.patch(name, &params, patch)
+    };
+    let answer = client.request::<W>(request.map_err(Error::BuildRequest)?);
+    take(objects, answer.await?);
+    Ok(())
+}
+
+/// Reads an object from etcd; `None` when there is none of that name that the cache would keep.
+pub async fn get<W: Wire>(
+    client: &Client,
+    objects: &Objects,
+    (namespace, name): (&str, &str),
+) -> Result<Option<Arc<W::Kept>>, Error> {
+    let request = request::<W>(namespace)
+        .get(name, &GetParams::default())
+        .map_err(Error::BuildRequest)?;
+    match client.request::<W>(request).await {
+        Ok(object) => take(objects, object),
+        Err(Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    Ok(W::store(objects).get(namespace, name))
+}
+
+/// Deletes an object, if it is still this one, and this version of it if one is given. Gone already is fine.
+pub async fn delete<W: Wire>(
+    client: &Client,
+    objects: &Objects,
+    (namespace, name, uid): (&str, &str, &str),
+    version: Option<&str>,
+) -> Result<(), Error> {
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: version.map(str::to_owned),
+        }),
+        ..DeleteParams::default()
+    };
+    let request = request::<W>(namespace)
+        .delete(name, &params)
+        .map_err(Error::BuildRequest)?;
+    let answer = match client.request::<Value>(request).await {
+        Ok(answer) => answer,
+        Err(Error::Api(status)) if status.code == 404 => Value::Null,
+        Err(e) => return Err(e),
+    };
+    // Finalizers keep it a while; otherwise the answer is a Status, or the object as it was last.
+    let waits = answer["metadata"]["deletionTimestamp"].is_string()
+        && answer["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|f| !f.is_empty());
+    match serde_json::from_str::<W>(&answer.to_string()) {
+        Ok(object) if waits => take(objects, object),
+        _ => W::store(objects).deleted(namespace, name, uid),
+    }
+    Ok(())
+}
+
+fn take<W: Wire>(objects: &Objects, object: W) {
+    let key = object.key();
+    W::store(objects).written(key, object.keep());
+}
+
+/// Requests for the objects of a namespace.
+fn request<W: Wire>(namespace: &str) -> Request {
+    let (api, plural) = W::PATH.rsplit_once('/').unwrap_or_default();
+    Request::new(format!("{api}/namespaces/{namespace}/{plural}"))
+}

@@ -1,0 +1,36 @@
+//! Events about the CollaSet: those of the plan, and what failed.
+
+use super::super::call::Halt;
+use super::super::owner;
+use super::Work;
+use crate::domain::collaset::plan::Event;
+use crate::domain::collaset::status::Step;
+
+/// Tells of the plan's events, and of the failure.
+pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
+    let about = owner::subject(work.set);
+    for event in events {
+        let recorder = &work.context.events;
+        recorder.record(&about, event.warning, event.reason, &event.message);
+    }
+    if let Err(Halt::Failed(step, _)) = result {
+        failure(work, reason(*step), result);
+    }
+}
+
+/// The word that the condition of a failed step carries too (contract 2.4).
+const fn reason(step: Step) -> &'static str {
+    match step {
+        Step::ScaleOut | Step::Claims | Step::Pool => "ScaleOutFailed",
+        Step::ScaleIn => "ScaleInFailed",
+        Step::Update | Step::Revisions => "UpdateFailed",
+    }
+}
+
+/// Tells of a failure, if it is one.
+pub fn failure(work: &Work<'_>, reason: &str, result: &Result<(), Halt>) {
+    if let Err(Halt::Failed(_, message)) = result {
+        let about = owner::subject(work.set);
+        work.context.events.record(&about, true, reason, message);
+    }
+}

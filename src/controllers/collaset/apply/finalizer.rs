@@ -1,0 +1,53 @@
+//! The finalizer that keeps a CollaSet until what belongs to it is reclaimed (contract 2.3).
+
+use kube::core::params::Patch;
+use serde_json::json;
+
+use super::super::call::{Halt, call};
+use super::{Work, events};
+use crate::api::keys;
+use crate::cluster::workloads::{SetObject, write};
+use crate::domain::collaset::status::Step;
+
+/// Adds it.
+pub async fn add(work: &Work<'_>) -> Result<(), Halt> {
+    let mut all = others(work);
+    all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
+    let done = set(work, &all).await;
+    events::failure(work, "FailedAddFinalizer", &done);
+    done
+}
+
+/// Takes it off; the set is gone then, unless others hold it.
+pub async fn remove(work: &Work<'_>) -> Result<(), Halt> {
+    let others = others(work);
+    let done = set(work, &others).await;
+    events::failure(work, "FailedRemoveFinalizer", &done);
+    if done.is_ok() && others.is_empty() {
+        let sets = &work.objects().sets;
+        sets.deleted(work.namespace(), work.name(), work.uid());
+    }
+    done
+}
+
+fn others(work: &Work<'_>) -> Vec<String> {
+    let all = work.set.metadata.finalizers.iter().flatten();
+    all.filter(|f| *f != keys::PRE_RECLAIM_FINALIZER)
+        .cloned()
+        .collect()
+}
+
+/// A merge patch takes the list as a whole, hence on condition of the version looked at.
+async fn set(work: &Work<'_>, finalizers: &[String]) -> Result<(), Halt> {
+    let metadata = &work.set.metadata;
+    let patch = Patch::Merge(json!({ "metadata": {
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
+        "finalizers": finalizers,
+    } }));
+    let object = (work.namespace(), work.name());
+    let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, false);
+    call(&format!("CollaSet {}", work.name()), request)
+        .await
+        .map_err(|trouble| trouble.halt(Step::Revisions))
+}

@@ -1,0 +1,252 @@
+//! Pods: created, patched, deleted.
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::super::call::{Halt, Trouble, all, call, worse};
+use super::super::memory::HELD;
+use super::super::names::Slot;
+use super::super::owner;
+use super::Work;
+use crate::api::collaset::CollaSet;
+use crate::api::keys::{self, Family};
+use crate::cluster::pods;
+use crate::domain::collaset::plan::{PodChange, PodPatch};
+use crate::domain::collaset::status::Step;
+use crate::domain::pod::Pod;
+
+/// Lifecycle ID and type of a scale-in.
+const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
+
+/// Writes them. What fails for Pods that are there does not keep others from being created.
+pub async fn write(work: &Work<'_>, changes: Vec<PodChange>) -> Result<(), Halt> {
+    let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
+    let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
+    let changed = all(false, others.into_iter().map(|change| one(work, change))).await;
+    let created = all(true, created.into_iter().map(|change| one(work, change))).await;
+    worse(changed, created)
+}
+
+async fn one(work: &Work<'_>, change: PodChange) -> Result<(), Halt> {
+    match change {
+        PodChange::Create { id, body } => create(work, id, body).await,
+        PodChange::Patch(change) => {
+            let step = step(&change.pod, change.labels.0.get(&type_key()));
+            let done = unless_held(work, &change.pod, patch(work, &change));
+            done.await.map_err(|trouble| trouble.halt(step))
+        }
+        PodChange::Delete(pod) => {
+            let request = async {
+                let request = pods::delete(work.client(), &pod);
+                work.memory
+                    .wrote_pod(call(&what(&pod.metadata.name), request).await?);
+                Ok(())
+            };
+            let done = unless_held(work, &pod, request);
+            done.await.map_err(|trouble| trouble.halt(step(&pod, None)))
+        }
+    }
+}
+
+/// Leaves a Pod alone that admission holds, and comes back to it.
+async fn unless_held(
+    work: &Work<'_>,
+    pod: &Pod,
+    request: impl Future<Output = Result<(), Trouble>>,
+) -> Result<(), Trouble> {
+    let uid = &pod.metadata.uid;
+    if let Some(left) = work.memory.held(uid, Instant::now()) {
+        work.again(left);
+        return Ok(());
+    }
+    match request.await {
+        Err(Trouble::Held) => {
+            work.memory.hold(uid, Instant::now());
+            work.again(HELD);
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+async fn create(work: &Work<'_>, id: i64, mut body: Value) -> Result<(), Halt> {
+    let slot = Slot::Pod(id);
+    let name = named(work, &slot, &mut body);
+    let request = pods::create(work.client(), work.namespace(), &body);
+    match call(&what(&name), request).await {
+        Ok(pod) => {
+            work.memory.wrote_pod(pod.metadata.resource_version);
+            work.memory.forget(&slot);
+            Ok(())
+        }
+        Err(Trouble::Exists) => meet(work, id, &slot, &name, &body).await,
+        Err(trouble) => Err(trouble.halt(Step::ScaleOut)),
+    }
+}
+
+/// There is a Pod of that name: the work of an earlier attempt whose answer was lost, or another's.
+async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -> Result<(), Halt> {
+    let request = pods::get(work.client(), work.namespace(), name);
+    let there = call(&what(name), request)
+        .await
+        .map_err(|trouble| trouble.halt(Step::ScaleOut))?;
+    let Some(there) = there else {
+        return Err(Halt::Moved); // gone again
+    };
+    if is_ours(work.set, id, &there) {
+        work.memory.wrote_pod(there.metadata.resource_version);
+        work.memory.forget(slot);
+        return Ok(());
+    }
+    if body["metadata"]["generateName"].is_string() {
+        work.memory.forget(slot);
+        return Err(Halt::Moved);
+    }
+    if there.is_terminating() {
+        return Err(Halt::Moved);
+    }
+    let message = format!(
+        "Pod {name} is there and does not belong to this CollaSet; delete it, the name is that of instance ID {id}"
+    );
+    Err(Halt::Failed(Step::ScaleOut, message))
+}
+
+fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
+    let controller = pod.controller().map(|owner| owner.uid.as_str());
+    controller == set.metadata.uid.as_deref()
+        && pod.label(keys::INSTANCE_ID) == Some(&id.to_string())
+}
+
+async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
+    let mut version = change.pod.metadata.resource_version;
+    if let Some(spec) = &change.resize {
+        let mut body = json!({ "metadata": preconditions(&change.pod, version) });
+        body["spec"] = spec.clone();
+        version = send(work, &change.pod, Some("resize"), body).await?;
+    }
+    if let Some(body) = body(work.set, change, version) {
+        send(work, &change.pod, None, body).await?;
+    }
+    Ok(())
+}
+
+/// Sends one patch; the version that came of it.
+async fn send(
+    work: &Work<'_>,
+    pod: &Pod,
+    subresource: Option<&str>,
+    body: Value,
+) -> Result<u64, Trouble> {
+    let name = &*pod.metadata.name;
+    let request = pods::patch(work.client(), (work.namespace(), name), subresource, body);
+    let written = call(&what(name), request).await?;
+    work.memory.wrote_pod(written.metadata.resource_version);
+    Ok(written.metadata.resource_version)
+}
+
+fn preconditions(pod: &Pod, version: u64) -> Value {
+    json!({ "uid": pod.metadata.uid, "resourceVersion": version.to_string() })
+}
+
+/// The strategic merge patch of everything but the resize; `None` if there is nothing else.
+fn body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Value> {
+    let mut metadata = preconditions(&change.pod, version);
+    let bare = metadata.clone();
+    if !change.labels.is_empty() {
+        metadata["labels"] = change.labels.to_merge_patch();
+    }
+    if !change.annotations.is_empty() {
+        metadata["annotations"] = json!(change.annotations);
+    }
+    if let Some(owners) = owner::patch(set, change.ownership) {
+        metadata["ownerReferences"] = owners;
+    }
+    if metadata == bare && change.spec.is_none() {
+        return None;
+    }
+    let mut body = json!({ "metadata": metadata });
+    if let Some(spec) = &change.spec {
+        body["spec"] = spec.clone();
+    }
+    Some(body)
+}
+
+/// Gives the body the name that it is created under: its own, or one chosen for the slot after its `generateName`.
+pub fn named(work: &Work<'_>, slot: &Slot, body: &mut Value) -> String {
+    if let Some(name) = body["metadata"]["name"].as_str() {
+        return name.to_owned();
+    }
+    let prefix = body["metadata"]["generateName"]
+        .as_str()
+        .unwrap_or_default();
+    let name = work.memory.choose(slot, prefix);
+    body["metadata"]["name"] = json!(name);
+    name
+}
+
+fn type_key() -> String {
+    Family::OperationType.key(SCALE_IN.0)
+}
+
+/// What is being done to a Pod, by the type of its operation: `given` by the change, or on the Pod.
+fn step(pod: &Pod, given: Option<&Option<String>>) -> Step {
+    let given = given.and_then(Option::as_deref);
+    match given.or_else(|| pod.label(&type_key())) {
+        Some(type_) if type_ == SCALE_IN.1 => Step::ScaleIn,
+        _ => Step::Update,
+    }
+}
+
+fn what(name: &str) -> String {
+    format!("Pod {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::domain::collaset::plan::Ownership;
+
+    fn pod() -> Pod {
+        let pod = json!({ "metadata": { "name": "web-a", "uid": "1", "resourceVersion": "7" } });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn one_patch_carries_all_but_the_resize() {
+        let mut set = CollaSet::default();
+        set.metadata.uid = Some("set".into());
+        let mut change = PodPatch {
+            pod: pod().into(),
+            resize: Some(json!({})),
+            ..PodPatch::default()
+        };
+        assert_eq!(body(&set, &change, 8), None);
+        change.labels.0.insert("a".into(), None);
+        change.annotations.insert("b".into(), Some("1".into()));
+        change.ownership = Ownership::Release;
+        change.spec = Some(json!({ "containers": [{ "name": "app", "image": "x" }] }));
+        assert_eq!(
+            body(&set, &change, 8),
+            Some(json!({
+                "metadata": {
+                    "uid": "1", "resourceVersion": "8",
+                    "labels": { "a": null }, "annotations": { "b": "1" },
+                    "ownerReferences": [{ "$patch": "delete", "uid": "set" }],
+                },
+                "spec": { "containers": [{ "name": "app", "image": "x" }] },
+            }))
+        );
+    }
+
+    #[test]
+    fn a_step_is_told_by_the_type_of_the_operation() {
+        let mut pod = pod();
+        assert_eq!(step(&pod, None), Step::Update);
+        assert_eq!(step(&pod, Some(&Some("scale-in".into()))), Step::ScaleIn);
+        pod.metadata.labels.insert(type_key(), "scale-in".into());
+        assert_eq!(step(&pod, None), Step::ScaleIn);
+        assert_eq!(step(&pod, Some(&None)), Step::ScaleIn);
+        assert_eq!(step(&pod, Some(&Some("update".into()))), Step::Update);
+    }
+}

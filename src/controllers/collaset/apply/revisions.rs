@@ -1,0 +1,107 @@
+//! ControllerRevisions (contract 6.1).
+
+use std::sync::Arc;
+
+use kube::core::params::Patch;
+use serde_json::{Value, json};
+
+use super::super::call::{Halt, Trouble, all, call};
+use super::super::owner;
+use super::Work;
+use crate::cluster::workloads::{RevisionObject, write};
+use crate::domain::collaset::observed::Revision;
+use crate::domain::collaset::plan::{Ownership, RevisionChange};
+use crate::domain::collaset::status::Step;
+
+/// Writes them.
+pub async fn write(work: &Work<'_>, changes: Vec<RevisionChange>) -> Result<(), Halt> {
+    all(false, changes.into_iter().map(|change| one(work, change))).await
+}
+
+async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
+    let done = match change {
+        RevisionChange::Create(revision) => return create(work, &revision).await,
+        RevisionChange::Renumber(revision, number) => {
+            patch(work, &revision, json!({ "revision": number }), None).await
+        }
+        RevisionChange::Adopt(revision) => {
+            let owners = owner::patch(work.set, Ownership::Adopt);
+            patch(work, &revision, json!({}), owners).await
+        }
+        RevisionChange::Delete(revision) => {
+            let object = (work.namespace(), &*revision.name, &*revision.uid);
+            let version = Some(&*revision.resource_version);
+            let request =
+                write::delete::<RevisionObject>(work.client(), work.objects(), object, version);
+            call(&what(&revision), request).await
+        }
+    };
+    done.map_err(|trouble| trouble.halt(Step::Revisions))
+}
+
+async fn create(work: &Work<'_>, revision: &Revision) -> Result<(), Halt> {
+    let body = json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": revision.name,
+            "namespace": work.namespace(),
+            "labels": revision.labels,
+            "ownerReferences": [owner::reference(work.set)],
+        },
+        "data": revision.data,
+        "revision": revision.revision,
+    });
+    let (client, objects) = (work.client(), work.objects());
+    let request = write::create::<RevisionObject>(client, objects, work.namespace(), &body);
+    match call(&what(revision), request).await {
+        Ok(()) => Ok(()),
+        Err(Trouble::Exists) => {
+            let object = (work.namespace(), &*revision.name);
+            let request = write::get::<RevisionObject>(client, objects, object);
+            let there = call(&what(revision), request)
+                .await
+                .map_err(|trouble| trouble.halt(Step::Revisions))?;
+            is_the_same(work, revision, there)
+        }
+        Err(trouble) => Err(trouble.halt(Step::Revisions)),
+    }
+}
+
+/// The work of an earlier attempt is fine; other data, or another's, asks for another name.
+fn is_the_same(
+    work: &Work<'_>,
+    wanted: &Revision,
+    there: Option<Arc<Revision>>,
+) -> Result<(), Halt> {
+    match there {
+        Some(there)
+            if there.controller.as_deref() == Some(work.uid()) && there.data == wanted.data =>
+        {
+            Ok(())
+        }
+        _ => Err(Halt::Collision),
+    }
+}
+
+async fn patch(
+    work: &Work<'_>,
+    revision: &Revision,
+    mut body: Value,
+    owners: Option<Value>,
+) -> Result<(), Trouble> {
+    let mut metadata = json!({ "uid": revision.uid, "resourceVersion": revision.resource_version });
+    if let Some(owners) = owners {
+        metadata["ownerReferences"] = owners;
+    }
+    body["metadata"] = metadata;
+    let object = (work.namespace(), &*revision.name);
+    let patch = Patch::Strategic(body);
+    let request =
+        write::patch::<RevisionObject>(work.client(), work.objects(), object, &patch, false);
+    call(&what(revision), request).await
+}
+
+fn what(revision: &Revision) -> String {
+    format!("ControllerRevision {}", revision.name)
+}

@@ -1,0 +1,135 @@
+//! The status: written only when it differs, at most twice a second, and always with what failed.
+
+use jiff::Timestamp;
+use kube::core::params::Patch;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::super::call::{Halt, Trouble, call};
+use super::Work;
+use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
+use crate::cluster::workloads::{SetObject, write};
+use crate::domain::collaset::status::failed;
+
+/// Writes the planned status, or later if it is too early.
+pub async fn write(
+    work: &Work<'_>,
+    planned: Option<CollaSetStatus>,
+    result: &Result<(), Halt>,
+) -> Result<(), Trouble> {
+    let current = work.set.status.clone().unwrap_or_default();
+    let wanted = wanted(&current, planned, result, (work.context.now)());
+    let Some(status) = difference(&current, &wanted) else {
+        return Ok(());
+    };
+    let pause = work.memory.enter_status(Instant::now());
+    if let Some(pause) = pause.filter(|_| *result != Err(Halt::Collision)) {
+        work.again(pause);
+        return Ok(());
+    }
+    let patch = Patch::Merge(json!({ "metadata": { "uid": work.uid() }, "status": status }));
+    let object = (work.namespace(), work.name());
+    let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, true);
+    call(&format!("status of CollaSet {}", work.name()), request).await
+}
+
+/// What is planned, with what came of it. A step that was not done to its end leaves the conditions of steps as they
+/// were, but for its own.
+fn wanted(
+    current: &CollaSetStatus,
+    planned: Option<CollaSetStatus>,
+    result: &Result<(), Halt>,
+    now: Timestamp,
+) -> CollaSetStatus {
+    let mut status = planned.unwrap_or_else(|| current.clone());
+    match result {
+        Ok(()) | Err(Halt::Moved) => {}
+        Err(Halt::Collision) => {
+            let count = current.collision_count.unwrap_or(0);
+            status.collision_count = Some(count.saturating_add(1));
+        }
+        Err(Halt::Failed(step, message)) => {
+            let steps = |type_: &str| matches!(type_, "Scale" | "Update" | "Ready");
+            status.conditions.retain(|c| !steps(&c.type_));
+            let former = current.conditions.iter().filter(|c| steps(&c.type_));
+            status.conditions.extend(former.cloned());
+            failed(&mut status, *step, message.clone(), now);
+            let known = &current.conditions;
+            let place = |c: &CollaSetCondition| known.iter().position(|k| k.type_ == c.type_);
+            let place = |c: &CollaSetCondition| place(c).unwrap_or(usize::MAX);
+            status.conditions.sort_by_key(place); // another order would be a change
+        }
+    }
+    status
+}
+
+/// The merge patch that turns one status into the other; `None` if they are the same.
+fn difference(current: &CollaSetStatus, wanted: &CollaSetStatus) -> Option<Value> {
+    let (Ok(Value::Object(current)), Ok(Value::Object(wanted))) =
+        (serde_json::to_value(current), serde_json::to_value(wanted))
+    else {
+        return None;
+    };
+    let removed = current.keys().filter(|key| !wanted.contains_key(*key));
+    let mut patch: Map<String, Value> = removed.map(|key| (key.clone(), Value::Null)).collect();
+    let changed = wanted
+        .iter()
+        .filter(|(key, v)| current.get(*key) != Some(v));
+    patch.extend(changed.map(|(key, v)| (key.clone(), v.clone())));
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::domain::collaset::status::Step;
+
+    fn status(value: Value) -> CollaSetStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let a = status(json!({ "replicas": 1, "readyReplicas": 1, "currentRevision": "a" }));
+        assert_eq!(difference(&a, &a), None);
+        let b = status(json!({ "replicas": 2, "readyReplicas": 1 }));
+        assert_eq!(
+            difference(&a, &b),
+            Some(json!({ "replicas": 2, "currentRevision": null }))
+        );
+    }
+
+    #[test]
+    fn a_failure_that_lasts_is_written_once() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let planned = || {
+            let conditions = json!([
+                { "type": "Scale", "status": "True", "reason": "Scaled" },
+                { "type": "Terminating", "status": "False" },
+            ]);
+            Some(status(json!({ "replicas": 2, "conditions": conditions })))
+        };
+        let result = Err(Halt::Failed(Step::ScaleOut, "no quota".into()));
+        let first = wanted(&CollaSetStatus::default(), planned(), &result, at(1));
+        assert_eq!(first.replicas, 2);
+        let told = first
+            .conditions
+            .iter()
+            .find(|c| c.type_ == "Scale")
+            .unwrap();
+        assert_eq!((&*told.status, &*told.message), ("False", "no quota"));
+        let second = wanted(&first, planned(), &result, at(2));
+        assert_eq!(difference(&first, &second), None);
+        let mended = wanted(&first, planned(), &Ok(()), at(3));
+        assert!(difference(&first, &mended).is_some());
+    }
+
+    #[test]
+    fn a_collision_is_counted() {
+        let current = status(json!({ "collisionCount": 2 }));
+        let now = Timestamp::UNIX_EPOCH;
+        let after = wanted(&current, None, &Err(Halt::Collision), now);
+        assert_eq!(after.collision_count, Some(3));
+    }
+}

@@ -1,0 +1,188 @@
+//! A request with a deadline, what its failure means, and many requests at once.
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kube::Error;
+use tracing::{debug, warn};
+
+use super::super::CALL_TIMEOUT;
+use crate::domain::collaset::status::Step;
+
+/// Requests of one stage that are on their way at once.
+const AT_ONCE: usize = 16;
+/// Failures that are met when going carefully.
+const CAREFUL: usize = 3;
+
+/// Why a request did nothing, or may have done nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The object is another version than the one looked at, or gone: the cache will say.
+    Moved,
+    /// There is one of this name already.
+    Exists,
+    /// Too many requests, or admission holds it.
+    Held,
+    /// Refused or failed: which object, and the API server's words.
+    Failed(String),
+}
+
+impl Trouble {
+    /// What it means for a stage, if `step` was being done.
+    pub fn halt(self, step: Step) -> Halt {
+        match self {
+            Trouble::Moved | Trouble::Exists | Trouble::Held => Halt::Moved,
+            Trouble::Failed(message) => Halt::Failed(step, message),
+        }
+    }
+}
+
+/// Why the later stages are left out. Ordered: of several the last is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// Something has changed meanwhile; plan anew.
+    Moved,
+    /// The name of a revision is taken by other data.
+    Collision,
+    /// A step failed, for a reason that users should know.
+    Failed(Step, String),
+}
+
+impl Halt {
+    fn weight(&self) -> u8 {
+        match self {
+            Halt::Moved => 0,
+            Halt::Collision => 1,
+            Halt::Failed(..) => 2,
+        }
+    }
+}
+
+/// Awaits a request; `what` names the object in messages.
+pub async fn call<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Trouble> {
+    let error = match tokio::time::timeout(CALL_TIMEOUT, request).await {
+        Ok(Ok(done)) => return Ok(done),
+        Ok(Err(error)) => error,
+        Err(_) => {
+            warn!(what, "a write timed out");
+            let seconds = CALL_TIMEOUT.as_secs();
+            return Err(Trouble::Failed(format!(
+                "{what}: the API server did not answer within {seconds} s; it is tried again"
+            )));
+        }
+    };
+    let trouble = match &error {
+        Error::Api(status) if status.reason == "AlreadyExists" => Trouble::Exists,
+        Error::Api(status) if matches!(status.code, 404 | 409) => Trouble::Moved,
+        Error::Api(status) if status.code == 429 => Trouble::Held,
+        Error::Api(status) => Trouble::Failed(format!("{what}: {}", status.message)),
+        other => Trouble::Failed(format!("{what}: {other}")),
+    };
+    if let Trouble::Failed(message) = &trouble {
+        warn!(message, "a write failed");
+    } else {
+        debug!(what, ?trouble, error = %error, "a write did nothing");
+    }
+    Err(trouble)
+}
+
+/// Runs requests of one stage at once. Some may fail before no further one is begun: one object that is always refused
+/// must not hold up the others. With `carefully` they go one by one until one has succeeded, and again after a failure:
+/// what is refused for want of quota, say, is not asked for by all at once.
+pub async fn all<F>(carefully: bool, requests: impl IntoIterator<Item = F>) -> Result<(), Halt>
+where
+    F: Future<Output = Result<(), Halt>>,
+{
+    let patience = if carefully { CAREFUL } else { AT_ONCE };
+    let (mut done, mut failed) = (0, 0);
+    let mut result = Ok(());
+    let mut waiting = requests.into_iter();
+    let mut running = FuturesUnordered::new();
+    loop {
+        let one_by_one = carefully && (done == 0 || failed > 0);
+        let most = if one_by_one { 1 } else { AT_ONCE };
+        while running.len() < most
+            && failed < patience
+            && let Some(next) = waiting.next()
+        {
+            running.push(next);
+        }
+        let Some(outcome) = running.next().await else {
+            return result;
+        };
+        match outcome {
+            Err(Halt::Failed(..)) => failed += 1,
+            _ => done += 1,
+        }
+        result = worse(result, outcome);
+    }
+}
+
+/// The weightier of two results; of equals the first.
+pub fn worse(a: Result<(), Halt>, b: Result<(), Halt>) -> Result<(), Halt> {
+    match (&a, &b) {
+        (_, Ok(())) => a,
+        (Err(a_halt), Err(b_halt)) if a_halt.weight() >= b_halt.weight() => a,
+        _ => b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn failure() -> Result<(), Halt> {
+        Err(Halt::Failed(Step::ScaleOut, "no quota".into()))
+    }
+
+    async fn run(carefully: bool, fails: fn(usize) -> bool) -> (usize, Result<(), Halt>) {
+        let begun = AtomicUsize::new(0);
+        let requests = (0..100).map(|n| {
+            let begun = &begun;
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                if fails(n) { failure() } else { Ok(()) }
+            }
+        });
+        let result = all(carefully, requests).await;
+        (begun.into_inner(), result)
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_to_some_is_not_asked_for_by_all() {
+        assert_eq!(run(true, |_| true).await, (CAREFUL, failure()));
+        let (begun, result) = run(true, |n| n >= 1).await;
+        assert!((CAREFUL..=AT_ONCE + CAREFUL).contains(&begun), "{begun}");
+        assert_eq!(result, failure());
+        assert_eq!(run(false, |_| true).await.1, failure());
+        assert!(run(false, |_| true).await.0 < 2 * AT_ONCE);
+        assert_eq!(run(true, |_| false).await, (100, Ok(())));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_always_refused_holds_up_no_other() {
+        assert_eq!(run(true, |n| n == 0).await, (100, failure()));
+        assert_eq!(run(false, |n| n == 0).await, (100, failure()));
+    }
+
+    #[tokio::test]
+    async fn what_has_moved_stops_nothing_and_is_reported() {
+        let begun = AtomicUsize::new(0);
+        let requests = (0..40).map(|n| {
+            let begun = &begun;
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                if n == 0 { Err(Halt::Moved) } else { Ok(()) }
+            }
+        });
+        assert_eq!(all(false, requests).await, Err(Halt::Moved));
+        assert_eq!(begun.into_inner(), 40);
+        assert_eq!(worse(Err(Halt::Moved), failure()), failure());
+        assert_eq!(worse(failure(), Err(Halt::Moved)), failure());
+    }
+}

@@ -1,0 +1,204 @@
+//! What is remembered of a CollaSet between two looks. All of it may be lost: it saves requests, waiting and doubles,
+//! and decides nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::names::{Names, Slot};
+use crate::cluster::queue::Outcome;
+
+/// Two looks are at least this far apart: many events of Pods make one look.
+pub const SPACING: Duration = Duration::from_millis(50);
+/// The status is written at most this often.
+const STATUS_PERIOD: Duration = Duration::from_millis(500);
+/// A Pod whose write admission held is left alone for this long.
+pub const HELD: Duration = Duration::from_secs(1);
+/// First and longest pause after a failure. Events don't cut it short: a set that has run out of quota does not ask again
+/// at each of its Pods' heartbeats. A change of its spec does.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+
+/// The memory of one set.
+#[derive(Debug, Default)]
+pub struct Memory {
+    uid: String,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Largest resourceVersion of a Pod that this controller has written.
+    reached: u64,
+    names: Names,
+    /// Pods by UID, until when.
+    held: HashMap<String, Instant>,
+    status: Option<Instant>,
+    looked: Option<Instant>,
+    failures: u32,
+    /// No look before, unless the generation is another one.
+    pause: Option<(Instant, i64)>,
+}
+
+impl Memory {
+    /// Nothing is known yet.
+    pub fn new(uid: &str) -> Self {
+        Memory {
+            uid: uid.to_owned(),
+            inner: Mutex::default(),
+        }
+    }
+
+    /// UID of the set.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Begins a look; what to do instead if it is too early.
+    pub fn enter(&self, now: Instant, generation: i64) -> Option<Outcome> {
+        let mut inner = self.inner.lock();
+        let spaced = inner.looked.map(|at| at + SPACING);
+        let paused = inner.pause.filter(|(_, of)| *of == generation);
+        let earliest = spaced.max(paused.map(|(at, _)| at));
+        let Some(at) = earliest.filter(|at| *at > now) else {
+            inner.looked = Some(now);
+            return None;
+        };
+        // The queue keeps one time for each set. A second note of it here would miss a look whenever the two differ.
+        Some(Outcome::After(at - now))
+    }
+
+    /// A look has failed; how long to pause.
+    pub fn failed(&self, now: Instant, generation: i64) -> Duration {
+        let mut inner = self.inner.lock();
+        let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(inner.failures));
+        inner.failures = (inner.failures + 1).min(12);
+        inner.pause = Some((now + pause, generation));
+        pause
+    }
+
+    /// A look has succeeded.
+    pub fn succeeded(&self) {
+        let mut inner = self.inner.lock();
+        inner.failures = 0;
+        inner.pause = None;
+    }
+
+    /// The Pod cache must have reached this version before the next plan.
+    pub fn position(&self) -> u64 {
+        self.inner.lock().reached
+    }
+
+    /// A Pod was written.
+    pub fn wrote_pod(&self, version: u64) {
+        let mut inner = self.inner.lock();
+        inner.reached = inner.reached.max(version);
+    }
+
+    /// The name for what is to be created.
+    pub fn choose(&self, slot: &Slot, prefix: &str) -> String {
+        let mut inner = self.inner.lock();
+        inner.names.choose(slot, prefix, rand::random())
+    }
+
+    /// Another name next time.
+    pub fn forget(&self, slot: &Slot) {
+        self.inner.lock().names.forget(slot);
+    }
+
+    /// Forgets the names of what has been seen.
+    pub fn forget_seen<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a str>,
+        claims: impl Iterator<Item = &'a str>,
+    ) {
+        self.inner.lock().names.forget_seen(pods, claims);
+    }
+
+    /// Admission holds a write of this Pod.
+    pub fn hold(&self, uid: &str, now: Instant) {
+        self.inner.lock().held.insert(uid.to_owned(), now + HELD);
+    }
+
+    /// How long a Pod is still to be left alone.
+    pub fn held(&self, uid: &str, now: Instant) -> Option<Duration> {
+        let mut inner = self.inner.lock();
+        inner.held.retain(|_, until| *until > now);
+        inner.held.get(uid).map(|until| *until - now)
+    }
+
+    /// Begins a write of the status; how long to wait if it is too early.
+    pub fn enter_status(&self, now: Instant) -> Option<Duration> {
+        let mut inner = self.inner.lock();
+        let left = inner
+            .status
+            .map(|at| (at + STATUS_PERIOD).saturating_duration_since(now));
+        match left {
+            Some(left) if !left.is_zero() => Some(left),
+            _ => {
+                inner.status = Some(now);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storm_of_events_makes_one_look() {
+        let (memory, start) = (Memory::new("a"), Instant::now());
+        assert_eq!(memory.enter(start, 1), None, "the first at once");
+        let at = |millis| start + Duration::from_millis(millis);
+        let left = Duration::from_millis(40);
+        assert_eq!(memory.enter(at(10), 1), Some(Outcome::After(left)));
+        let left = Duration::from_millis(30);
+        assert_eq!(
+            memory.enter(at(20), 1),
+            Some(Outcome::After(left)),
+            "each time: the queue may have come to this look by another timer"
+        );
+        assert_eq!(memory.enter(at(50), 1), None);
+        assert_eq!(
+            memory.enter(at(51), 1),
+            Some(Outcome::After(SPACING - Duration::from_millis(1)))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_pauses_whatever_comes_but_a_change_of_the_spec() {
+        let (memory, now) = (Memory::new("a"), Instant::now());
+        let mut last = Duration::ZERO;
+        for _ in 0..20 {
+            last = memory.failed(now, 1);
+        }
+        assert_eq!(last, PAUSES.1);
+        assert_eq!(
+            memory.enter(now + SPACING, 1),
+            Some(Outcome::After(PAUSES.1 - SPACING)),
+        );
+        assert_eq!(memory.enter(now + SPACING, 2), None);
+        memory.succeeded();
+        assert_eq!(memory.failed(now, 2), PAUSES.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_status_is_written_twice_a_second() {
+        let (memory, now) = (Memory::new("a"), Instant::now());
+        assert_eq!(memory.enter_status(now), None);
+        assert_eq!(memory.enter_status(now), Some(STATUS_PERIOD));
+        assert_eq!(memory.enter_status(now + STATUS_PERIOD), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_held_pod_is_left_alone_for_a_while() {
+        let (memory, now) = (Memory::new("a"), Instant::now());
+        memory.hold("pod", now);
+        assert_eq!(memory.held("pod", now), Some(HELD));
+        assert_eq!(memory.held("other", now), None);
+        assert_eq!(memory.held("pod", now + HELD), None);
+    }
+}

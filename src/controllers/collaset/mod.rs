@@ -1,0 +1,92 @@
+//! CollaSets: looks at the caches, plans, and writes what the plan says (contract section 6). What is decided is decided
+//! in [`crate::domain::collaset`]; here it is carried out, so that a lost answer, a refusal or a cache that trails never
+//! makes two Pods of one instance ID.
+//!
+//! | File | What it does |
+//! |---|---|
+//! | `observe` | the caches, once they have seen this controller's own writes |
+//! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
+//! | `names` | names that have been given to what may or may not have been created |
+//! | `apply` | the stages of a plan |
+//! | `owner` | controller references
+//! | `call` | a request, and what its failure means; many at once |
+
+mod apply;
+mod call;
+mod memory;
+mod names;
+mod observe;
+mod owner;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Context, SetName};
+use crate::api::collaset::CollaSet;
+use crate::cluster::queue::Outcome;
+use crate::domain::collaset::planner;
+use memory::Memory;
+
+/// The controller.
+pub struct CollaSets {
+    context: Arc<Context>,
+    memories: Mutex<HashMap<SetName, Arc<Memory>>>,
+}
+
+impl CollaSets {
+    /// A controller.
+    pub fn new(context: Arc<Context>) -> Arc<Self> {
+        Arc::new(CollaSets {
+            context,
+            memories: Mutex::default(),
+        })
+    }
+
+    /// One look at a CollaSet.
+    pub async fn reconcile(&self, name: SetName) -> Outcome {
+        let Some(set) = self.context.index.objects.sets.get(&name.0, &name.1) else {
+            self.memories.lock().remove(&name);
+            return Outcome::Done;
+        };
+        let memory = self.memory(name, &set);
+        let generation = set.metadata.generation.unwrap_or(0);
+        if let Some(outcome) = memory.enter(Instant::now(), generation) {
+            return outcome;
+        }
+        let observed = match observe::observe(&self.context, &set, &memory).await {
+            Ok(observed) => observed,
+            Err(outcome) => return outcome,
+        };
+        let plan = planner::plan(&observed);
+        let work = apply::Work::new(&self.context, &observed, &memory);
+        let done = apply::apply(&work, plan).await;
+        outcome(done, &memory, generation)
+    }
+
+    fn memory(&self, name: SetName, set: &CollaSet) -> Arc<Memory> {
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        let mut memories = self.memories.lock();
+        let memory = memories.entry(name).or_default();
+        if memory.uid() != uid {
+            *memory = Arc::new(Memory::new(uid)); // another set of the same name
+        }
+        Arc::clone(memory)
+    }
+}
+
+/// When to look again.
+fn outcome(done: apply::Done, memory: &Memory, generation: i64) -> Outcome {
+    match done {
+        apply::Done::Failed => Outcome::After(memory.failed(Instant::now(), generation)),
+        apply::Done::Moved => Outcome::Retry,
+        apply::Done::All(again) => {
+            memory.succeeded();
+            again.map_or(Outcome::Done, Outcome::After)
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Names of Pods and claims that the API server would otherwise choose (naming Random). The choice is made here and
+//! kept until the object has been seen: a create whose answer was lost is repeated under the same name and meets its own
+//! work, instead of making a second one.
+
+use std::collections::HashMap;
+
+/// What a name is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Slot {
+    /// The Pod of an instance ID.
+    Pod(i64),
+    /// The claim of an instance ID and a claim template.
+    Claim(i64, String),
+}
+
+/// Names that were chosen and not yet seen.
+#[derive(Debug, Default)]
+pub struct Names(HashMap<Slot, String>);
+
+/// Letters that make no words, as the API server uses for `generateName`.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Longest prefix that the API server makes a name of.
+const PREFIX: usize = 58;
+
+impl Names {
+    /// The name for a slot: that of an earlier attempt, or `prefix` and five letters by `random`.
+    pub fn choose(&mut self, slot: &Slot, prefix: &str, random: u32) -> String {
+        let prefix = prefix.get(..PREFIX).unwrap_or(prefix);
+        let chosen = self.0.get(slot);
+        if let Some(chosen) = chosen.filter(|name| name.starts_with(prefix)) {
+            return chosen.clone();
+        }
+        let mut rest = usize::try_from(random).unwrap_or(0);
+        let suffix = (0..5).map(|_| {
+            let letter = LETTERS[rest % LETTERS.len()];
+            rest /= LETTERS.len();
+            char::from(letter)
+        });
+        let name: String = prefix.chars().chain(suffix).collect();
+        self.0.insert(slot.clone(), name.clone());
+        name
+    }
+
+    /// The object is there, or its name is another's: the next one gets another name.
+    pub fn forget(&mut self, slot: &Slot) {
+        self.0.remove(slot);
+    }
+
+    /// Forgets the names of objects that have been seen.
+    pub fn forget_seen<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a str>,
+        claims: impl Iterator<Item = &'a str>,
+    ) {
+        if self.0.is_empty() {
+            return;
+        }
+        let (pods, claims): (Vec<&str>, Vec<&str>) = (pods.collect(), claims.collect());
+        self.0.retain(|slot, name| match slot {
+            Slot::Pod(_) => !pods.contains(&name.as_str()),
+            Slot::Claim(..) => !claims.contains(&name.as_str()),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_kept_until_its_object_is_seen() {
+        let mut names = Names::default();
+        let first = names.choose(&Slot::Pod(0), "web-", 0);
+        assert_eq!(first, "web-bbbbb");
+        assert_eq!(names.choose(&Slot::Pod(0), "web-", 1), first);
+        let other = names.choose(&Slot::Pod(1), "web-", 1);
+        assert_eq!(other, "web-cbbbb");
+        let claim = names.choose(&Slot::Claim(0, "data".into()), "web-", 0);
+        names.forget_seen([first.as_str()].into_iter(), std::iter::empty());
+        assert_eq!(names.choose(&Slot::Pod(0), "web-", 27), "web-bcbbb");
+        assert_eq!(names.choose(&Slot::Pod(1), "web-", 2), other);
+        assert_eq!(
+            names.choose(&Slot::Claim(0, "data".into()), "web-", 2),
+            claim,
+            "a Pod of the name of a claim is no claim"
+        );
+        assert_eq!(names.choose(&Slot::Pod(1), "new-", u32::MAX).len(), 9);
+    }
+
+    #[test]
+    fn a_long_prefix_is_cut_as_the_api_server_does() {
+        let name = Names::default().choose(&Slot::Pod(0), &"a".repeat(70), 0);
+        assert_eq!(name.len(), 63);
+    }
+}

@@ -1,0 +1,104 @@
+//! The caches, put together for the planner.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::super::Context;
+use super::memory::Memory;
+use crate::api::collaset::CollaSet;
+use crate::cluster::index::State;
+use crate::cluster::queue::Outcome;
+use crate::domain::collaset::observed::{Observed, Revision, pool_name};
+use crate::domain::pod::Pod;
+
+/// Waits for the first lists this long at a time.
+const UNSYNCED: Duration = Duration::from_millis(200);
+/// Waits this long for the Pod cache to show the own writes.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// What there is, as of this controller's own last writes or later: those of Pods are waited for, those of the other
+/// kinds are in the caches already.
+pub async fn observe(
+    context: &Context,
+    set: &Arc<CollaSet>,
+    memory: &Memory,
+) -> Result<Observed, Outcome> {
+    let index = &context.index;
+    if !index.synced().for_workloads() {
+        return Err(Outcome::After(UNSYNCED));
+    }
+    let caught_up = index.wait_position(memory.position());
+    if tokio::time::timeout(CATCH_UP, caught_up).await.is_err() {
+        let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
+        warn!(?namespace, set = ?name, "the Pod cache trails; nothing is planned from it");
+        return Err(Outcome::Retry);
+    }
+    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let Some(set) = index.objects.sets.get(namespace, name) else {
+        return Err(Outcome::Done);
+    };
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    let (pods, strangers) = pods(&index.read(), namespace, uid, &set);
+    let objects = &index.objects;
+    let mut revisions = objects.revisions.controlled_by(namespace, uid);
+    let orphans = objects.revisions.controlled_by(namespace, "");
+    revisions.extend(orphans.into_iter().filter(|r| is_of(r, &set)));
+    let mut claims = objects.claims.controlled_by(namespace, uid);
+    claims.extend(objects.claims.controlled_by(namespace, ""));
+    memory.forget_seen(
+        pods.iter().map(|p| p.metadata.name.as_str()),
+        claims.iter().map(|c| c.name.as_str()),
+    );
+    Ok(Observed {
+        pool: objects.pools.get(namespace, pool_name(&set)),
+        revisions,
+        pods,
+        strangers,
+        claims,
+        now_nanos: u64::try_from((context.now)().as_nanosecond()).unwrap_or(0),
+        set,
+    })
+}
+
+/// The Pods that the set controls, and those that it asks for, in the order of their names.
+fn pods(
+    state: &State,
+    namespace: &str,
+    uid: &str,
+    set: &CollaSet,
+) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+    let Some(home) = state.namespace(namespace) else {
+        return (Vec::new(), Vec::new());
+    };
+    let mut own: Vec<_> = home.owned_by(uid).cloned().collect();
+    let scale = set.spec.scale_strategy.as_ref();
+    let wanted = scale.map_or(&[][..], |scale| &scale.pod_to_include);
+    let mut strangers: Vec<_> = if wanted.is_empty() {
+        Vec::new()
+    } else {
+        let is_stranger = |pod: &&Arc<Pod>| {
+            wanted.contains(&pod.metadata.name) && pod.controller().is_none_or(|o| o.uid != uid)
+        };
+        home.pods.values().filter(is_stranger).cloned().collect()
+    };
+    for pods in [&mut own, &mut strangers] {
+        pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    }
+    (own, strangers)
+}
+
+/// Whether a revision without a controller carries the labels of the set's selector. A selector without `matchLabels`
+/// has no claim to any (contract 10.4 Q39).
+fn is_of(revision: &Revision, set: &CollaSet) -> bool {
+    let selector = set.spec.selector.as_ref();
+    let labels = selector.and_then(|s| s.match_labels.as_ref());
+    labels.is_some_and(|labels| {
+        !labels.is_empty()
+            && labels
+                .iter()
+                .all(|(key, value)| revision.labels.get(key) == Some(value))
+    })
+}

@@ -1,0 +1,154 @@
+//! As much of an API server as the stages of a plan need, in memory: it keeps objects, writes down requests, and can
+//! refuse them, before or after doing what they ask.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// What a request is answered instead.
+#[derive(Clone)]
+pub struct Refusal {
+    /// Begin of method and path, e.g. `POST /api/v1/namespaces/n/pods`.
+    pub of: &'static str,
+    pub code: u16,
+    pub message: &'static str,
+    /// Whether it is done all the same.
+    pub done: bool,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// Objects by path.
+    pub objects: BTreeMap<String, Value>,
+    pub version: u64,
+    /// Method and path of each request, and its body.
+    pub requests: Vec<(String, Value)>,
+    pub refusal: Option<Refusal>,
+}
+
+#[derive(Clone, Default)]
+pub struct FakeApi(pub Arc<Mutex<State>>);
+
+impl FakeApi {
+    pub fn client(&self) -> Client {
+        let state = Arc::clone(&self.0);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let state = Arc::clone(&state);
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                tokio::task::yield_now().await;
+                let (code, answer) = state.lock().answer(&head.method, head.uri.path(), body);
+                let answer = Body::from(answer.to_string().into_bytes());
+                let answer = Response::builder().status(code).body(answer);
+                Ok::<_, Infallible>(answer.unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Method and path of each request so far, Events left out.
+    pub fn requests(&self) -> Vec<String> {
+        let state = self.0.lock();
+        let requests = state.requests.iter().map(|(request, _)| request.clone());
+        requests.filter(|r| !r.ends_with("/events")).collect()
+    }
+
+    /// The bodies sent with a request.
+    pub fn bodies(&self, request: &str) -> Vec<Value> {
+        let state = self.0.lock();
+        let bodies = state.requests.iter().filter(|(r, _)| r == request);
+        bodies.map(|(_, body)| body.clone()).collect()
+    }
+
+    pub fn refuse(&self, refusal: Option<Refusal>) {
+        self.0.lock().refusal = refusal;
+    }
+
+    /// Stores an object without a request.
+    pub fn put(&self, path: &str, object: Value) {
+        self.0.lock().put(path, object);
+    }
+}
+
+impl State {
+    fn answer(&mut self, method: &Method, path: &str, body: Value) -> (u16, Value) {
+        let request = format!("{method} {path}");
+        self.requests.push((request.clone(), body.clone()));
+        let refusal = self.refusal.clone();
+        let refusal = refusal.filter(|r| request.starts_with(r.of));
+        if let Some(refusal) = refusal.as_ref().filter(|r| !r.done) {
+            return failure(refusal.code, "Refused", refusal.message);
+        }
+        let answer = match *method {
+            Method::POST => self.create(path, body),
+            Method::GET => match self.objects.get(path) {
+                Some(object) => (200, object.clone()),
+                None => failure(404, "NotFound", "there is none"),
+            },
+            Method::DELETE => match self.objects.remove(path) {
+                Some(mut object) => {
+                    self.version += 1;
+                    object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+                    (200, object)
+                }
+                None => failure(404, "NotFound", "there is none"),
+            },
+            _ => self.patch(path, body),
+        };
+        match refusal {
+            Some(refusal) => failure(refusal.code, "Refused", refusal.message),
+            None => answer,
+        }
+    }
+
+    fn create(&mut self, path: &str, object: Value) -> (u16, Value) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("{path}/{name}");
+        if self.objects.contains_key(&path) {
+            return failure(409, "AlreadyExists", "there is one");
+        }
+        (201, self.put(&path, object))
+    }
+
+    fn patch(&mut self, path: &str, patch: Value) -> (u16, Value) {
+        let path = path.trim_end_matches("/status").trim_end_matches("/resize");
+        let Some(mut object) = self.objects.get(path).cloned() else {
+            return failure(404, "NotFound", "there is none");
+        };
+        let known = &object["metadata"]["resourceVersion"];
+        let asked = &patch["metadata"]["resourceVersion"];
+        if !asked.is_null() && asked != known {
+            return failure(409, "Conflict", "the object has been modified");
+        }
+        json_patch::merge(&mut object, &patch);
+        (200, self.put(path, object))
+    }
+
+    fn put(&mut self, path: &str, mut object: Value) -> Value {
+        self.version += 1;
+        let metadata = &mut object["metadata"];
+        metadata["resourceVersion"] = json!(self.version.to_string());
+        if metadata["uid"].is_null() {
+            metadata["uid"] = json!(format!("uid-{}", self.version));
+        }
+        self.objects.insert(path.to_owned(), object.clone());
+        object
+    }
+}
+
+fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "reason": reason, "message": message, "code": code,
+    });
+    (code, status)
+}

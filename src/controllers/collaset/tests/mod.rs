@@ -1,0 +1,393 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod api;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::apply::{Done, Work, apply};
+use super::memory::{HELD, Memory, SPACING};
+use super::observe::observe;
+use crate::api::keys;
+use crate::api::resourcecontext::ContextDetail;
+use crate::cluster::events::Recorder;
+use crate::cluster::index::Index;
+use crate::cluster::queue::Outcome;
+use crate::cluster::rulestore::RuleStore;
+use crate::cluster::watch::Relist;
+use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
+use crate::controllers::Context;
+use crate::domain::collaset::observed::{Observed, Revision};
+use crate::domain::collaset::plan::{ClaimChange, Plan, PodChange, PodPatch, RevisionChange};
+use crate::domain::pod::Pod;
+use crate::ledger::commit::Ledgers;
+use api::{FakeApi, Refusal};
+
+const SET: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web";
+const POOL: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts/web";
+const PODS: &str = "/api/v1/namespaces/n/pods";
+
+/// A CollaSet, an API server that holds it, and what the controller knows.
+struct Bed {
+    api: FakeApi,
+    context: Arc<Context>,
+    memory: Memory,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let api = FakeApi::default();
+        let index = Arc::new(Index::default());
+        let store = RuleStore::new(api.client(), Arc::clone(&index), Relist::default());
+        let context = Arc::new(Context {
+            client: api.client(),
+            index,
+            ledgers: Ledgers::new(store),
+            events: Recorder::new(api.client(), || Timestamp::UNIX_EPOCH),
+            request_timeout: Duration::from_secs(60),
+            now: || Timestamp::UNIX_EPOCH,
+        });
+        api.put(
+            SET,
+            json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set" } }),
+        );
+        let bed = Bed {
+            api,
+            context,
+            memory: Memory::new("set"),
+        };
+        bed.learn::<SetObject>(SET);
+        bed
+    }
+
+    /// Puts an object of the API server into its cache, as the watch does.
+    fn learn<W: Wire>(&self, path: &str) {
+        let object = self.api.0.lock().objects[path].to_string();
+        let object: W = serde_json::from_str(&object).unwrap();
+        W::store(&self.context.index.objects).apply(object.key(), object.keep());
+    }
+
+    fn observed(&self) -> Observed {
+        let objects = &self.context.index.objects;
+        Observed {
+            set: objects.sets.get("n", "web").unwrap(),
+            revisions: Vec::new(),
+            pods: Vec::new(),
+            strangers: Vec::new(),
+            claims: Vec::new(),
+            pool: objects.pools.get("n", "web"),
+            now_nanos: 0,
+        }
+    }
+
+    async fn apply(&self, plan: Plan) -> Done {
+        let observed = self.observed();
+        apply(&Work::new(&self.context, &observed, &self.memory), plan).await
+    }
+
+    /// A Pod that the API server holds.
+    fn pod(&self, name: &str) -> Arc<Pod> {
+        let path = format!("{PODS}/{name}");
+        self.api.put(
+            &path,
+            json!({ "metadata": { "namespace": "n", "name": name } }),
+        );
+        let object = self.api.0.lock().objects[&path].clone();
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn condition(&self, type_: &str) -> Value {
+        let set = &self.api.0.lock().objects[SET];
+        let all = set["status"]["conditions"].as_array();
+        let found = all.into_iter().flatten().find(|c| c["type"] == type_);
+        found.cloned().unwrap_or_default()
+    }
+}
+
+fn pod_of(id: i64, controller: &str) -> Value {
+    json!({ "metadata": {
+        "generateName": "web-", "namespace": "n",
+        "labels": { (keys::INSTANCE_ID): id.to_string() },
+        "ownerReferences": [{ "kind": "CollaSet", "uid": controller, "controller": true }],
+    } })
+}
+
+fn creates(ids: std::ops::Range<i64>) -> Plan {
+    let create = |id| PodChange::Create {
+        id,
+        body: pod_of(id, "set"),
+    };
+    Plan {
+        pods: ids.map(create).collect(),
+        ..Plan::default()
+    }
+}
+
+fn refusal(of: &'static str, code: u16) -> Option<Refusal> {
+    Some(Refusal {
+        of,
+        code,
+        message: "exceeded quota",
+        done: false,
+    })
+}
+
+#[tokio::test]
+async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
+    let bed = Bed::new();
+    let (changed, deleted) = (bed.pod("web-old"), bed.pod("web-gone"));
+    let mut patch = PodPatch {
+        pod: changed,
+        resize: Some(json!({ "containers": [] })),
+        ..PodPatch::default()
+    };
+    patch.labels.0.insert("a".into(), Some("1".into()));
+    let mut plan = creates(0..1);
+    plan.add_finalizer = true;
+    plan.revisions = vec![RevisionChange::Create(Revision {
+        name: "web-1".into(),
+        data: json!({}),
+        ..Revision::default()
+    })];
+    plan.pool = Some(vec![ContextDetail::default()]);
+    plan.claims = vec![ClaimChange::Create {
+        id: 0,
+        template: "data".into(),
+        body: json!({ "metadata": { "namespace": "n", "generateName": "web-data-" } }),
+    }];
+    plan.pods.push(PodChange::Patch(patch));
+    plan.pods.push(PodChange::Delete(deleted));
+    plan.status = Some(serde_json::from_value(json!({ "replicas": 1 })).unwrap());
+
+    assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
+    let mut requests = bed.api.requests();
+    requests[4..7].sort(); // at once: the resize and the deletion, then the patch
+    assert_eq!(
+        requests,
+        [
+            format!("PATCH {SET}"),
+            "POST /apis/apps/v1/namespaces/n/controllerrevisions".into(),
+            format!("POST {}", POOL.trim_end_matches("/web")),
+            "POST /api/v1/namespaces/n/persistentvolumeclaims".into(),
+            format!("DELETE {PODS}/web-gone"),
+            format!("PATCH {PODS}/web-old"),
+            format!("PATCH {PODS}/web-old/resize"),
+            format!("POST {PODS}"),
+            format!("PATCH {SET}/status"),
+        ]
+    );
+    let observed = bed.observed();
+    let finalizers = observed.set.metadata.finalizers.clone();
+    assert_eq!(finalizers, Some(vec![keys::PRE_RECLAIM_FINALIZER.into()]));
+    assert_eq!(observed.set.status.as_ref().unwrap().replicas, 1);
+    assert_eq!(observed.pool.unwrap().contexts.len(), 1);
+    let objects = &bed.context.index.objects;
+    assert_eq!(objects.revisions.controlled_by("n", "set").len(), 1);
+    assert_eq!(objects.claims.names_where("n", |_| true).len(), 1);
+    // What the Pod cache has to reach is the last write of a Pod.
+    assert_eq!(bed.memory.position(), bed.api.0.lock().version - 1);
+}
+
+#[tokio::test]
+async fn a_create_whose_answer_was_lost_is_not_done_twice() {
+    let bed = Bed::new();
+    let post = "POST /api/v1/namespaces/n/pods";
+    let lost = refusal(post, 504).map(|r| Refusal { done: true, ..r });
+    bed.api.refuse(lost);
+    assert_eq!(bed.apply(creates(0..1)).await, Done::Failed);
+    bed.api.refuse(None);
+    assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
+    let names: Vec<_> = bed.api.bodies(post);
+    assert_eq!(names.len(), 2);
+    assert_eq!(names[0]["metadata"]["name"], names[1]["metadata"]["name"]);
+    assert_eq!(names[0]["metadata"]["generateName"], "web-");
+    // The next Pod of this ID is another.
+    assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
+    assert_ne!(
+        bed.api.bodies(post)[2]["metadata"]["name"],
+        names[0]["metadata"]["name"]
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_another_has_is_left_to_it() {
+    let bed = Bed::new();
+    let name = bed.memory.choose(&super::names::Slot::Pod(0), "web-");
+    bed.api.put(&format!("{PODS}/{name}"), pod_of(0, "other"));
+    assert_eq!(bed.apply(creates(0..1)).await, Done::Moved);
+    assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
+    assert_eq!(bed.condition("Scale"), Value::Null);
+
+    let mut plan = creates(0..1);
+    if let PodChange::Create { body, .. } = &mut plan.pods[0] {
+        body["metadata"] = json!({ "name": name });
+    }
+    assert_eq!(bed.apply(plan).await, Done::Failed);
+    let message = bed.condition("Scale")["message"].to_string();
+    assert!(
+        message.contains("does not belong to this CollaSet"),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
+    let bed = Bed::new();
+    bed.api
+        .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
+    assert_eq!(bed.apply(creates(0..40)).await, Done::Failed);
+    let status = format!("PATCH {SET}/status");
+    let post = format!("POST {PODS}");
+    let requests = [post.clone(), post.clone(), post, status.clone()];
+    assert_eq!(bed.api.requests(), requests);
+    let condition = bed.condition("Scale");
+    assert_eq!(condition["reason"], "ScaleOutFailed");
+    let message = condition["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("Pod web-") && message.ends_with(": exceeded quota"));
+
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bed.apply(creates(0..40)).await, Done::Failed);
+    assert_eq!(bed.api.bodies(&status).len(), 1, "the same failure again");
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["reason"], "ScaleOutFailed");
+    assert_eq!(events[0]["involvedObject"]["name"], "web");
+}
+
+#[tokio::test]
+async fn a_failing_stage_ends_the_later_ones() {
+    let bed = Bed::new();
+    bed.api
+        .refuse(refusal("POST /apis/apps.kusionstack.io", 500));
+    let mut plan = creates(0..1);
+    plan.pool = Some(vec![ContextDetail::default()]);
+    plan.remove_finalizer = true;
+    assert_eq!(bed.apply(plan).await, Done::Failed);
+    assert_eq!(
+        bed.api.requests(),
+        [
+            format!("POST {}", POOL.trim_end_matches("/web")),
+            format!("PATCH {SET}/status")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_pool_is_written_on_condition_of_what_the_plan_saw() {
+    let bed = Bed::new();
+    bed.api.put(
+        POOL,
+        json!({ "metadata": { "namespace": "n", "name": "web" } }),
+    );
+    bed.learn::<PoolObject>(POOL);
+    let observed = bed.observed();
+    // Another set that shares it has written meanwhile.
+    let other = bed.api.0.lock().objects[POOL].clone();
+    bed.api.put(POOL, other);
+    bed.learn::<PoolObject>(POOL);
+    let plan = Plan {
+        pool: Some(vec![ContextDetail::default()]),
+        ..Plan::default()
+    };
+    let work = Work::new(&bed.context, &observed, &bed.memory);
+    assert_eq!(apply(&work, plan.clone()).await, Done::Moved);
+    assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
+    let emptied = Plan {
+        pool: Some(Vec::new()),
+        ..Plan::default()
+    };
+    bed.apply(emptied).await;
+    assert!(bed.observed().pool.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_admission_holds_is_no_failure_and_waits() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-a");
+    bed.api.refuse(refusal("DELETE", 429));
+    let plan = Plan {
+        pods: vec![PodChange::Delete(pod)],
+        ..Plan::default()
+    };
+    assert_eq!(bed.apply(plan.clone()).await, Done::All(Some(HELD)));
+    assert!(matches!(bed.apply(plan.clone()).await, Done::All(Some(_))));
+    assert_eq!(bed.api.requests(), [format!("DELETE {PODS}/web-a")]);
+    tokio::time::sleep(HELD).await;
+    bed.api.refuse(None);
+    assert_eq!(bed.apply(plan).await, Done::All(None));
+}
+
+#[tokio::test]
+async fn a_pod_that_has_moved_on_is_no_failure() {
+    let bed = Bed::new();
+    let seen = bed.pod("web-a");
+    bed.pod("web-a");
+    let mut patch = PodPatch {
+        pod: seen,
+        ..PodPatch::default()
+    };
+    patch.labels.0.insert("a".into(), Some("1".into()));
+    let plan = Plan {
+        pods: vec![PodChange::Patch(patch)],
+        ..Plan::default()
+    };
+    assert_eq!(bed.apply(plan).await, Done::Moved);
+    assert_eq!(bed.api.requests(), [format!("PATCH {PODS}/web-a")]);
+}
+
+#[tokio::test]
+async fn a_revision_of_other_data_raises_the_collision_count() {
+    let bed = Bed::new();
+    let path = "/apis/apps/v1/namespaces/n/controllerrevisions/web-1";
+    let of = |data: Value| {
+        json!({
+            "metadata": {
+                "namespace": "n", "name": "web-1",
+                "ownerReferences": [{
+                    "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "uid": "set", "controller": true,
+                }],
+            },
+            "data": data,
+        })
+    };
+    bed.api.put(path, of(json!({ "other": true })));
+    let plan = || Plan {
+        revisions: vec![RevisionChange::Create(Revision {
+            name: "web-1".into(),
+            data: json!({}),
+            ..Revision::default()
+        })],
+        ..Plan::default()
+    };
+    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    let status = bed.observed().set.status.clone().unwrap();
+    assert_eq!(status.collision_count, Some(1));
+
+    bed.api.put(path, of(json!({})));
+    assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
+    assert_eq!(bed.observed().set.status.as_ref(), Some(&status));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
+    let bed = Bed::new();
+    let index = &bed.context.index;
+    let set = bed.observed().set;
+    let early = observe(&bed.context, &set, &bed.memory).await;
+    assert!(
+        matches!(early, Err(Outcome::After(_))),
+        "nothing is listed yet"
+    );
+    index.replace_pods(Vec::new(), 5);
+    for bit in 0..KINDS {
+        index.mark(|s| s.objects |= 1 << bit);
+    }
+    bed.memory.wrote_pod(7);
+    let trailing = observe(&bed.context, &set, &bed.memory).await;
+    assert!(matches!(trailing, Err(Outcome::Retry)));
+    index.bookmark_pods(7);
+    assert!(observe(&bed.context, &set, &bed.memory).await.is_ok());
+}

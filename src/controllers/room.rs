@@ -1,0 +1,29 @@
+//! How much room a rule object has, by what this replica knows.
+
+use std::sync::Arc;
+
+use crate::cluster::index::{Entry, State};
+use crate::cluster::rulestore::RuleStore;
+use crate::domain::rules::budget::Gauges;
+use crate::ledger::commit::Ledgers;
+
+/// The gauges of a rule object by what this replica knows; `None` if it has no availability rule or can't be read.
+pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<Gauges> {
+    let key = entry.key();
+    let claims = ledgers.newer(&key, &entry.snapshot).claims;
+    let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
+    Some(state.view(&entry.snapshot.rules, |view| {
+        Gauges::new(
+            entry.snapshot.rules.limits(),
+            view.expected(),
+            claims.unclaimed(view),
+            waiting,
+        )
+    }))
+}
+
+/// How many more disruptions the object lets pass; `None` if it limits none.
+pub fn allowed(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<u32> {
+    entry.snapshot.rules.limits().next()?;
+    gauges(ledgers, state, entry).map(|g| g.allowed)
+}

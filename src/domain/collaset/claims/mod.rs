@@ -1,0 +1,8 @@
+//! PersistentVolumeClaims: which serves which instance, and what becomes of those that are left (contract 6.8).
+
+pub mod hash;
+mod plan;
+#[cfg(test)]
+mod plan_tests;
+
+pub use plan::{Wanted, changed, for_instance, leftovers};

@@ -1,0 +1,233 @@
+//! Planning of claims (contract 6.8, Q45).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::hash::hash;
+use crate::api::collaset::{CollaSet, RetentionPolicy};
+use crate::api::keys;
+use crate::domain::collaset::construct::{labels_of, name, owner};
+use crate::domain::collaset::observed::Claim;
+use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::collaset::revision::data::claim_name;
+use crate::domain::lifecycle::LabelPatch;
+
+/// What one instance needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// Claims to create.
+    pub create: Vec<ClaimChange>,
+    /// Name of the claim that serves each template, where there is one.
+    pub volumes: BTreeMap<String, String>,
+    /// Whether every template has its claim, so that the Pod can be made.
+    pub ready: bool,
+}
+
+/// The claims of instance `id`, whose Pod is of a revision with these templates. `existing` are all claims observed,
+/// `known` the template hashes of all revisions, from [`super::hash::known`].
+///
+/// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
+/// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
+/// the wanted hash goes before it. Of several the first by name is taken.
+pub fn for_instance(
+    set: &CollaSet,
+    templates: &[Value],
+    id: i64,
+    existing: &[Arc<Claim>],
+    known: &BTreeSet<String>,
+) -> Wanted {
+    let mut wanted = Wanted::default();
+    for template in templates {
+        let (name, hash) = (claim_name(template), hash(template));
+        match serving(set, id, name, &hash, existing, known) {
+            Some(claim) => {
+                wanted.volumes.insert(name.to_owned(), claim.name.clone());
+            }
+            None => wanted.create.push(ClaimChange::Create {
+                id,
+                template: name.to_owned(),
+                body: body(set, template, id, &hash),
+            }),
+        }
+    }
+    wanted.ready = wanted.create.is_empty();
+    wanted
+}
+
+/// Whether instance `id` has claims of other templates than these, so that its Pod has to be made anew. A claim that is
+/// missing or being deleted is no reason: the Pod may run on, and gets a new claim when it is made anew for another one.
+/// That a template was added or removed shows in the revisions, see [`super::super::revision::inplace::change`].
+pub fn changed(
+    set: &CollaSet,
+    templates: &[Value],
+    id: i64,
+    existing: &[Arc<Claim>],
+    known: &BTreeSet<String>,
+) -> bool {
+    templates.iter().any(|template| {
+        let (name, hash) = (claim_name(template), hash(template));
+        let mut there = existing
+            .iter()
+            .filter(|c| {
+                is_usable(set, c) && instance(c) == Some(id) && template_name(c) == Some(name)
+            })
+            .peekable();
+        there.peek().is_some() && there.all(|c| !serves(c, &hash, known) && !c.terminating)
+    })
+}
+
+/// What becomes of claims apart from creation. `needed` are the templates of each instance that has an ID: of its Pod's
+/// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted.
+///
+/// - While the set is being deleted, claims are released if `whenDeleted` is Retain; otherwise the garbage collector
+///   takes them together with the set.
+/// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is deleted unless
+///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
+/// - A claim that was left by Retain is adopted as soon as its instance is there again.
+pub fn leftovers(
+    set: &CollaSet,
+    existing: &[Arc<Claim>],
+    needed: &BTreeMap<i64, Vec<&Value>>,
+    known: &BTreeSet<String>,
+) -> Vec<ClaimChange> {
+    let policy = set.spec.scale_strategy.as_ref();
+    let policy = policy
+        .and_then(|s| s.persistent_volume_claim_retention_policy.clone())
+        .unwrap_or_default();
+    let retains = |policy: Option<RetentionPolicy>| policy == Some(RetentionPolicy::Retain);
+    let (when_deleted, when_scaled) = (retains(policy.when_deleted), retains(policy.when_scaled));
+    let is_needed = |claim: &Claim| {
+        let templates = instance(claim).and_then(|id| needed.get(&id));
+        templates.into_iter().flatten().any(|template| {
+            template_name(claim) == Some(claim_name(template))
+                && serves(claim, &hash(template), known)
+        })
+    };
+
+    let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
+    claims.sort_by(|a, b| a.name.cmp(&b.name));
+    claims
+        .into_iter()
+        .filter_map(|claim| {
+            let patch = |ownership| {
+                let (claim, labels) = (claim.clone(), LabelPatch::default());
+                Some(ClaimChange::Patch {
+                    claim,
+                    labels,
+                    ownership,
+                })
+            };
+            let (owned, deleting) = (
+                is_owned(set, claim),
+                set.metadata.deletion_timestamp.is_some(),
+            );
+            if deleting {
+                return (owned && when_deleted)
+                    .then(|| patch(Ownership::Release))
+                    .flatten();
+            }
+            if !owned {
+                let wanted = is_adoptable(set, claim) && is_needed(claim);
+                return wanted.then(|| patch(Ownership::Adopt)).flatten();
+            }
+            let ours = instance(claim).is_some() && template_name(claim).is_some();
+            (ours && !when_scaled && !is_needed(claim)).then(|| ClaimChange::Delete(claim.clone()))
+        })
+        .collect()
+}
+
+fn serving<'a>(
+    set: &CollaSet,
+    id: i64,
+    template: &str,
+    hash: &str,
+    existing: &'a [Arc<Claim>],
+    known: &BTreeSet<String>,
+) -> Option<&'a Arc<Claim>> {
+    existing
+        .iter()
+        .filter(|c| is_usable(set, c) && !c.terminating && instance(c) == Some(id))
+        .filter(|c| template_name(c) == Some(template) && serves(c, hash, known))
+        .min_by_key(|c| (label(c, keys::PVC_TEMPLATE_HASH) != Some(hash), &c.name))
+}
+
+/// Whether a claim is of the template with this hash, as far as can be known.
+fn serves(claim: &Claim, hash: &str, known: &BTreeSet<String>) -> bool {
+    let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
+    of == hash || !known.contains(of)
+}
+
+fn is_usable(set: &CollaSet, claim: &Claim) -> bool {
+    is_owned(set, claim) || is_adoptable(set, claim)
+}
+
+fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
+    claim.controller.is_some() && claim.controller == set.metadata.uid
+}
+
+fn is_adoptable(set: &CollaSet, claim: &Claim) -> bool {
+    let wanted = match_labels(set);
+    claim.controller.is_none()
+        && label(claim, keys::CONTROL) == Some(keys::CONTROL_VALUE)
+        && label(claim, keys::PVC_TEMPLATE_HASH).is_some()
+        && label(claim, keys::ORPHANED).is_none()
+        && !wanted.is_empty()
+        && wanted
+            .iter()
+            .all(|(key, value)| label(claim, key) == Some(value))
+}
+
+fn match_labels(set: &CollaSet) -> BTreeMap<String, String> {
+    set.spec
+        .selector
+        .clone()
+        .unwrap_or_default()
+        .match_labels
+        .unwrap_or_default()
+}
+
+fn label<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
+    claim.labels.get(key).map(String::as_str)
+}
+
+fn instance(claim: &Claim) -> Option<i64> {
+    label(claim, keys::INSTANCE_ID)?.parse().ok()
+}
+
+fn template_name(claim: &Claim) -> Option<&str> {
+    label(claim, keys::PVC_TEMPLATE_NAME)
+}
+
+fn body(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
+    let mut labels = labels_of(template);
+    for (key, value) in match_labels(set) {
+        labels.insert(key, value.into());
+    }
+    for (key, value) in [
+        (keys::CONTROL, keys::CONTROL_VALUE),
+        (keys::INSTANCE_ID, &id.to_string()),
+        (keys::PVC_TEMPLATE_NAME, claim_name(template)),
+        (keys::PVC_TEMPLATE_HASH, hash),
+    ] {
+        labels.insert(key.to_owned(), value.into());
+    }
+    let mut metadata = Map::new();
+    let prefix = format!("{}-{}-", name(set), claim_name(template));
+    metadata.insert("generateName".to_owned(), prefix.into());
+    metadata.insert("labels".to_owned(), labels.into());
+    if let Some(annotations) = template
+        .pointer("/metadata/annotations")
+        .filter(|a| a.is_object())
+    {
+        metadata.insert("annotations".to_owned(), annotations.clone());
+    }
+    metadata.insert("ownerReferences".to_owned(), json!([owner(set)]));
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": template.get("spec").cloned().unwrap_or_default(),
+    })
+}

@@ -1,0 +1,347 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::hash::hash;
+use super::{changed, for_instance, leftovers};
+use crate::api::collaset::CollaSet;
+use crate::api::keys;
+use crate::domain::collaset::observed::Claim;
+use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::lifecycle::LabelPatch;
+
+fn set(policy: Value) -> CollaSet {
+    serde_json::from_value(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1",
+        "kind": "CollaSet",
+        "metadata": { "name": "web", "uid": "u1" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": policy },
+        },
+    }))
+    .unwrap()
+}
+
+fn template(name: &str, size: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "labels": { "tier": "db" }, "annotations": { "note": "x" } },
+        "spec": { "resources": { "requests": { "storage": size } }, "newer": [1] },
+    })
+}
+
+fn claim(name: &str, id: i64, template: &Value) -> Claim {
+    let labels = [
+        ("app", "web".to_owned()),
+        (keys::CONTROL, "true".to_owned()),
+        (keys::INSTANCE_ID, id.to_string()),
+        (
+            keys::PVC_TEMPLATE_NAME,
+            template["metadata"]["name"].as_str().unwrap().to_owned(),
+        ),
+        (keys::PVC_TEMPLATE_HASH, hash(template)),
+    ];
+    Claim {
+        name: name.to_owned(),
+        labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+        controller: Some("u1".to_owned()),
+        ..Claim::default()
+    }
+}
+
+fn edited(claim: Claim, edit: impl FnOnce(&mut Claim)) -> Claim {
+    let mut claim = claim;
+    edit(&mut claim);
+    claim
+}
+
+fn known(templates: &[&Value]) -> BTreeSet<String> {
+    templates.iter().map(|t| hash(t)).collect()
+}
+
+fn arcs(claims: Vec<Claim>) -> Vec<Arc<Claim>> {
+    claims.into_iter().map(Arc::new).collect()
+}
+
+#[test]
+fn what_is_missing_is_created_from_its_template() {
+    let data = template("data", "1Gi");
+    let wanted = for_instance(
+        &set(json!({})),
+        std::slice::from_ref(&data),
+        7,
+        &[],
+        &known(&[&data]),
+    );
+    assert!(!wanted.ready);
+    assert_eq!(
+        wanted.create,
+        [ClaimChange::Create {
+            id: 7,
+            template: "data".into(),
+            body: json!({
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {
+                    "generateName": "web-data-",
+                    "labels": {
+                        "tier": "db",
+                        "app": "web",
+                        "kusionstack.io/control": "true",
+                        "collaset.kusionstack.io/instance-id": "7",
+                        "collaset.kusionstack.io/pvc-template-name": "data",
+                        "collaset.kusionstack.io/pvc-template-hash": hash(&data),
+                    },
+                    "annotations": { "note": "x" },
+                    "ownerReferences": [{
+                        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "u1",
+                        "controller": true, "blockOwnerDeletion": true,
+                    }],
+                },
+                "spec": { "resources": { "requests": { "storage": "1Gi" } }, "newer": [1] },
+            }),
+        }]
+    );
+}
+
+#[test]
+fn which_claim_serves() {
+    let (data, bigger) = (template("data", "1Gi"), template("data", "2Gi"));
+    let known = known(&[&data, &bigger]);
+    let serving = |claims: Vec<Claim>| {
+        let wanted = for_instance(
+            &set(json!({})),
+            std::slice::from_ref(&data),
+            7,
+            &arcs(claims),
+            &known,
+        );
+        assert_eq!(wanted.ready, wanted.volumes.contains_key("data"));
+        wanted.volumes.get("data").cloned()
+    };
+    let good = || claim("b", 7, &data);
+    let foreign = |name: &str| {
+        edited(claim(name, 7, &data), |c| {
+            _ = c
+                .labels
+                .insert(keys::PVC_TEMPLATE_HASH.into(), "foreign".into())
+        })
+    };
+    assert_eq!(serving(vec![good()]).as_deref(), Some("b"));
+    assert_eq!(
+        serving(vec![good(), claim("a", 7, &data)]).as_deref(),
+        Some("a"),
+        "the first by name"
+    );
+    assert_eq!(serving(vec![foreign("a")]).as_deref(), Some("a"));
+    assert_eq!(
+        serving(vec![foreign("a"), good()]).as_deref(),
+        Some("b"),
+        "the wanted hash goes first"
+    );
+    assert_eq!(
+        serving(vec![claim("a", 8, &data), claim("c", 7, &bigger)]),
+        None
+    );
+    assert_eq!(
+        serving(vec![edited(good(), |c| c.terminating = true)]),
+        None
+    );
+    assert_eq!(
+        serving(vec![edited(good(), |c| c.controller = Some("u2".into()))]),
+        None
+    );
+    assert_eq!(
+        serving(vec![edited(good(), |c| c.controller = None)]).as_deref(),
+        Some("b"),
+        "left by Retain"
+    );
+    assert_eq!(
+        serving(vec![edited(good(), |c| {
+            c.controller = None;
+            c.labels.insert(keys::ORPHANED.into(), "true".into());
+        })]),
+        None
+    );
+}
+
+#[test]
+fn a_claim_of_another_template_changes_its_pod_but_a_missing_one_does_not() {
+    let (data, bigger) = (template("data", "1Gi"), template("data", "2Gi"));
+    let known = known(&[&data, &bigger]);
+    let is_changed = |claims: Vec<Claim>| {
+        changed(
+            &set(json!({})),
+            std::slice::from_ref(&bigger),
+            7,
+            &arcs(claims),
+            &known,
+        )
+    };
+    assert!(is_changed(vec![claim("a", 7, &data)]));
+    assert!(!is_changed(vec![]));
+    assert!(!is_changed(vec![claim("a", 7, &bigger)]));
+    assert!(!is_changed(vec![claim("a", 8, &data)]));
+    assert!(!is_changed(vec![edited(claim("a", 7, &data), |c| c
+        .terminating =
+        true)]));
+    assert!(
+        !is_changed(vec![claim("a", 7, &data), claim("b", 7, &bigger)]),
+        "the old one is retained"
+    );
+    let gone = edited(claim("b", 7, &bigger), |c| c.terminating = true);
+    assert!(!is_changed(vec![claim("a", 7, &data), gone]));
+}
+
+fn deleted(changes: &[ClaimChange]) -> Vec<&str> {
+    let name = |change: &'_ ClaimChange| match change {
+        ClaimChange::Delete(claim) => Some(claim.name.clone()),
+        _ => None,
+    };
+    assert!(changes.iter().all(|c| name(c).is_some()), "{changes:?}");
+    changes
+        .iter()
+        .map(|c| {
+            if let ClaimChange::Delete(c) = c {
+                c.name.as_str()
+            } else {
+                ""
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
+    let (data, bigger, logs) = (
+        template("data", "1Gi"),
+        template("data", "2Gi"),
+        template("logs", "1Gi"),
+    );
+    let known = known(&[&data, &bigger, &logs]);
+    let claims = arcs(vec![
+        claim("z-gone", 9, &data),
+        claim("old", 1, &data),
+        claim("new", 1, &bigger),
+        claim("removed", 1, &logs),
+        claim("still-used", 2, &data),
+        edited(claim("going", 9, &data), |c| c.terminating = true),
+        edited(claim("foreign", 2, &data), |c| {
+            _ = c.labels.insert(keys::PVC_TEMPLATE_HASH.into(), "?".into())
+        }),
+        edited(claim("strange", 9, &data), |c| {
+            c.controller = Some("u2".into())
+        }),
+        edited(claim("unlabelled", 9, &data), |c| c.labels.clear()),
+    ]);
+    let needed: BTreeMap<_, _> = [(1, vec![&bigger]), (2, vec![&data, &bigger])].into();
+    let all = |policy: Value| leftovers(&set(policy), &claims, &needed, &known);
+    assert_eq!(deleted(&all(json!({}))), ["old", "removed", "z-gone"]);
+    assert_eq!(deleted(&all(json!({ "whenScaled": "Delete" }))).len(), 3);
+    assert_eq!(all(json!({ "whenScaled": "Retain" })), []);
+}
+
+#[test]
+fn a_set_that_is_deleted_releases_what_it_retains() {
+    let data = template("data", "1Gi");
+    let claims = arcs(vec![
+        claim("a", 1, &data),
+        edited(claim("b", 2, &data), |c| c.controller = None),
+    ]);
+    let mut deleting = set(json!({ "whenDeleted": "Retain" }));
+    deleting.metadata.deletion_timestamp =
+        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    assert_eq!(
+        leftovers(&deleting, &claims, &BTreeMap::new(), &known(&[&data])),
+        [ClaimChange::Patch {
+            claim: claims[0].clone(),
+            labels: LabelPatch::default(),
+            ownership: Ownership::Release
+        }]
+    );
+    deleting.spec.scale_strategy = None;
+    assert_eq!(
+        leftovers(&deleting, &claims, &BTreeMap::new(), &known(&[&data])),
+        []
+    );
+}
+
+#[test]
+fn what_retain_left_is_adopted_with_its_instance_and_no_sooner() {
+    let data = template("data", "1Gi");
+    let left = |id| edited(claim("a", id, &data), |c| c.controller = None);
+    let adopted = |set: &CollaSet, claim: Claim| {
+        let needed: BTreeMap<_, _> = [(1, vec![&data])].into();
+        match &leftovers(set, &arcs(vec![claim]), &needed, &known(&[&data]))[..] {
+            [] => false,
+            [
+                ClaimChange::Patch {
+                    ownership: Ownership::Adopt,
+                    ..
+                },
+            ] => true,
+            other => panic!("{other:?}"),
+        }
+    };
+    let web = set(json!({}));
+    assert!(adopted(&web, left(1)));
+    assert!(!adopted(&web, left(2)), "the next plan would delete it");
+    assert!(!adopted(
+        &web,
+        edited(left(1), |c| _ =
+            c.labels.insert(keys::ORPHANED.into(), "true".into()))
+    ));
+    assert!(!adopted(
+        &web,
+        edited(left(1), |c| _ = c.labels.insert("app".into(), "db".into()))
+    ));
+    let mut expressions = web;
+    expressions.spec.selector = serde_json::from_value(
+        json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] }),
+    )
+    .unwrap();
+    assert!(!adopted(&expressions, left(1)));
+}
+
+proptest! {
+    /// Whatever claims there are: what serves an instance is never deleted, and the order in which they are seen is
+    /// no matter.
+    #[test]
+    fn what_serves_stays(picks in proptest::collection::vec((0..4_i64, 0..3_usize, 0..4), 0..12), rotate in 0..12_usize) {
+        let sizes = ["1Gi", "2Gi"].map(|size| template("data", size));
+        let known = known(&[&sizes[0], &sizes[1]]);
+        let claims = picks.iter().enumerate().map(|(i, (id, size, state))| {
+            edited(claim(&format!("c{i:02}"), *id, sizes.get(*size).unwrap_or(&sizes[0])), |c| {
+                if *size == 2 {
+                    c.labels.insert(keys::PVC_TEMPLATE_HASH.into(), "foreign".into());
+                }
+                c.terminating = *state == 1;
+                if *state == 2 {
+                    c.controller = None;
+                }
+            })
+        });
+        let claims = arcs(claims.collect());
+        let mut rotated = claims.clone();
+        rotated.rotate_left(rotate.min(claims.len()));
+        let needed: BTreeMap<_, _> = [(0, vec![&sizes[0]]), (1, vec![&sizes[1]])].into();
+        let web = set(json!({}));
+        let gone = leftovers(&web, &claims, &needed, &known);
+        prop_assert_eq!(&gone, &leftovers(&web, &rotated, &needed, &known));
+        for (id, templates) in &needed {
+            let templates: Vec<_> = templates.iter().map(|t| (*t).clone()).collect();
+            let wanted = for_instance(&web, &templates, *id, &claims, &known);
+            prop_assert_eq!(&wanted, &for_instance(&web, &templates, *id, &rotated, &known));
+            for name in wanted.volumes.values() {
+                prop_assert!(!gone.iter().any(|c| matches!(c, ClaimChange::Delete(c) if c.name == *name)));
+            }
+            if wanted.ready {
+                prop_assert!(!changed(&web, &templates, *id, &claims, &known));
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The Pod that is created (contract 6.3).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::observed::Revision;
+use super::revision::data::{self, claim_name};
+use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
+use crate::api::keys;
+
+// A host name is one label of a domain name.
+const HOSTNAME_LIMIT: usize = 63;
+
+/// The body of the Pod of instance `id`. Its template is the revision's, raw, so that every field of it is there.
+///
+/// `first` tells a Pod that is created for the first time from one that is created again. `volumes` holds the name of
+/// the claim that serves each claim template; `extra_labels` are set on top of those of the template. Fails where the
+/// revision cannot be read or a claim is missing.
+pub fn pod(
+    set: &CollaSet,
+    revision: &Revision,
+    id: i64,
+    first: bool,
+    volumes: &BTreeMap<String, String>,
+    extra_labels: &BTreeMap<String, String>,
+    now_nanos: u64,
+) -> Result<Value, String> {
+    let problem = |text: String| format!("ControllerRevision {}: {text}", revision.name);
+    let template = data::template(&revision.data).map_err(problem)?;
+    let mut metadata = metadata(template);
+    let mut spec = template.get("spec").cloned().unwrap_or_default();
+
+    if is_sequential(set) {
+        let name = format!("{}-{id}", name(set));
+        if name.len() <= HOSTNAME_LIMIT && !name.contains('.') {
+            spec["hostname"] = name.as_str().into();
+        }
+        metadata.insert("name".to_owned(), name.into());
+    } else {
+        metadata.insert("generateName".to_owned(), format!("{}-", name(set)).into());
+    }
+
+    let mut labels = labels_of(template);
+    let stage = if first {
+        keys::CREATING
+    } else {
+        keys::COMPLETING
+    };
+    let own = [
+        (keys::CONTROL, keys::CONTROL_VALUE.to_owned()),
+        (keys::INSTANCE_ID, id.to_string()),
+        (keys::REVISION, revision.name.clone()),
+        (stage, now_nanos.to_string()),
+    ];
+    let own = own.map(|(key, value)| (key.to_owned(), value));
+    for (key, value) in extra_labels.clone().into_iter().chain(own) {
+        labels.insert(key, value.into());
+    }
+    metadata.insert("labels".to_owned(), labels.into());
+    metadata.insert("ownerReferences".to_owned(), json!([owner(set)]));
+
+    for template in data::claim_templates(&revision.data) {
+        let name = claim_name(template);
+        let claim = volumes.get(name).ok_or_else(|| {
+            problem(format!(
+                "instance {id} has no claim for the claim template {name:?} yet"
+            ))
+        })?;
+        mount(&mut spec, name, claim);
+    }
+    Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+}
+
+/// A Pod such as the set would make, without anything that is only known later: its creation as a dry run shows what
+/// the API server thinks of the template. Claim templates are volumes, as containers may mount them.
+pub fn probe(set: &CollaSet) -> Value {
+    let template = &set.spec.template;
+    let mut metadata = metadata(template);
+    metadata.insert("generateName".to_owned(), format!("{}-", name(set)).into());
+    let labels = labels_of(template);
+    if !labels.is_empty() {
+        metadata.insert("labels".to_owned(), labels.into());
+    }
+    let mut spec = template
+        .get("spec")
+        .filter(|s| s.is_object())
+        .cloned()
+        .unwrap_or_else(|| json!({}));
+    for template in &set.spec.volume_claim_templates {
+        mount(&mut spec, claim_name(template), claim_name(template));
+    }
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec })
+}
+
+/// The controller reference to a set.
+pub fn owner(set: &CollaSet) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
+        "kind": "CollaSet",
+        "name": name(set),
+        "uid": set.metadata.uid.as_deref().unwrap_or_default(),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+/// Name of a set.
+pub(super) fn name(set: &CollaSet) -> &str {
+    set.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Labels of a template, raw.
+pub(super) fn labels_of(template: &Value) -> Map<String, Value> {
+    let labels = template
+        .pointer("/metadata/labels")
+        .and_then(Value::as_object);
+    labels.cloned().unwrap_or_default()
+}
+
+fn is_sequential(set: &CollaSet) -> bool {
+    let policy = set
+        .spec
+        .naming_strategy
+        .as_ref()
+        .and_then(|n| n.pod_naming_suffix_policy.as_ref());
+    policy == Some(&PodNamingSuffixPolicy::PersistentSequence)
+}
+
+fn metadata(template: &Value) -> Map<String, Value> {
+    let mut out = Map::new();
+    for key in ["annotations", "finalizers"] {
+        let value = template.get("metadata").and_then(|m| m.get(key));
+        if let Some(value) = value.filter(|v| !v.is_null()) {
+            out.insert(key.to_owned(), value.clone());
+        }
+    }
+    out
+}
+
+/// Makes `name` a volume of a claim: in the place of the volume of that name, or else as the last one.
+fn mount(spec: &mut Value, name: &str, claim: &str) {
+    let Some(spec) = spec.as_object_mut() else {
+        return;
+    };
+    let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } });
+    let volumes = spec.entry("volumes").or_insert(Value::Null);
+    if volumes.is_null() {
+        *volumes = json!([]);
+    }
+    let Some(volumes) = volumes.as_array_mut() else {
+        return;
+    };
+    match volumes
+        .iter_mut()
+        .find(|v| v.get("name").and_then(Value::as_str) == Some(name))
+    {
+        Some(same) => *same = volume,
+        None => volumes.push(volume),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn set(naming: &str) -> CollaSet {
+        serde_json::from_value(json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1",
+            "kind": "CollaSet",
+            "metadata": { "name": "web", "uid": "u1" },
+            "spec": {
+                "namingStrategy": { "podNamingSuffixPolicy": naming },
+                "volumeClaimTemplates": [{ "metadata": { "name": "data" } }, { "metadata": { "name": "logs" } }],
+                "template": {
+                    "metadata": {
+                        "creationTimestamp": null,
+                        "name": "dropped",
+                        "labels": { "app": "web", "controller-revision-hash": "mine" },
+                        "annotations": { "note": "x" },
+                        "finalizers": ["example.com/f"],
+                    },
+                    "spec": {
+                        "newer": { "field": [1] },
+                        "containers": [{ "name": "app" }],
+                        "volumes": [{ "name": "tmp", "emptyDir": {} }, { "name": "logs", "emptyDir": {} }],
+                    },
+                },
+            },
+        }))
+        .unwrap()
+    }
+
+    fn revision(set: &CollaSet) -> Revision {
+        Revision {
+            name: "web-r1".into(),
+            data: data::of(&set.spec),
+            ..Revision::default()
+        }
+    }
+
+    fn strings(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    fn made(set: &CollaSet, first: bool) -> Value {
+        let volumes = strings(&[("data", "web-data-1"), ("logs", "web-logs-1")]);
+        pod(
+            set,
+            &revision(set),
+            4,
+            first,
+            &volumes,
+            &strings(&[("extra", "1")]),
+            99,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_is_its_template_with_name_labels_owner_and_claims() {
+        assert_eq!(
+            made(&set("Random"), true),
+            json!({
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "generateName": "web-",
+                    "labels": {
+                        "app": "web",
+                        "extra": "1",
+                        "kusionstack.io/control": "true",
+                        "collaset.kusionstack.io/instance-id": "4",
+                        "controller-revision-hash": "web-r1",
+                        "podopslifecycle.kusionstack.io/creating": "99",
+                    },
+                    "annotations": { "note": "x" },
+                    "finalizers": ["example.com/f"],
+                    "ownerReferences": [{
+                        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "u1",
+                        "controller": true, "blockOwnerDeletion": true,
+                    }],
+                },
+                "spec": {
+                    "newer": { "field": [1] },
+                    "containers": [{ "name": "app" }],
+                    "volumes": [
+                        { "name": "tmp", "emptyDir": {} },
+                        { "name": "logs", "persistentVolumeClaim": { "claimName": "web-logs-1" } },
+                        { "name": "data", "persistentVolumeClaim": { "claimName": "web-data-1" } },
+                    ],
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn a_pod_that_is_created_again_is_completing() {
+        let labels = made(&set("Random"), false)["metadata"]["labels"].clone();
+        assert_eq!(labels[keys::COMPLETING], "99");
+        assert_eq!(labels.get(keys::CREATING), None);
+    }
+
+    #[test]
+    fn a_name_by_sequence_is_the_host_name_where_it_can_be() {
+        let mut set = set("PersistentSequence");
+        let pod = made(&set, true);
+        assert_eq!(
+            (&pod["metadata"]["name"], &pod["spec"]["hostname"]),
+            (&json!("web-4"), &json!("web-4"))
+        );
+        assert_eq!(pod["metadata"].get("generateName"), None);
+        for name in ["w".repeat(62), "web.example".to_owned()] {
+            set.metadata.name = Some(name);
+            assert_eq!(made(&set, true)["spec"].get("hostname"), None);
+        }
+    }
+
+    #[test]
+    fn a_missing_claim_and_an_unreadable_revision_are_errors() {
+        let set = set("Random");
+        let none = BTreeMap::new();
+        assert_eq!(
+            pod(&set, &revision(&set), 4, true, &none, &none, 1).unwrap_err(),
+            "ControllerRevision web-r1: instance 4 has no claim for the claim template \"data\" yet"
+        );
+        let broken = Revision {
+            name: "web-r0".into(),
+            ..Revision::default()
+        };
+        assert_eq!(
+            pod(&set, &broken, 4, true, &none, &none, 1).unwrap_err(),
+            "ControllerRevision web-r0: spec.template is missing"
+        );
+    }
+
+    #[test]
+    fn a_probe_has_nothing_that_is_known_later() {
+        let probe = probe(&set("PersistentSequence"));
+        assert_eq!(probe["metadata"]["generateName"], "web-");
+        assert_eq!(
+            probe["metadata"]["labels"],
+            json!({ "app": "web", "controller-revision-hash": "mine" })
+        );
+        assert_eq!(probe["metadata"].get("ownerReferences"), None);
+        assert_eq!(
+            probe["spec"]["volumes"][2],
+            json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } })
+        );
+        assert_eq!(
+            probe["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"],
+            "logs"
+        );
+        assert_eq!(super::probe(&CollaSet::default())["spec"], json!({}));
+    }
+}

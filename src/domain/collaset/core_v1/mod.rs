@@ -1,0 +1,125 @@
+//! What is known of `core/v1` beyond its raw JSON: when two notations mean the same, and how Go writes it.
+//!
+//! Templates are kept raw, so that no field is lost however new it is (contract Q23). Kuperator has sent all that it
+//! stored through the Go types of Kubernetes 1.22; what it left is understood by means of these types alone.
+
+mod difference;
+mod go_json;
+mod normal;
+pub mod quantity;
+#[cfg(test)]
+pub mod random;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+pub use difference::difference;
+pub use go_json::go_json;
+pub use normal::{normal, without_newer};
+
+/// What a value is in Go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `string`, or a type of strings.
+    Text,
+    /// `bool`.
+    Bool,
+    /// Any integer.
+    Int,
+    /// `resource.Quantity`.
+    Quantity,
+    /// `intstr.IntOrString`.
+    IntOrString,
+    /// `metav1.Time`.
+    Time,
+    /// A pointer: absent differs from empty.
+    Pointer(Box<Kind>),
+    /// A slice.
+    List(Box<Kind>),
+    /// A map of strings to this.
+    Map(Box<Kind>),
+    /// A struct of [`fields`].
+    Struct(&'static str),
+}
+
+/// A field of a struct.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Name in JSON.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Whether Go writes it even when it is empty: no `omitempty`.
+    pub always: bool,
+}
+
+/// `PodTemplateSpec`.
+pub const POD_TEMPLATE: Kind = Kind::Struct("PodTemplateSpec");
+/// `PersistentVolumeClaim`.
+pub const CLAIM: Kind = Kind::Struct("PersistentVolumeClaim");
+
+static TYPES: LazyLock<BTreeMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
+    include_str!("types-1.22.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.filter_map(field).collect()))
+        })
+        .collect()
+});
+
+/// Fields of a struct, in the order in which Go declares and writes them.
+pub fn fields(name: &str) -> &'static [Field] {
+    TYPES.get(name).map_or(&[], Vec::as_slice)
+}
+
+fn field(word: &'static str) -> Option<Field> {
+    let (name, kind) = word.split_once(':')?;
+    Some(Field {
+        name: name.trim_end_matches('!'),
+        kind: kind_of(kind),
+        always: name.ends_with('!'),
+    })
+}
+
+fn kind_of(text: &'static str) -> Kind {
+    if let Some(inner) = text.strip_prefix('*') {
+        return Kind::Pointer(Box::new(kind_of(inner)));
+    }
+    if let Some(inner) = text.strip_prefix("[]") {
+        return Kind::List(Box::new(kind_of(inner)));
+    }
+    if let Some(inner) = text.strip_prefix("map:") {
+        return Kind::Map(Box::new(kind_of(inner)));
+    }
+    match text {
+        "string" => Kind::Text,
+        "bool" => Kind::Bool,
+        "int" => Kind::Int,
+        "Quantity" => Kind::Quantity,
+        "IntOrString" => Kind::IntOrString,
+        "Time" => Kind::Time,
+        name => Kind::Struct(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_that_is_named_is_listed() {
+        fn structs(kind: &Kind) -> Option<&'static str> {
+            match kind {
+                Kind::Pointer(inner) | Kind::List(inner) | Kind::Map(inner) => structs(inner),
+                Kind::Struct(name) => Some(name),
+                _ => None,
+            }
+        }
+        let named = TYPES.values().flatten().filter_map(|f| structs(&f.kind));
+        for name in named.chain(["PodTemplateSpec", "PersistentVolumeClaim"]) {
+            assert!(!fields(name).is_empty(), "{name}");
+        }
+    }
+}

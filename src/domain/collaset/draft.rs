@@ -1,0 +1,146 @@
+//! What is wanted so far. Each step adds to it; what comes out is one patch for each Pod at most.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::observed::Claim;
+use super::plan::{ClaimChange, Event, Ownership, PodChange, PodPatch};
+use crate::api::keys;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// Changes of Pods, claims and instance IDs that are wanted.
+#[derive(Debug, Default)]
+pub struct Draft {
+    /// The set's own entries of the pool, by instance ID.
+    pub ids: BTreeMap<i64, BTreeMap<String, String>>,
+    /// No ID below this one is free.
+    pub lowest: i64,
+    /// Claims.
+    pub claims: Vec<ClaimChange>,
+    /// Events.
+    pub events: Vec<Event>,
+    patches: BTreeMap<String, PodPatch>,
+    deletions: BTreeMap<String, Arc<Pod>>,
+    creations: BTreeMap<i64, serde_json::Value>,
+    again: Option<u64>,
+}
+
+impl Draft {
+    /// Changes labels of a Pod. An earlier change of the same label wins.
+    pub fn labels(&mut self, pod: &Arc<Pod>, labels: LabelPatch) {
+        let patch = self.patch(pod);
+        for (key, value) in labels.0 {
+            patch.labels.0.entry(key).or_insert(value);
+        }
+    }
+
+    /// Sets or removes one label.
+    pub fn label(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
+        self.labels(pod, LabelPatch([(key.to_owned(), value)].into()));
+    }
+
+    /// Has a Pod deleted through its lifecycle. Said once: a time that moves on would be a change without end.
+    pub fn send_away(&mut self, pod: &Arc<Pod>, now_nanos: u64) {
+        if pod.label(keys::TO_DELETE).is_none() {
+            self.label(pod, keys::TO_DELETE, Some(now_nanos.to_string()));
+        }
+    }
+
+    /// Sets or removes one annotation.
+    pub fn annotation(&mut self, pod: &Arc<Pod>, key: &str, value: Option<String>) {
+        self.patch(pod).annotations.insert(key.to_owned(), value);
+    }
+
+    /// Changes who controls a Pod.
+    pub fn own(&mut self, pod: &Arc<Pod>, ownership: Ownership) {
+        self.patch(pod).ownership = ownership;
+    }
+
+    /// The patch of a Pod.
+    pub fn patch(&mut self, pod: &Arc<Pod>) -> &mut PodPatch {
+        self.patches
+            .entry(pod.metadata.uid.clone())
+            .or_insert_with(|| PodPatch {
+                pod: Arc::clone(pod),
+                ..PodPatch::default()
+            })
+    }
+
+    /// Deletes a Pod.
+    pub fn delete(&mut self, pod: &Arc<Pod>) {
+        self.deletions
+            .insert(pod.metadata.uid.clone(), Arc::clone(pod));
+    }
+
+    /// Creates the Pod of an instance ID.
+    pub fn create(&mut self, id: i64, body: serde_json::Value) {
+        self.creations.insert(id, body);
+    }
+
+    /// Changes labels of a claim, and who controls it.
+    pub fn claim(&mut self, claim: &Arc<Claim>, labels: LabelPatch, ownership: Ownership) {
+        self.claims.push(ClaimChange::Patch {
+            claim: Arc::clone(claim),
+            labels,
+            ownership,
+        });
+    }
+
+    /// Plans again after so many nanoseconds at the latest.
+    pub fn again(&mut self, nanos: u64) {
+        self.again = Some(self.again.map_or(nanos, |known| known.min(nanos)));
+    }
+
+    /// An event about the set.
+    pub fn event(&mut self, warning: bool, reason: &'static str, message: String) {
+        self.events.push(Event {
+            warning,
+            reason,
+            message,
+        });
+    }
+
+    /// The changes of Pods, and when to plan again. A Pod that is deleted is not patched. Patches that change
+    /// nothing are left out.
+    pub fn into_pods(self) -> (Vec<PodChange>, Option<u64>) {
+        let deletions = self.deletions;
+        let patches = self
+            .patches
+            .into_values()
+            .filter(|patch| !deletions.contains_key(&patch.pod.metadata.uid))
+            .filter_map(effective)
+            .map(PodChange::Patch)
+            .collect::<Vec<_>>();
+        let creations = self
+            .creations
+            .into_iter()
+            .map(|(id, body)| PodChange::Create { id, body });
+        let changes = deletions
+            .values()
+            .map(|pod| PodChange::Delete(Arc::clone(pod)))
+            .chain(patches)
+            .chain(creations)
+            .collect();
+        (changes, self.again)
+    }
+}
+
+/// The patch without what is so already; `None` if nothing is left.
+fn effective(mut patch: PodPatch) -> Option<PodPatch> {
+    let has = &patch.pod.metadata;
+    patch
+        .labels
+        .0
+        .retain(|key, value| has.labels.get(key) != value.as_ref());
+    // Of annotations a slim Pod keeps only what the project reads.
+    patch.annotations.retain(|key, value| {
+        key != keys::LAST_POD_STATUS || has.annotations.get(key) != value.as_ref()
+    });
+    let empty = patch.labels.is_empty()
+        && patch.annotations.is_empty()
+        && patch.ownership == Ownership::Keep
+        && patch.spec.is_none()
+        && patch.resize.is_none();
+    (!empty).then_some(patch)
+}

@@ -1,0 +1,179 @@
+//! What the objects say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::claims;
+use super::observed::{Claim, Observed, Revision, pool_name};
+use super::revision::history::History;
+use super::strategy::Strategy;
+use crate::api::keys;
+use crate::api::selector::Selector;
+use crate::domain::pod::Pod;
+
+/// What the steps look at.
+pub struct Facts<'a> {
+    /// The observation.
+    pub observed: &'a Observed,
+    /// The spec with its defaults.
+    pub strategy: Strategy,
+    /// The selector.
+    pub selector: Selector,
+    /// Revisions.
+    pub history: History,
+    /// Hashes of all claim templates of these revisions.
+    pub known_claims: BTreeSet<String>,
+    /// Name of the set.
+    pub name: &'a str,
+    /// Name of the pool.
+    pub pool: &'a str,
+    /// IDs of the pool that belong to other sets.
+    pub foreign: BTreeSet<i64>,
+    /// Pods that count, by instance ID: controlled, selected, not terminating, not finished.
+    pub members: BTreeMap<i64, Arc<Pod>>,
+    /// Of them those whose instance ID is absent, no number, taken by a better one or by another owner.
+    pub misnumbered: Vec<Arc<Pod>>,
+    /// Controlled Pods that are terminating, by instance ID.
+    pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
+    /// Controlled and selected Pods that ran to their end.
+    pub finished: Vec<Arc<Pod>>,
+    /// Controlled Pods that the selector no longer matches.
+    pub unselected: Vec<Arc<Pod>>,
+}
+
+impl<'a> Facts<'a> {
+    /// Sorts what was observed.
+    pub fn of(
+        observed: &'a Observed,
+        strategy: Strategy,
+        selector: Selector,
+        history: History,
+    ) -> Facts<'a> {
+        let set = &observed.set;
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        let mut facts = Facts {
+            observed,
+            strategy,
+            selector,
+            known_claims: claims::hash::known(history.all()),
+            history,
+            name,
+            pool: pool_name(set),
+            foreign: BTreeSet::new(),
+            members: BTreeMap::new(),
+            misnumbered: Vec::new(),
+            terminating: BTreeMap::new(),
+            finished: Vec::new(),
+            unselected: Vec::new(),
+        };
+        facts.foreign = facts.foreign_ids();
+        let mut pods: Vec<&Arc<Pod>> = observed.pods.iter().collect();
+        // The older of two Pods with one ID keeps it.
+        pods.sort_by_key(|p| (&p.metadata.creation_timestamp, &p.metadata.name));
+        for pod in pods {
+            facts.sort(pod);
+        }
+        facts
+    }
+
+    fn sort(&mut self, pod: &Arc<Pod>) {
+        let pod = Arc::clone(pod);
+        if pod.is_terminating() {
+            if let Some(id) = self.id_of(&pod) {
+                self.terminating.entry(id).or_default().push(pod);
+            }
+        } else if !self.selector.matches(&pod.metadata.labels) {
+            self.unselected.push(pod);
+        } else if pod.is_finished() {
+            self.finished.push(pod);
+        } else {
+            match self.id_of(&pod).filter(|id| !self.foreign.contains(id)) {
+                Some(id) if !self.members.contains_key(&id) => {
+                    self.members.insert(id, pod);
+                }
+                _ => self.misnumbered.push(pod),
+            }
+        }
+    }
+
+    fn foreign_ids(&self) -> BTreeSet<i64> {
+        let contexts = self.observed.pool.iter().flat_map(|pool| &pool.contexts);
+        contexts
+            .filter(|c| !self.owns(&c.data))
+            .map(|c| c.id)
+            .collect()
+    }
+
+    /// Whether an entry of the pool is the set's own. One without an owner is, in a pool of the set's own name.
+    pub fn owns(&self, data: &BTreeMap<String, String>) -> bool {
+        match data.get(super::pool::OWNER) {
+            Some(owner) => owner == self.name,
+            None => self.pool == self.name,
+        }
+    }
+
+    /// The revision that a Pod was made or changed to, if it is still known.
+    pub fn revision_of(&self, pod: &Pod) -> Option<&Arc<Revision>> {
+        self.history.find(pod.label(keys::REVISION)?)
+    }
+
+    /// Whether a Pod is of the updated revision.
+    pub fn is_updated(&self, pod: &Pod) -> bool {
+        pod.label(keys::REVISION) == Some(&self.history.updated.name)
+    }
+
+    /// The claims of an instance ID that the set controls.
+    pub fn claims_of(&self, id: i64) -> Vec<Arc<Claim>> {
+        let uid = self.observed.set.metadata.uid.as_deref();
+        let id = id.to_string();
+        self.observed
+            .claims
+            .iter()
+            .filter(|c| {
+                c.controller.as_deref() == uid && c.labels.get(keys::INSTANCE_ID) == Some(&id)
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Whether a Pod stands in the way of another with this instance ID. A name that persists is free only when the
+    /// Pod is gone (contract 6.0).
+    pub fn is_held(&self, id: i64) -> bool {
+        self.members.contains_key(&id)
+            || (self.strategy.sequence
+                && (self.terminating.contains_key(&id)
+                    || self.finished.iter().any(|p| self.id_of(p) == Some(id))))
+    }
+
+    /// The instance ID of a Pod: where names persist, the one in its name, else the one that it carries.
+    pub fn id_of(&self, pod: &Pod) -> Option<i64> {
+        let named = || {
+            let number = pod.metadata.name.strip_prefix(self.name)?;
+            parse(number.strip_prefix('-')?)
+        };
+        let carried = || parse(pod.label(keys::INSTANCE_ID)?);
+        match self.strategy.sequence {
+            true => named().or_else(carried),
+            false => carried(),
+        }
+    }
+
+    /// Names of revisions that Pods and IDs refer to.
+    pub fn revisions_in_use(observed: &Observed) -> BTreeSet<String> {
+        let pods = observed
+            .pods
+            .iter()
+            .flat_map(|p| [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE].map(|k| p.label(k)))
+            .flatten();
+        let ids = observed
+            .pool
+            .iter()
+            .flat_map(|p| &p.contexts)
+            .filter_map(|c| c.data.get(super::pool::REVISION));
+        pods.map(str::to_owned).chain(ids.cloned()).collect()
+    }
+}
+
+fn parse(id: &str) -> Option<i64> {
+    id.parse().ok().filter(|id| *id >= 0)
+}

@@ -1,0 +1,142 @@
+//! Who leaves the set and who enters it (contract 6.0 and 6.4).
+
+use std::sync::Arc;
+
+use super::draft::Draft;
+use super::facts::Facts;
+use super::plan::Ownership;
+use super::pool;
+use crate::api::keys;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract 10.4 Q38), excludes
+/// and includes. True when somebody leaves or enters: the rest of the plan waits for that.
+pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
+    for pod in &facts.unselected {
+        draft.own(pod, Ownership::Release);
+        if let Some(id) = facts.id_of(pod).filter(|id| !facts.is_held(*id)) {
+            release_claims(facts, draft, id); // the Pod still mounts them
+            draft.ids.remove(&id);
+        }
+    }
+    for pod in &facts.finished {
+        let (name, phase) = (&pod.metadata.name, &pod.status.phase);
+        draft.event(
+            false,
+            "TargetDeleted",
+            format!("Pod {name} is {phase} and is deleted"),
+        );
+        draft.delete(pod);
+    }
+    let mut moved = !facts.unselected.is_empty();
+    for (id, pod) in &facts.members {
+        if is_to_exclude(facts, pod) && may_leave(facts, draft, *id, pod) {
+            exclude(facts, draft, *id, pod);
+            moved = true;
+        }
+    }
+    for pod in &facts.observed.strangers {
+        moved |= include(facts, draft, pod);
+    }
+    moved
+}
+
+/// Whether a user wants the Pod out of the set, alive.
+pub fn is_to_exclude(facts: &Facts, pod: &Pod) -> bool {
+    pod.label(keys::TO_EXCLUDE).is_some() || facts.strategy.exclude.contains(&pod.metadata.name)
+}
+
+/// A Pod in a pair, or on its way out, stays until that is over. A name that persists belongs to the set.
+fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
+    let name = &pod.metadata.name;
+    if facts.strategy.include.contains(name) {
+        draft.event(true, "DupExIncludedTarget", format!("Pod {name} is to be excluded and included: neither is done; take it out of one list"));
+        return false;
+    }
+    if facts.strategy.sequence {
+        draft.event(true, "ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set"));
+        return false;
+    }
+    let paired = [
+        keys::TO_REPLACE,
+        keys::REPLACE_PAIR_NEW_ID,
+        keys::REPLACE_PAIR_ORIGIN_NAME,
+    ]
+    .iter()
+    .any(|key| pod.label(key).is_some())
+        || pool::is_marked(draft, id, pool::REPLACE_NEW);
+    !paired && pod.label(keys::TO_DELETE).is_none()
+}
+
+fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40).
+    draft.label(pod, keys::TO_EXCLUDE, None);
+    draft.label(pod, keys::ORPHANED, Some("true".to_owned()));
+    draft.own(pod, Ownership::Release);
+    release_claims(facts, draft, id);
+    draft.ids.remove(&id);
+    draft.event(
+        false,
+        "ExcludeTarget",
+        format!("Pod {} is excluded", pod.metadata.name),
+    );
+}
+
+/// Claims leave with their Pod, marked so that no other Pod of the set takes them.
+fn release_claims(facts: &Facts, draft: &mut Draft, id: i64) {
+    for claim in facts.claims_of(id) {
+        let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
+        draft.claim(&claim, labels, Ownership::Release);
+    }
+}
+
+fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
+    let name = &pod.metadata.name;
+    let refusal = if facts.strategy.exclude.contains(name) || pod.label(keys::TO_EXCLUDE).is_some()
+    {
+        Some("it is to be excluded too; take that back first")
+    } else if pod.controller().is_some() {
+        Some("another controller owns it")
+    } else if pod.is_terminating() || pod.is_finished() {
+        Some("it has ended")
+    } else if !facts.selector.matches(&pod.metadata.labels) {
+        Some("the selector does not match its labels; set them first")
+    } else {
+        None
+    };
+    if let Some(why) = refusal {
+        draft.event(
+            true,
+            "IncludeNotAllowed",
+            format!("Pod {name} can't be included: {why}"),
+        );
+        return false;
+    }
+    let id = pool::allocate(facts, draft, pod.label(keys::REVISION));
+    for claim in &facts.observed.claims {
+        let its = claim.controller.is_none()
+            && claim.labels.contains_key(keys::ORPHANED)
+            && claim.labels.get(keys::INSTANCE_ID).map(String::as_str)
+                == pod.label(keys::INSTANCE_ID);
+        if its {
+            let labels = LabelPatch(
+                [
+                    (keys::ORPHANED.to_owned(), None),
+                    (keys::INSTANCE_ID.to_owned(), Some(id.to_string())),
+                ]
+                .into(),
+            );
+            draft.claim(claim, labels, Ownership::Adopt);
+        }
+    }
+    draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
+    draft.label(pod, keys::ORPHANED, None);
+    draft.own(pod, Ownership::Adopt);
+    draft.event(
+        false,
+        "IncludeTarget",
+        format!("Pod {name} is included under instance ID {id}"),
+    );
+    true
+}

@@ -1,0 +1,44 @@
+//! CollaSet planning: from what is observed to what is to be written (contract section 6).
+//!
+//! [`planner::plan`] is a pure function of [`observed::Observed`]. It holds no state between two calls and never waits for an effect: what
+//! it wants is derived anew from the objects each time, so that a crash, a lost reply or an edit by hand between any
+//! two writes changes nothing but the number of rounds. A plan of a settled set is empty.
+//!
+//! | File | What it decides |
+//! |---|---|
+//! | `facts` | what the objects say: members by instance ID, revisions, strategy with its defaults |
+//! | `draft` | what is wanted of each Pod and ID so far; each step below edits it, the plan is the difference |
+//! | `core_v1` | when two notations of a template mean the same; what Kuperator made of them |
+//! | `revision` | which revision the template is; how two compare; what is kept |
+//! | `pool` | instance IDs: who has which, which are taken and freed |
+//! | `membership` | Pods that leave or enter the set, broken ones that are cleaned away |
+//! | `replace` | pairs of an origin and its new Pod |
+//! | `scale` | how many, and which go |
+//! | `update` | which Pods are to be of the updated revision, and how each gets there |
+//! | `claims` | PersistentVolumeClaims |
+//! | `create`, `construct` | the Pods that are created |
+//! | `reclaim` | what is left to do when the set is deleted |
+//! | `status` | counts and conditions |
+
+pub mod claims;
+pub mod construct;
+pub mod core_v1;
+mod create;
+mod draft;
+mod facts;
+mod lifecycle;
+mod membership;
+pub mod observed;
+pub mod plan;
+pub mod planner;
+mod pool;
+mod reclaim;
+mod replace;
+pub mod revision;
+mod scale;
+pub mod status;
+mod strategy;
+mod update;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! What a plan is made from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::api::collaset::CollaSet;
+use crate::api::resourcecontext::ContextDetail;
+use crate::domain::pod::Pod;
+
+/// Everything that [`super::plan`] looks at, read from caches that have seen the controller's own last writes.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The CollaSet.
+    pub set: Arc<CollaSet>,
+    /// ControllerRevisions that it controls, and those without a controller that its selector's labels match.
+    pub revisions: Vec<Arc<Revision>>,
+    /// Pods that it controls, in any phase.
+    pub pods: Vec<Arc<Pod>>,
+    /// Managed Pods that it does not control and whose names are in `podToInclude`.
+    pub strangers: Vec<Arc<Pod>>,
+    /// Claims with `kusionstack.io/control=true` that it controls, or that nobody controls.
+    pub claims: Vec<Arc<Claim>>,
+    /// Its pool of instance IDs; `None` while there is no such object.
+    pub pool: Option<Arc<Pool>>,
+    /// Wall clock, nanoseconds since 1970.
+    pub now_nanos: u64,
+}
+
+/// Name of the pool of instance IDs (contract 6.2).
+pub fn pool_name(set: &CollaSet) -> &str {
+    match &set.spec.scale_strategy {
+        Some(scale) if !scale.context.is_empty() => &scale.context,
+        _ => set.metadata.name.as_deref().unwrap_or_default(),
+    }
+}
+
+/// A ControllerRevision.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Revision {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// resourceVersion, for preconditions.
+    pub resource_version: String,
+    /// Position in the history; the largest is the newest.
+    pub revision: i64,
+    /// `{"spec":{"template":…,"volumeClaimTemplates":[…]}}` (contract 6.1).
+    pub data: Value,
+    /// UID of its controller; `None` when it has none.
+    pub controller: Option<String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Claim {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// resourceVersion, for preconditions.
+    pub resource_version: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// UID of its controller; `None` when it has none.
+    pub controller: Option<String>,
+    /// Whether its deletion has begun.
+    pub terminating: bool,
+}
+
+/// A ResourceContext.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pool {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// resourceVersion, for preconditions.
+    pub resource_version: String,
+    /// Entries of all owners.
+    pub contexts: Vec<ContextDetail>,
+}

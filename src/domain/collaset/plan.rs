@@ -1,0 +1,144 @@
+//! What is to be written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::observed::{Claim, Revision};
+use crate::api::collaset::CollaSetStatus;
+use crate::api::resourcecontext::ContextDetail;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// What is to be written, in the order of the fields. When a stage fails the later ones are left out, but for the
+/// status; the next plan starts from what is there then.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Adds the finalizer of contract 2.3 before anything else.
+    pub add_finalizer: bool,
+    /// ControllerRevisions.
+    pub revisions: Vec<RevisionChange>,
+    /// All entries of the pool as they shall be; `None` leaves it alone. Without entries it is deleted.
+    pub pool: Option<Vec<ContextDetail>>,
+    /// PersistentVolumeClaims.
+    pub claims: Vec<ClaimChange>,
+    /// Pods.
+    pub pods: Vec<PodChange>,
+    /// The status, when it differs.
+    pub status: Option<CollaSetStatus>,
+    /// Events about the CollaSet.
+    pub events: Vec<Event>,
+    /// Removes the finalizer, after everything else.
+    pub remove_finalizer: bool,
+    /// Nanoseconds after which to plan again although nothing has changed.
+    pub again_nanos: Option<u64>,
+}
+
+/// A change of a ControllerRevision.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RevisionChange {
+    /// Creates it, controlled by the CollaSet. `uid` and `resource_version` are empty. Where the name is taken by
+    /// other data, the collision count of the status is raised and the next plan finds another name.
+    Create(Revision),
+    /// Sets its position in the history: a rollback.
+    Renumber(Arc<Revision>, i64),
+    /// Sets the CollaSet as its controller.
+    Adopt(Arc<Revision>),
+    /// Deletes it.
+    Delete(Arc<Revision>),
+}
+
+/// A change of a PersistentVolumeClaim.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClaimChange {
+    /// Creates it; the body carries `generateName`, labels and the controller reference.
+    Create {
+        /// Instance ID.
+        id: i64,
+        /// Name of the claim template.
+        template: String,
+        /// The body.
+        body: Value,
+    },
+    /// Changes labels, and who controls it.
+    Patch {
+        /// The claim.
+        claim: Arc<Claim>,
+        /// Labels.
+        labels: LabelPatch,
+        /// Controller.
+        ownership: Ownership,
+    },
+    /// Deletes it.
+    Delete(Arc<Claim>),
+}
+
+/// What becomes of a controller reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ownership {
+    /// As it is.
+    #[default]
+    Keep,
+    /// The CollaSet becomes the controller.
+    Adopt,
+    /// The CollaSet's reference is removed.
+    Release,
+}
+
+/// A change of a Pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PodChange {
+    /// Creates it. The body carries `generateName` (naming Random) or `name`.
+    Create {
+        /// Instance ID.
+        id: i64,
+        /// The body.
+        body: Value,
+    },
+    /// Patches it, if it is still the version that was looked at.
+    Patch(PodPatch),
+    /// Deletes it, if it is still that Pod.
+    Delete(Arc<Pod>),
+}
+
+/// A patch of a Pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodPatch {
+    /// The Pod that was looked at.
+    pub pod: Arc<Pod>,
+    /// Labels.
+    pub labels: LabelPatch,
+    /// Annotations to set (`Some`) and to remove (`None`).
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Controller.
+    pub ownership: Ownership,
+    /// Strategic merge patch of `spec` for `pods`, e.g. images.
+    pub spec: Option<Value>,
+    /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
+    pub resize: Option<Value>,
+}
+
+/// An event about the CollaSet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whether something is wrong.
+    pub warning: bool,
+    /// One of contract 2.5.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+impl Plan {
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        !self.add_finalizer
+            && !self.remove_finalizer
+            && self.revisions.is_empty()
+            && self.pool.is_none()
+            && self.claims.is_empty()
+            && self.pods.is_empty()
+            && self.status.is_none()
+    }
+}

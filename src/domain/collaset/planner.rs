@@ -1,0 +1,99 @@
+//! The plan: every step once, in order.
+
+use super::draft::Draft;
+use super::facts::Facts;
+use super::observed::Observed;
+use super::plan::{Event, Plan};
+use super::revision;
+use super::strategy::Strategy;
+use super::{create, membership, pool, reclaim, replace, scale, status, update};
+use crate::api::keys;
+use crate::api::selector::Selector;
+
+/// What is to be written, given what is observed.
+pub fn plan(observed: &Observed) -> Plan {
+    let set = &observed.set;
+    let deleting = set.metadata.deletion_timestamp.is_some();
+    let protected = set
+        .metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|f| f == keys::PRE_RECLAIM_FINALIZER);
+    if deleting && !protected {
+        return Plan::default();
+    }
+    let facts = match facts(observed) {
+        Ok(facts) => facts,
+        Err(why) => return invalid(observed, &why),
+    };
+    let mut draft = Draft::default();
+    pool::load(&facts, &mut draft);
+    let mut reclaimed = false;
+    if deleting {
+        reclaimed = reclaim::step(&facts, &mut draft);
+    } else if !membership::settle(&facts, &mut draft) {
+        replace::step(&facts, &mut draft);
+        scale::step(&facts, &mut draft);
+        update::step(&facts, &mut draft);
+        create::step(&facts, &mut draft);
+        create::leftover_claims(&facts, &mut draft);
+    }
+    let pool = pool::difference(&facts, &mut draft);
+    let status = status::of(&facts);
+    let claims = std::mem::take(&mut draft.claims);
+    let mut events = std::mem::take(&mut draft.events);
+    events.extend(facts.history.problems.iter().map(|problem| Event {
+        warning: true,
+        reason: "TargetCurrentRevisionNotFound",
+        message: problem.clone(),
+    }));
+    let (pods, again_nanos) = draft.into_pods();
+    Plan {
+        add_finalizer: !deleting && !protected,
+        revisions: if deleting {
+            Vec::new()
+        } else {
+            facts.history.changes.clone()
+        },
+        pool,
+        claims,
+        pods,
+        status: (set.status.as_ref() != Some(&status)).then_some(status),
+        events,
+        remove_finalizer: reclaimed,
+        again_nanos,
+    }
+}
+
+fn facts(observed: &Observed) -> Result<Facts<'_>, String> {
+    let set = &observed.set;
+    let selector = set
+        .spec
+        .selector
+        .as_ref()
+        .ok_or("spec.selector is required: set it to labels that spec.template carries")?;
+    let selector = Selector::compile(selector).map_err(|e| format!("spec.selector: {e}"))?;
+    let in_use = Facts::revisions_in_use(observed);
+    let history = revision::history::plan(set, &observed.revisions, &in_use)?;
+    Ok(Facts::of(
+        observed,
+        Strategy::of(&set.spec),
+        selector,
+        history,
+    ))
+}
+
+/// A spec that nothing can be made of, which only a stored one can be: nothing is touched, and the status says why. A
+/// set that is being deleted lets its Pods be collected with it.
+fn invalid(observed: &Observed, why: &str) -> Plan {
+    let set = &observed.set;
+    let mut status = set.status.clone().unwrap_or_default();
+    status.observed_generation = set.metadata.generation.unwrap_or(0);
+    status::invalid(&mut status, why, status::time(observed.now_nanos));
+    Plan {
+        status: (set.status.as_ref() != Some(&status)).then_some(status),
+        remove_finalizer: set.metadata.deletion_timestamp.is_some(),
+        ..Plan::default()
+    }
+}

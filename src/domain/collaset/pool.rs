@@ -1,0 +1,217 @@
+//! Instance IDs: who has which (contract 6.2). The pool is what a Pod that is gone is made again from.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::draft::Draft;
+use super::facts::Facts;
+use crate::api::keys;
+use crate::api::resourcecontext::ContextDetail;
+
+/// Name of the CollaSet.
+pub const OWNER: &str = "Owner";
+/// Name of the revision to make the Pod of.
+pub const REVISION: &str = "Revision";
+/// `true` until a Pod of this ID has been seen.
+pub const JUST_CREATE: &str = "PodJustCreate";
+/// `true` once the Pod is going for good.
+pub const SCALE_IN: &str = "ScaleIn";
+/// On an origin: the ID of its new Pod.
+pub const REPLACE_NEW: &str = "ReplaceNewPodID";
+/// On the ID of a new Pod: the ID of the origin.
+pub const REPLACE_ORIGIN: &str = "ReplaceOriginPodID";
+/// Name of the Pod that `podToDelete` has had deleted, while the list still holds it: a name that persists comes back
+/// and must not be deleted again (contract 10.4 Q37).
+pub const DELETED: &str = "PodToDelete";
+
+/// New IDs of one plan: however many replicas are asked for, the pool and the Pods grow step by step, and each step is
+/// seen to succeed first.
+const AT_ONCE: usize = 500;
+
+/// Fills the draft with the IDs that the pool and the Pods tell of. Pods that carry no ID of their own get one, and of
+/// two with the same ID the younger goes.
+pub fn load(facts: &Facts, draft: &mut Draft) {
+    let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
+    for context in contexts.filter(|c| c.id >= 0 && facts.owns(&c.data)) {
+        draft.ids.insert(context.id, context.data.clone());
+    }
+    for (id, pod) in &facts.members {
+        draft.label(pod, keys::INSTANCE_ID, Some(id.to_string())); // changed by hand, where the name tells
+        let data = draft.ids.entry(*id).or_default();
+        if let Some(revision) = pod.label(keys::REVISION) {
+            data.entry(REVISION.to_owned())
+                .or_insert_with(|| revision.to_owned());
+        }
+        // A pool that was lost or edited: the Pods know their pairs.
+        if let Some(new) = pod.label(keys::REPLACE_PAIR_NEW_ID)
+            && pod.label(keys::TO_REPLACE).is_some()
+        {
+            data.entry(REPLACE_NEW.to_owned())
+                .or_insert_with(|| new.to_owned());
+        }
+        if let Some(origin) = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) {
+            let origin = facts
+                .members
+                .iter()
+                .find(|(_, p)| p.metadata.name == origin);
+            if let Some((origin, _)) = origin {
+                data.entry(REPLACE_ORIGIN.to_owned())
+                    .or_insert_with(|| origin.to_string());
+            }
+        }
+    }
+    for data in draft.ids.values_mut() {
+        data.insert(OWNER.to_owned(), facts.name.to_owned());
+    }
+    number(facts, draft);
+}
+
+fn number(facts: &Facts, draft: &mut Draft) {
+    for pod in &facts.misnumbered {
+        if facts
+            .id_of(pod)
+            .is_some_and(|id| facts.members.contains_key(&id))
+        {
+            let name = &pod.metadata.name;
+            if pod.label(keys::TO_DELETE).is_none() {
+                draft.event(
+                    true,
+                    "DupExIncludedTarget",
+                    format!("Pod {name} has the instance ID of another Pod and is deleted"),
+                );
+            }
+            draft.send_away(pod, facts.observed.now_nanos);
+        } else {
+            let id = allocate(facts, draft, pod.label(keys::REVISION));
+            draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
+        }
+    }
+}
+
+/// Takes the lowest ID that nobody has.
+pub fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64 {
+    let mut id = draft.lowest;
+    while draft.ids.contains_key(&id) || facts.foreign.contains(&id) || facts.is_held(id) {
+        id += 1;
+    }
+    draft.lowest = id;
+    let mut data = BTreeMap::from([(OWNER.to_owned(), facts.name.to_owned())]);
+    if let Some(revision) = revision {
+        data.insert(REVISION.to_owned(), revision.to_owned());
+    }
+    draft.ids.insert(id, data);
+    id
+}
+
+/// Whether an ID belongs to the new Pod of a pair whose origin is still there.
+pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
+    origin_of(data).is_some_and(|origin| facts.is_held(origin))
+}
+
+/// The origin's ID that an entry names.
+pub fn origin_of(data: &BTreeMap<String, String>) -> Option<i64> {
+    data.get(REPLACE_ORIGIN)?.parse().ok()
+}
+
+/// The new Pod's ID that an entry names.
+pub fn new_of(data: &BTreeMap<String, String>) -> Option<i64> {
+    data.get(REPLACE_NEW)?.parse().ok()
+}
+
+/// IDs that count for the replicas: new halves stand for their origins.
+pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
+    draft
+        .ids
+        .iter()
+        .filter(|(_, data)| !is_new_half(facts, data))
+        .map(|(id, _)| *id)
+        .collect()
+}
+
+/// Makes as many IDs as Pods are wanted, and frees those that no Pod has and nobody wants: first such as were scaled
+/// in, then the highest.
+pub fn fit(facts: &Facts, draft: &mut Draft, wanted: usize) {
+    let counted = counted(facts, draft);
+    for _ in (counted.len()..wanted).take(AT_ONCE) {
+        let id = allocate(facts, draft, None);
+        if let Some(data) = draft.ids.get_mut(&id) {
+            data.insert(JUST_CREATE.to_owned(), "true".to_owned());
+        }
+    }
+    let mut free: Vec<i64> = counted
+        .iter()
+        .copied()
+        .filter(|id| !facts.is_held(*id))
+        .collect();
+    free.sort_by_key(|id| (is_marked(draft, *id, SCALE_IN), *id));
+    for _ in wanted..counted.len() {
+        if let Some(id) = free.pop() {
+            draft.ids.remove(&id);
+        }
+    }
+    // One that is wanted after all.
+    for id in free {
+        unmark(draft, id, SCALE_IN);
+    }
+}
+
+/// Whether an entry carries a mark.
+pub fn is_marked(draft: &Draft, id: i64, mark: &str) -> bool {
+    draft
+        .ids
+        .get(&id)
+        .is_some_and(|data| data.contains_key(mark))
+}
+
+/// Sets a mark.
+pub fn mark(draft: &mut Draft, id: i64, mark: &str, value: &str) {
+    if let Some(data) = draft.ids.get_mut(&id) {
+        data.insert(mark.to_owned(), value.to_owned());
+    }
+}
+
+/// Removes a mark.
+pub fn unmark(draft: &mut Draft, id: i64, mark: &str) {
+    if let Some(data) = draft.ids.get_mut(&id) {
+        data.remove(mark);
+    }
+}
+
+/// All entries of the pool as they shall be, with those of others; `None` when that is what they are. That Pods have
+/// been seen is written down once all are there, not Pod by Pod.
+pub fn difference(facts: &Facts, draft: &mut Draft) -> Option<Vec<ContextDetail>> {
+    let seen: BTreeSet<i64> = facts.members.keys().copied().collect();
+    let complete = draft.ids.keys().all(|id| seen.contains(id));
+    let stored: &[ContextDetail] = facts
+        .observed
+        .pool
+        .as_ref()
+        .map_or(&[], |pool| &pool.contexts);
+    let own: BTreeMap<i64, &BTreeMap<String, String>> = stored
+        .iter()
+        .filter(|c| facts.owns(&c.data))
+        .map(|c| (c.id, &c.data))
+        .collect();
+    let same = own.len() == draft.ids.len()
+        && draft
+            .ids
+            .iter()
+            .all(|(id, data)| own.get(id) == Some(&data));
+    let unseen_marks = seen.iter().any(|id| is_marked(draft, *id, JUST_CREATE));
+    if same && !(complete && unseen_marks) {
+        return None;
+    }
+    for id in seen {
+        unmark(draft, id, JUST_CREATE);
+    }
+    let mut all: Vec<ContextDetail> = stored
+        .iter()
+        .filter(|c| !facts.owns(&c.data))
+        .cloned()
+        .chain(draft.ids.iter().map(|(id, data)| ContextDetail {
+            id: *id,
+            data: data.clone(),
+        }))
+        .collect();
+    all.sort_by_key(|c| c.id);
+    Some(all)
+}

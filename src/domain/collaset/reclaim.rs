@@ -1,0 +1,49 @@
+//! The end of a set (contract 6.7): its Pods go through the lifecycle, then its claims, its instance IDs, its
+//! finalizer.
+
+use super::draft::Draft;
+use super::facts::Facts;
+use super::plan::{ClaimChange, Ownership};
+use crate::domain::lifecycle::LabelPatch;
+
+/// Finalizer by which `--cascade=orphan` says that the Pods stay.
+const ORPHAN: &str = "orphan";
+
+/// Takes the next step; true when nothing is left to do and the finalizer may go.
+pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
+    let finalizers = facts.observed.set.metadata.finalizers.iter().flatten();
+    if finalizers.into_iter().any(|f| f == ORPHAN) {
+        draft.ids.clear();
+        return true; // the garbage collector takes the owner references off
+    }
+    let alive = || facts.observed.pods.iter().filter(|p| !p.is_terminating());
+    for pod in alive() {
+        if pod.is_finished() {
+            draft.delete(pod);
+        } else {
+            draft.send_away(pod, facts.observed.now_nanos);
+        }
+    }
+    if !facts.observed.pods.is_empty() {
+        return false;
+    }
+    let uid = facts.observed.set.metadata.uid.as_deref();
+    let mut left = false;
+    for claim in &facts.observed.claims {
+        if claim.controller.as_deref() != uid {
+            continue;
+        }
+        left = true;
+        if facts.strategy.retain_deleted {
+            draft.claim(claim, LabelPatch::default(), Ownership::Release);
+        } else if !claim.terminating {
+            draft.claims.push(ClaimChange::Delete(claim.clone()));
+        }
+    }
+    // A claim that is protected while some Pod mounts it must not keep the set.
+    if left && facts.strategy.retain_deleted {
+        return false;
+    }
+    draft.ids.clear();
+    true
+}

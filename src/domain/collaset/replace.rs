@@ -1,0 +1,175 @@
+//! Pairs: an origin that is to be replaced, and the new Pod that takes its place once it is available (contract 6.6).
+
+use std::sync::Arc;
+
+use super::draft::Draft;
+use super::facts::Facts;
+use super::lifecycle::{self, Operation};
+use super::pool;
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// Opens, follows, cancels and closes pairs.
+pub fn step(facts: &Facts, draft: &mut Draft) {
+    for (id, pod) in &facts.members {
+        if pod.label(keys::TO_REPLACE).is_some() {
+            follow(facts, draft, *id, pod);
+        } else if pod.label(keys::REPLACE_PAIR_NEW_ID).is_some()
+            || pool::is_marked(draft, *id, pool::REPLACE_NEW)
+        {
+            cancel(facts, draft, *id, pod);
+        }
+    }
+    close(facts, draft);
+}
+
+fn follow(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
+    let wanted = pair_revision(facts, origin);
+    let known = draft
+        .ids
+        .get(&id)
+        .and_then(pool::new_of)
+        .filter(|new| draft.ids.contains_key(new));
+    let new = match known {
+        Some(new) => new,
+        None => {
+            let unfinished_new = draft
+                .ids
+                .get(&id)
+                .is_some_and(|data| pool::is_new_half(facts, data));
+            if facts.strategy.paused || unfinished_new || Operation::ScaleIn.is_on(origin) {
+                return; // one that is going, or has yet to take a place itself
+            }
+            let new = pool::allocate(facts, draft, Some(&wanted));
+            pool::mark(draft, new, pool::JUST_CREATE, "true");
+            pool::mark(draft, new, pool::REPLACE_ORIGIN, &id.to_string());
+            pool::mark(draft, id, pool::REPLACE_NEW, &new.to_string());
+            let name = &origin.metadata.name;
+            draft.event(
+                false,
+                "ReplaceTarget",
+                format!("Pod {name} is being replaced"),
+            );
+            new
+        }
+    };
+    draft.label(origin, keys::REPLACE_PAIR_NEW_ID, Some(new.to_string()));
+    pool::mark(draft, new, pool::REPLACE_ORIGIN, &id.to_string());
+    match facts.members.get(&new) {
+        Some(pod)
+            if pod.label(keys::REVISION) != Some(&wanted)
+                && pod.label(keys::REVISION).is_some()
+                && !lifecycle::is_leaving(pod) =>
+        {
+            // Made of a revision that is no longer wanted: it goes, and another is made under its ID.
+            pool::mark(draft, new, pool::REVISION, &wanted);
+            draft.send_away(pod, facts.observed.now_nanos);
+        }
+        Some(pod) if pod.is_available() && !lifecycle::is_leaving(pod) => {
+            draft.send_away(origin, facts.observed.now_nanos);
+        }
+        Some(_) => {}
+        None => pool::mark(draft, new, pool::REVISION, &wanted),
+    }
+}
+
+/// The revision that the new Pod gets: that of the update which asked for the pair, else the origin's own.
+fn pair_revision(facts: &Facts, origin: &Pod) -> String {
+    let named = [keys::REPLACED_BY_REPLACE_UPDATE, keys::REVISION]
+        .into_iter()
+        .filter_map(|key| origin.label(key))
+        .find(|name| facts.history.find(name).is_some());
+    named.unwrap_or(&facts.history.updated.name).to_owned()
+}
+
+/// The request was taken back: the new Pod goes, available or not (contract 10.4 Q36), unless the origin is on its way
+/// out already.
+fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
+    if lifecycle::is_leaving(origin) {
+        return;
+    }
+    draft.label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
+    let new = draft
+        .ids
+        .get(&id)
+        .and_then(pool::new_of)
+        .or_else(|| origin.label(keys::REPLACE_PAIR_NEW_ID)?.parse().ok());
+    match new.and_then(|new| facts.members.get(&new)) {
+        Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
+            if !lifecycle::is_leaving(pod) {
+                draft.send_away(pod, facts.observed.now_nanos);
+            }
+        }
+        // The name of the new Pod persists, and so does its ID until it is gone.
+        None if new.is_some_and(|new| facts.is_held(new)) => {}
+        // Gone, or the new Pod of another: somebody changed IDs by hand.
+        _ => {
+            draft.label(origin, keys::REPLACE_PAIR_NEW_ID, None);
+            pool::unmark(draft, id, pool::REPLACE_NEW);
+            if let Some(new) = new {
+                part(facts, draft, new);
+            }
+        }
+    }
+}
+
+/// Where the origin is gone, the new Pod stands on its own, and the origin's ID is free.
+fn close(facts: &Facts, draft: &mut Draft) {
+    let links: Vec<(i64, i64)> = draft
+        .ids
+        .iter()
+        .filter_map(|(id, data)| Some((*id, pool::origin_of(data)?)))
+        .collect();
+    for (new, origin) in links {
+        if facts.is_held(origin) {
+            let linked = draft.ids.get(&origin).and_then(pool::new_of) == Some(new);
+            if !linked {
+                part(facts, draft, new);
+            }
+            continue;
+        }
+        let Some(pod) = facts.members.get(&new) else {
+            // Neither half is there: one ID is enough for the Pod that is made again.
+            let revision = draft
+                .ids
+                .get(&new)
+                .and_then(|data| data.get(pool::REVISION).cloned());
+            if draft.ids.contains_key(&origin) {
+                draft.ids.remove(&new);
+                pool::unmark(draft, origin, pool::REPLACE_NEW);
+                if let Some(revision) = revision {
+                    pool::mark(draft, origin, pool::REVISION, &revision);
+                }
+            } else {
+                pool::unmark(draft, new, pool::REPLACE_ORIGIN);
+            }
+            continue;
+        };
+        pool::unmark(draft, new, pool::REPLACE_ORIGIN);
+        draft.ids.remove(&origin);
+        draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
+    }
+    // A label that speaks of a Pod that is gone, with a pool that knows nothing of it.
+    for (id, pod) in &facts.members {
+        let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+        let known = draft
+            .ids
+            .get(id)
+            .is_some_and(|data| pool::origin_of(data).is_some());
+        if origin.is_some() && !known {
+            draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
+        }
+    }
+}
+
+/// Ends a pair of which the origin knows nothing: its Pod, if there is one, counts like any other from now on.
+fn part(facts: &Facts, draft: &mut Draft, new: i64) {
+    pool::unmark(draft, new, pool::REPLACE_ORIGIN);
+    match facts.members.get(&new) {
+        Some(pod) => draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None),
+        None if !facts.is_held(new) => {
+            draft.ids.remove(&new);
+        }
+        None => {}
+    }
+}

@@ -1,0 +1,71 @@
+//! Names of revisions (contract 6.1).
+
+use serde_json::Value;
+
+// The API server allows 253 for the name of a ControllerRevision, but Pods carry it as the value of a label.
+const NAME_LIMIT: usize = 63;
+
+/// Hash of data in the form of [`super::data::of`], keys sorted. `collisions` is the collision count of the status.
+pub fn hash(data: &Value, collisions: Option<i32>) -> String {
+    let collisions = collisions.map(|n| n.to_string()).unwrap_or_default();
+    short_hash(&format!("{data}{collisions}"))
+}
+
+/// Name of the revision of this hash: `<set>-<hash>`, the former cut so that all fits a label value.
+pub fn name(set: &str, hash: &str) -> String {
+    let room = NAME_LIMIT.saturating_sub(hash.len() + 1);
+    let prefix = set.get(..room).unwrap_or(set).trim_end_matches(['-', '.']);
+    format!("{prefix}-{hash}")
+}
+
+/// FNV-1 of 32 bits as a decimal, in the alphabet by which Kubernetes avoids bad words.
+pub fn short_hash(text: &str) -> String {
+    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        hash.wrapping_mul(0x0100_0193) ^ u32::from(byte)
+    });
+    hash.to_string()
+        .bytes()
+        .map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()]))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    // FNV-1 of these is 2166136261, 84696446 and 837857890.
+    #[test]
+    fn the_hash_is_fnv_1_in_the_alphabet_of_kubernetes() {
+        for (text, hash) in [
+            ("", "65bb57b6b5"),
+            ("a", "d8bfb88b"),
+            ("foobar", "d7cd9cdf4"),
+        ] {
+            assert_eq!(short_hash(text), hash);
+        }
+    }
+
+    #[test]
+    fn the_collision_count_is_part_of_the_hash() {
+        let data = json!({ "spec": {} });
+        assert_eq!(hash(&data, None), short_hash(r#"{"spec":{}}"#));
+        assert_eq!(hash(&data, Some(1)), short_hash(r#"{"spec":{}}1"#));
+        assert_ne!(hash(&data, Some(0)), hash(&data, None));
+    }
+
+    #[test]
+    fn a_name_fits_a_label_value() {
+        assert_eq!(name("web", "bcd"), "web-bcd");
+        let long = name(&"a".repeat(100), "bcdfghjklm");
+        assert_eq!(long.len(), 63);
+        assert_eq!(long, format!("{}-bcdfghjklm", "a".repeat(52)));
+        let dashed = format!("{}-b", "a".repeat(51));
+        assert_eq!(
+            name(&dashed, "bcdfghjklm"),
+            format!("{}-bcdfghjklm", "a".repeat(51))
+        );
+    }
+}

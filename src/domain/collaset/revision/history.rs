@@ -1,0 +1,207 @@
+//! Which stored revision the template is, and which are kept (contract 6.1).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{data, hash};
+use crate::api::collaset::CollaSet;
+use crate::api::keys;
+use crate::domain::collaset::observed::Revision;
+use crate::domain::collaset::plan::RevisionChange;
+
+/// Unused revisions that are kept where the spec does not say. A 0 is taken at its word: Kuperator never stored one
+/// that was not given.
+const HISTORY_LIMIT: i32 = 20;
+
+/// The revisions of a CollaSet.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The revision of the present template; it may be yet to be created, see `changes`.
+    pub updated: Arc<Revision>,
+    /// The revision that is kept stable: the one that the status names, or else the updated one.
+    pub current: Arc<Revision>,
+    /// What is to be written.
+    pub changes: Vec<RevisionChange>,
+    /// Collision count for the status.
+    pub collisions: Option<i32>,
+    /// What is wrong with stored revisions, each with its remedy.
+    pub problems: Vec<String>,
+    by_name: BTreeMap<String, Arc<Revision>>,
+}
+
+impl History {
+    /// A revision whose data can be read.
+    pub fn find(&self, name: &str) -> Option<&Arc<Revision>> {
+        self.by_name.get(name)
+    }
+
+    /// All revisions whose data can be read, by name.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Revision>> {
+        self.by_name.values()
+    }
+}
+
+/// Finds the revision of the template. `revisions` are those that the set controls, and ones without a controller;
+/// `in_use` are the names on Pods and in the pool.
+///
+/// - The latest revision that equals the template stays; an older one becomes the latest (a rollback); else one is
+///   created. Only the latest may have lost fields to Kuperator, see [`data::equal_taken_over`].
+/// - One without a controller is adopted if the selector has `matchLabels`, they match, and it is of this format: a
+///   selector without them would match every revision of the namespace (Q39).
+/// - A revision that cannot be read is left alone and reported. The one that the status names as updated stands for
+///   the template as long as it is there, because nobody knows that it differs, and a new one would roll the set out.
+/// - Of those not in use the oldest beyond the history limit are deleted (Q30).
+///
+/// Fails where the template is no Pod template.
+pub fn plan(
+    set: &CollaSet,
+    revisions: &[Arc<Revision>],
+    in_use: &BTreeSet<String>,
+) -> Result<History, String> {
+    let wanted = data::of(&set.spec);
+    data::template(&wanted)?;
+    let status = set.status.clone().unwrap_or_default();
+
+    let mut changes = Vec::new();
+    let mut problems = Vec::new();
+    let mut readable: Vec<Arc<Revision>> = Vec::new();
+    for revision in revisions {
+        let owned = revision.controller.is_some() && revision.controller == set.metadata.uid;
+        match data::template(&revision.data) {
+            Ok(_) if owned => readable.push(revision.clone()),
+            Ok(_) if is_adoptable(set, revision) => {
+                changes.push(RevisionChange::Adopt(revision.clone()));
+                readable.push(revision.clone());
+            }
+            Err(problem) if owned => {
+                let stands_in = revision.name == status.updated_revision;
+                problems.push(unreadable(&revision.name, &problem, stands_in));
+                if stands_in {
+                    let data = wanted.clone();
+                    readable.push(Arc::new(Revision {
+                        data,
+                        ..(**revision).clone()
+                    }));
+                }
+            }
+            _ => {}
+        }
+    }
+    readable.sort_by(|a, b| (a.revision, &a.name).cmp(&(b.revision, &b.name)));
+    let next = 1 + revisions.iter().map(|r| r.revision).max().unwrap_or(0);
+
+    let mut collisions = status.collision_count;
+    let latest = readable
+        .last()
+        .filter(|latest| data::equal_taken_over(&latest.data, &wanted));
+    let updated = if let Some(latest) = latest {
+        latest.clone()
+    } else if let Some(older) = readable
+        .iter()
+        .rfind(|older| data::equal(&older.data, &wanted))
+    {
+        changes.push(RevisionChange::Renumber(older.clone(), next));
+        Arc::new(Revision {
+            revision: next,
+            ..(**older).clone()
+        })
+    } else {
+        let mut new = hash::hash(&wanted, collisions);
+        while revisions
+            .iter()
+            .any(|r| r.name == hash::name(name(set), &new))
+        {
+            collisions = Some(collisions.unwrap_or(0).saturating_add(1));
+            new = hash::hash(&wanted, collisions);
+        }
+        let created = create(set, wanted, next, &new, collisions);
+        changes.push(RevisionChange::Create(created.clone()));
+        Arc::new(created)
+    };
+
+    let mut by_name: BTreeMap<_, _> = readable
+        .iter()
+        .map(|r| (r.name.clone(), r.clone()))
+        .collect();
+    by_name.insert(updated.name.clone(), updated.clone());
+    let current = by_name
+        .get(&status.current_revision)
+        .unwrap_or(&updated)
+        .clone();
+
+    let unused: Vec<_> = readable
+        .iter()
+        .filter(|r| r.controller.is_some() && !in_use.contains(&r.name))
+        .filter(|r| ![&updated.name, &current.name, &status.updated_revision].contains(&&r.name))
+        .collect();
+    let limit = set.spec.history_limit.unwrap_or(HISTORY_LIMIT);
+    let surplus = unused
+        .len()
+        .saturating_sub(usize::try_from(limit).unwrap_or(0));
+    changes.extend(
+        unused
+            .into_iter()
+            .take(surplus)
+            .map(|r| RevisionChange::Delete(r.clone())),
+    );
+    Ok(History {
+        updated,
+        current,
+        changes,
+        collisions,
+        problems,
+        by_name,
+    })
+}
+
+fn name(set: &CollaSet) -> &str {
+    set.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn match_labels(set: &CollaSet) -> BTreeMap<String, String> {
+    let selector = set.spec.selector.clone().unwrap_or_default();
+    selector.match_labels.unwrap_or_default()
+}
+
+fn is_adoptable(set: &CollaSet, revision: &Revision) -> bool {
+    let labels = match_labels(set);
+    revision.controller.is_none()
+        && revision.labels.contains_key(keys::REVISION_DATA_HASH)
+        && !labels.is_empty()
+        && labels
+            .iter()
+            .all(|(key, value)| revision.labels.get(key) == Some(value))
+}
+
+fn create(
+    set: &CollaSet,
+    data: serde_json::Value,
+    revision: i64,
+    hash: &str,
+    collisions: Option<i32>,
+) -> Revision {
+    let mut labels = match_labels(set);
+    labels.insert(keys::REVISION_DATA_HASH.to_owned(), hash.to_owned());
+    labels.insert(
+        keys::REVISION_COLLISION.to_owned(),
+        collisions.unwrap_or(0).to_string(),
+    );
+    Revision {
+        name: hash::name(name(set), hash),
+        revision,
+        data,
+        controller: set.metadata.uid.clone(),
+        labels,
+        ..Revision::default()
+    }
+}
+
+fn unreadable(name: &str, problem: &str, stands_in: bool) -> String {
+    if stands_in {
+        return format!(
+            "ControllerRevision {name} cannot be read: {problem}. It is taken for the present template; delete it to have \
+             the template rolled out"
+        );
+    }
+    format!("ControllerRevision {name} cannot be read: {problem}. It is left alone; delete it")
+}

@@ -1,0 +1,244 @@
+//! In-place updates: what can change in a running Pod (contract 6.5). Whether the kubelet has caught up is
+//! [`progress`]'s to say.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::data;
+pub use super::progress::{Progress, last_status, progress};
+use super::qos::{self, COMPUTE};
+use crate::domain::collaset::core_v1::{Kind, difference, normal, quantity};
+use crate::domain::lifecycle::LabelPatch;
+
+/// Whether a Pod of one revision can be turned into one of another.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InPlace {
+    /// It cannot; the reason names the field.
+    No(String),
+    /// It can, by this change.
+    Yes {
+        /// Labels of the template.
+        labels: LabelPatch,
+        /// Annotations of the template, to set (`Some`) and to remove (`None`).
+        annotations: BTreeMap<String, Option<String>>,
+        /// Strategic merge patch to the content of `spec` for `pods`: the images.
+        spec: Option<Value>,
+        /// Strategic merge patch to the content of `spec` for `pods/resize`.
+        resize: Option<Value>,
+        /// Names of the containers whose image changes, restartable init containers among them.
+        images: Vec<String>,
+    },
+}
+
+/// What turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of containers and of
+/// restartable init containers, and what `pods/resize` accepts may differ; the rest must mean the same.
+pub fn change(from: &Value, to: &Value) -> InPlace {
+    try_change(from, to).unwrap_or_else(InPlace::No)
+}
+
+fn try_change(from: &Value, to: &Value) -> Result<InPlace, String> {
+    if !data::same_claims(data::claim_templates(from), data::claim_templates(to)) {
+        return Err("volumeClaimTemplates differ".to_owned());
+    }
+    let (from_rest, to_rest) = (rest(from)?, rest(to)?);
+    if let Some(path) = difference("template", &from_rest, &to_rest) {
+        return Err(format!("{path} differs"));
+    }
+
+    let (from, to) = (data::template(from)?, data::template(to)?);
+    let mut spec = Map::new();
+    let mut images = Vec::new();
+    for list in ["containers", "initContainers"] {
+        let mut changed = Vec::new();
+        for (old, new) in pairs(from, to, list) {
+            let image = text(new, "image");
+            if text(old, "image") != image {
+                let path = format!("template.spec.{list}[{}].image", text(new, "name"));
+                if image.is_empty() {
+                    return Err(format!("{path} is empty"));
+                }
+                if list == "initContainers" && text(new, "restartPolicy") != "Always" {
+                    return Err(format!(
+                        "{path} differs, and that container has run already"
+                    ));
+                }
+                changed.push(json!({ "name": text(new, "name"), "image": image }));
+                images.push(text(new, "name").to_owned());
+            }
+        }
+        if !changed.is_empty() {
+            spec.insert(list.to_owned(), changed.into());
+        }
+    }
+    Ok(InPlace::Yes {
+        labels: LabelPatch::between(&strings(from, "labels"), &strings(to, "labels")),
+        annotations: LabelPatch::between(
+            &strings(from, "annotations"),
+            &strings(to, "annotations"),
+        )
+        .0,
+        spec: (!spec.is_empty()).then_some(Value::Object(spec)),
+        resize: resize(from, to)?,
+        images,
+    })
+}
+
+/// The template in its normal form, without what may change in place.
+fn rest(data: &Value) -> Result<Value, String> {
+    data::template(data)?;
+    let mut template = data::normal_template(data).unwrap_or_default();
+    if let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.shift_remove("labels");
+        metadata.shift_remove("annotations");
+        if metadata.is_empty() {
+            template
+                .as_object_mut()
+                .and_then(|template| template.shift_remove("metadata"));
+        }
+    }
+    for (list, resizable) in [("containers", true), ("initContainers", false)] {
+        let containers = template
+            .pointer_mut(&format!("/spec/{list}"))
+            .and_then(Value::as_array_mut);
+        for container in containers
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
+            if resizable {
+                container.shift_remove("resources");
+            }
+            container.shift_remove("image");
+        }
+    }
+    Ok(template)
+}
+
+/// Containers of both templates. That names and order are the same is known by then.
+fn pairs<'a>(
+    from: &'a Value,
+    to: &'a Value,
+    list: &str,
+) -> impl Iterator<Item = (&'a Value, &'a Value)> {
+    let containers = |template: &'a Value| {
+        let list = template
+            .pointer(&format!("/spec/{list}"))
+            .and_then(Value::as_array);
+        list.into_iter().flatten()
+    };
+    containers(from).zip(containers(to))
+}
+
+/// The patch of `pods/resize`; `None` when no resource changes. Fails where Kubernetes would refuse it, or leave it
+/// undone: other resources than cpu and memory, a request or limit that goes away, a memory limit that shrinks under
+/// a running container, another QoS class.
+fn resize(from: &Value, to: &Value) -> Result<Option<Value>, String> {
+    let mut containers = Vec::new();
+    for (old, new) in pairs(from, to, "containers") {
+        let path = format!("template.spec.containers[{}].resources", text(new, "name"));
+        if let Some(resources) = resized(&path, old, new)? {
+            containers.push(json!({ "name": text(new, "name"), "resources": resources }));
+        }
+    }
+    let (old, new) = (qos::class(&from["spec"]), qos::class(&to["spec"]));
+    if old != new {
+        return Err(format!(
+            "template.spec.containers: their resources change the QoS class from {old} to {new}"
+        ));
+    }
+    Ok((!containers.is_empty()).then(|| json!({ "containers": containers })))
+}
+
+fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String> {
+    let null = Value::Null;
+    let resources = |container: &Value| {
+        let raw = container.get("resources").unwrap_or(&null);
+        normal(&Kind::Struct("ResourceRequirements"), raw).unwrap_or_else(|| json!({}))
+    };
+    let (before, after) = (resources(old), resources(new));
+    let Some(field) = difference(path, &before, &after) else {
+        return Ok(None);
+    };
+    let others = |resources: &Value| {
+        let mut all = resources.clone();
+        for kind in ["requests", "limits"] {
+            for name in COMPUTE {
+                all[kind]
+                    .as_object_mut()
+                    .and_then(|amounts| amounts.shift_remove(name));
+            }
+            all[kind] =
+                normal(&Kind::Map(Box::new(Kind::Quantity)), &all[kind]).unwrap_or_default();
+        }
+        all
+    };
+    if let Some(field) = difference(path, &others(&before), &others(&after)) {
+        return Err(format!(
+            "{field} differs, only cpu and memory can be resized"
+        ));
+    }
+    let mut patch = Map::new();
+    for kind in ["requests", "limits"] {
+        for name in COMPUTE {
+            let (was, is) = (amount(old, kind, name), amount(new, kind, name));
+            let Some(is) = is else {
+                if was.is_some() {
+                    return Err(format!(
+                        "{path}.{kind}.{name} is removed, which needs a new Pod"
+                    ));
+                }
+                continue;
+            };
+            let shrinks = was.is_some_and(|was| quantity::nanos(is) < quantity::nanos(was));
+            if kind == "limits" && name == "memory" && shrinks && !restarts(new, name) {
+                return Err(format!(
+                    "{path}.limits.memory shrinks, which needs a new Pod unless resizePolicy says RestartContainer"
+                ));
+            }
+            let amounts = patch.entry(kind).or_insert_with(|| json!({}));
+            amounts[name] = is.clone();
+        }
+    }
+    if patch.is_empty() {
+        return Err(format!("{field} differs"));
+    }
+    Ok(Some(patch.into()))
+}
+
+/// A request or limit as the API server has it, which lets a limit stand for the request that is not given.
+fn amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
+    let of = |kind: &str| {
+        container
+            .get("resources")?
+            .get(kind)?
+            .get(name)
+            .filter(|v| !v.is_null())
+    };
+    of(kind).or_else(|| (kind == "requests").then(|| of("limits")).flatten())
+}
+
+fn restarts(container: &Value, resource: &str) -> bool {
+    let policies = container.get("resizePolicy").and_then(Value::as_array);
+    policies.into_iter().flatten().any(|policy| {
+        text(policy, "resourceName") == resource
+            && text(policy, "restartPolicy") == "RestartContainer"
+    })
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn strings(template: &Value, key: &str) -> BTreeMap<String, String> {
+    let entries = template
+        .get("metadata")
+        .and_then(|m| m.get(key))
+        .and_then(Value::as_object);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    entries
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), text(value)))
+        .collect()
+}

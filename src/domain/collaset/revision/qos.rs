@@ -1,0 +1,63 @@
+//! The QoS class of a Pod, which no resize may change.
+
+use serde_json::Value;
+
+use crate::domain::collaset::core_v1::quantity;
+
+/// The resources by which Kubernetes classes Pods, and the only ones that it resizes.
+pub const COMPUTE: [&str; 2] = ["cpu", "memory"];
+
+/// QoS class of a Pod spec, computed as Kubernetes does without resources at the level of the Pod.
+pub fn class(spec: &Value) -> &'static str {
+    let containers: Vec<_> = ["containers", "initContainers"]
+        .into_iter()
+        .filter_map(|list| spec.get(list)?.as_array())
+        .flatten()
+        .flat_map(|c| COMPUTE.map(|name| (amount(c, "limits", name), amount(c, "requests", name))))
+        .map(|(limit, request)| (limit, request.or(limit)))
+        .collect();
+    if containers
+        .iter()
+        .all(|(limit, request)| limit.or(*request).is_none())
+    {
+        "BestEffort"
+    } else if containers
+        .iter()
+        .all(|(limit, request)| limit.is_some() && limit == request)
+    {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}
+
+fn amount(container: &Value, kind: &str, name: &str) -> Option<i128> {
+    let value = container.get("resources")?.get(kind)?.get(name)?;
+    quantity::nanos(value).filter(|nanos| *nanos > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_class_follows_requests_and_limits_of_all_containers() {
+        let spec = |resources: [Value; 2]| json!({ "containers": resources.map(|r| json!({ "resources": r })) });
+        let full = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
+        assert_eq!(
+            class(&spec([json!({}), json!({ "limits": { "cpu": "0" } })])),
+            "BestEffort"
+        );
+        assert_eq!(class(&spec([full.clone(), full.clone()])), "Guaranteed");
+        let same =
+            json!({ "limits": { "cpu": "1", "memory": "1Gi" }, "requests": { "cpu": "1000m" } });
+        assert_eq!(class(&spec([full.clone(), same])), "Guaranteed");
+        assert_eq!(class(&spec([full.clone(), json!({})])), "Burstable");
+        assert_eq!(
+            class(&spec([full, json!({ "requests": { "cpu": "1" } })])),
+            "Burstable"
+        );
+    }
+}

@@ -1,0 +1,278 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{by_go, set, template};
+use crate::api::collaset::{CollaSet, CollaSetStatus};
+use crate::api::keys;
+use crate::domain::collaset::observed::Revision;
+use crate::domain::collaset::plan::RevisionChange;
+use crate::domain::collaset::revision::history::{History, plan};
+use crate::domain::collaset::revision::{data, hash};
+
+fn web(image: &str) -> CollaSet {
+    set(template(image), json!([]))
+}
+
+fn stored(name: &str, revision: i64, data: Value) -> Arc<Revision> {
+    Arc::new(Revision {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        revision,
+        data,
+        controller: Some("u1".to_owned()),
+        labels: [
+            ("app".to_owned(), "web".to_owned()),
+            (keys::REVISION_DATA_HASH.to_owned(), "x".to_owned()),
+        ]
+        .into(),
+        ..Revision::default()
+    })
+}
+
+fn ours(name: &str, revision: i64, image: &str) -> Arc<Revision> {
+    stored(name, revision, data::of(&web(image).spec))
+}
+
+fn unused(set: &CollaSet, revisions: &[Arc<Revision>]) -> History {
+    plan(set, revisions, &BTreeSet::new()).unwrap()
+}
+
+/// The revisions as they are once the changes are written.
+fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec<Arc<Revision>> {
+    let mut edit = |r: &Arc<Revision>, new: Option<Revision>| {
+        revisions.retain(|x| x.name != r.name);
+        revisions.extend(new.map(Arc::new));
+    };
+    for change in changes {
+        match change {
+            RevisionChange::Create(r) => edit(&Arc::new(r.clone()), Some(r.clone())),
+            RevisionChange::Renumber(r, n) => edit(
+                r,
+                Some(Revision {
+                    revision: *n,
+                    ..(**r).clone()
+                }),
+            ),
+            RevisionChange::Adopt(r) => edit(
+                r,
+                Some(Revision {
+                    controller: Some("u1".into()),
+                    ..(**r).clone()
+                }),
+            ),
+            RevisionChange::Delete(r) => edit(r, None),
+        }
+    }
+    revisions
+}
+
+#[test]
+fn the_first_revision_is_created_and_then_kept() {
+    let set = web("a:1");
+    let history = unused(&set, &[]);
+    let [RevisionChange::Create(created)] = &history.changes[..] else {
+        panic!("{:?}", history.changes);
+    };
+    let short = hash::hash(&data::of(&set.spec), None);
+    assert_eq!(created.name, format!("web-{short}"));
+    assert_eq!(created.revision, 1);
+    assert_eq!(created.labels["app"], "web");
+    assert_eq!(created.labels[keys::REVISION_DATA_HASH], short);
+    assert_eq!(created.labels[keys::REVISION_COLLISION], "0");
+    assert_eq!(
+        (&history.updated.name, &history.current.name),
+        (&created.name, &created.name)
+    );
+    assert!(history.find(&created.name).is_some() && history.find("other").is_none());
+
+    let history = unused(&set, &written(vec![], &history.changes));
+    assert_eq!(history.changes, []);
+    assert_eq!(history.updated.name, format!("web-{short}"));
+}
+
+#[test]
+fn a_revision_by_kuperator_is_taken_over() {
+    let mut newer = template("a:1");
+    newer["spec"]["hostUsers"] = json!(false);
+    let revisions = [
+        stored("web-old", 3, by_go(&template("a:0"), &[])),
+        stored("web-go", 7, by_go(&newer, &[])),
+    ];
+    let history = unused(&set(newer.clone(), json!([])), &revisions);
+    assert_eq!(history.changes, []);
+    assert_eq!(history.updated.name, "web-go");
+
+    // Further back it would be a rollback to something that has lost fields.
+    let revisions = [
+        stored("web-go", 3, by_go(&newer, &[])),
+        ours("web-2", 7, "a:2"),
+    ];
+    let history = unused(&set(newer, json!([])), &revisions);
+    assert!(
+        matches!(&history.changes[..], [RevisionChange::Create(_)]),
+        "{:?}",
+        history.changes
+    );
+}
+
+#[test]
+fn a_rollback_gives_the_old_revision_a_new_number() {
+    let revisions = [
+        ours("web-1", 1, "a:1"),
+        ours("web-2", 2, "a:2"),
+        ours("web-3", 3, "a:3"),
+    ];
+    let mut set = web("a:1");
+    set.status = Some(CollaSetStatus {
+        current_revision: "web-3".into(),
+        ..Default::default()
+    });
+    let history = unused(&set, &revisions);
+    assert_eq!(
+        history.changes,
+        [RevisionChange::Renumber(revisions[0].clone(), 4)]
+    );
+    assert_eq!(
+        (history.updated.name.as_str(), history.updated.revision),
+        ("web-1", 4)
+    );
+    assert_eq!(history.current.name, "web-3");
+}
+
+#[test]
+fn a_name_that_is_taken_by_other_data_is_a_collision() {
+    let set = web("a:1");
+    let name = |n| hash::name("web", &hash::hash(&data::of(&set.spec), n));
+    let history = unused(
+        &set,
+        &[ours(&name(None), 1, "a:2"), ours(&name(Some(1)), 2, "a:3")],
+    );
+    assert_eq!(history.collisions, Some(2));
+    assert_eq!(history.updated.name, name(Some(2)));
+    assert_eq!(history.updated.labels[keys::REVISION_COLLISION], "2");
+}
+
+#[test]
+fn only_what_the_labels_select_and_has_the_format_is_adopted() {
+    let orphan = |edit: fn(&mut Revision)| {
+        let mut revision = (*ours("web-1", 1, "a:1")).clone();
+        revision.controller = None;
+        edit(&mut revision);
+        Arc::new(revision)
+    };
+    let set = web("a:1");
+    let good = orphan(|_| {});
+    let history = unused(&set, std::slice::from_ref(&good));
+    assert_eq!(history.changes, [RevisionChange::Adopt(good.clone())]);
+    assert_eq!(history.updated.name, "web-1");
+
+    for bad in [
+        orphan(|r| r.labels = [("app".to_owned(), "db".to_owned())].into()),
+        orphan(|r| r.data = json!({ "raw": "of another controller" })),
+        orphan(|r| r.controller = Some("u2".to_owned())),
+    ] {
+        let history = unused(&set, &[bad]);
+        assert!(
+            matches!(&history.changes[..], [RevisionChange::Create(_)]),
+            "{:?}",
+            history.changes
+        );
+        assert_eq!(history.problems, Vec::<String>::new());
+    }
+
+    let mut expressions = set;
+    expressions.spec.selector = serde_json::from_value(
+        json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] }),
+    )
+    .unwrap();
+    let history = unused(&expressions, &[good]);
+    assert!(matches!(&history.changes[..], [RevisionChange::Create(_)]));
+}
+
+#[test]
+fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
+    let broken = stored("web-broken", 5, json!({ "spec": { "template": 1 } }));
+    let mut set = web("a:1");
+    let history = unused(&set, &[broken.clone(), ours("web-1", 1, "a:1")]);
+    assert_eq!(
+        (history.changes.len(), history.updated.name.as_str()),
+        (0, "web-1")
+    );
+    assert!(
+        history.problems[0].contains("web-broken cannot be read: spec.template is not an object")
+    );
+    assert!(history.find("web-broken").is_none());
+
+    set.status = Some(CollaSetStatus {
+        updated_revision: "web-broken".into(),
+        ..Default::default()
+    });
+    let history = unused(&set, &[broken]);
+    assert_eq!(
+        (history.changes.len(), history.updated.name.as_str()),
+        (0, "web-broken")
+    );
+    assert_eq!(history.updated.data, data::of(&set.spec));
+    assert!(history.problems[0].contains("delete it to have the template rolled out"));
+}
+
+#[test]
+fn a_template_that_is_none_is_an_error() {
+    let error = plan(&set(json!("text"), json!([])), &[], &BTreeSet::new()).unwrap_err();
+    assert_eq!(error, "spec.template is not an object");
+}
+
+#[test]
+fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
+    let revisions: Vec<_> = (1..=30)
+        .map(|n| ours(&format!("web-{n}"), n, &format!("a:{n}")))
+        .collect();
+    let deleted = |limit: Option<i32>, in_use: &[&str]| -> Vec<String> {
+        let mut set = web("a:30");
+        set.spec.history_limit = limit;
+        set.status = Some(CollaSetStatus {
+            current_revision: "web-29".into(),
+            ..Default::default()
+        });
+        let in_use = in_use.iter().map(|name| (*name).to_owned()).collect();
+        let history = plan(&set, &revisions, &in_use).unwrap();
+        let name = |change: &RevisionChange| match change {
+            RevisionChange::Delete(revision) => revision.name.clone(),
+            other => panic!("{other:?}"),
+        };
+        history.changes.iter().map(name).collect()
+    };
+    assert_eq!(deleted(Some(26), &[]), ["web-1", "web-2"]);
+    assert_eq!(deleted(Some(26), &["web-1"]), ["web-2"]);
+    assert_eq!(deleted(None, &[]).len(), 8);
+    assert_eq!(deleted(Some(0), &[]).len(), 28);
+    assert_eq!(deleted(Some(-1), &[]).len(), 28);
+    assert!(deleted(Some(100), &[]).is_empty());
+}
+
+proptest! {
+    /// Edits, one after another, each planned until nothing is left to do.
+    #[test]
+    fn plans_settle_and_keep_what_is_in_use(edits in proptest::collection::vec((0..6, 0..3), 1..12)) {
+        let (mut revisions, mut current) = (vec![], String::new());
+        for (image, limit) in edits {
+            let mut set = web(&format!("a:{image}"));
+            set.spec.history_limit = Some(limit);
+            set.status = Some(CollaSetStatus { current_revision: current.clone(), ..Default::default() });
+            let in_use: BTreeSet<String> = revisions.first().map(|r: &Arc<Revision>| r.name.clone()).into_iter().collect();
+            let first = plan(&set, &revisions, &in_use).unwrap();
+            revisions = written(revisions, &first.changes);
+            let second = plan(&set, &revisions, &in_use).unwrap();
+            prop_assert_eq!(&second.changes, &vec![]);
+            prop_assert_eq!(&second.updated.name, &first.updated.name);
+            prop_assert_eq!(&second.updated.data, &data::of(&set.spec));
+            prop_assert!(in_use.iter().chain([&first.current.name]).all(|name| second.find(name).is_some()));
+            prop_assert!(revisions.len() <= limit as usize + 3);
+            prop_assert_eq!(revisions.iter().map(|r| r.revision).max(), Some(second.updated.revision));
+            current = first.current.name.clone();
+        }
+    }
+}

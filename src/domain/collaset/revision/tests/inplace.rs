@@ -1,0 +1,347 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{by_go, set};
+use crate::domain::collaset::construct;
+use crate::domain::collaset::core_v1::random::Random;
+use crate::domain::collaset::core_v1::{POD_TEMPLATE, normal};
+use crate::domain::collaset::observed::Revision;
+use crate::domain::collaset::revision::data;
+use crate::domain::collaset::revision::inplace::{InPlace, change};
+use crate::domain::lifecycle::LabelPatch;
+
+fn base() -> Value {
+    json!({
+        "metadata": { "labels": { "app": "web", "old": "1" }, "annotations": { "note": "1" } },
+        "spec": {
+            "initContainers": [
+                { "name": "init", "image": "i:1" },
+                { "name": "side", "image": "s:1", "restartPolicy": "Always" },
+            ],
+            "containers": [
+                { "name": "app", "image": "a:1", "resources": {
+                    "requests": { "cpu": "500m", "memory": "1Gi" }, "limits": { "memory": "2Gi" } } },
+                { "name": "log", "image": "l:1" },
+            ],
+        },
+    })
+}
+
+fn data_of(template: &Value) -> Value {
+    data::of(&set(template.clone(), json!([])).spec)
+}
+
+/// The change from the base to the base after an edit.
+fn edited(edit: impl FnOnce(&mut Value)) -> InPlace {
+    let mut to = base();
+    edit(&mut to);
+    change(&data_of(&base()), &data_of(&to))
+}
+
+fn refused(edit: impl FnOnce(&mut Value)) -> String {
+    match edited(edit) {
+        InPlace::No(reason) => reason,
+        yes => panic!("{yes:?}"),
+    }
+}
+
+fn patches(edit: impl FnOnce(&mut Value)) -> (Option<Value>, Option<Value>) {
+    match edited(edit) {
+        InPlace::Yes { spec, resize, .. } => (spec, resize),
+        no => panic!("{no:?}"),
+    }
+}
+
+#[test]
+fn labels_annotations_and_images_change_in_place() {
+    let change = edited(|t| {
+        t["metadata"] = json!({ "labels": { "app": "web", "new": "2" } });
+        t["spec"]["containers"][1]["image"] = json!("l:2");
+        t["spec"]["initContainers"][1]["image"] = json!("s:2");
+    });
+    assert_eq!(
+        change,
+        InPlace::Yes {
+            labels: LabelPatch([("new".into(), Some("2".into())), ("old".into(), None)].into()),
+            annotations: [("note".into(), None)].into(),
+            spec: Some(json!({
+                "containers": [{ "name": "log", "image": "l:2" }],
+                "initContainers": [{ "name": "side", "image": "s:2" }],
+            })),
+            resize: None,
+            images: vec!["log".into(), "side".into()],
+        }
+    );
+}
+
+#[test]
+fn notation_alone_changes_nothing() {
+    assert_eq!(
+        change(&by_go(&base(), &[]), &data_of(&base())),
+        InPlace::No("template.spec.initContainers[side].restartPolicy differs".into()),
+        "Kuperator has lost what makes the sidecar"
+    );
+    let mut plain = base();
+    plain["spec"]["initContainers"] = json!([]);
+    assert_eq!(
+        change(&by_go(&plain, &[]), &data_of(&plain)),
+        InPlace::Yes {
+            labels: LabelPatch::default(),
+            annotations: BTreeMap::new(),
+            spec: None,
+            resize: None,
+            images: vec![],
+        }
+    );
+}
+
+#[test]
+fn everything_else_needs_a_new_pod_and_the_reason_names_it() {
+    type Edit = fn(&mut Value);
+    let cases: [(&str, Edit); 12] = [
+        ("template.spec.containers[app].env differs", |t| {
+            t["spec"]["containers"][0]["env"] = json!([{ "name": "A" }])
+        }),
+        ("template.spec.containers differs", |t| {
+            t["spec"]["containers"] = json!([t["spec"]["containers"][0]])
+        }),
+        ("template.spec.containers[0].name differs", |t| {
+            if let Some(list) = t["spec"]["containers"].as_array_mut() {
+                list.reverse();
+            }
+        }),
+        (
+            "template.spec.initContainers[init].image differs, and that container has run already",
+            |t| t["spec"]["initContainers"][0]["image"] = json!("i:2"),
+        ),
+        (
+            "template.spec.initContainers[side].resources differs",
+            |t| {
+                t["spec"]["initContainers"][1]["resources"] = json!({ "requests": { "cpu": "1" } });
+            },
+        ),
+        ("template.spec.nodeName differs", |t| {
+            t["spec"]["nodeName"] = json!("n")
+        }),
+        ("template.metadata differs", |t| {
+            t["metadata"]["finalizers"] = json!(["f"])
+        }),
+        ("template.spec.containers[app].image is empty", |t| {
+            t["spec"]["containers"][0]["image"] = json!("")
+        }),
+        (
+            "template.spec.containers[app].resources.requests.cpu is removed, which needs a new Pod",
+            |t| {
+                t["spec"]["containers"][0]["resources"]["requests"] = json!({ "memory": "1Gi" });
+            },
+        ),
+        (
+            "template.spec.containers[app].resources.limits.memory shrinks, which needs a new Pod unless resizePolicy \
+             says RestartContainer",
+            |t| t["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("1Gi"),
+        ),
+        (
+            "template.spec.containers[app].resources.limits differs, only cpu and memory can be resized",
+            |t| t["spec"]["containers"][0]["resources"]["limits"]["gpu"] = json!("1"),
+        ),
+        (
+            "template.spec.containers: their resources change the QoS class from Burstable to Guaranteed",
+            |t| {
+                let all = json!({ "limits": { "cpu": "1", "memory": "2Gi" }, "requests": { "cpu": "1", "memory": "2Gi" } });
+                t["spec"]["containers"][0]["resources"] = all.clone();
+                t["spec"]["containers"][1]["resources"] = all;
+                t["spec"]["initContainers"] = t["spec"]["initContainers"].clone();
+            },
+        ),
+    ];
+    for (reason, edit) in cases.into_iter().take(11) {
+        assert_eq!(refused(edit), reason);
+    }
+    let without_inits = |edit: Edit| {
+        let mut from = base();
+        from["spec"]["initContainers"] = json!([]);
+        let mut to = from.clone();
+        edit(&mut to);
+        change(&data_of(&from), &data_of(&to))
+    };
+    assert_eq!(
+        without_inits(cases[11].1),
+        InPlace::No(cases[11].0.to_owned())
+    );
+}
+
+#[test]
+fn claim_templates_that_differ_need_a_new_pod() {
+    let with = |claims: Value| data::of(&set(base(), claims).spec);
+    let claim = |name: &str| json!({ "metadata": { "name": name } });
+    assert_eq!(
+        change(&with(json!([])), &with(json!([claim("d")]))),
+        InPlace::No("volumeClaimTemplates differ".into())
+    );
+    let reordered = change(
+        &with(json!([claim("d"), claim("e")])),
+        &with(json!([claim("e"), claim("d")])),
+    );
+    assert!(matches!(reordered, InPlace::Yes { .. }));
+}
+
+#[test]
+fn data_that_cannot_be_read_needs_a_new_pod() {
+    let reason = InPlace::No("spec.template is missing".into());
+    assert_eq!(change(&json!({}), &data_of(&base())), reason);
+    assert_eq!(change(&data_of(&base()), &json!({})), reason);
+}
+
+#[test]
+fn resources_are_resized() {
+    let (spec, resize) = patches(|t| {
+        t["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1", "memory": "1024Mi" }, "limits": { "memory": "4Gi", "cpu": "2" } });
+    });
+    assert_eq!(spec, None);
+    assert_eq!(
+        resize,
+        Some(json!({ "containers": [{ "name": "app", "resources": {
+            "requests": { "cpu": "1", "memory": "1024Mi" }, "limits": { "cpu": "2", "memory": "4Gi" },
+        } }] }))
+    );
+    // The API server lets a limit stand for the request, in the running Pod too.
+    let limits = |memory: &str| json!({ "spec": { "containers": [{ "name": "a", "resources": { "limits": { "memory": memory } } }] } });
+    let InPlace::Yes { resize, .. } = change(&data_of(&limits("1Gi")), &data_of(&limits("2Gi")))
+    else {
+        panic!("a limit can grow");
+    };
+    let amounts = json!({ "memory": "2Gi" });
+    assert_eq!(
+        resize,
+        Some(
+            json!({ "containers": [{ "name": "a", "resources": { "requests": amounts, "limits": amounts } }] })
+        )
+    );
+}
+
+#[test]
+fn a_memory_limit_shrinks_where_the_container_restarts_for_it() {
+    let template = |memory: &str| {
+        json!({ "spec": { "containers": [{
+            "name": "a",
+            "resources": { "limits": { "memory": memory } },
+            "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+        }] } })
+    };
+    let change = change(&data_of(&template("2Gi")), &data_of(&template("1Gi")));
+    assert!(
+        matches!(
+            change,
+            InPlace::Yes {
+                resize: Some(_),
+                ..
+            }
+        ),
+        "{change:?}"
+    );
+}
+
+/// What the API server makes of the patches, as far as they go: containers by name, amounts by resource.
+fn apply(pod: &mut Value, change: InPlace) {
+    let InPlace::Yes {
+        labels,
+        annotations,
+        spec,
+        resize,
+        ..
+    } = change
+    else {
+        panic!("{change:?}");
+    };
+    for (key, entries) in [("labels", labels.0), ("annotations", annotations)] {
+        let entries = serde_json::to_value(entries).unwrap();
+        json_patch::merge(pod, &json!({ "metadata": { key: entries } }));
+    }
+    for patch in [spec, resize].into_iter().flatten() {
+        for (list, containers) in patch.as_object().unwrap() {
+            for container in containers.as_array().unwrap() {
+                let mut all = pod["spec"][list].as_array_mut().unwrap().iter_mut();
+                let target = all.find(|c| c["name"] == container["name"]).unwrap();
+                json_patch::merge(target, container);
+            }
+        }
+    }
+}
+
+fn pod(name: &str, data: Value) -> Value {
+    let revision = Revision {
+        name: name.into(),
+        data,
+        ..Revision::default()
+    };
+    let none = BTreeMap::new();
+    construct::pod(
+        &set(json!({}), json!([])),
+        &revision,
+        0,
+        true,
+        &none,
+        &none,
+        1,
+    )
+    .unwrap()
+}
+
+/// What a change in place covers, in normal form; requests as the API server completes them.
+fn covered(pod: &Value) -> Option<Value> {
+    let mut pod = pod.clone();
+    pod["metadata"]["labels"]
+        .as_object_mut()
+        .unwrap()
+        .shift_remove(crate::api::keys::REVISION);
+    for container in pod["spec"]["containers"].as_array_mut().unwrap() {
+        let limits = container["resources"]["limits"].clone();
+        for (name, limit) in limits.as_object().into_iter().flatten() {
+            let requests = &mut container["resources"]["requests"];
+            if requests.get(name).is_none() {
+                requests[name] = limit.clone();
+            }
+        }
+    }
+    normal(&POD_TEMPLATE, &pod)
+}
+
+proptest! {
+    #[test]
+    fn a_changed_pod_is_what_would_have_been_made(seed in any::<u64>()) {
+        let mut random = Random(seed);
+        let mut from = random.value(&POD_TEMPLATE);
+        from["spec"]["containers"] = json!([]);
+        for name in ["a", "b"] {
+            let cpu = ["1", "500m"][random.below(2) as usize];
+            from["spec"]["containers"].as_array_mut().unwrap().push(json!({
+                "name": name, "image": "x:1", "resources": { "limits": { "cpu": cpu }, "requests": { "memory": "1Gi" } },
+            }));
+        }
+        from["metadata"] = json!({ "labels": { "a": "1", "b": "1" }, "annotations": { "a": "1" } });
+        let mut to = from.clone();
+        for key in ["a", "b", "c"] {
+            match random.below(3) {
+                0 => { to["metadata"]["labels"].as_object_mut().unwrap().shift_remove(key); }
+                1 => to["metadata"]["labels"][key] = json!("2"),
+                _ => to["metadata"]["annotations"][key] = json!("2"),
+            }
+        }
+        for i in 0..2 {
+            let container = &mut to["spec"]["containers"][i];
+            if random.below(2) == 0 {
+                container["image"] = json!("x:2");
+            }
+            if random.below(2) == 0 {
+                container["resources"]["limits"]["cpu"] = json!("3");
+                container["resources"]["requests"]["memory"] = json!("2048Mi");
+            }
+        }
+        let (from, to) = (data_of(&from), data_of(&to));
+        let mut changed = pod("r", from.clone());
+        apply(&mut changed, change(&from, &to));
+        prop_assert_eq!(covered(&changed), covered(&pod("r", to)));
+    }
+}

@@ -1,0 +1,46 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod data;
+mod history;
+mod inplace;
+
+use serde_json::{Value, json};
+
+use crate::api::collaset::CollaSet;
+use crate::domain::collaset::core_v1::{CLAIM, POD_TEMPLATE, go_json};
+
+/// A set of UID `u1` with a selector of labels and these templates.
+fn set(template: Value, claims: Value) -> CollaSet {
+    serde_json::from_value(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1",
+        "kind": "CollaSet",
+        "metadata": { "name": "web", "uid": "u1", "generation": 2 },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": template,
+            "volumeClaimTemplates": claims,
+        },
+    }))
+    .unwrap()
+}
+
+fn template(image: &str) -> Value {
+    json!({
+        "metadata": { "labels": { "app": "web" } },
+        "spec": { "containers": [{ "name": "app", "image": image, "resources": { "requests": { "cpu": "1000m" } } }] },
+    })
+}
+
+/// Data as Kuperator stores it.
+fn by_go(template: &Value, claims: &[Value]) -> Value {
+    let mut template: Value = serde_json::from_str(&go_json(&POD_TEMPLATE, template)).unwrap();
+    template["$patch"] = json!("replace");
+    let mut data = json!({ "spec": { "template": template } });
+    if !claims.is_empty() {
+        let claims = claims
+            .iter()
+            .map(|c| serde_json::from_str::<Value>(&go_json(&CLAIM, c)).unwrap());
+        data["spec"]["volumeClaimTemplates"] = claims.collect();
+    }
+    data
+}

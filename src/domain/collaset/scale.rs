@@ -1,0 +1,119 @@
+//! How many Pods, and which go (contract 6.4).
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::draft::Draft;
+use super::facts::Facts;
+use super::lifecycle::{self, Operation, Turn};
+use super::membership::is_to_exclude;
+use super::pool;
+use crate::domain::pod::Pod;
+
+/// Fits the instance IDs to the replicas, takes surplus Pods away through the lifecycle, and brings back those whose
+/// scale-in is no longer wanted (contract 10.4 Q33).
+pub fn step(facts: &Facts, draft: &mut Draft) {
+    let counted: Vec<i64> = pool::counted(facts, draft)
+        .into_iter()
+        .filter(|id| facts.is_held(*id))
+        .collect();
+    if facts.strategy.paused {
+        return;
+    }
+    // What is to be excluded leaves by itself: it is neither chosen nor counted (contract 10.4 Q34).
+    let mut staying: Vec<(i64, &Arc<Pod>)> = counted
+        .iter()
+        .filter_map(|id| Some((*id, facts.members.get(id)?)))
+        .filter(|(_, pod)| !is_to_exclude(facts, pod))
+        .collect();
+    staying.sort_by(|a, b| first_to_go(facts, a).cmp(&first_to_go(facts, b)));
+    let surplus = staying.len().saturating_sub(facts.strategy.replicas);
+    for (index, (id, pod)) in staying.iter().enumerate() {
+        if index < surplus {
+            take_away(facts, draft, *id, pod);
+        } else {
+            keep(facts, draft, *id, pod);
+        }
+    }
+    if surplus > 0 {
+        let names: Vec<&str> = staying[..surplus]
+            .iter()
+            .filter(|(_, pod)| !Operation::ScaleIn.is_on(pod))
+            .map(|(_, pod)| pod.metadata.name.as_str())
+            .take(3)
+            .collect();
+        if !names.is_empty() {
+            draft.event(
+                false,
+                "BeginScaleInLifecycle",
+                format!("scaling in {surplus}, among them {}", names.join(", ")),
+            );
+        }
+    }
+    pool::fit(facts, draft, facts.strategy.replicas.max(counted.len()));
+}
+
+/// Orders Pods, first those to go.
+fn first_to_go<'a>(facts: &Facts, (id, pod): &(i64, &'a Arc<Pod>)) -> impl Ord + use<'a> {
+    let ready_since = pod
+        .status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Ready")
+        .and_then(|c| c.last_transition_time.as_deref());
+    (
+        !facts.strategy.delete.contains(&pod.metadata.name),
+        !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
+        facts.strategy.sequence.then_some(Reverse(*id)),
+        pod.is_ready(),
+        Reverse(ready_since),
+        Reverse(pod.metadata.creation_timestamp.as_deref()),
+        Reverse(*id),
+    )
+}
+
+fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    let now = facts.observed.now_nanos;
+    // A new half has no place without its origin (contract 10.4 Q35).
+    if let Some(new) = draft.ids.get(&id).and_then(pool::new_of)
+        && let Some(half) = facts.members.get(&new)
+        && !lifecycle::is_leaving(half)
+    {
+        draft.send_away(half, now);
+    }
+    if lifecycle::is_leaving(pod) {
+        pool::mark(draft, id, pool::SCALE_IN, "true");
+        return;
+    }
+    match Operation::ScaleIn.turn(pod, facts.strategy.scale_delay, now) {
+        Turn::Idle => draft.labels(pod, Operation::ScaleIn.begin(pod, true, now)),
+        Turn::Waiting => {}
+        Turn::Delayed(nanos) => draft.again(nanos),
+        Turn::Allowed => {
+            pool::mark(draft, id, pool::SCALE_IN, "true");
+            draft.event(
+                false,
+                "TargetDeleted",
+                format!("Pod {} is scaled in", pod.metadata.name),
+            );
+            draft.delete(pod);
+        }
+    }
+}
+
+fn keep(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    pool::unmark(draft, id, pool::SCALE_IN);
+    if Operation::ScaleIn.is_on(pod) {
+        draft.labels(pod, Operation::ScaleIn.undo(pod));
+    }
+    let name = &pod.metadata.name;
+    if !facts.strategy.delete.contains(name) {
+        pool::unmark(draft, id, pool::DELETED);
+    } else if !pool::is_marked(draft, id, pool::DELETED) {
+        // Deleted through the lifecycle, and made again under its ID.
+        if facts.strategy.sequence {
+            pool::mark(draft, id, pool::DELETED, name);
+        }
+        draft.send_away(pod, facts.observed.now_nanos);
+    }
+}

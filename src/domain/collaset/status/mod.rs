@@ -1,0 +1,64 @@
+//! Counts and conditions (contract 6.9, 2.4).
+
+mod conditions;
+
+pub use conditions::{Step, failed, invalid, time};
+
+use std::sync::Arc;
+
+use super::facts::Facts;
+use super::lifecycle::Operation;
+use crate::api::collaset::CollaSetStatus;
+use crate::domain::pod::Pod;
+
+/// The status that the facts make.
+pub fn of(facts: &Facts) -> CollaSetStatus {
+    let set = &facts.observed.set;
+    let known = set.status.clone().unwrap_or_default();
+    let pods: Vec<&Arc<Pod>> = facts.members.values().chain(&facts.misnumbered).collect();
+    let count = |test: &dyn Fn(&Pod) -> bool| number(pods.iter().filter(|p| test(p)).count());
+    let is_updated = |p: &Pod| facts.is_updated(p);
+    let mut status = CollaSetStatus {
+        observed_generation: set.metadata.generation.unwrap_or(0),
+        label_selector: facts.selector.to_string(),
+        current_revision: current(facts, &pods),
+        updated_revision: facts.history.updated.name.clone(),
+        collision_count: facts.history.collisions,
+        replicas: number(pods.len()),
+        scheduled_replicas: count(&|p| p.condition("PodScheduled") == Some(true)),
+        ready_replicas: count(&Pod::is_ready),
+        available_replicas: count(&Pod::is_available),
+        updated_replicas: count(&is_updated),
+        updated_ready_replicas: count(&|p| is_updated(p) && p.is_ready()),
+        updated_available_replicas: count(&|p| is_updated(p) && p.is_available()),
+        operating_replicas: count(&|p| Operation::Update.is_on(p) || Operation::ScaleIn.is_on(p)),
+        terminating_replicas: number(
+            facts
+                .observed
+                .pods
+                .iter()
+                .filter(|p| p.is_terminating())
+                .count(),
+        ),
+        conditions: known.conditions,
+    };
+    conditions::of(facts, &mut status);
+    status
+}
+
+/// The stable revision moves on when no Pod of an older one is left and enough of the updated one are Ready
+/// (contract 10.4 Q47).
+fn current(facts: &Facts, pods: &[&Arc<Pod>]) -> String {
+    let updated = pods.iter().filter(|p| facts.is_updated(p));
+    let ready = updated.clone().filter(|p| p.is_ready()).count();
+    let complete = updated.count() == pods.len() && ready >= facts.strategy.replicas;
+    if complete && !facts.strategy.paused {
+        facts.history.updated.name.clone()
+    } else {
+        facts.history.current.name.clone()
+    }
+}
+
+fn number(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}

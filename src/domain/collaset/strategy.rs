@@ -1,0 +1,113 @@
+//! The spec as the steps read it: defaults filled in, bounds kept, names in sets.
+
+use std::collections::BTreeSet;
+
+use crate::api::collaset::{
+    CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, RollingUpdate,
+};
+
+/// Which Pods a new revision reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All but this many.
+    Partition(usize),
+    /// Those with the label `update-included`.
+    ByLabel,
+}
+
+/// How a Pod gets its new revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Deleted and created again under its instance ID.
+    Recreate,
+    /// In place where the change allows it, else [`Policy::Recreate`]. `InPlaceOnly` reads as this, as it always has
+    /// (contract 6.5).
+    InPlace,
+    /// A new Pod is made available first.
+    Replace,
+}
+
+/// What the spec asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// Wanted Pods.
+    pub replicas: usize,
+    /// Neither scaled nor updated; Pods that are lost are made again.
+    pub paused: bool,
+    /// How a Pod gets its new revision.
+    pub policy: Policy,
+    /// Which Pods get it.
+    pub scope: Scope,
+    /// Nanoseconds between `operate` and the update of a Pod.
+    pub update_delay: u64,
+    /// Nanoseconds between `operate` and the deletion of a Pod that is scaled in (contract 10.4 Q31).
+    pub scale_delay: u64,
+    /// Whether names are `<set>-<id>`.
+    pub sequence: bool,
+    /// Pods to release.
+    pub exclude: BTreeSet<String>,
+    /// Pods to take in.
+    pub include: BTreeSet<String>,
+    /// Pods to delete, or to scale in first.
+    pub delete: BTreeSet<String>,
+    /// Whether claims of Pods that are scaled in stay.
+    pub retain_scaled: bool,
+    /// Whether claims stay when the set is deleted.
+    pub retain_deleted: bool,
+}
+
+impl Strategy {
+    /// Reads a spec. Values that admission refuses but that may be stored read as the nearest that make sense.
+    pub fn of(spec: &CollaSetSpec) -> Strategy {
+        let update = spec.update_strategy.clone().unwrap_or_default();
+        let scale = spec.scale_strategy.clone().unwrap_or_default();
+        let retention = scale
+            .persistent_volume_claim_retention_policy
+            .unwrap_or_default();
+        let retain = |policy: &Option<RetentionPolicy>| policy == &Some(RetentionPolicy::Retain);
+        let naming = spec
+            .naming_strategy
+            .as_ref()
+            .and_then(|n| n.pod_naming_suffix_policy.as_ref());
+        Strategy {
+            replicas: count(spec.replicas),
+            paused: spec.paused,
+            policy: match update.pod_upgrade_policy {
+                Some(PodUpgradePolicy::Recreate) => Policy::Recreate,
+                Some(PodUpgradePolicy::Replace) => Policy::Replace,
+                _ => Policy::InPlace,
+            },
+            scope: scope(update.rolling_update.as_ref()),
+            update_delay: nanos(update.operation_delay_seconds),
+            scale_delay: nanos(scale.operation_delay_seconds),
+            sequence: naming == Some(&PodNamingSuffixPolicy::PersistentSequence),
+            exclude: scale.pod_to_exclude.into_iter().collect(),
+            include: scale.pod_to_include.into_iter().collect(),
+            delete: scale.pod_to_delete.into_iter().collect(),
+            retain_scaled: retain(&retention.when_scaled),
+            retain_deleted: retain(&retention.when_deleted),
+        }
+    }
+}
+
+/// byLabel wins when both are set (contract 1.1).
+fn scope(rolling: Option<&RollingUpdate>) -> Scope {
+    match rolling {
+        Some(RollingUpdate {
+            by_label: Some(_), ..
+        }) => Scope::ByLabel,
+        Some(RollingUpdate {
+            by_partition: Some(by),
+            ..
+        }) => Scope::Partition(count(by.partition)),
+        _ => Scope::Partition(0),
+    }
+}
+
+fn count(n: Option<i32>) -> usize {
+    usize::try_from(n.unwrap_or(0)).unwrap_or(0)
+}
+
+fn nanos(seconds: Option<i32>) -> u64 {
+    u64::try_from(seconds.unwrap_or(0)).unwrap_or(0) * 1_000_000_000
+}

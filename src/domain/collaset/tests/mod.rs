@@ -1,0 +1,7 @@
+//! Plans carried out in a world of plain objects: the API server's, the kubelet's and the lifecycle's part is played
+//! by [`world`], in as few lines as show what they do to a plan.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cases;
+mod walks;
+mod world;

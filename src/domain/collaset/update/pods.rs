@@ -1,0 +1,173 @@
+//! One Pod on its way to a revision.
+
+use std::sync::Arc;
+
+use super::super::claims;
+use super::super::draft::Draft;
+use super::super::facts::Facts;
+use super::super::lifecycle::{self, Operation, Turn};
+use super::super::pool;
+use super::super::revision::data;
+use super::super::revision::inplace::{self, InPlace, Progress};
+use super::super::strategy::Policy;
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// The next step of one Pod.
+pub fn step(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>, in_scope: bool) {
+    if !facts.strategy.paused {
+        record(facts, draft, id, pod, in_scope);
+    }
+    if lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod) {
+        return;
+    }
+    let behind = needs_update(facts, id, pod);
+    let turn = Operation::Update.turn(pod, facts.strategy.update_delay, facts.observed.now_nanos);
+    match (in_scope && behind, turn) {
+        (true, _) if is_replaced(facts, pod) => replace(facts, draft, pod),
+        (true, Turn::Idle) => begin(facts, draft, id, pod),
+        (true, Turn::Waiting) => {}
+        (true, Turn::Delayed(nanos)) => draft.again(nanos),
+        (true, Turn::Allowed) => carry_out(facts, draft, id, pod),
+        (false, turn) => {
+            stop_replacing(facts, draft, pod);
+            settle(draft, pod, turn);
+        }
+    }
+}
+
+/// Notes the revision that the Pod would be made again of.
+fn record(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod, in_scope: bool) {
+    let own = pod
+        .label(keys::REVISION)
+        .filter(|name| facts.history.find(name).is_some());
+    let revision = match own {
+        Some(own) if !in_scope => own,
+        None if !in_scope => &facts.history.current.name,
+        _ => &facts.history.updated.name,
+    };
+    pool::mark(draft, id, pool::REVISION, revision);
+}
+
+fn needs_update(facts: &Facts, id: i64, pod: &Pod) -> bool {
+    !facts.is_updated(pod) || have_claims_changed(facts, id)
+}
+
+fn have_claims_changed(facts: &Facts, id: i64) -> bool {
+    let observed = facts.observed;
+    let templates = data::claim_templates(&facts.history.updated.data);
+    claims::changed(
+        &observed.set,
+        templates,
+        id,
+        &observed.claims,
+        &facts.known_claims,
+    )
+}
+
+/// A Pod in a pair is updated by its new half, whatever the policy.
+fn is_replaced(facts: &Facts, pod: &Pod) -> bool {
+    facts.strategy.policy == Policy::Replace || pod.label(keys::TO_REPLACE).is_some()
+}
+
+fn replace(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+    let revision = &facts.history.updated.name;
+    if pod.label(keys::TO_REPLACE).is_none() {
+        let nanos = facts.observed.now_nanos.to_string();
+        draft.label(pod, keys::TO_REPLACE, Some(nanos));
+        draft.event(
+            false,
+            "ReplaceUpdateTarget",
+            format!(
+                "Pod {} is replaced by one of revision {revision}",
+                pod.metadata.name
+            ),
+        );
+    }
+    // An update of another kind that had begun is not needed any more.
+    if Operation::Update.is_on(pod) {
+        draft.labels(pod, Operation::Update.undo(pod));
+    }
+    draft.label(
+        pod,
+        keys::REPLACED_BY_REPLACE_UPDATE,
+        Some(revision.clone()),
+    );
+}
+
+/// A replacement that only an update had asked for goes with it: the Pod left the scope, or is of the updated
+/// revision again.
+fn stop_replacing(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+    if pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some() && !facts.strategy.paused {
+        draft.label(pod, keys::REPLACED_BY_REPLACE_UPDATE, None);
+        draft.label(pod, keys::TO_REPLACE, None);
+    }
+}
+
+fn begin(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    let deletes = !matches!(way(facts, id, pod), InPlace::Yes { .. });
+    draft.labels(
+        pod,
+        Operation::Update.begin(pod, deletes, facts.observed.now_nanos),
+    );
+}
+
+/// How the Pod gets from its revision to the updated one.
+fn way(facts: &Facts, id: i64, pod: &Pod) -> InPlace {
+    if facts.strategy.policy != Policy::InPlace {
+        return InPlace::No("podUpgradePolicy is not InPlaceIfPossible".into());
+    }
+    if have_claims_changed(facts, id) {
+        return InPlace::No("volumeClaimTemplates have changed".into());
+    }
+    match facts.revision_of(pod) {
+        Some(from) => inplace::change(&from.data, &facts.history.updated.data),
+        None => InPlace::No("the revision of the Pod is not known any more".into()),
+    }
+}
+
+fn carry_out(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    let way = way(facts, id, pod);
+    let before = inplace::last_status(pod, &way);
+    let InPlace::Yes {
+        labels,
+        annotations,
+        spec,
+        resize,
+        ..
+    } = way
+    else {
+        return draft.delete(pod);
+    };
+    let patch = draft.patch(pod);
+    patch.spec = spec;
+    patch.resize = resize;
+    patch.annotations.extend(annotations);
+    draft.annotation(pod, keys::LAST_POD_STATUS, Some(before));
+    draft.label(
+        pod,
+        keys::REVISION,
+        Some(facts.history.updated.name.clone()),
+    );
+    draft.labels(pod, labels);
+}
+
+/// The Pod is where it is to be: an operation that is under way is finished when the kubelet has followed, and
+/// cancelled when it has changed nothing yet.
+fn settle(draft: &mut Draft, pod: &Arc<Pod>, turn: Turn) {
+    if turn == Turn::Idle {
+        return;
+    }
+    if pod.annotation(keys::LAST_POD_STATUS).is_none() {
+        draft.labels(pod, Operation::Update.undo(pod));
+        return;
+    }
+    match inplace::progress(pod) {
+        Progress::Waiting(_) => {}
+        Progress::Done => {
+            draft.labels(pod, Operation::Update.finish(pod));
+            draft.label(pod, keys::UPDATE_INCLUDED, None);
+            draft.annotation(pod, keys::LAST_POD_STATUS, None);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Which instance IDs are to be of the updated revision.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::super::draft::Draft;
+use super::super::facts::Facts;
+use super::super::lifecycle::Operation;
+use super::super::pool;
+use super::super::strategy::Scope;
+use crate::api::keys;
+
+/// The IDs in scope. A partition of `p` keeps `p` Pods out; those that are furthest come first, so that the choice
+/// stays the same while it is carried out, and a smaller partition only ever adds to it.
+pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
+    let Scope::Partition(partition) = facts.strategy.scope else {
+        return counted
+            .iter()
+            .filter(|id| {
+                facts
+                    .members
+                    .get(id)
+                    .is_some_and(|pod| pod.label(keys::UPDATE_INCLUDED).is_some())
+            })
+            .copied()
+            .collect();
+    };
+    let size = facts.strategy.replicas.max(counted.len());
+    let mut ids = counted.to_vec();
+    ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
+    ids.truncate(size.saturating_sub(partition));
+    ids.into_iter().collect()
+}
+
+fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
+    let pod = facts.members.get(&id);
+    let recorded = draft.ids.get(&id).and_then(|data| data.get(pool::REVISION));
+    let updated = match pod {
+        Some(pod) => facts.is_updated(pod),
+        None => recorded == Some(&facts.history.updated.name),
+    };
+    let underway = pod.is_some_and(|p| Operation::Update.is_on(p));
+    let replaced = pod.is_some_and(|p| p.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
+    let ready_since = pod
+        .into_iter()
+        .flat_map(|p| &p.status.conditions)
+        .find(|c| c.type_ == "Ready")
+        .and_then(|c| c.last_transition_time.clone());
+    let created = pod.and_then(|p| p.metadata.creation_timestamp.clone());
+    (
+        !updated,
+        !underway,
+        !replaced,
+        pod.is_none(),
+        pod.is_some_and(|p| p.is_ready()),
+        Reverse(ready_since),
+        Reverse(created),
+        Reverse(id),
+    )
+}

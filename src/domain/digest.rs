@@ -1,0 +1,24 @@
+//! FNV-1a over texts: for what is only ever compared with another digest of the same Pod.
+
+/// A digest in the making.
+pub struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Digest(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    /// Adds a text, and where it ends.
+    pub fn feed(&mut self, text: &str) {
+        for byte in text.bytes().chain([0]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// The digest of all texts so far.
+    pub fn value(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,90 @@
+//! What a rule object is asked, and what it answers.
+
+use std::sync::Arc;
+
+use crate::domain::pod::Pod;
+use crate::ledger::protocol::{Grant, Operation};
+use crate::ledger::store::{Detail, RuleKey, Uid};
+
+/// A disruption of a Pod that one rule object is asked about.
+#[derive(Clone, Debug)]
+pub struct Disruption {
+    /// The Pod as the request has it.
+    pub pod: Arc<Pod>,
+    /// What is to be done to it.
+    pub operation: Operation,
+    /// Kept in the claim.
+    pub detail: Detail,
+}
+
+/// Evidence for a release, from a view at `position`.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// The Pod.
+    pub pod: Uid,
+    /// The operation of the claim.
+    pub operation: Operation,
+    /// The attempt that was looked at.
+    pub attempt: u64,
+    /// The Pod event that it rests on (0: none).
+    pub based_on: u64,
+    /// Position of the cache it was seen in.
+    pub position: u64,
+}
+
+/// The answer of one rule object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// No availability rule of the object applies to the Pod (or the object is gone): nothing is held.
+    NotHeld,
+    /// The claim is written.
+    Granted(Grant),
+}
+
+/// Why a disruption is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// Name of the rule object.
+    pub object: String,
+    /// Name of the rule in it; empty when the reason is not a single rule's.
+    pub rule: String,
+    /// The reason.
+    pub why: Why,
+}
+
+impl Denied {
+    /// By the object as a whole.
+    pub(super) fn by(key: &RuleKey, why: Why) -> Denied {
+        Denied {
+            object: key.name.clone(),
+            rule: String::new(),
+            why,
+        }
+    }
+}
+
+/// Reasons to hold a disruption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The budget is used up: `used` of `limit` Pods are unavailable or about to be, of `expected`.
+    Full {
+        /// Unavailable or claimed.
+        used: u32,
+        /// How many may be.
+        limit: u32,
+        /// How many Pods there should be.
+        expected: u32,
+        /// Up to three Pods that use the budget up, the longest first, and since when.
+        holders: Vec<(String, Option<jiff::Timestamp>)>,
+    },
+    /// The rule can't be evaluated: the field and the remedy.
+    Broken(String),
+    /// This replica's cache has not caught up with the last release.
+    Behind,
+    /// The API server can't be reached, or refuses.
+    Unreachable(String),
+    /// Containers of the Pod have yet to restart for an earlier in-place change.
+    UnderWay,
+    /// Too many writers, or too many waiting.
+    Contended,
+}

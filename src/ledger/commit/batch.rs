@@ -1,0 +1,162 @@
+//! One batch: decided on a copy of the claims, written by one compare-and-swap, decided anew on a conflict.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use super::Ledgers;
+use super::answer::{Answer, Denied, Why};
+use super::decide::admit;
+use super::lane::{Ask, Lane};
+use crate::domain::rules::RuleSet;
+use crate::ledger::protocol::View;
+use crate::ledger::store::{Claims, RuleKey, Store, Uid, WriteError};
+
+/// Rounds of compare-and-swap before a batch gives up; each conflict reads the object anew.
+const MAX_ROUNDS: u32 = 12;
+/// No single call to the API server takes longer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why nothing of a batch was written, though something was to be.
+enum End {
+    /// The rule object is gone, and holds nobody.
+    Gone,
+    /// Everything is held.
+    Held(Why),
+}
+
+/// What became of one ask. It holds once the claims are written.
+enum Outcome {
+    /// A claim was given or refused.
+    Answered(Result<Answer, Denied>),
+    /// A claim was released.
+    Released,
+    /// Nothing to tell anybody.
+    Done,
+}
+
+fn unreachable(why: impl Into<String>) -> End {
+    End::Held(Why::Unreachable(why.into()))
+}
+
+impl<S: Store> Ledgers<S> {
+    /// Commits a batch and answers its asks.
+    pub(super) async fn commit(&self, key: &RuleKey, lane: &Mutex<Lane>, mut batch: Vec<Ask>) {
+        match self.settle(key, lane, &mut batch).await {
+            Ok(outcomes) => self.tell(batch, outcomes),
+            Err(End::Gone) => batch
+                .into_iter()
+                .for_each(|ask| ask.answer(Ok(Answer::NotHeld))),
+            Err(End::Held(why)) => batch
+                .into_iter()
+                .for_each(|ask| ask.answer(Err(Denied::by(key, why.clone())))),
+        }
+    }
+
+    /// What became of all that is left of the batch, once the claims are written. Asks that nobody waits for any more are
+    /// dropped.
+    async fn settle(
+        &self,
+        key: &RuleKey,
+        lane: &Mutex<Lane>,
+        batch: &mut Vec<Ask>,
+    ) -> Result<Vec<Outcome>, End> {
+        let mut base = self.latest(key).ok_or(End::Gone)?;
+        for round in 0..MAX_ROUNDS {
+            let now = Instant::now();
+            batch.retain(|ask| ask.is_awaited(now));
+            if batch.is_empty() {
+                return Ok(Vec::new());
+            }
+            let limit = now + CALL_TIMEOUT;
+            timeout_at(limit, self.store.caught_up(base.claims.watermark))
+                .await
+                .map_err(|_| End::Held(Why::Behind))?;
+            let mut claims = Claims::clone(&base.claims);
+            let outcomes = self.store.view(&base.rules, |view| {
+                batch
+                    .iter()
+                    .map(|ask| apply(view, &base.rules, &mut claims, ask))
+                    .collect::<Vec<_>>()
+            });
+            if claims == *base.claims {
+                return Ok(outcomes);
+            }
+            match timeout_at(limit, self.store.swap(key, &base, &claims)).await {
+                Ok(Ok(written)) => {
+                    self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                    lane.lock().written = Some(written);
+                    return Ok(outcomes);
+                }
+                Ok(Err(WriteError::Gone)) => return Err(End::Gone),
+                Ok(Err(WriteError::Unreachable(why))) => return Err(unreachable(why)),
+                Err(_) => return Err(unreachable("the write timed out")),
+                Ok(Err(WriteError::Conflict)) => {}
+            }
+            self.counters.conflicts.fetch_add(1, Ordering::Relaxed);
+            pause(round).await;
+            base = timeout_at(Instant::now() + CALL_TIMEOUT, self.store.live(key))
+                .await
+                .map_err(|_| unreachable("the read timed out"))?
+                .map_err(|e| unreachable(e.to_string()))?
+                .ok_or(End::Gone)?;
+        }
+        Err(End::Held(Why::Contended))
+    }
+
+    /// Counts the outcomes, and answers.
+    fn tell(&self, batch: Vec<Ask>, outcomes: Vec<Outcome>) {
+        for (ask, outcome) in batch.into_iter().zip(outcomes) {
+            let counter = match &outcome {
+                Outcome::Answered(Ok(_)) => &self.counters.granted,
+                Outcome::Answered(Err(_)) => &self.counters.refused,
+                Outcome::Released => &self.counters.released,
+                Outcome::Done => continue,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            if let Outcome::Answered(answer) = outcome {
+                ask.answer(answer);
+            }
+        }
+    }
+}
+
+fn apply(view: &dyn View<Uid>, rules: &RuleSet, claims: &mut Claims, ask: &Ask) -> Outcome {
+    match ask {
+        Ask::Claim { disruption, .. } => Outcome::Answered(admit(view, rules, claims, disruption)),
+        Ask::Withdraw {
+            pod,
+            operation,
+            grant,
+        } => {
+            claims.withdraw(pod, *operation, *grant);
+            Outcome::Done
+        }
+        Ask::Release { evidence: e } => {
+            if claims.release(e.position, &e.pod, e.operation, e.attempt, e.based_on) {
+                Outcome::Released
+            } else {
+                Outcome::Done
+            }
+        }
+    }
+}
+
+impl Ask {
+    fn is_awaited(&self, now: Instant) -> bool {
+        match self {
+            Ask::Claim {
+                deadline, reply, ..
+            } => *deadline > now && !reply.is_closed(),
+            Ask::Withdraw { .. } | Ask::Release { .. } => true,
+        }
+    }
+}
+
+/// Waits a random moment that grows with the round: replicas that collided do not collide again.
+async fn pause(round: u32) {
+    let most = 4u64 << round.min(5);
+    tokio::time::sleep(Duration::from_millis(rand::random_range(0..=most))).await;
+}

@@ -1,0 +1,26 @@
+//! Who uses a budget up, for the message of a refusal.
+
+use super::Ledgers;
+use super::answer::{Denied, Why};
+use crate::ledger::store::{RuleKey, Store};
+
+impl<S: Store> Ledgers<S> {
+    /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first.
+    pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
+        let (Why::Full { holders, .. }, Some(base)) = (&mut denied.why, self.latest(key)) else {
+            return;
+        };
+        let claimed = base
+            .claims
+            .claims
+            .values()
+            .map(|c| (c.detail.pod_name.clone(), Some(c.detail.since)));
+        let mut all: Vec<_> = claimed
+            .chain(self.store.unavailable(&base.rules, 3))
+            .collect();
+        all.sort_by(|a, b| (a.1.is_none(), a.1, &a.0).cmp(&(b.1.is_none(), b.1, &b.0)));
+        all.dedup_by(|a, b| a.0 == b.0);
+        all.truncate(3);
+        *holders = all;
+    }
+}

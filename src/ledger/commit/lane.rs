@@ -1,0 +1,143 @@
+//! One lane per rule object: what is asked while a batch is under way waits for the next one.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use tracing::error;
+
+use super::Ledgers;
+use super::answer::{Answer, Denied, Disruption, Evidence, Why};
+use crate::ledger::protocol::{Grant, Operation};
+use crate::ledger::store::{RuleKey, Snapshot, Store, Uid};
+
+/// Asks that may wait for one rule in one replica; more are refused as overload.
+const MAX_WAITING: usize = 4096;
+
+/// What a rule object is asked for.
+pub enum Ask {
+    /// A claim.
+    Claim {
+        disruption: Disruption,
+        deadline: Instant,
+        reply: oneshot::Sender<Result<Answer, Denied>>,
+    },
+    /// A claim goes whose disruption was refused after all.
+    Withdraw {
+        pod: Uid,
+        operation: Operation,
+        grant: Grant,
+    },
+    /// A claim goes on evidence.
+    Release { evidence: Evidence },
+}
+
+/// The asks of one rule object, and the one task that works on them.
+#[derive(Default)]
+pub struct Lane {
+    waiting: Vec<Ask>,
+    running: bool,
+    /// The object as this replica wrote it last: the watch may trail behind it.
+    pub written: Option<Snapshot>,
+}
+
+impl<S: Store> Ledgers<S> {
+    /// Asks one rule object for a claim.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        key: &RuleKey,
+        disruption: Disruption,
+        deadline: Instant,
+    ) -> Result<Answer, Denied> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(
+            key,
+            Ask::Claim {
+                disruption,
+                deadline,
+                reply,
+            },
+        );
+        let why = match timeout_at(deadline, answer).await {
+            Ok(Ok(answer)) => return answer,
+            Ok(Err(_)) => Why::Unreachable("internal error, see the log of the server".into()),
+            Err(_) => Why::Unreachable("no answer within the review's deadline".into()),
+        };
+        Err(Denied::by(key, why))
+    }
+
+    /// Puts an ask into the lane of its rule object, and starts the lane's task if it is not running.
+    pub(super) fn submit(self: &Arc<Self>, key: &RuleKey, ask: Ask) {
+        let lane = self.lane(key);
+        let mut state = lane.lock();
+        if state.waiting.len() >= MAX_WAITING {
+            drop(state);
+            return ask.answer(Err(Denied::by(key, Why::Contended)));
+        }
+        state.waiting.push(ask);
+        if !state.running {
+            state.running = true;
+            drop(state);
+            let (ledgers, key) = (Arc::clone(self), key.clone());
+            tokio::spawn(async move { ledgers.run(&key, &lane).await });
+        }
+    }
+
+    /// The lane of a rule object. A lane stays while its rule does, for what this replica wrote and its watch has yet to
+    /// deliver; whoever opens another one clears away those of rules that are gone.
+    fn lane(&self, key: &RuleKey) -> Arc<Mutex<Lane>> {
+        let known = self.lanes.lock().get(key).cloned();
+        known.unwrap_or_else(|| {
+            self.clear_away();
+            Arc::clone(self.lanes.lock().entry(key.clone()).or_default())
+        })
+    }
+
+    fn clear_away(&self) {
+        let mut gone: Vec<RuleKey> = self.lanes.lock().keys().cloned().collect();
+        // Without the lock: whoever looks at the cache may be waiting for it.
+        gone.retain(|key| self.store.cached(key).is_none());
+        let mut lanes = self.lanes.lock();
+        for key in gone {
+            // A lane that is in use, or about to be, is held by its user too.
+            if lanes
+                .get(&key)
+                .is_some_and(|lane| Arc::strong_count(lane) == 1)
+            {
+                lanes.remove(&key);
+            }
+        }
+    }
+
+    async fn run(self: Arc<Self>, key: &RuleKey, lane: &Mutex<Lane>) {
+        loop {
+            let batch = {
+                let mut state = lane.lock();
+                if state.waiting.is_empty() {
+                    state.running = false;
+                    return;
+                }
+                std::mem::take(&mut state.waiting)
+            };
+            // The asks of a batch that panics are dropped, which denies them; the lane must go on for those behind.
+            let work = AssertUnwindSafe(self.commit(key, lane, batch)).catch_unwind();
+            if work.await.is_err() {
+                self.counters.panics.fetch_add(1, Ordering::Relaxed);
+                error!(namespace = %key.namespace, rule = %key.name, "a write of a ledger panicked");
+            }
+        }
+    }
+}
+
+impl Ask {
+    /// Answers, if anybody waits.
+    pub fn answer(self, answer: Result<Answer, Denied>) {
+        if let Ask::Claim { reply, .. } = self {
+            let _ = reply.send(answer); // the review may have run into its deadline
+        }
+    }
+}

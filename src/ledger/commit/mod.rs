@@ -1,0 +1,151 @@
+//! Group commit: all admissions, withdrawals and releases of one rule object that wait at the same time in this
+//! replica share one compare-and-swap. Refusals write nothing.
+
+mod answer;
+mod batch;
+mod decide;
+mod holders;
+mod lane;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+pub use self::answer::{Answer, Denied, Disruption, Evidence, Why};
+use self::lane::{Ask, Lane};
+use super::protocol::{Grant, Operation};
+use super::store::{Claims, RuleKey, Snapshot, Store};
+
+/// Figures for the metrics and the benchmark.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Claims granted.
+    pub granted: AtomicU64,
+    /// Claims refused.
+    pub refused: AtomicU64,
+    /// Claims released on evidence.
+    pub released: AtomicU64,
+    /// Compare-and-swap writes that succeeded.
+    pub writes: AtomicU64,
+    /// Compare-and-swap writes that met a conflict.
+    pub conflicts: AtomicU64,
+    /// Batches that panicked; all their asks were denied.
+    pub panics: AtomicU64,
+}
+
+/// The ledgers of all rule objects, as one replica works on them.
+pub struct Ledgers<S> {
+    store: Arc<S>,
+    lanes: Mutex<HashMap<RuleKey, Arc<Mutex<Lane>>>>,
+    /// Figures since the start.
+    pub counters: Counters,
+}
+
+impl<S: Store> Ledgers<S> {
+    /// Ledgers over a store.
+    pub fn new(store: Arc<S>) -> Arc<Self> {
+        Arc::new(Ledgers {
+            store,
+            lanes: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+
+    /// Asks all rule objects for a claim, all or nothing: first every one is asked without writing, then the claims are
+    /// taken in UID order; a later refusal withdraws the earlier ones. With `dry_run` nothing is written and the
+    /// verdict is that of the first pass.
+    pub async fn claim(
+        self: &Arc<Self>,
+        mut rules: Vec<RuleKey>,
+        disruption: &Disruption,
+        dry_run: bool,
+        deadline: Instant,
+    ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+        rules.sort();
+        if rules.len() > 1 || dry_run {
+            for key in &rules {
+                self.would_admit(key, disruption)?;
+            }
+        }
+        if dry_run {
+            return Ok(Vec::new());
+        }
+        let mut grants = Vec::new();
+        for key in rules {
+            match self.ask(&key, disruption.clone(), deadline).await {
+                Ok(Answer::NotHeld) => {}
+                Ok(Answer::Granted(grant)) => grants.push((key, grant)),
+                Err(denied) => {
+                    self.withdraw(&disruption.pod.metadata.uid, disruption.operation, grants);
+                    return Err(denied);
+                }
+            }
+        }
+        Ok(grants)
+    }
+
+    /// Whether a claim would be given now, by what this replica knows; nothing is written.
+    pub fn would_admit(&self, key: &RuleKey, disruption: &Disruption) -> Result<Answer, Denied> {
+        let Some(base) = self.latest(key) else {
+            return Ok(Answer::NotHeld);
+        };
+        let mut claims = Claims::clone(&base.claims);
+        self.store.view(&base.rules, |view| {
+            decide::admit(view, &base.rules, &mut claims, disruption)
+        })
+    }
+
+    /// Takes back claims whose disruption is refused after all. Best effort and in the background: a claim that stays
+    /// is released by its deadline.
+    pub fn withdraw(
+        self: &Arc<Self>,
+        pod: &str,
+        operation: Operation,
+        grants: Vec<(RuleKey, Grant)>,
+    ) {
+        for (key, grant) in grants {
+            self.submit(
+                &key,
+                Ask::Withdraw {
+                    pod: pod.into(),
+                    operation,
+                    grant,
+                },
+            );
+        }
+    }
+
+    /// Releases a claim in the background. Only the leader does so.
+    pub fn release(self: &Arc<Self>, key: &RuleKey, evidence: Evidence) {
+        self.submit(key, Ask::Release { evidence });
+    }
+
+    /// The newest state that this replica knows: the watch cache, or what it wrote itself since.
+    pub fn latest(&self, key: &RuleKey) -> Option<Snapshot> {
+        let cached = self.store.cached(key)?;
+        Some(self.newer(key, &cached))
+    }
+
+    /// `cached`, or what this replica wrote itself since.
+    pub fn newer(&self, key: &RuleKey, cached: &Snapshot) -> Snapshot {
+        let written = self
+            .lanes
+            .lock()
+            .get(key)
+            .and_then(|lane| lane.lock().written.clone());
+        match written {
+            Some(written) if written.version > cached.version => written,
+            _ => cached.clone(),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The group commit over a store in memory whose writes go wrong as a test wants it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
+use crate::api::keys;
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::rules::RuleSet;
+use crate::ledger::protocol::{Operation, View};
+use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
+
+/// What befalls a write.
+enum Mishap {
+    Panic,
+    Conflict,
+    /// It stops half-way: says so, and waits to be told to go on.
+    Halt {
+        reached: Arc<Notify>,
+        on: Arc<Notify>,
+    },
+}
+
+/// Rules in memory; ten Pods, all of them available.
+#[derive(Default)]
+struct Memory {
+    rules: Mutex<HashMap<RuleKey, Snapshot>>,
+    mishaps: Mutex<VecDeque<Mishap>>,
+}
+
+struct TenPods;
+
+impl View<Uid> for TenPods {
+    fn position(&self) -> u64 {
+        100
+    }
+    fn expected(&self) -> u32 {
+        10
+    }
+    fn available(&self) -> u32 {
+        10
+    }
+    fn is_available(&self, _: &Uid) -> bool {
+        true
+    }
+}
+
+impl Store for Memory {
+    fn cached(&self, key: &RuleKey) -> Option<Snapshot> {
+        self.rules.lock().get(key).cloned()
+    }
+
+    async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
+        Ok(self.cached(key))
+    }
+
+    async fn swap(
+        &self,
+        key: &RuleKey,
+        base: &Snapshot,
+        claims: &Claims,
+    ) -> Result<Snapshot, WriteError> {
+        loop {
+            let mishap = self.mishaps.lock().pop_front();
+            match mishap {
+                Some(Mishap::Panic) => panic!("as the test wants it"),
+                Some(Mishap::Conflict) => return Err(WriteError::Conflict),
+                Some(Mishap::Halt { reached, on }) => {
+                    reached.notify_one();
+                    on.notified().await;
+                }
+                None => break,
+            }
+        }
+        let mut rules = self.rules.lock();
+        let stored = rules.get_mut(key).ok_or(WriteError::Gone)?;
+        if stored.version != base.version {
+            return Err(WriteError::Conflict);
+        }
+        stored.version += 1;
+        stored.claims = Arc::new(claims.clone());
+        Ok(stored.clone())
+    }
+
+    fn view<R>(&self, _: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
+        look(&TenPods)
+    }
+
+    async fn caught_up(&self, _: u64) {}
+
+    fn unavailable(&self, _: &RuleSet, _: usize) -> Vec<(String, Option<Timestamp>)> {
+        Vec::new()
+    }
+}
+
+impl Memory {
+    /// A rule that lets five of the ten Pods go.
+    fn rule(&self, name: &str) -> RuleKey {
+        let object: PodTransitionRule = serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "n", "uid": name },
+            "spec": {
+                "selector": {},
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 5 } }],
+            },
+        }))
+        .unwrap();
+        let key = RuleKey {
+            uid: name.into(),
+            namespace: "n".into(),
+            name: name.into(),
+        };
+        let snapshot = Snapshot {
+            version: 1,
+            rules: Arc::new(RuleSet::compile(&object)),
+            claims: Arc::default(),
+        };
+        self.rules.lock().insert(key.clone(), snapshot);
+        key
+    }
+
+    fn will(&self, mishaps: impl IntoIterator<Item = Mishap>) {
+        self.mishaps.lock().extend(mishaps);
+    }
+
+    /// Halts the next write; the second handle lets it go on.
+    fn halt(&self) -> (Arc<Notify>, Arc<Notify>) {
+        let (reached, on) = <(Arc<Notify>, Arc<Notify>)>::default();
+        self.will([Mishap::Halt {
+            reached: Arc::clone(&reached),
+            on: Arc::clone(&on),
+        }]);
+        (reached, on)
+    }
+}
+
+fn delete(pod: &str) -> Disruption {
+    let object = json!({
+        "metadata": { "namespace": "n", "name": pod, "uid": pod, "resourceVersion": "7",
+                      "labels": { (keys::CONTROL): keys::CONTROL_VALUE } },
+    });
+    Disruption {
+        pod: Arc::new(serde_json::from_value(object).unwrap()),
+        operation: Operation::Delete,
+        detail: Detail {
+            pod_name: pod.into(),
+            since: Timestamp::UNIX_EPOCH,
+            until: Timestamp::UNIX_EPOCH,
+            target: None,
+            containers: Vec::new(),
+        },
+    }
+}
+
+async fn ask(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, pod: &str) -> Result<Answer, Denied> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    ledgers.ask(key, delete(pod), deadline).await
+}
+
+fn is_internal(answer: &Result<Answer, Denied>) -> bool {
+    matches!(answer, Err(Denied { why: Why::Unreachable(why), .. }) if why.contains("internal error"))
+}
+
+#[tokio::test]
+async fn after_a_panic_the_next_ask_is_answered() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    ledgers.store().will([Mishap::Panic]);
+    let answer = ask(&ledgers, &key, "a").await;
+    assert!(is_internal(&answer), "{answer:?}");
+    let answer = ask(&ledgers, &key, "b").await;
+    assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
+    assert_eq!(ledgers.counters.panics.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn who_waits_behind_a_batch_that_panics_is_served() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let (reached, on) = ledgers.store().halt();
+    ledgers.store().will([Mishap::Panic]);
+    let behind = async {
+        reached.notified().await;
+        let waiting = ask(&ledgers, &key, "b");
+        tokio::pin!(waiting);
+        assert!(futures::poll!(&mut waiting).is_pending());
+        on.notify_one();
+        waiting.await
+    };
+    let (first, second) = tokio::join!(ask(&ledgers, &key, "a"), behind);
+    assert!(is_internal(&first), "{first:?}");
+    assert!(matches!(second, Ok(Answer::Granted(_))), "{second:?}");
+}
+
+#[tokio::test]
+async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let Ok(Answer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
+        panic!("ten Pods, five may go")
+    };
+    ledgers.store().will([Mishap::Conflict, Mishap::Conflict]);
+    let evidence = Evidence {
+        pod: "a".into(),
+        operation: Operation::Delete,
+        attempt: grant.attempt,
+        based_on: 8,
+        position: 100,
+    };
+    ledgers.release(&key, evidence);
+    ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
+    let claims = ledgers.latest(&key).unwrap().claims;
+    assert!(!claims.holds(&"a".into()));
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    assert_eq!(count(&ledgers.counters.conflicts), 2);
+    assert_eq!(count(&ledgers.counters.released), 1);
+}
+
+fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {
+    let mut names: Vec<_> = ledgers
+        .lanes
+        .lock()
+        .keys()
+        .map(|k| k.name.clone())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn lanes_of_rules_that_are_gone_are_cleared_away_and_those_in_use_stay() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let [idle, busy, kept, new] = ["idle", "busy", "kept", "new"].map(|n| ledgers.store().rule(n));
+    for key in [&idle, &busy, &kept] {
+        ask(&ledgers, key, "a").await.unwrap();
+    }
+    let (reached, on) = ledgers.store().halt();
+    let others = async {
+        reached.notified().await; // "busy" is being written
+        for gone in [&idle, &busy] {
+            ledgers.store().rules.lock().remove(gone);
+        }
+        ask(&ledgers, &new, "a").await.unwrap();
+        assert_eq!(lanes(&ledgers), ["busy", "kept", "new"]);
+        on.notify_one();
+    };
+    let (answer, ()) = tokio::join!(ask(&ledgers, &busy, "b"), others);
+    assert_eq!(answer, Ok(Answer::NotHeld), "the rule is gone");
+}

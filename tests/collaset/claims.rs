@@ -1,0 +1,178 @@
+//! PersistentVolumeClaims of a set.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Scope, wait};
+use crate::sets::{Set, ids};
+
+/// Volumes that claims of the namespace can bind.
+pub async fn volumes(scope: &Scope, count: usize) {
+    let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
+    for index in 0..count {
+        let volume = json!({
+            "metadata": { "name": format!("{}-{index}", scope.namespace) },
+            "spec": {
+                "storageClassName": scope.namespace, "capacity": { "storage": "5Gi" },
+                "accessModes": ["ReadWriteOnce"], "hostPath": { "path": "/nowhere" },
+                "persistentVolumeReclaimPolicy": "Retain",
+            },
+        });
+        let volume = serde_json::from_value(volume).unwrap();
+        volumes
+            .create(&PostParams::default(), &volume)
+            .await
+            .unwrap();
+    }
+}
+
+/// Spec of a set whose Pods mount a claim `data` of this size.
+pub fn template(scope: &Scope, size: &str) -> Value {
+    json!({
+        "volumeClaimTemplates": [{
+            "metadata": { "name": "data" },
+            "spec": {
+                "storageClassName": scope.namespace, "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": size } },
+            },
+        }],
+        "template": { "spec": { "containers": [{
+            "name": "app", "image": "app:1", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        }] } },
+    })
+}
+
+fn api(scope: &Scope) -> Api<PersistentVolumeClaim> {
+    Api::namespaced(scope.client.clone(), &scope.namespace)
+}
+
+pub async fn get(scope: &Scope, name: &str) -> PersistentVolumeClaim {
+    api(scope).get(name).await.unwrap()
+}
+
+/// Those that are not terminating, by name.
+pub async fn all(scope: &Scope) -> Vec<PersistentVolumeClaim> {
+    let mut all = api(scope).list(&ListParams::default()).await.unwrap().items;
+    all.retain(|c| c.metadata.deletion_timestamp.is_none());
+    all
+}
+
+/// Those of an instance ID that a set owns.
+pub async fn of(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
+    let mut of = all(scope).await;
+    of.retain(|c| {
+        c.labels()[keys::INSTANCE_ID] == id.to_string() && !c.owner_references().is_empty()
+    });
+    of
+}
+
+async fn names(scope: &Scope) -> Vec<String> {
+    all(scope).await.iter().map(ResourceExt::name_any).collect()
+}
+
+/// Names of the claims that a Pod mounts.
+fn mounted(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
+    claims.map(|c| c.claim_name.clone()).collect()
+}
+
+async fn until_count(scope: &Scope, count: usize) {
+    wait::until(&format!("{count} claims"), async || {
+        all(scope).await.len() == count
+    })
+    .await;
+}
+
+async fn delete(set: &Set<'_>) {
+    set.api
+        .delete(set.name, &DeleteParams::default())
+        .await
+        .unwrap();
+    wait::until("the set to go", async || {
+        set.api.get_opt(set.name).await.unwrap().is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn claims_go_with_their_pods() {
+    let scope = Bed::shared().await.scope("claims").await;
+    volumes(&scope, 4).await;
+    let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
+    for (id, pod) in set.pods().await {
+        assert_eq!(mounted(&pod), [of(&scope, id).await[0].name_any()]);
+    }
+    // A Pod that comes back finds its data.
+    let before = set.pod(0).await;
+    scope.delete(&before.name_any()).await.unwrap();
+    let after = set
+        .until_pods("the lost one", |pods| {
+            pods.get(&0).is_some_and(|p| p.uid() != before.uid())
+        })
+        .await;
+    assert_eq!(mounted(&after[&0]), mounted(&before));
+    set.settled().await;
+    set.edit(json!({ "replicas": 1 })).await;
+    until_count(&scope, 1).await;
+    let left = set.until_pods("one", |pods| pods.len() == 1).await;
+    let left = left.values().next().unwrap();
+    assert_eq!(mounted(left), names(&scope).await);
+    delete(&set).await;
+    until_count(&scope, 0).await;
+}
+
+#[tokio::test]
+async fn claims_that_are_retained_are_used_again() {
+    let scope = Bed::shared().await.scope("retain").await;
+    volumes(&scope, 2).await;
+    let mut spec = template(&scope, "1Gi");
+    spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": {
+        "whenScaled": "Retain", "whenDeleted": "Retain",
+    } });
+    let set = Set::new(&scope, "web", 2, spec.clone()).await;
+    let claims = names(&scope).await;
+    set.edit(json!({ "replicas": 0 })).await;
+    set.settled().await;
+    assert_eq!(names(&scope).await, claims);
+    set.edit(json!({ "replicas": 2 })).await;
+    set.settled().await;
+    assert_eq!(names(&scope).await, claims);
+    delete(&set).await;
+    assert_eq!(names(&scope).await, claims);
+    for claim in all(&scope).await {
+        assert!(claim.owner_references().is_empty());
+    }
+    let set = Set::new(&scope, "web", 2, spec).await;
+    let pods = set.pods().await;
+    let mut mounted: Vec<_> = pods.values().flat_map(mounted).collect();
+    mounted.sort();
+    assert_eq!((mounted, names(&scope).await), (claims.clone(), claims));
+    for claim in all(&scope).await {
+        assert_eq!(claim.owner_references().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn another_claim_template_makes_pods_and_claims_anew() {
+    let scope = Bed::shared().await.scope("claim-update").await;
+    volumes(&scope, 4).await;
+    let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
+    let (before, pods) = (names(&scope).await, set.names().await);
+    set.edit(template(&scope, "2Gi")).await;
+    set.settled().await;
+    assert!(set.names().await.iter().all(|name| !pods.contains(name)));
+    assert_eq!(ids(&set.pods().await), [0, 1]);
+    wait::until("the old claims to go", async || {
+        let names = names(&scope).await;
+        names.len() == 2 && names.iter().all(|name| !before.contains(name))
+    })
+    .await;
+    for claim in all(&scope).await {
+        let requests = claim.spec.unwrap().resources.unwrap().requests.unwrap();
+        assert_eq!(requests["storage"].0, "2Gi");
+    }
+}

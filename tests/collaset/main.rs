@@ -1,0 +1,23 @@
+//! CollaSets on a real API server, with the rights of the installed service account only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod admission;
+#[allow(dead_code)] // shared with the tests of the guarantee
+#[path = "../guarantee/bed/mod.rs"]
+mod bed;
+mod cancel;
+mod claims;
+mod delay;
+mod deletion;
+mod membership;
+mod pool;
+mod replace;
+mod replace_update;
+mod rollout;
+mod scale;
+mod sequence;
+mod sets;
+mod takeover;
+mod tools;
+mod trouble;
+mod update;

@@ -1,0 +1,175 @@
+//! Pods that leave a set alive, and Pods that enter one.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use operating::api::keys;
+use serde_json::json;
+
+use crate::bed::Bed;
+use crate::bed::observer::Observer;
+use crate::bed::wait;
+use crate::claims;
+use crate::sets::{Set, ids, is_paired, label};
+
+fn is_owned(pod: &Pod) -> bool {
+    pod.metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|o| o.kind == "CollaSet")
+}
+
+#[tokio::test]
+async fn a_pod_leaves_alive_and_enters_again() {
+    let scope = Bed::shared().await.scope("exclude").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let leaver = set.pod(0).await;
+    let name = leaver.name_any();
+    set.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }))
+        .await;
+    let out = scope.until_pod(&name, "to be out", |p| !is_owned(p)).await;
+    assert_eq!(label(&out, keys::ORPHANED), Some("true"));
+    set.settled().await;
+    assert_eq!(ids(&set.pods().await), [1]);
+    set.edit(json!({
+        "replicas": 2, "scaleStrategy": { "podToExclude": null, "podToInclude": [name] },
+    }))
+    .await;
+    let back = scope.until_pod(&name, "to be in", is_owned).await;
+    assert_eq!(label(&back, keys::ORPHANED), None);
+    set.settled().await;
+    assert_eq!(set.pod(0).await.uid(), leaver.uid());
+    assert_eq!(set.pods().await.len(), 2);
+}
+
+#[tokio::test]
+async fn claims_go_along() {
+    let scope = Bed::shared().await.scope("exclude-claim").await;
+    claims::volumes(&scope, 3).await;
+    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    let name = set.pod(1).await.name_any();
+    let its = claims::of(&scope, 1).await.remove(0).name_any();
+    // By label, without the replicas: another Pod takes the ID, with a claim of its own.
+    scope
+        .label(&name, json!({ keys::TO_EXCLUDE: "1" }))
+        .await
+        .unwrap();
+    let out = scope.until_pod(&name, "to be out", |p| !is_owned(p)).await;
+    assert_eq!(
+        label(&out, keys::TO_EXCLUDE),
+        None,
+        "or it could not enter again"
+    );
+    let claim = claims::get(&scope, &its).await;
+    assert_eq!(claim.metadata.owner_references.unwrap_or_default(), []);
+    assert_eq!(claim.metadata.labels.unwrap()[keys::ORPHANED], "true");
+    set.until_pods("a successor", |pods| ids(pods) == [0, 1])
+        .await;
+    set.settled().await;
+    assert_ne!(claims::of(&scope, 1).await[0].name_any(), its);
+
+    set.edit(json!({ "replicas": 3, "scaleStrategy": { "podToInclude": [name] } }))
+        .await;
+    scope.until_pod(&name, "to be in", is_owned).await;
+    set.settled().await;
+    let pods = set.pods().await;
+    assert_eq!(ids(&pods), [0, 1, 2]);
+    assert_eq!(pods[&2].name_any(), name);
+    let claim = claims::get(&scope, &its).await;
+    let labels = claim.metadata.labels.unwrap();
+    assert_eq!(labels[keys::INSTANCE_ID], "2");
+    assert_eq!(labels.get(keys::ORPHANED), None);
+    assert_eq!(claim.metadata.owner_references.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn halves_of_a_pair_stay_until_the_pair_is_over() {
+    let scope = Bed::shared().await.scope("exclude-half").await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    let observer = Observer::start(&scope).await;
+    set.hold().await;
+    let origin = set.pod(0).await.name_any();
+    scope
+        .label(&origin, json!({ keys::TO_REPLACE: "1" }))
+        .await
+        .unwrap();
+    // The origin is told to go, and held.
+    scope
+        .until_pod(&origin, "to be told", |p| {
+            label(p, keys::TO_DELETE).is_some()
+        })
+        .await;
+    let new = set.pod(1).await.name_any();
+    for half in [&origin, &new] {
+        scope
+            .label(half, json!({ keys::TO_EXCLUDE: "1" }))
+            .await
+            .unwrap();
+    }
+    set.edit(json!({ "replicas": 2 })).await;
+    set.until_pods("a third", |pods| pods.len() == 3).await;
+    set.release().await;
+    let out = scope.until_pod(&new, "to be out", |p| !is_owned(p)).await;
+    assert!(!is_paired(&out));
+    set.settled().await;
+    assert_eq!(set.pods().await.len(), 2);
+    let mut told = BTreeSet::new();
+    for pod in observer.versions().await {
+        if pod.name_any() == origin {
+            told.extend(label(&pod, keys::TO_DELETE).map(str::to_owned));
+        }
+        assert!(is_owned(&pod) || !is_paired(&pod), "{}", pod.name_any());
+        assert!(
+            is_owned(&pod) || pod.name_any() == new,
+            "{}",
+            pod.name_any()
+        );
+    }
+    assert_eq!(told.len(), 1, "told once to go: {told:?}");
+}
+
+#[tokio::test]
+async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
+    let scope = Bed::shared().await.scope("include").await;
+    let partition =
+        |n| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });
+    let set = Set::new(&scope, "web", 1, partition(2)).await;
+    let stranger = scope
+        .pod(
+            "stranger",
+            json!({ "metadata": { "labels": { "app": "web" } } }),
+        )
+        .await;
+    let other = scope.pod("other", json!({})).await;
+    set.edit(json!({
+        "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger", "other"] },
+    }))
+    .await;
+    scope.until_pod("stranger", "to be in", is_owned).await;
+    set.settled().await;
+    assert_eq!(set.pod(1).await.uid(), stranger.uid());
+    told(&scope, "IncludeNotAllowed", "other").await;
+    assert!(!is_owned(&scope.get(&other.name_any()).await));
+
+    set.edit(partition(0)).await;
+    scope.until_gone(&stranger).await;
+    set.settled().await;
+    assert_eq!(ids(&set.pods().await), [0, 1]);
+    assert_eq!(set.images().await, ["app:1"; 2]);
+}
+
+/// Waits for an Event with this reason that speaks of `word`.
+async fn told(scope: &crate::bed::Scope, reason: &str, word: &str) {
+    let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    wait::until(&format!("an Event {reason} about {word}"), async || {
+        let list = events.list(&ListParams::default()).await.unwrap();
+        list.items.iter().any(|e| {
+            e.reason.as_deref() == Some(reason)
+                && e.message.as_deref().unwrap_or_default().contains(word)
+        })
+    })
+    .await;
+}

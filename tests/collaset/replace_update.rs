@@ -1,0 +1,116 @@
+//! Updates that make the new Pod first, and what becomes of them when minds change.
+
+use kube::ResourceExt;
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Scope};
+use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
+
+fn replace(rolling_update: Value) -> Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": rolling_update } })
+}
+
+/// Two Pods in the middle of a replacement by such as never serve.
+async fn midway(scope: &Scope) -> (Set<'_>, Pods) {
+    let set = Set::new(scope, "web", 2, replace(Value::Null)).await;
+    let before = set.pods().await;
+    set.image("app:non-exist").await;
+    let new_halves = |pods: &Pods| {
+        let new = pods
+            .values()
+            .filter(|p| label(p, keys::REPLACE_PAIR_ORIGIN_NAME).is_some());
+        new.count()
+    };
+    set.until_pods("two pairs", |pods| new_halves(pods) == 2)
+        .await;
+    (set, before)
+}
+
+#[tokio::test]
+async fn a_partition_keeps_pods_and_a_smaller_one_lets_them_go() {
+    let scope = Bed::shared().await.scope("replace-part").await;
+    let partition = |n: usize| replace(json!({ "byPartition": { "partition": n } }));
+    let set = Set::new(&scope, "web", 2, partition(1)).await;
+    let before = set.names().await;
+    set.image("app:2").await;
+    set.settled().await;
+    let kept = |names: &[String]| names.iter().filter(|n| before.contains(n)).count();
+    assert_eq!(kept(&set.names().await), 1);
+    let mut images = set.images().await;
+    images.sort();
+    assert_eq!(images, ["app:1", "app:2"]);
+    set.edit(partition(0)).await;
+    set.settled().await;
+    assert_eq!(kept(&set.names().await), 0);
+    assert_eq!(set.images().await, ["app:2"; 2]);
+}
+
+#[tokio::test]
+async fn the_labelled_are_replaced() {
+    let scope = Bed::shared().await.scope("replace-label").await;
+    let set = Set::new(&scope, "web", 2, replace(json!({ "byLabel": {} }))).await;
+    let before = set.pods().await;
+    let chosen = before[&1].name_any();
+    scope
+        .label(&chosen, json!({ keys::UPDATE_INCLUDED: "1" }))
+        .await
+        .unwrap();
+    set.image("app:2").await;
+    scope.until_gone(&before[&1]).await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(ids(&after), [0, 2]);
+    assert_eq!(after[&0].uid(), before[&0].uid());
+    assert_eq!(set.images().await, ["app:1", "app:2"]);
+    assert_eq!(label(&after[&2], keys::UPDATE_INCLUDED), None);
+}
+
+#[tokio::test]
+async fn rolled_back_midway_the_origins_stay() {
+    let scope = Bed::shared().await.scope("replace-back").await;
+    let (set, before) = midway(&scope).await;
+    set.image("app:1").await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(uids(&after), uids(&before));
+    assert!(!after.values().any(is_paired));
+    let status = set.get().await.status.unwrap();
+    assert_eq!(status.current_revision, status.updated_revision);
+}
+
+#[tokio::test]
+async fn another_revision_midway_is_what_pods_are_replaced_by() {
+    let scope = Bed::shared().await.scope("replace-on").await;
+    let (set, before) = midway(&scope).await;
+    set.image("app:3").await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(set.images().await, ["app:3"; 2]);
+    assert!(!after.values().any(is_paired));
+    assert!(
+        after
+            .values()
+            .all(|p| !before.values().any(|b| b.uid() == p.uid()))
+    );
+}
+
+#[tokio::test]
+async fn another_policy_midway_lets_pairs_come_to_their_end() {
+    let scope = Bed::shared().await.scope("replace-switch").await;
+    let (set, _) = midway(&scope).await;
+    set.edit(json!({
+        "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" },
+        "template": { "spec": { "containers": [{ "name": "app", "image": "app:3" }] } },
+    }))
+    .await;
+    set.settled().await;
+    let pods = set.pods().await;
+    assert_eq!(pods.values().map(image).collect::<Vec<_>>(), ["app:3"; 2]);
+    assert!(!pods.values().any(is_paired));
+    // From now on in place.
+    let uids_before = uids(&pods);
+    set.image("app:4").await;
+    set.settled().await;
+    assert_eq!(uids(&set.pods().await), uids_before);
+}

@@ -1,0 +1,76 @@
+//! Sets under a rule: never more Pods out of service than it lets, and never a wait for the slowest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use operating::api::keys::Family;
+use serde_json::json;
+
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, Scope};
+use crate::sets::{Set, is_operating, label};
+use crate::tools::kubectl;
+
+const PODS: i32 = 20;
+
+/// A set of 20 of which one in ten may be unavailable.
+async fn twenty<'a>(scope: &'a Scope) -> (Set<'a>, Observer) {
+    let labels = json!({ "template": { "metadata": { "labels": { "drain": scope.namespace } } } });
+    let set = Set::new(scope, "web", PODS, labels).await;
+    scope
+        .rule("web", json!({ "app": "web" }), json!("10%"))
+        .await;
+    scope.until_at_rest("web", PODS).await;
+    let observer = Observer::start(scope).await;
+    (set, observer)
+}
+
+#[tokio::test]
+async fn all_begin_at_once_and_two_at_a_time_are_operated_on() {
+    let scope = Bed::shared().await.scope("window").await;
+    let (set, observer) = twenty(&scope).await;
+    set.image("app:2").await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 20]);
+    observer.fewest_available(|_| true, 20).await.at_least(18);
+    let operate = Family::Operate.key("collaset");
+    let (mut now, mut begun, mut operated) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    let mut most = 0;
+    for pod in observer.versions().await {
+        let (name, operates) = (pod.name_any(), label(&pod, &operate).is_some());
+        if is_operating(&pod) {
+            begun.insert(name.clone());
+        }
+        if operates && operated.insert(name.clone()) && operated.len() == 3 {
+            assert_eq!(
+                begun.len(),
+                20,
+                "no waves: all have begun before the third has its turn"
+            );
+        }
+        now.insert(name, operates);
+        most = now.values().filter(|operates| **operates).count().max(most);
+    }
+    assert_eq!(most, 2, "as many as may, and no more");
+}
+
+#[tokio::test]
+async fn an_update_a_drain_and_a_scale_in_together_keep_to_the_rule() {
+    let scope = Bed::shared().await.scope("together").await;
+    let (set, observer) = twenty(&scope).await;
+    set.image("app:2").await;
+    let mine = format!("--pod-selector=drain={}", scope.namespace);
+    let drain = ["drain", "worker-0", &mine, "--timeout=170s"];
+    tokio::join!(kubectl(&scope, &drain), set.edit(json!({ "replicas": 16 })));
+    kubectl(&scope, &["uncordon", "worker-0"]).await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 16]);
+    for pod in set.pods().await.values() {
+        assert_eq!(
+            pod.spec.as_ref().unwrap().node_name.as_deref(),
+            Some("worker-1")
+        );
+    }
+    // 16 are expected from the edit on, of which two may be unavailable.
+    observer.fewest_available(|_| true, 20).await.at_least(14);
+}

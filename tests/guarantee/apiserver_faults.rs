@@ -1,0 +1,280 @@
+//! An API server that is slow, frozen, or answers the replicas with errors: what needs a claim is held with the reason,
+//! what no rule holds passes, and all recovers by itself.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use operating::api::keys;
+use serde_json::{Value, json};
+use xtask::proxy::{Asked, Effect, Fault};
+
+use crate::bed::objects::{at_once, claims, is_available, may_operate, names, refusal};
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, Scope, wait};
+use crate::in_place::set_image;
+
+/// Request timeout of the API server; a claim lapses 15 s after it.
+const USUAL: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(10);
+const ID: &str = "upgrade";
+
+/// Writes of claims, not of the counts that people read.
+fn ledger_writes(asked: &Asked) -> bool {
+    let path = asked.uri.path();
+    asked.method == Method::PATCH
+        && path.contains("/podtransitionrules/")
+        && path.ends_with("/status")
+        && String::from_utf8_lossy(&asked.body).contains("\"ledger\"")
+}
+
+/// Available Pods of a Deployment `web` under a rule `web`.
+async fn web(bed: &Bed, replicas: usize, max_unavailable: Value) -> Scope {
+    let scope = bed.scope("faults").await;
+    scope.deploy("web", replicas, json!({})).await;
+    scope.all_available("app=web", replicas).await;
+    scope
+        .rule("web", json!({"app": "web"}), max_unavailable)
+        .await;
+    scope
+        .until_at_rest("web", i32::try_from(replicas).unwrap())
+        .await;
+    scope
+}
+
+/// Two Pods beside them: `plain` is not managed, and `down` does not serve and has a claim, for a change that the kubelet
+/// never gets done with. To go, neither needs one.
+async fn make_free_pods(scope: &Scope) {
+    let plain = json!({"metadata": {"labels": {"app": "web", keys::CONTROL: null}}});
+    scope.pod("plain", plain).await;
+    let web = json!({"metadata": {"labels": {"app": "web"}}});
+    scope.pod("down", web).await;
+    scope.until_pod("down", "available", is_available).await;
+    set_image(scope, "down", "web:non-exist").await.unwrap();
+    scope.until_pod("down", "down", |p| !is_available(p)).await;
+}
+
+async fn until_free_pods_are_gone(scope: &Scope) {
+    for pod in ["plain", "down"] {
+        wait::until(&format!("{pod} to go"), async || {
+            scope.pods().get_opt(pod).await.unwrap().is_none()
+        })
+        .await;
+    }
+}
+
+fn assert_held(outcome: kube::Result<()>, parts: &[&str]) {
+    let status = refusal(outcome);
+    assert_eq!(
+        (status.code, status.reason.as_str()),
+        (429, "TooManyRequests"),
+        "{status:?}"
+    );
+    for part in parts {
+        assert!(status.message.contains(part), "{part:?} in {status:?}");
+    }
+}
+
+/// Whether the API server has given a replica up. A machine under load may be late with an answer given at the deadline;
+/// how often is not for these tests to say.
+fn is_late(outcome: &kube::Result<()>) -> bool {
+    matches!(outcome, Err(kube::Error::Api(s)) if s.message.contains("failed calling webhook"))
+}
+
+/// The outcome of a request that a replica has answered in time, within a few attempts.
+async fn answered(request: impl AsyncFn() -> kube::Result<()>) -> kube::Result<()> {
+    for _ in 0..4 {
+        let outcome = request().await;
+        if !is_late(&outcome) {
+            return outcome;
+        }
+    }
+    panic!("no replica ever answers in time");
+}
+
+/// Ends an operation once the Pod may be operated on.
+async fn operate(scope: &Scope, pod: &str) {
+    scope
+        .until_pod(pod, "to operate", |p| may_operate(p, ID))
+        .await;
+    scope.finish(pod, ID).await.unwrap();
+}
+
+#[tokio::test]
+async fn while_the_ledger_can_not_be_written_only_what_needs_a_claim_is_held() {
+    let bed = Bed::with_faults(USUAL).await;
+    let scope = web(&bed, 5, json!(3)).await;
+    for (code, why) in [
+        (409, "too many operations ask for its budget at once"),
+        (429, "its budget can't be read or written"),
+        (500, "its budget can't be read or written"),
+    ] {
+        let pods = names(&scope.all_available("app=web", 5).await);
+        scope.until_at_rest("web", 5).await;
+        make_free_pods(&scope).await;
+        let effect = Effect::Answer(StatusCode::from_u16(code).unwrap());
+        bed.faults().set(Fault::new(effect).on(ledger_writes));
+        for (pod, outcome) in [
+            (&pods[0], scope.delete(&pods[0]).await),
+            (&pods[1], scope.evict(&pods[1]).await),
+        ] {
+            let whose = format!("Pod {pod} is held by PodTransitionRule web");
+            assert_held(outcome, &[&whose, why, "try again in a moment"]);
+        }
+        // A lifecycle begins all the same, and waits.
+        let begun = scope.begin(&pods[2], ID).await.unwrap();
+        assert!(is_available(&begun), "{begun:?}");
+        // Replicas are asked about every eviction.
+        scope.evict("plain").await.unwrap();
+        scope.evict("down").await.unwrap();
+        until_free_pods_are_gone(&scope).await;
+        assert!(bed.faults().struck() >= 3);
+        bed.assert_all_run().await;
+
+        bed.faults().lift();
+        scope.delete(&pods[0]).await.unwrap();
+        operate(&scope, &pods[2]).await;
+    }
+    scope.all_available("app=web", 5).await;
+    scope.until_at_rest("web", 5).await;
+}
+
+#[tokio::test]
+async fn while_the_api_server_is_frozen_the_replicas_still_answer_in_time() {
+    let bed = Bed::with_faults(USUAL).await;
+    let scope = web(&bed, 5, json!(3)).await;
+    let pods = names(&scope.list("app=web").await);
+    make_free_pods(&scope).await;
+    bed.faults().set(Fault::new(Effect::Freeze));
+    let (deleted, evicted, begun, plain, down) = tokio::join!(
+        answered(async || scope.delete(&pods[0]).await),
+        answered(async || scope.evict(&pods[1]).await),
+        answered(async || scope.begin(&pods[2], ID).await.map(drop)),
+        answered(async || scope.evict("plain").await),
+        scope.delete("down"),
+    );
+    plain.unwrap();
+    down.unwrap();
+    until_free_pods_are_gone(&scope).await;
+    // The replicas' own words, and not the API server's about a webhook that did not answer.
+    assert_held(deleted, &[&format!("Pod {} is held", pods[0])]);
+    let whose = format!("the eviction of Pod {} is held", pods[1]);
+    assert_held(evicted, &[&whose, "try again in a moment"]);
+    begun.unwrap();
+    assert!(is_available(&scope.get(&pods[2]).await));
+    assert!(bed.faults().struck() > 0);
+    bed.assert_all_run().await;
+
+    bed.faults().lift();
+    wait::until("a place to be given", async || {
+        scope.delete(&pods[0]).await.is_ok()
+    })
+    .await;
+    operate(&scope, &pods[2]).await;
+    scope.all_available("app=web", 5).await;
+    scope.until_at_rest("web", 5).await;
+}
+
+#[tokio::test]
+async fn with_a_slow_api_server_the_rule_still_holds() {
+    let bed = Bed::with_faults(USUAL).await;
+    let scope = web(&bed, 50, json!("10%")).await;
+    let pods = names(&scope.list("app=web").await);
+    let observer = Observer::start(&scope).await;
+    // A claim costs one such delay, and two more for each other writer that comes in between.
+    let delay = Duration::from_millis(700);
+    bed.faults().set(Fault::new(Effect::Delay(delay)));
+    let outcomes = at_once(&pods[..20], async |pod| scope.delete(&pod).await).await;
+    // How many pass depends on how many come back meanwhile; the observer tells whether that was too many.
+    let refused = outcomes.into_iter().filter(Result::is_err);
+    for outcome in refused.filter(|outcome| !is_late(outcome)) {
+        assert_held(outcome, &["is held"]);
+    }
+    // Others get the places as they are given back.
+    for pod in &pods[40..] {
+        wait::until(&format!("a place for {pod}"), async || {
+            scope.delete(pod).await.is_ok()
+        })
+        .await;
+    }
+    assert!(bed.faults().struck() > 0);
+    bed.faults().lift();
+    scope.all_available("app=web", 50).await;
+    scope.until_at_rest("web", 50).await;
+    observer.fewest_available(|_| true, 50).await.at_least(45);
+}
+
+#[tokio::test]
+async fn a_claim_whose_reply_is_lost_breaks_no_rule_and_does_not_stay() {
+    let bed = Bed::with_faults(SHORT).await;
+    let scope = web(&bed, 30, json!(5)).await;
+    let observer = Observer::start(&scope).await;
+    bed.faults()
+        .set(Fault::new(Effect::LoseReply).on(ledger_writes).every(2));
+    let mut passed = 0;
+    for _ in 0..4 {
+        let pods = names(&scope.all_available("app=web", 30).await);
+        let outcomes = at_once(&pods, async |pod| scope.delete(&pod).await).await;
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => passed += 1,
+                refused => assert_held(refused, &["is held"]),
+            }
+        }
+    }
+    assert!(passed > 0);
+    assert!(bed.faults().struck() >= 4);
+    // Claims that nobody knows to have got lapse; their release may take several attempts as well.
+    scope.all_available("app=web", 30).await;
+    scope.until_at_rest("web", 30).await;
+    observer.fewest_available(|_| true, 30).await.at_least(25);
+    bed.assert_all_run().await;
+}
+
+#[tokio::test]
+async fn lifecycles_finish_though_every_third_request_fails() {
+    let bed = Bed::with_faults(USUAL).await;
+    let scope = web(&bed, 5, json!(2)).await;
+    let pods = names(&scope.list("app=web").await);
+    let observer = Observer::start(&scope).await;
+    let error = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
+    bed.faults().set(Fault::new(error).every(3));
+    let lifecycles = at_once(&pods, async |pod| {
+        scope.begin(&pod, ID).await.unwrap();
+        operate(&scope, &pod).await;
+    });
+    lifecycles.await;
+    for pod in scope.all_available("app=web", 5).await {
+        let name = pod.metadata.name.unwrap();
+        let idle = scope.until_pod(&name, "idle", |p| {
+            let mut labels = p.metadata.labels.iter().flat_map(|l| l.keys());
+            is_available(p) && !labels.any(|k| k.contains(keys::LIFECYCLE_DOMAIN))
+        });
+        idle.await;
+    }
+    scope.until_at_rest("web", 5).await;
+    assert!(bed.faults().struck() > 0);
+    observer.fewest_available(|_| true, 5).await.at_least(3);
+    bed.assert_all_run().await;
+}
+
+#[tokio::test]
+async fn a_release_that_fails_is_made_later_though_nothing_else_changes() {
+    let bed = Bed::with_faults(SHORT).await;
+    let scope = web(&bed, 3, json!(2)).await;
+    make_free_pods(&scope).await;
+    assert_eq!(claims(&scope.status("web").await), 1);
+    let error = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
+    bed.faults().set(Fault::new(error).on(ledger_writes));
+    scope.delete("down").await.unwrap();
+    scope.delete("plain").await.unwrap();
+    until_free_pods_are_gone(&scope).await;
+    wait::until("a release to fail", async || bed.faults().struck() > 0).await;
+    scope
+        .until_status("web", "the Pod that went", |s| s.expected_pods == 3)
+        .await;
+    // Past the claim's own deadline, when it is looked at whatever happens.
+    tokio::time::sleep(SHORT + Duration::from_secs(20)).await;
+    assert_eq!(claims(&scope.status("web").await), 1);
+    bed.faults().lift();
+    scope.until_at_rest("web", 3).await;
+}

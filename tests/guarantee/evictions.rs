@@ -1,0 +1,159 @@
+//! Both versions of an Eviction are judged alike.
+
+use kube::api::{Patch, PatchParams};
+use kube::{Client, Config, ResourceExt};
+use operating::admission::routes::Route;
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::objects::{claims, names, refusal};
+use crate::bed::{Bed, Scope, wait};
+
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// Three available Pods under a rule with room for one; their names.
+async fn three(bed: &Bed) -> (Scope, Vec<String>) {
+    let scope = bed.scope("evict").await;
+    scope.deploy("web", 3, json!({})).await;
+    let pods = names(&scope.all_available("app=web", 3).await);
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 3).await;
+    (scope, pods)
+}
+
+fn eviction(scope: &Scope, pod: &str, version: &str) -> Value {
+    json!({
+        "apiVersion": format!("policy/{version}"), "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": scope.namespace},
+    })
+}
+
+/// Evicts through the API server.
+async fn evict(scope: &Scope, pod: &str, version: &str) -> kube::Result<Value> {
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", scope.namespace);
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let body = eviction(scope, pod, version).to_string().into_bytes();
+    scope.client.request(request.body(body).unwrap()).await
+}
+
+/// What a replica says to a review of an Eviction, as the API server would send it.
+async fn review(bed: &Bed, scope: &Scope, pod: &str, version: &str, dry_run: bool) -> Value {
+    let mut config = Config::new(bed.setup.url.parse().unwrap());
+    config.accept_invalid_certs = true; // the certificate is for other tests
+    let client = Client::try_from(config).unwrap();
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "asked-by-hand", "operation": "CREATE", "dryRun": dry_run,
+            "kind": {"group": "policy", "version": version, "kind": "Eviction"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"}, "subResource": "eviction",
+            "namespace": scope.namespace, "name": pod,
+            "userInfo": {"username": "someone"},
+            "object": eviction(scope, pod, version),
+        },
+    });
+    let path = format!("{}?timeout=10s", Route::MutateEvictions.path());
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let body = review.to_string().into_bytes();
+    let mut answer: Value = client.request(request.body(body).unwrap()).await.unwrap();
+    answer["response"].take()
+}
+
+/// Without for how long the budget has been used up, which differs from one request to the next.
+fn timeless(mut response: Value) -> Value {
+    if let Some(message) = response["status"]["message"].as_str() {
+        response["status"]["message"] = json!(message.split(" (used by").next());
+    }
+    response
+}
+
+/// The API server knows no policy/v1beta1 any more, and takes its Evictions all the same.
+#[tokio::test]
+async fn the_api_server_takes_both_versions_and_both_are_held() {
+    let bed = Bed::shared().await;
+    for version in VERSIONS {
+        let (scope, pods) = three(bed).await;
+        evict(&scope, &pods[0], version).await.unwrap();
+        let full = refusal(evict(&scope, &pods[1], version).await);
+        assert!(
+            full.code == 429
+                && full.reason == "TooManyRequests"
+                && full
+                    .message
+                    .contains("1 of 3 Pods are unavailable, the limit is 1"),
+            "{version}: {full:?}"
+        );
+        scope.until_at_rest("web", 3).await;
+    }
+}
+
+#[tokio::test]
+async fn a_review_of_either_version_gets_the_same_verdict() {
+    let bed = Bed::shared().await;
+    let (scope, pods) = three(bed).await;
+    let both = async |pod: &str, dry_run: bool| {
+        let mut said = Vec::new();
+        for version in VERSIONS {
+            said.push(timeless(review(bed, &scope, pod, version, dry_run).await));
+        }
+        assert_eq!(said[0], said[1]);
+        said.remove(0)
+    };
+    let shown = both(&pods[0], true).await;
+    assert_eq!(shown["allowed"], true);
+    assert_eq!(claims(&scope.status("web").await), 0);
+
+    // More is lost than the rule allows: what serves is held, what is down may go as it is.
+    let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let lost = Patch::Strategic(lost);
+    for pod in &pods[..2] {
+        scope.pause_kubelet(pod).await;
+        let pods = scope.pods();
+        pods.patch_status(pod, &PatchParams::default(), &lost)
+            .await
+            .unwrap();
+        scope
+            .until_pod(pod, "out of service", |p| {
+                !p.labels().contains_key(keys::SERVICE_AVAILABLE)
+            })
+            .await;
+    }
+    // A loss that nobody asked for is known to each replica when its watch has delivered it.
+    wait::until("all replicas to know of both", async || {
+        let asked = (0..6).map(|_| review(bed, &scope, &pods[2], "v1", true));
+        let said = futures::future::join_all(asked).await;
+        said.into_iter().all(|s| {
+            let message = timeless(s)["status"]["message"].take();
+            message.as_str().is_some_and(|m| m.contains("2 of 3 Pods"))
+        })
+    })
+    .await;
+    let held = both(&pods[2], false).await;
+    assert_eq!(held["allowed"], false);
+    assert_eq!(held["status"]["code"], 429);
+    let message = held["status"]["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("2 of 3 Pods are unavailable, the limit is 1"),
+        "{message}"
+    );
+    let conditional = both(&pods[0], false).await;
+    assert_eq!(conditional["allowed"], true);
+    assert!(conditional["patch"].is_string(), "{conditional}");
+
+    // What v1beta1 was allowed is claimed.
+    for pod in &pods[..2] {
+        scope.resume_kubelet(pod).await;
+    }
+    wait::until("the place to be free again", async || {
+        let said = review(bed, &scope, &pods[2], "v1beta1", false).await;
+        said["allowed"] == true
+    })
+    .await;
+    let ledger = scope.status("web").await.ledger.unwrap();
+    let claimed: Vec<_> = ledger
+        .claims
+        .iter()
+        .map(|c| (c.pod_name.as_str(), c.operation.as_str()))
+        .collect();
+    assert_eq!(claimed, [(pods[2].as_str(), "Evict")]);
+}

@@ -1,0 +1,213 @@
+//! Kubelets that take their time: no phase gets ahead of them, and what they are slow about uses up no budget.
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use operating::api::keys::{self, Family};
+use serde_json::json;
+
+use crate::bed::objects::{condition, is_available, is_idle, names, refusal, service_ready};
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, Scope, wait};
+
+const ID: &str = "upgrade";
+
+fn has(pod: &Pod, family: Family, id: &str) -> bool {
+    pod.labels().contains_key(&family.key(id))
+}
+
+/// The gate is closed, and the kubelet has not noticed.
+fn is_unnoticed(pod: &Pod) -> bool {
+    service_ready(pod) == Some(false) && condition(pod, "Ready") == Some(true)
+}
+
+/// Available Pods under a rule `web`, and their names.
+async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
+    let scope = Bed::shared().await.scope("slow").await;
+    scope.deploy("web", replicas, json!({})).await;
+    let pods = names(&scope.all_available("app=web", replicas).await);
+    scope
+        .rule("web", json!({"app": "web"}), json!(max_unavailable))
+        .await;
+    scope
+        .until_at_rest("web", i32::try_from(replicas).unwrap())
+        .await;
+    (scope, pods)
+}
+
+/// An operator that has nothing to do: it finishes as soon as it may begin. The Pod as it was then.
+async fn finish_at_once(scope: &Scope, pod: &str, id: &str) -> Pod {
+    let operate = scope
+        .until_pod(pod, "operate", |p| has(p, Family::Operate, id))
+        .await;
+    scope.finish(pod, id).await.unwrap();
+    operate
+}
+
+#[tokio::test]
+async fn operate_waits_for_the_kubelet_and_a_fast_operator_breaks_no_limit() {
+    let (scope, pods) = web(4, 1).await;
+    let slow = &pods[0];
+    scope.pause_kubelet(slow).await;
+    let observer = Observer::start(&scope).await;
+    scope.begin(slow, ID).await.unwrap();
+    scope.until_pod(slow, "the gate closed", is_unnoticed).await;
+    // Every write is an occasion to step on.
+    for touch in ["1", "2", "3"] {
+        let pod = scope.label(slow, json!({"touch": touch})).await.unwrap();
+        assert!(is_unnoticed(&pod));
+        assert!(has(&pod, Family::Preparing, ID), "{:?}", pod.labels());
+        assert!(!has(&pod, Family::Operate, ID), "{:?}", pod.labels());
+    }
+    let forged = refusal(
+        scope
+            .label(slow, json!({Family::Operate.key(ID): "1"}))
+            .await,
+    );
+    assert!(
+        forged.code == 422 && forged.message.contains("the Pod still serves"),
+        "{forged:?}"
+    );
+    let next = scope.begin(&pods[1], ID).await.unwrap();
+    assert!(has(&next, Family::PreCheck, ID), "{:?}", next.labels());
+
+    scope.resume_kubelet(slow).await;
+    for pod in &pods[..2] {
+        let operate = finish_at_once(&scope, pod, ID).await;
+        assert_eq!(condition(&operate, "Ready"), Some(false), "{pod}");
+    }
+    for pod in &pods[..2] {
+        scope.until_pod(pod, "online again", is_idle).await;
+    }
+    scope.until_at_rest("web", 4).await;
+    observer.fewest_available(|_| true, 4).await.at_least(3);
+}
+
+#[tokio::test]
+async fn operators_that_finish_at_once_stay_within_the_limit_together() {
+    let (scope, pods) = web(6, 2).await;
+    let observer = Observer::start(&scope).await;
+    join_all(pods.iter().map(async |pod| {
+        // The next begins while the Pod is still on its way back, and meets the kubelet's answers to the last.
+        for round in 0..3 {
+            let id = format!("round-{round}");
+            scope.begin(pod, &id).await.unwrap();
+            finish_at_once(&scope, pod, &id).await;
+        }
+    }))
+    .await;
+    for pod in &pods {
+        scope.until_pod(pod, "online again", is_idle).await;
+    }
+    scope.until_at_rest("web", 6).await;
+    observer.fewest_available(|_| true, 6).await.at_least(4);
+}
+
+#[tokio::test]
+async fn a_pod_whose_operation_is_undone_comes_back_only_after_the_kubelet_has_noticed() {
+    let (scope, pods) = web(4, 2).await;
+    let slow = &pods[0];
+    for (round, end) in [
+        json!({Family::UndoOperationType.key(ID): ID}),
+        json!({Family::Operating.key(ID): null}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        scope.pause_kubelet(slow).await;
+        scope.begin(slow, ID).await.unwrap();
+        scope.until_pod(slow, "the gate closed", is_unnoticed).await;
+        let ended = scope.label(slow, end).await.unwrap();
+        assert!(!has(&ended, Family::Preparing, ID), "{:?}", ended.labels());
+        // In the time that another Pod takes for a whole operation, nothing happens here.
+        let other = format!("other-{round}");
+        scope.begin(&pods[1], &other).await.unwrap();
+        finish_at_once(&scope, &pods[1], &other).await;
+        scope.until_pod(&pods[1], "online again", is_idle).await;
+        let pod = scope.get(slow).await;
+        assert!(is_unnoticed(&pod), "{:?}", pod.status.unwrap().conditions);
+        assert!(!is_available(&pod), "{:?}", pod.labels());
+        scope.resume_kubelet(slow).await;
+        scope.until_pod(slow, "online again", is_idle).await;
+        scope.until_at_rest("web", 4).await;
+    }
+}
+
+#[tokio::test]
+async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
+    let scope = Bed::shared().await.scope("grace").await;
+    let site = json!({
+        "metadata": {"labels": {"site": "web"}},
+        "spec": {"terminationGracePeriodSeconds": 600},
+    });
+    let pods: Vec<_> = (0..5).map(|n| format!("web-{n}")).collect();
+    for pod in &pods {
+        scope.pod(pod, site.clone()).await;
+    }
+    scope.all_available("site=web", 5).await;
+    scope.rule("web", json!({"site": "web"}), json!(1)).await;
+    let floor = json!([{"name": "floor", "availablePolicy": {"minAvailableValue": 2}}]);
+    let floor = json!({"selector": {"matchLabels": {"site": "web"}}, "rules": floor});
+    scope.try_rule("floor", floor).await.unwrap();
+    scope.until_at_rest("web", 5).await;
+    scope.until_at_rest("floor", 5).await;
+
+    // Both still run, and answer until their time is up; there is one place all the same.
+    for pod in &pods[..2] {
+        scope.pause_kubelet(pod).await;
+    }
+    scope.delete(&pods[0]).await.unwrap();
+    scope.until_at_rest("web", 4).await;
+    scope.evict(&pods[1]).await.unwrap();
+    scope
+        .until_status("web", "no trace of the two", |s| {
+            s.expected_pods == 3
+                && s.unavailable_pods == 0
+                && s.disruptions_allowed == 1
+                && s.ledger.as_ref().is_none_or(|l| l.claims.is_empty())
+        })
+        .await;
+    for pod in &pods[..2] {
+        let pod = scope.get(pod).await;
+        assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(600));
+        assert_eq!(condition(&pod, "Ready"), Some(true));
+        assert!(pod.labels().contains_key(keys::SERVICE_AVAILABLE));
+    }
+    scope.begin(&pods[2], ID).await.unwrap();
+    let full = refusal(scope.delete(&pods[3]).await);
+    assert!(
+        full.code == 429
+            && full
+                .message
+                .contains("1 of 3 Pods are unavailable, the limit is 1"),
+        "{full:?}"
+    );
+    finish_at_once(&scope, &pods[2], ID).await;
+    scope.until_pod(&pods[2], "online again", is_idle).await;
+
+    // Nor do they count as available where that is what is demanded.
+    scope.pause_kubelet(&pods[3]).await;
+    wait::until("the place to be free again", async || {
+        scope.delete(&pods[3]).await.is_ok()
+    })
+    .await;
+    scope.until_at_rest("web", 2).await;
+    scope.until_at_rest("floor", 2).await;
+    let held = refusal(scope.delete(&pods[4]).await);
+    assert!(
+        held.code == 429 && held.message.contains("PodTransitionRule floor"),
+        "{held:?}"
+    );
+
+    // However they end, nothing is held by it and nothing changes.
+    let last = scope.get(&pods[1]).await;
+    scope
+        .pods()
+        .delete(&pods[0], &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+    scope.resume_kubelet(&pods[1]).await;
+    scope.until_gone(&last).await;
+    scope.until_at_rest("web", 2).await;
+}

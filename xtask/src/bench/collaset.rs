@@ -1,0 +1,140 @@
+//! What a CollaSet costs: requests per Pod of its creation and of an in-place update of its image.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::json;
+
+use super::traffic::{self, Traffic};
+use super::workload::{self, NAME, PATIENCE};
+use super::{Bench, floor, process};
+use crate::demo::observer::Observer;
+use crate::plane::wait;
+
+/// Share of the Pods that may be unavailable.
+const LIMIT: &str = "10%";
+
+/// Creates a CollaSet of `size` Pods, and updates their image under a rule of 10%.
+pub async fn measure(bench: &mut Bench, size: usize) -> Result<()> {
+    eprintln!("a CollaSet of {size} Pods");
+    let namespace = bench.plane.namespace("rollout").await?;
+    let pods: Api<Pod> = Api::namespaced(bench.client.clone(), &namespace);
+    let sets = sets(bench, &namespace);
+    let pid = bench.server.pid()?;
+
+    let mark = traffic::mark(&bench.plane).await?;
+    sets.create(&PostParams::default(), &set(size)?).await?;
+    ready(&sets).await?;
+    let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
+    let figure = format!("CollaSet, creation of {size} Pods: API requests of the server per Pod");
+    let bar = "≤ 4";
+    bench
+        .report
+        .add_with_bar(figure, per_pod(&traffic, size), bar);
+
+    let rules = workload::rules(bench.client.clone(), &namespace);
+    workload::create_rule(&rules, json!(LIMIT)).await?;
+    let observer = Observer::start(pods.clone(), size).await?;
+    let (mark, cpu, start) = (
+        traffic::mark(&bench.plane).await?,
+        process::cpu(pid)?,
+        Instant::now(),
+    );
+    let containers = json!([{ "name": "main", "image": "web:2" }]);
+    let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+    sets.patch(NAME, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    ready(&sets).await?;
+    let took = start.elapsed();
+    let cpu = process::cpu(pid)?.saturating_sub(cpu);
+    let traffic = traffic::since(&bench.plane, mark, &namespace).await?;
+    let most = observer.most_unavailable().await?;
+    let what = format!("CollaSet, new image for {size} Pods under {LIMIT}");
+    let add = &mut bench.report;
+    let figure = format!("{what}: API requests of the server per Pod");
+    add.add_with_bar(figure, per_pod(&traffic, size), "≤ 8");
+    let limit = size / 10;
+    let figure = format!("{what}: most unavailable");
+    add.add_with_bar(figure, most.to_string(), format!("≤ {limit}"));
+    let figure = format!("{what}: processor of the server");
+    let bar = if size == 100 { "≤ 3 s" } else { "" };
+    add.add_with_bar(figure, format!("{:.1} s", cpu.as_secs_f64()), bar);
+    let background = DeleteParams::background();
+    rules.delete(NAME, &DeleteParams::default()).await?;
+    sets.delete(NAME, &background).await?;
+    wait::until("the Pods to go", PATIENCE, || async {
+        let left = pods.list_metadata(&ListParams::default()).await?;
+        Ok(left.items.is_empty())
+    })
+    .await?;
+
+    if size <= 100 {
+        let floor = floor::measure(&bench.plane, size, limit).await?;
+        let ratio = took.as_secs_f64() / floor.as_secs_f64();
+        let value = format!(
+            "{ratio:.2} × the plane's floor ({:.1} s and {:.1} s)",
+            took.as_secs_f64(),
+            floor.as_secs_f64()
+        );
+        let figure = format!("{what}: time");
+        bench.report.add_with_bar(figure, value, "≤ 1.5 ×");
+    }
+    Ok(())
+}
+
+fn sets(bench: &Bench, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("apps.kusionstack.io", "v1alpha1", "CollaSet");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "collasets");
+    Api::namespaced_with(bench.client.clone(), namespace, &resource)
+}
+
+fn set(size: usize) -> Result<DynamicObject> {
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1",
+        "kind": "CollaSet",
+        "metadata": { "name": NAME },
+        "spec": {
+            "replicas": size,
+            "selector": { "matchLabels": { "app": NAME } },
+            "template": {
+                "metadata": { "labels": { "app": NAME } },
+                "spec": { "containers": [{ "name": "main", "image": "web:1" }] },
+            },
+        },
+    }))?)
+}
+
+/// Waits until the set is as its spec says.
+async fn ready(sets: &Api<DynamicObject>) -> Result<()> {
+    wait::until("the CollaSet to be as wanted", PATIENCE, || async {
+        let set = sets.get(NAME).await?;
+        let status = &set.data["status"];
+        let conditions = status["conditions"].as_array();
+        let is_ready = conditions.is_some_and(|all| {
+            all.iter()
+                .any(|c| c["type"] == "Ready" && c["status"] == "True")
+        });
+        Ok(is_ready && status["observedGeneration"].as_i64() == set.metadata.generation)
+    })
+    .await
+}
+
+fn per_pod(traffic: &Traffic, size: usize) -> String {
+    let per = |n: usize| n as f64 / size as f64;
+    let all = traffic.of_server();
+    let about = [
+        "pods",
+        "podtransitionrules",
+        "collasets",
+        "resourcecontexts",
+        "events",
+    ];
+    let parts: Vec<_> = about
+        .iter()
+        .map(|resource| format!("{resource} {:.2}", per(traffic.of_server_about(resource))))
+        .collect();
+    format!("{:.2} ({})", per(all), parts.join(", "))
+}

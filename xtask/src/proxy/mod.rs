@@ -1,0 +1,190 @@
+//! A proxy on loopback in front of an API server, which makes requests fail on purpose: slow or frozen answers,
+//! errors, lost replies.
+
+mod plan;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use plan::Plan;
+pub use plan::{Asked, Effect, Fault};
+
+/// Events of one watch that are held back at once; then no more are read.
+const HELD_EVENTS: usize = 4096;
+
+/// Listens on a free port of 127.0.0.1, speaks plain HTTP/1.1 there, and passes every request on with the credentials
+/// it came with. Without a fault it changes nothing. Dropping it ends all its connections.
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    plan: Arc<Plan>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl FaultProxy {
+    /// Starts one. `upstream` must bring no credentials of its own.
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub async fn start(upstream: Client) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .context("binding a port for the fault proxy")?;
+        let plan = Arc::new(Plan::default());
+        let relay = Relay {
+            upstream,
+            plan: plan.clone(),
+        };
+        Ok(Self {
+            address: listener.local_addr()?,
+            plan,
+            _accepting: AbortOnDropHandle::new(tokio::spawn(relay.accept(listener))),
+        })
+    }
+
+    /// What to put in a kubeconfig in place of the API server's own URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Puts a fault in force in place of any other, for requests to come and for events of running watches.
+    pub fn set(&self, fault: Fault) {
+        self.plan.set(fault);
+    }
+
+    /// All is well again: what was frozen goes on.
+    pub fn lift(&self) {
+        self.plan.lift();
+    }
+
+    /// How many requests the fault that was set last has struck.
+    #[must_use]
+    pub fn struck(&self) -> usize {
+        self.plan.struck()
+    }
+}
+
+type AnswerBody = UnsyncBoxBody<Bytes, kube::Error>;
+
+#[derive(Clone)]
+struct Relay {
+    upstream: Client,
+    plan: Arc<Plan>,
+}
+
+impl Relay {
+    async fn accept(self, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, _)) => drop(connections.spawn(self.clone().serve(stream))),
+                // Out of file descriptors, most likely: give the others time to end.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    async fn serve(self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(move |request| self.clone().answer(request));
+        // An error closes the connection: a lost reply, or an API server that is gone.
+        let _ = http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<AnswerBody>> {
+        let (parts, body) = request.into_parts();
+        let asked = Arc::new(Asked {
+            method: parts.method,
+            uri: parts.uri,
+            body: body.collect().await?.to_bytes(),
+        });
+        let effect = self.plan.strike(&asked);
+        match effect {
+            Some(Effect::Answer(code)) => return refusal(code),
+            Some(Effect::Freeze) => self.plan.thaw(&asked).await,
+            _ => {}
+        }
+        let answer = self.carry_out(&asked, parts.headers).await?;
+        match effect {
+            Some(Effect::LoseReply) => bail!("lost on purpose"),
+            Some(Effect::Delay(delay)) => tokio::time::sleep(delay).await,
+            _ => {}
+        }
+        Ok(answer.map(|body| match asked.watches() {
+            true => self.hold_events(asked, body),
+            false => body.boxed_unsync(),
+        }))
+    }
+
+    /// Returns when the API server begins to answer: a write is stored by then.
+    async fn carry_out(&self, asked: &Asked, headers: HeaderMap) -> Result<Response<Body>> {
+        let mut request = Request::new(Body::from(asked.body.clone()));
+        *request.method_mut() = asked.method.clone();
+        *request.uri_mut() = asked.uri.clone();
+        *request.headers_mut() = headers;
+        for of_this_connection in [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING] {
+            request.headers_mut().remove(of_this_connection);
+        }
+        let mut answer = self.upstream.send(request).await?;
+        for of_that_connection in [header::CONNECTION, header::TRANSFER_ENCODING] {
+            answer.headers_mut().remove(of_that_connection);
+        }
+        Ok(answer)
+    }
+
+    fn hold_events(self, asked: Arc<Asked>, events: Body) -> AnswerBody {
+        // Each event waits for itself, from when it came, and they stay in order.
+        let held = events.into_data_stream().map(move |event| {
+            let (plan, asked) = (self.plan.clone(), asked.clone());
+            async move {
+                plan.hold(&asked).await;
+                event.map(Frame::data)
+            }
+        });
+        StreamBody::new(held.buffered(HELD_EVENTS)).boxed_unsync()
+    }
+}
+
+/// An error as an API server words it.
+fn refusal(code: StatusCode) -> Result<Response<AnswerBody>> {
+    let reason = match code {
+        StatusCode::CONFLICT => "Conflict",
+        StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+        StatusCode::INTERNAL_SERVER_ERROR => "InternalError",
+        _ => "",
+    };
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "message": "a fault on purpose", "reason": reason, "code": code.as_u16(),
+    });
+    let answer = Response::builder()
+        .status(code)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(status.to_string().into_bytes()).boxed_unsync())?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests;
