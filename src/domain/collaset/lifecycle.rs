@@ -23,7 +23,7 @@ pub enum Operation {
 pub enum Turn {
     /// Not begun.
     Idle,
-    /// Begun; the Pod may still serve.
+    /// Begun; the Pod may still serve. Or undone, and not yet over.
     Waiting,
     /// The Pod may be operated on after so many nanoseconds.
     Delayed(u64),
@@ -60,10 +60,12 @@ impl Operation {
 
     /// Where it stands, with `delay` nanoseconds to wait once it is allowed.
     pub fn turn(self, pod: &Pod, delay: u64, now: u64) -> Turn {
-        if !operator::is_during(pod, ID, self.type_()) || self.is_undone(pod) {
+        if !operator::is_during(pod, ID, self.type_()) {
             return Turn::Idle;
         }
-        if !operator::is_allowed(pod, ID, self.type_(), 0, now) {
+        // Until an undo has been carried out nothing begins in its place: two that want different things of the Pod
+        // would take turns for ever.
+        if self.is_undone(pod) || !operator::is_allowed(pod, ID, self.type_(), 0, now) {
             return Turn::Waiting;
         }
         if operator::is_allowed(pod, ID, self.type_(), delay, now) {

@@ -415,3 +415,18 @@ fn a_pod_is_told_once_to_go() {
     assert!(world.pods[&other].label(keys::TO_DELETE).is_some());
     assert_eq!(world.pods[&name].label(keys::TO_DELETE), said.as_deref());
 }
+
+#[test]
+fn a_pod_that_ends_while_all_are_scaled_in_keeps_no_plan_going() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(3, naming);
+    world.edit(json!({ "replicas": 1 }));
+    world.step();
+    world.delete("web-0");
+    world.step();
+    world.image("app:2");
+    world.edit(json!({ "replicas": 0 }));
+    world.rest();
+    world.settle();
+    assert_eq!(world.ids(), [0; 0]);
+}
