@@ -21,7 +21,8 @@ pub enum Condition {
     LabelsChanged,
     /// As [`Condition::LabelsChanged`], or an image or the resources of a container.
     LabelsOrContainersChanged,
-    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`).
+    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), or is Ready and not yet
+    /// available.
     InFlight,
     /// `Ready` or [`keys::SERVICE_READY`] changed.
     ReadinessChanged,
@@ -82,10 +83,16 @@ impl Condition {
             Condition::InFlight => {
                 let [preparing, completing] =
                     [Family::Preparing, Family::Completing].map(Family::prefix);
-                format!(
-                    "{}.exists(k, k.startsWith('{preparing}/') || k.startsWith('{completing}/'))",
-                    labels("object")
-                )
+                let labels = labels("object");
+                let in_flight = format!(
+                    "{labels}.exists(k, k.startsWith('{preparing}/') || k.startsWith('{completing}/'))"
+                );
+                let back = format!(
+                    "!('{}' in {labels}) && {}",
+                    keys::SERVICE_AVAILABLE,
+                    ready()
+                );
+                format!("{in_flight} || {back}")
             }
             Condition::ReadinessChanged => changed(readiness),
             Condition::NotFinished => {
@@ -169,6 +176,13 @@ fn each_container(object: &str, list: &str) -> String {
         or_empty("c", &["image"], "''"),
         or_empty("c", &["resources"], "{}")
     )
+}
+
+/// Whether the object is Ready.
+fn ready() -> String {
+    let list = or_empty("object", &["status", "conditions"], "[]");
+    let status = or_empty("c", &["status"], "''");
+    format!("{list}.exists(c, c.type == 'Ready' && {status} == 'True')")
 }
 
 /// Type and status of the two conditions that the lifecycle waits for; their times and messages do not matter.

@@ -129,8 +129,8 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
     },
-    // The kubelet's answer to a changed readiness condition lets the lifecycle go on within the same request. Idle
-    // Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop the kubelet.
+    // The kubelet's answer to a changed readiness condition lets the lifecycle go on within the same request, and a Pod
+    // that is Ready again counts from then on. Idle Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop the kubelet.
     Webhook {
         name: "pod-status.apps.kusionstack.io",
         route: Route::MutatePods,

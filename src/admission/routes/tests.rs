@@ -307,6 +307,24 @@ fn status_of_a_pod_in_flight_is_sent_when_a_readiness_condition_changes() {
             &idle
         ));
     }
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let not_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let not_available = json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}});
+    let pod_of = |parts: &[&Json]| {
+        let mut object = pod(json!({}));
+        parts
+            .iter()
+            .for_each(|part| json_patch::merge(&mut object, part));
+        object
+    };
+    for (parts, sent) in [
+        ([&ready, &not_available], true),
+        ([&not_ready, &not_available], false),
+        ([&ready, &ready], false),
+    ] {
+        let object = pod_of(&parts);
+        assert_eq!(holds(Condition::InFlight, &object, &idle), sent, "{object}");
+    }
     for conditions in [
         json!([]),
         json!([{"type": "Ready", "status": "False"}]),

@@ -187,6 +187,11 @@ impl Operation {
         }
     }
 
+    /// Whether rules have passed in this write.
+    pub fn has_passed(&self) -> bool {
+        self.passed.is_some()
+    }
+
     /// Where the ID stands now.
     pub fn phase(&self) -> Phase {
         Phase::of(&self.labels)

@@ -19,6 +19,8 @@ pub struct Run<'a> {
     old: Option<&'a Pod>,
     new: &'a Pod,
     gates: Gates,
+    /// Whether the write leaves the labels of all IDs as they are.
+    asks_nothing: bool,
     operations: BTreeMap<String, Operation>,
     /// Labels that belong to no ID.
     others: BTreeMap<String, String>,
@@ -37,6 +39,7 @@ impl<'a> Run<'a> {
         let nothing = BTreeMap::new();
         let (mut before, old_permissions) = by_id(old.map_or(&nothing, |pod| &pod.metadata.labels));
         let (mut asked, new_permissions) = by_id(&new.metadata.labels);
+        let asks_nothing = before == asked;
         let ids: BTreeSet<String> = before.keys().chain(asked.keys()).cloned().collect();
         let operations = ids.into_iter().map(|id| {
             let before = before.remove(&id).unwrap_or_default();
@@ -65,6 +68,7 @@ impl<'a> Run<'a> {
             old,
             new,
             gates,
+            asks_nothing,
             operations,
             others,
             permissions,
@@ -99,8 +103,8 @@ impl<'a> Run<'a> {
     }
 
     /// Advances every ID as far as it goes, and draws the sum: an ID that holds the Pod off traffic drops
-    /// `service-available` (row 3), and `preparing-to-delete` goes with the last run that could have asked for it
-    /// (contract 10.1 Q6).
+    /// `service-available` (row 3), a Pod that is back gets it (row 12), and `preparing-to-delete` goes with the last
+    /// run that could have asked for it (contract 10.1 Q6).
     pub fn settle(&mut self) {
         for operation in self.operations.values_mut() {
             operation.settle(self.gates);
@@ -115,6 +119,21 @@ impl<'a> Run<'a> {
         }
         if ended && !operating {
             self.others.remove(keys::PREPARING_TO_DELETE);
+        }
+        // Row 12, unless this very write takes the label away by hand. Nor does one bring it that changes a run or asks
+        // its rules: the validation sees the outcome alone, and could not tell such a write from a forged one.
+        let missing = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_none();
+        if self.asks_nothing
+            && self.old.is_some_and(missing)
+            && missing(self.new)
+            && self.operations.values().all(|op| !op.has_passed())
+            && self.unavailable_because().is_none()
+        {
+            let since = self.stamp.clone();
+            self.others
+                .insert(keys::SERVICE_AVAILABLE.to_owned(), since);
+            self.others.remove(keys::CREATING);
+            self.others.remove(keys::COMPLETING);
         }
     }
 

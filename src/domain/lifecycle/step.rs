@@ -63,19 +63,11 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
         run.settle();
     }
     // A step that was missed comes first, in a write of its own, since admission may hold what it is asked for there:
-    // until it is stored, neither the condition nor row 12 may build on it.
+    // until it is stored, the condition may not build on it.
     let up_to_date = run.patch().is_empty();
-    let entitled = up_to_date && run.unavailable_because().is_none();
     let others = run.others_mut();
-    if others.contains_key(keys::SERVICE_AVAILABLE) {
-        if !pod.is_ready() {
-            others.remove(keys::SERVICE_AVAILABLE);
-        }
-    } else if entitled {
-        // Row 12.
-        others.insert(keys::SERVICE_AVAILABLE.to_owned(), now_nanos.to_string());
-        others.remove(keys::CREATING);
-        others.remove(keys::COMPLETING);
+    if !pod.is_ready() {
+        others.remove(keys::SERVICE_AVAILABLE);
     }
     let available = others.contains_key(keys::SERVICE_AVAILABLE);
     let waiting = |stage| run.awaiting(stage).into_iter().map(move |id| (stage, id));
