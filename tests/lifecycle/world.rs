@@ -179,7 +179,7 @@ impl World {
     pub fn kubelet(&mut self) {
         let ready = !self.pod.has_service_ready_gate()
             || self.pod.condition(keys::SERVICE_READY) == Some(true);
-        if self.pod.is_ready() != ready {
+        if self.pod.condition("Ready") != Some(ready) {
             let mut status = self.clone();
             status.set_condition("Ready", ready);
             self.write(|pod| *pod = status.pod).unwrap();

@@ -35,7 +35,7 @@ impl Step {
 /// managed.
 ///
 /// The condition follows all IDs together (rows 4, 10, 12): an ID that holds the Pod off traffic wins over any that
-/// wants it back; without one the Pod belongs on traffic, a new Pod included. A Pod without the readiness gate has no
+/// wants it back; without one the Pod belongs on traffic, a new Pod that its kubelet has seen included. A Pod without the readiness gate has no
 /// condition, and its `service-available` follows Ready.
 ///
 /// `stay-offline` keeps off traffic what is off: it never takes an available Pod away, since no rule was asked. Once
@@ -122,7 +122,9 @@ fn service_ready(pod: &Pod, run: &Run<'_>, available: bool) -> Option<bool> {
     let wanted = !pod.is_finished() || run.phases().any(|p| p == Phase::Completing);
     // Put back before the kubelet has noticed that it was off, the Pod would count as available until the late answer.
     let unnoticed = now == Some(false) && pod.is_ready() && !pod.is_finished();
-    (wanted && now != Some(true) && !unnoticed).then_some(true)
+    // Until the kubelet has spoken of a new Pod, scheduler and kubelet write it at the same time: no need to meet them.
+    let unseen = now.is_none() && pod.condition("Ready").is_none();
+    (wanted && now != Some(true) && !unnoticed && !unseen).then_some(true)
 }
 
 /// Whether a key of the expected finalizers names a Service, the one kind of which it can be known whether it still
