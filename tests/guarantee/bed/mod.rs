@@ -9,13 +9,13 @@ pub mod wait;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::runtime::Runtime;
-use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
+use tokio::sync::{Mutex, OnceCell, Semaphore, SemaphorePermit};
 use xtask::lb::LoadBalancer;
 use xtask::plane::{self, Plane};
 use xtask::proxy::FaultProxy;
@@ -26,6 +26,8 @@ use replica::{Replica, Setup};
 /// Where the server's own objects live.
 pub const HOME: &str = "kusionstack-system";
 const REPLICAS: usize = 3;
+/// Tests with a bed of their own that may run at the same time.
+const OWN_BEDS: usize = 2;
 
 /// The bed's own: each test has a runtime that ends with it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
@@ -39,7 +41,7 @@ pub struct Bed {
     proxy: Option<FaultProxy>,
     _logs: tempfile::TempDir,
     plane: Home,
-    _alone: Option<OwnedMutexGuard<()>>,
+    _alone: Option<SemaphorePermit<'static>>,
 }
 
 enum Home {
@@ -80,7 +82,7 @@ impl Bed {
         BED.get_or_init(|| apart(start)).await
     }
 
-    /// A bed for one test that kills what others need. One at a time: each is a whole control plane.
+    /// A bed for one test that kills what others need. Few at a time: each is a whole control plane.
     pub async fn own() -> Bed {
         Bed::with_request_timeout(Duration::from_secs(60)).await
     }
@@ -96,12 +98,8 @@ impl Bed {
     }
 
     async fn alone(timeout: Duration, proxied: bool) -> Bed {
-        static ALONE: OnceLock<std::sync::Arc<Mutex<()>>> = OnceLock::new();
-        let alone = ALONE
-            .get_or_init(std::sync::Arc::default)
-            .clone()
-            .lock_owned()
-            .await;
+        static ALONE: Semaphore = Semaphore::const_new(OWN_BEDS);
+        let alone = ALONE.acquire().await.unwrap();
         apart(move || async move {
             let options = plane::Options {
                 apiserver_flags: vec![format!("--request-timeout={}s", timeout.as_secs())],
@@ -116,7 +114,7 @@ impl Bed {
     async fn start(
         plane: Home,
         request_timeout: Duration,
-        alone: Option<OwnedMutexGuard<()>>,
+        alone: Option<SemaphorePermit<'static>>,
         proxied: bool,
     ) -> Bed {
         let logs = tempfile::tempdir().unwrap();
