@@ -2,16 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use operating::cli;
 
 fn main() -> ExitCode {
-    let args = cli::args::Cli::parse();
+    let args = cli::args::parse(std::env::args_os().collect());
     let done = tokio::runtime::Runtime::new()
         .map_err(Into::into)
         .and_then(|runtime| runtime.block_on(cli::run(args)));
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

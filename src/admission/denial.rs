@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::review::Verdict;
+use crate::domain::wording;
 use crate::ledger::commit::{Denied, Why};
 
 /// HTTP status and reason of everything that is held: `kubectl drain` and controllers try again on it.
@@ -27,10 +28,7 @@ pub fn reason_word(why: &Why) -> &'static str {
 
 /// The message.
 pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
-    let rule = match denied.rule.as_str() {
-        "" => format!("PodTransitionRule {}", denied.object),
-        rule => format!("rule {rule} of PodTransitionRule {}", denied.object),
-    };
+    let rule = wording::rule(&denied.object, &denied.rule);
     match &denied.why {
         Why::Full {
             used,
@@ -38,21 +36,12 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             expected,
             holders,
         } => {
-            let mut text = format!(
-                "Pod {pod} is held by {rule}: {used} of {expected} Pods are unavailable, the limit is {limit}"
-            );
-            if !holders.is_empty() {
-                let names: Vec<_> = holders
-                    .iter()
-                    .map(|(name, since)| holder(name, *since, now))
-                    .collect();
-                text += &format!(" (used by {})", names.join(", "));
-            }
-            if *limit == 0 {
-                text + "; no disruption is allowed: raise the limit or disable the rule"
-            } else {
-                text + "; try again when one of them is available, or raise the limit"
-            }
+            let holders: Vec<_> = holders
+                .iter()
+                .map(|(name, since)| wording::holder(name, *since, now))
+                .collect();
+            let used_up = wording::used_up(*used, *expected, *limit, &holders);
+            format!("Pod {pod} is held by {rule}: {used_up}")
         }
         Why::Broken(why) => format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}"),
         Why::Behind => format!(
@@ -73,21 +62,6 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 "Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment"
             )
         }
-    }
-}
-
-fn holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> String {
-    match since {
-        Some(since) => format!("{name} for {}", age(now.duration_since(since).as_secs())),
-        None => name.to_owned(),
-    }
-}
-
-fn age(seconds: i64) -> String {
-    match seconds.max(0) {
-        s @ 0..120 => format!("{s}s"),
-        s @ 120..7200 => format!("{}m", s / 60),
-        s => format!("{}h", s / 3600),
     }
 }
 

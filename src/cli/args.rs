@@ -8,6 +8,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{duration, namespace, namespaced_name, webhook_url};
 
+mod read;
+
+pub use read::{
+    BudgetArgs, ExplainArgs, Output, PLUGIN, Plugin, ReadCommand, ReaderArgs, WhyArgs, parse,
+};
+
 /// Pod operations whose availability rules are held at admission.
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -38,6 +44,9 @@ pub enum Command {
     /// would serve any more, CRDs with their objects, RBAC, certificates and the namespace. Pods of CollaSets are
     /// left behind without an owner. Lifecycle labels stay on Pods as they are.
     Uninstall(UninstallArgs),
+    /// Read only; the plugin of kubectl.
+    #[command(flatten)]
+    Read(ReadCommand),
     /// Print the CustomResourceDefinitions as YAML
     Crds,
     /// Print the webhook configurations as YAML
@@ -143,6 +152,10 @@ pub struct ServeArgs {
         help_heading = "Controllers"
     )]
     pub identity: Option<String>,
+    /// Waits of a Pod that last longer are told of by Events
+    #[arg(long, env = "OPERATING_WAIT_NOTICE", value_name = "DURATION", default_value = "60s", hide = true,
+          value_parser = duration, help_heading = "Controllers")]
+    pub wait_notice: Duration,
     /// Address of /livez, /readyz and /metrics, plain HTTP
     #[arg(
         long,

@@ -1,14 +1,18 @@
 //! The client of the API server.
 
+use std::path::Path;
+
 use anyhow::Context;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::args::ClusterArgs;
+use super::args::{ClusterArgs, ReaderArgs};
 
 /// How this program names itself to the API server, for audit logs and request counts.
 pub const AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
+/// The same for the commands that only read, on behalf of a user.
+const READER: &str = concat!("kubectl-operating/", env!("CARGO_PKG_VERSION"));
 
 /// Client with the credentials that the flags name.
 pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
@@ -18,15 +22,38 @@ pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
 /// Configuration of the client. Retries are left to the callers, who know which requests may be repeated: the
 /// library's own would repeat a 429, which here is a rule's verdict and not the server's load.
 pub async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
-    let mut config = match &args.kubeconfig {
+    load(args.kubeconfig.as_deref(), args.context.as_deref(), AGENT).await
+}
+
+/// Client of a user, and the namespace that is meant.
+pub async fn reader(args: &ReaderArgs) -> anyhow::Result<(Client, String)> {
+    let config = load(args.kubeconfig.as_deref(), args.context.as_deref(), READER).await?;
+    let namespace = args.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config).context("cannot set up the client of the API server")?;
+    Ok((client, namespace))
+}
+
+async fn load(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+    agent: &'static str,
+) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let mut config = match kubeconfig {
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file)
                 .with_context(|| format!("--kubeconfig: cannot read {}", file.display()))?;
-            let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
             Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
                 .with_context(|| format!("--kubeconfig: {} names no usable cluster and user", file.display()))?
         }
+        None if context.is_some() => Config::from_kubeconfig(&options)
+            .await
+            .context("--context: the kubeconfig names no usable cluster and user of this context")?,
         None => Config::infer().await.context(
             "found no credentials of an API server: pass --kubeconfig, set KUBECONFIG, or run in a Pod with a \
              service account",
@@ -34,7 +61,7 @@ pub async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
     };
     config
         .headers
-        .push((USER_AGENT, HeaderValue::from_static(AGENT)));
+        .push((USER_AGENT, HeaderValue::from_static(agent)));
     config.default_retry = false;
     Ok(config)
 }
@@ -42,8 +69,6 @@ pub async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use std::path::Path;
 
     use super::*;
 

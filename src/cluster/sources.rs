@@ -230,35 +230,47 @@ impl Workloads {
         }
     }
 
-    /// Key and content; `None` content for one whose deletion has begun: its Pods count for themselves from then on.
     fn read(&self, object: Object) -> ((String, Uid), Option<Workload>) {
-        let key = (object.metadata.namespace, Uid::from(object.metadata.uid));
-        let spec = object.spec.unwrap_or_default();
-        let template = spec.template.and_then(|t| t.metadata);
-        let mut template_labels = template.and_then(|m| m.labels).unwrap_or_default();
-        if self.kind == COLLASET {
-            // CollaSet adds the label itself (contract 6.3).
-            template_labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
-        }
-        let managed = template_labels
-            .get(keys::CONTROL)
-            .is_some_and(|v| v == keys::CONTROL_VALUE);
-        let template_labels = managed.then_some(template_labels);
-        // ReplicaSets and their like have the default written by the API server; a CollaSet without counts as 0.
-        let replicas = u32::try_from(spec.replicas.unwrap_or(0)).unwrap_or(0);
-        let workload = Workload {
-            replicas,
-            template_labels,
-        };
-        (
-            key,
-            object
-                .metadata
-                .deletion_timestamp
-                .is_none()
-                .then_some(workload),
-        )
+        read(self.kind, object)
     }
+}
+
+/// A workload as the index keeps it, from its JSON; `kind` is its bit in [`super::index::Synced::workloads`]. `None` for
+/// one whose deletion has begun, or that can't be read.
+pub fn workload(kind: u8, object: serde_json::Value) -> Option<(String, Uid, Workload)> {
+    let object = serde_json::from_value(object).ok()?;
+    let ((namespace, uid), workload) = read(kind, object);
+    Some((namespace, uid, workload?))
+}
+
+/// Key and content; `None` content for one whose deletion has begun: its Pods count for themselves from then on.
+fn read(kind: u8, object: Object) -> ((String, Uid), Option<Workload>) {
+    let key = (object.metadata.namespace, Uid::from(object.metadata.uid));
+    let spec = object.spec.unwrap_or_default();
+    let template = spec.template.and_then(|t| t.metadata);
+    let mut template_labels = template.and_then(|m| m.labels).unwrap_or_default();
+    if kind == COLLASET {
+        // CollaSet adds the label itself (contract 6.3).
+        template_labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
+    }
+    let managed = template_labels
+        .get(keys::CONTROL)
+        .is_some_and(|v| v == keys::CONTROL_VALUE);
+    let template_labels = managed.then_some(template_labels);
+    // ReplicaSets and their like have the default written by the API server; a CollaSet without counts as 0.
+    let replicas = u32::try_from(spec.replicas.unwrap_or(0)).unwrap_or(0);
+    let workload = Workload {
+        replicas,
+        template_labels,
+    };
+    (
+        key,
+        object
+            .metadata
+            .deletion_timestamp
+            .is_none()
+            .then_some(workload),
+    )
 }
 
 impl Sink<Object> for Workloads {

@@ -9,6 +9,7 @@ pub mod poddeletion;
 mod room;
 pub mod rules;
 mod turns;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub struct Context {
     pub events: Arc<Recorder>,
     /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
     pub request_timeout: Duration,
+    /// Waits longer than this are worth an Event.
+    pub wait_notice: Duration,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -87,6 +90,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let deletion = context.clone();
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
     tokio::join!(
+        waits::run(Arc::clone(&context), stop.clone()),
         dispatch::run(
             Arc::clone(&context.index),
             Arc::clone(&queues),

@@ -2,7 +2,9 @@
 
 pub mod collaset;
 pub mod digest;
+pub mod explain;
 pub mod inplace;
 pub mod lifecycle;
 pub mod pod;
 pub mod rules;
+pub mod wording;

@@ -20,7 +20,7 @@ fn definitions_are_consistent() {
 #[test]
 fn every_flag_has_a_variable_of_the_environment() {
     for command in Cli::command().get_subcommands() {
-        for arg in command.get_arguments() {
+        for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
             let variable = arg.get_env().and_then(|v| v.to_str()).unwrap_or_default();
             let ours = variable.starts_with("OPERATING_");
             assert!(
@@ -67,4 +67,55 @@ fn refusals_name_the_flag_and_the_remedy() {
     }
     let both = serve(&["--cert-dir=/certs", "--dns-name=a"]).unwrap_err();
     assert!(both.contains("cannot be used with"), "{both}");
+}
+
+fn why(args: &[&str]) -> Result<String, String> {
+    let all = ["operating", "why"].iter().chain(args);
+    match Cli::try_parse_from(all).map_err(|e| e.to_string())?.command {
+        Command::Read(ReadCommand::Why(args)) => args.name().map(str::to_owned),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_pod_is_named_as_for_kubectl() {
+    for args in [
+        &["pod/web-1"][..],
+        &["pods/web-1"],
+        &["po/web-1"],
+        &["pod", "web-1"],
+        &["web-1"],
+    ] {
+        assert_eq!(why(args).unwrap(), "web-1", "{args:?}");
+    }
+    for (args, remedy) in [
+        (&["deploy/web"][..], "deploy is no Pod: write pod/NAME"),
+        (&["deploy", "web"], "deploy is no Pod: write pod/NAME"),
+        (&["pod/"], "the name is missing: write pod/NAME"),
+        (&["pod/a/b"], "a/b is no name of a Pod"),
+        (&["a", "b", "c"], "unexpected"),
+        (&[], "required"),
+    ] {
+        let error = why(args).unwrap_err();
+        assert!(error.contains(remedy), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn by_the_name_of_the_plugin_there_is_only_what_reads() {
+    let called = |program: &str| parse(vec![program.into(), "why".into(), "pod/a".into()]);
+    for program in [
+        "kubectl-operating",
+        "/usr/local/bin/kubectl-operating",
+        "operating",
+    ] {
+        let command = called(program).command;
+        assert!(
+            matches!(command, Command::Read(ReadCommand::Why(_))),
+            "{command:?}"
+        );
+    }
+    let error = Plugin::try_parse_from(["kubectl-operating", "serve"]).unwrap_err();
+    assert!(error.to_string().contains("kubectl operating"), "{error}");
+    Plugin::command().debug_assert();
 }

@@ -30,6 +30,7 @@ pub fn start(
         ledgers: Arc::clone(ledgers),
         events: Recorder::new(client.clone(), Timestamp::now),
         request_timeout: args.request_timeout,
+        wait_notice: args.wait_notice,
         now: Timestamp::now,
     });
     let (leading, lead) = watch::channel(!args.leader_elect);

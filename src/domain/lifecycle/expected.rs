@@ -34,6 +34,12 @@ impl ExpectedFinalizers {
         }
     }
 
+    /// What is expected: key and finalizer.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entries = self.expected_finalizers.iter();
+        entries.map(|(key, finalizer)| (key.as_str(), finalizer.as_str()))
+    }
+
     /// Keys whose finalizer is not on the Pod.
     pub fn missing<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
         self.expected_finalizers

@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
     ///
     /// An ID that only waits in PreCheck is no obstacle, as it takes nothing away from a Pod that serves (row 1): a
     /// Pod that flaps while a rule holds it must not count as lost for as long as the rule holds.
-    pub(super) fn unavailable_because(&self) -> Option<&'static str> {
+    pub(in crate::domain) fn unavailable_because(&self) -> Option<&'static str> {
         let pod = self.new;
         if pod.is_terminating() || pod.is_finished() {
             Some("the Pod is ending")

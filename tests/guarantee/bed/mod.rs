@@ -127,6 +127,7 @@ impl Bed {
             kubeconfig: PathBuf::new(),
             url,
             logs: logs.path().to_owned(),
+            flags: &[],
             request_timeout,
         };
         let mut bed = Bed {

@@ -48,6 +48,7 @@ impl Bed {
             ledgers: Ledgers::new(store),
             events: Recorder::new(api.client(), || Timestamp::UNIX_EPOCH),
             request_timeout: Duration::from_secs(60),
+            wait_notice: Duration::from_secs(60),
             now: || Timestamp::UNIX_EPOCH,
         });
         api.put(

@@ -1,0 +1,180 @@
+//! Flags of the commands that only read. As a kubectl plugin, they are all there is.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::{Cli, Command, namespace};
+
+/// Name of the program by which kubectl finds its plugin `operating`.
+pub const PLUGIN: &str = "kubectl-operating";
+
+/// The commands that only read.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ReadCommand {
+    /// Explain why a Pod waits: its operations, the rules that cover it, who uses their budgets up, what happens next
+    ///
+    /// Reads the Pod, the rules of its namespace with their status, the managed Pods beside it and its controller, and
+    /// writes nothing. What may not be read is said, and left out.
+    Why(WhyArgs),
+    /// List rules with what is left of their budgets, the tightest first
+    Budget(BudgetArgs),
+    /// Decide an AdmissionReview offline, by the code of the server
+    ///
+    /// Nothing is contacted. Exit code 0: allowed; 1: denied; 2: the input can't be used.
+    Explain(ExplainArgs),
+}
+
+/// How to reach the API server as its user.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ReaderArgs {
+    /// File with the credentials of the API server; else $KUBECONFIG or ~/.kube/config
+    #[arg(long, env = "OPERATING_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; else its current one
+    #[arg(long, env = "OPERATING_CONTEXT", value_name = "NAME")]
+    pub context: Option<String>,
+    /// Namespace; else that of the context
+    #[arg(short, long, env = "OPERATING_NAMESPACE", value_name = "NAME", value_parser = namespace)]
+    pub namespace: Option<String>,
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    #[default]
+    Text,
+    /// For programs; with --watch one line for each state
+    Json,
+}
+
+/// Flags of `why`.
+#[derive(Clone, Debug, Args)]
+pub struct WhyArgs {
+    /// The Pod: pod/NAME, pod NAME or NAME
+    #[arg(required = true, num_args = 1..=2, value_name = "POD")]
+    pub pod: Vec<String>,
+    /// Cluster.
+    #[command(flatten)]
+    pub reader: ReaderArgs,
+    /// Form of the output
+    #[arg(
+        short,
+        long,
+        env = "OPERATING_OUTPUT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    pub output: Output,
+    /// Go on and show every change, until the Pod is gone
+    #[arg(short, long, env = "OPERATING_WATCH")]
+    pub watch: bool,
+}
+
+/// Flags of `budget`.
+#[derive(Clone, Debug, Args)]
+pub struct BudgetArgs {
+    /// Cluster.
+    #[command(flatten)]
+    pub reader: ReaderArgs,
+    /// Rules of all namespaces
+    #[arg(
+        short = 'A',
+        long,
+        env = "OPERATING_ALL_NAMESPACES",
+        conflicts_with = "namespace"
+    )]
+    pub all_namespaces: bool,
+    /// Form of the output
+    #[arg(
+        short,
+        long,
+        env = "OPERATING_OUTPUT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    pub output: Output,
+    /// Go on and show every change
+    #[arg(short, long, env = "OPERATING_WATCH")]
+    pub watch: bool,
+}
+
+/// Flags of `explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// AdmissionReview of admission.k8s.io/v1, JSON or YAML
+    #[arg(value_name = "REVIEW")]
+    pub review: PathBuf,
+    /// YAML or JSON with PodTransitionRules, as of kubectl get podtransitionrules -o yaml; may be repeated
+    #[arg(long, env = "OPERATING_RULES", value_name = "FILE", required = true)]
+    pub rules: Vec<PathBuf>,
+    /// YAML or JSON with the Pods beside it, and the workloads that own them; may be repeated
+    #[arg(long, env = "OPERATING_PODS", value_name = "FILE")]
+    pub pods: Vec<PathBuf>,
+    /// Form of the output
+    #[arg(
+        short,
+        long,
+        env = "OPERATING_OUTPUT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    pub output: Output,
+}
+
+impl WhyArgs {
+    /// Name of the Pod.
+    ///
+    /// # Errors
+    /// What is expected, when another kind is named or there is no name.
+    pub fn name(&self) -> Result<&str, String> {
+        let (kind, name) = match &self.pod[..] {
+            [kind, name] => (kind.as_str(), name.as_str()),
+            [one] => one.split_once('/').unwrap_or(("pod", one)),
+            _ => ("pod", ""),
+        };
+        if !["pod", "pods", "po"].contains(&kind) {
+            return Err(format!(
+                "{kind} is no Pod: write pod/NAME; of other kinds nothing is explained"
+            ));
+        }
+        match name {
+            "" => Err("the name is missing: write pod/NAME".to_owned()),
+            name if name.contains('/') => {
+                Err(format!("{name} is no name of a Pod: write pod/NAME"))
+            }
+            name => Ok(name),
+        }
+    }
+}
+
+/// The command as kubectl calls it.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = PLUGIN,
+    bin_name = "kubectl operating",
+    about = "Why is my Pod waiting?",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Plugin {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ReadCommand,
+}
+
+/// Reads the command line; by the name [`PLUGIN`] the program is the plugin. Ends the process on `--help` and on errors.
+pub fn parse(args: Vec<OsString>) -> Cli {
+    let called = args.first().map(Path::new).and_then(Path::file_stem);
+    if called.is_some_and(|name| name == PLUGIN) {
+        let Plugin { command } = Plugin::parse_from(args);
+        return Cli {
+            command: Command::Read(command),
+        };
+    }
+    Cli::parse_from(args)
+}

@@ -1,0 +1,159 @@
+//! The index of the server, filled from files: all of them are taken as one moment.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::files::{Objects, WORKLOADS};
+use crate::admission::review::Request;
+use crate::api::keys;
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sources;
+use crate::domain::pod::Pod;
+use crate::domain::rules::budget::Gauges;
+use crate::ledger::commit::Ledgers;
+
+/// Fills an empty index. Returns what a reader should know.
+pub fn fill(index: &Index, objects: &Objects) -> Vec<String> {
+    let mut notes = Vec::new();
+    let pods: Vec<Pod> = objects
+        .pods
+        .iter()
+        .filter_map(|pod| serde_json::from_value(pod.clone()).ok()) // it has been read once already
+        .filter(Pod::is_managed)
+        .collect();
+    let watermarks = objects.rules.iter().filter_map(|rule| {
+        let ledger = rule.status.as_ref()?.ledger.as_ref()?;
+        ledger.watermark.parse::<u64>().ok()
+    });
+    let versions = pods.iter().map(|pod| pod.metadata.resource_version);
+    let position = watermarks.chain(versions).max().unwrap_or(0);
+    for (bit, kind) in (0u8..).zip(WORKLOADS) {
+        let of_kind = objects.workloads.iter().filter(|(of, _)| *of == kind);
+        let found = of_kind.filter_map(|(_, value)| sources::workload(bit, value.clone()));
+        index.replace_workloads(bit, found.collect(), Vec::new());
+    }
+    notes.extend(missing_owners(objects, &pods));
+    index.replace_namespaces(namespaces(objects));
+    index.replace_rules(objects.rules.clone());
+    index.replace_pods(pods, position);
+    notes
+}
+
+/// Owners that count by their replicas, and are not in the files.
+fn missing_owners(objects: &Objects, pods: &[Pod]) -> Vec<String> {
+    let known = |uid: &str| {
+        let mut all = objects.workloads.iter();
+        all.any(|(_, value)| value["metadata"]["uid"] == uid)
+    };
+    let mut missing: Vec<String> = pods
+        .iter()
+        .filter_map(Pod::controller)
+        .filter(|owner| WORKLOADS.contains(&owner.kind.as_str()) && !known(&owner.uid))
+        .map(|owner| {
+            format!(
+                "{} {} is not in the files: its Pods count for themselves, and missing ones do not; add it to --pods",
+                owner.kind, owner.name
+            )
+        })
+        .collect();
+    missing.sort();
+    missing.dedup();
+    missing
+}
+
+/// All namespaces that are named, with the mark that the server gives to those with rules.
+fn namespaces(
+    objects: &Objects,
+) -> Vec<(String, std::collections::BTreeMap<String, String>, bool)> {
+    let named = objects
+        .pods
+        .iter()
+        .map(|pod| pod["metadata"]["namespace"].as_str().unwrap_or_default());
+    let of_rules = objects
+        .rules
+        .iter()
+        .map(|rule| rule.metadata.namespace.as_deref().unwrap_or_default());
+    let mut all: std::collections::BTreeMap<
+        String,
+        (std::collections::BTreeMap<String, String>, bool),
+    > = named
+        .map(|name| (name.to_owned(), Default::default()))
+        .chain([(objects.namespace.clone(), Default::default())])
+        .collect();
+    for name in of_rules {
+        let entry = all.entry(name.to_owned()).or_default();
+        entry
+            .0
+            .insert(keys::NAMESPACE_HAS_RULES.to_owned(), "true".to_owned());
+    }
+    for namespace in &objects.namespaces {
+        let metadata = &namespace["metadata"];
+        let entry = all
+            .entry(metadata["name"].as_str().unwrap_or_default().to_owned())
+            .or_default();
+        let labels = metadata["labels"].as_object().into_iter().flatten();
+        entry
+            .0
+            .extend(labels.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))));
+        entry.1 = metadata
+            .get("deletionTimestamp")
+            .is_some_and(Value::is_string);
+    }
+    all.into_iter()
+        .map(|(name, (labels, terminating))| (name, labels, terminating))
+        .collect()
+}
+
+/// The budget of a rule object that covers the Pod of a review, before the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Budget {
+    /// Name of the PodTransitionRule.
+    pub object: String,
+    /// Expected Pods that are missing, not available, or on their way by a claim.
+    pub used: u32,
+    /// How many may be, by the tightest rule.
+    pub limit: u32,
+    /// How many Pods there should be.
+    pub expected: u32,
+    /// How many more may go.
+    pub allowed: u32,
+}
+
+/// Budgets of the rule objects that cover the Pod of a request.
+pub fn budgets(index: &Index, ledgers: &Arc<Ledgers<RuleStore>>, request: &Request) -> Vec<Budget> {
+    let state = index.read();
+    let Some(namespace) = state.namespace(&request.namespace) else {
+        return Vec::new();
+    };
+    let pod = namespace
+        .pods
+        .values()
+        .find(|pod| pod.metadata.name == request.name);
+    let Some(pod) = pod.filter(|_| request.resource.resource == "pods") else {
+        return Vec::new();
+    };
+    let covering = namespace.rules.values().filter(|entry| {
+        let rules = &entry.snapshot.rules;
+        rules.selects(pod) && rules.limits().next().is_some()
+    });
+    let budgets = covering.map(|entry| {
+        let claims = ledgers.newer(&entry.key(), &entry.snapshot).claims;
+        let limits = entry.snapshot.rules.limits();
+        let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
+        let gauges = state.view(&entry.snapshot.rules, |view| {
+            Gauges::new(limits, view.expected(), claims.unclaimed(view), waiting)
+        });
+        Budget {
+            object: entry.snapshot.rules.name.clone(),
+            used: gauges.unavailable,
+            limit: gauges.limit,
+            expected: gauges.expected,
+            allowed: gauges.allowed,
+        }
+    });
+    budgets.collect()
+}

@@ -1,0 +1,124 @@
+//! `operating explain`: decides an AdmissionReview offline, by the handlers of the server. What they would ask the API
+//! server for is answered from files.
+
+mod answers;
+mod cluster;
+mod files;
+mod outcome;
+mod route;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+use tokio::time::Instant;
+
+use super::args::{ExplainArgs, Output};
+use super::{output, read};
+use crate::admission::review::{Handler, Request, Verdict};
+use crate::admission::{self, Context, Settings};
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::cluster::watch::Relist;
+use crate::ledger::commit::Ledgers;
+use outcome::Outcome;
+
+/// Denied.
+const DENIED: u8 = 1;
+/// The input can't be used.
+const UNUSABLE: u8 = 2;
+
+/// Far more than a decision without a network takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Decides, prints, and says how the process is to end.
+pub async fn command(args: ExplainArgs) -> anyhow::Result<ExitCode> {
+    let outcome = match decide(&args).await {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(UNUSABLE));
+        }
+    };
+    for note in &outcome.notes {
+        eprintln!("note: {note}");
+    }
+    output::write(&match args.output {
+        Output::Text => outcome.text(),
+        Output::Json => read::json(&outcome, false)?,
+    })?;
+    Ok(match outcome.allowed {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(DENIED),
+    })
+}
+
+/// The verdict on the review in the files.
+async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
+    let mut request = files::review(&args.review)?;
+    // The verdict is that of the real request; a dry-run only keeps the claim from being written.
+    let asked_dry = std::mem::replace(&mut request.dry_run, true);
+    let mut objects = files::objects(&args.rules, &args.pods, &request.namespace)?;
+    let mut notes = std::mem::take(&mut objects.notes);
+    objects.add_subject(&request)?;
+    if args.pods.is_empty() {
+        notes.push(
+            "no other Pods are given (--pods): budgets are computed as if there were none beside this one".to_owned(),
+        );
+    }
+    if asked_dry {
+        notes.push("the request is a dry-run: nothing would be written".to_owned());
+    }
+    let index = Arc::new(Index::default());
+    notes.extend(cluster::fill(&index, &objects));
+    let client = answers::client(&objects);
+    let ledgers = Ledgers::new(RuleStore::new(
+        client.clone(),
+        Arc::clone(&index),
+        Relist::default(),
+    ));
+    let context = Arc::new(Context {
+        client,
+        index: Arc::clone(&index),
+        ledgers: Arc::clone(&ledgers),
+        settings: Settings {
+            request_timeout: DEADLINE,
+        },
+        now: Timestamp::now,
+    });
+    let paths = route::paths(&request)?;
+    let handlers = admission::handlers(&context);
+    let mut verdicts = Vec::new();
+    for path in paths {
+        let handler = handlers.iter().find(|(of, _)| *of == path);
+        let (_, handler) =
+            handler.context("the table of webhooks names a path without a handler")?;
+        let verdict = ask(handler, &mut request).await?;
+        let allowed = verdict.is_allowed();
+        verdicts.push((path, verdict));
+        if !allowed {
+            break;
+        }
+    }
+    Ok(Outcome::of(
+        &request,
+        &verdicts,
+        cluster::budgets(&index, &ledgers, &request),
+        notes,
+    ))
+}
+
+/// One handler's verdict; what it changes is what the next one sees, as with the API server.
+async fn ask(handler: &Arc<dyn Handler>, request: &mut Request) -> anyhow::Result<Verdict> {
+    let verdict = handler.review(request, Instant::now() + DEADLINE).await;
+    if let (Some(patch), Some(object)) = (verdict.patch(), &request.object) {
+        let mut value: Value = serde_json::from_str(object.get())?;
+        json_patch::patch(&mut value, patch).context("a patch does not fit its object")?;
+        request.object = Some(to_raw_value(&value)?);
+    }
+    Ok(verdict)
+}

@@ -1,0 +1,171 @@
+//! The table of budgets.
+
+use serde::Serialize;
+
+use crate::cli::args::Output;
+use crate::domain::explain::RuleObject;
+use crate::domain::explain::budget::{Row, rows};
+
+/// Cells of a bar.
+const CELLS: u32 = 10;
+
+/// What `budget -o json` prints.
+#[derive(Debug, Serialize)]
+struct Budget<'a> {
+    /// The tightest first.
+    rules: &'a [Row],
+}
+
+/// Rule objects in the form that is asked for; `namespace` is the one that was looked at, `None` for all.
+pub fn shown(
+    rules: &[RuleObject],
+    namespace: Option<&str>,
+    form: Output,
+    line: bool,
+) -> anyhow::Result<String> {
+    let rows = rows(rules);
+    match form {
+        Output::Json => super::json(&Budget { rules: &rows }, line),
+        Output::Text if rows.is_empty() => Ok(match namespace {
+            Some(namespace) => {
+                format!(
+                    "There is no PodTransitionRule in namespace {namespace}; -A looks at all namespaces.\n"
+                )
+            }
+            None => "There is no PodTransitionRule in this cluster.\n".to_owned(),
+        }),
+        Output::Text => Ok(table(&rows, namespace.is_none())),
+    }
+}
+
+/// Rows as a table for people.
+pub fn table(rows: &[Row], namespaces: bool) -> String {
+    let header = [
+        "NAMESPACE",
+        "NAME",
+        "BUDGET",
+        "ALLOWED",
+        "UNAVAILABLE",
+        "LIMIT",
+        "PODS",
+        "WAITING",
+        "CLAIMS",
+    ];
+    let mut lines = vec![header.map(str::to_owned)];
+    lines.extend(rows.iter().map(cells));
+    let widths: Vec<usize> = (0..header.len())
+        .map(|column| {
+            lines
+                .iter()
+                .map(|line| line[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut out = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        let skip = usize::from(!namespaces);
+        let padded = line.iter().zip(&widths).skip(skip);
+        let padded: Vec<_> = padded
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        out += padded.join("  ").trim_end();
+        out.push('\n');
+        let problem = index
+            .checked_sub(1)
+            .and_then(|row| rows.get(row)?.problem.as_ref());
+        if let Some(problem) = problem {
+            out += &format!("  └─ {problem}\n");
+        }
+    }
+    out
+}
+
+fn cells(row: &Row) -> [String; 9] {
+    let figure = |n: u32| match row.observed {
+        true => n.to_string(),
+        false => "?".to_owned(),
+    };
+    let limited = |text: String| match row.limited {
+        true => text,
+        false => "-".to_owned(),
+    };
+    [
+        row.namespace.clone(),
+        row.name.clone(),
+        match (row.limited, row.observed) {
+            (false, _) => "no limit".to_owned(),
+            (true, false) => "not counted".to_owned(),
+            (true, true) => bar(row.unavailable, row.limit),
+        },
+        limited(figure(row.allowed)),
+        figure(row.unavailable),
+        limited(figure(row.limit)),
+        figure(row.expected),
+        figure(row.waiting),
+        row.claims.to_string(),
+    ]
+}
+
+/// How much of a limit is used: `#` for each tenth, rounded up; beyond the limit, by losses that nobody asked for, `!`.
+fn bar(used: u32, limit: u32) -> String {
+    let cells = match (used, limit) {
+        (used, limit) if used > limit => return format!("[{}]", "!".repeat(CELLS as usize)),
+        (_, 0) => CELLS,
+        (used, limit) => (used * CELLS).div_ceil(limit),
+    };
+    format!(
+        "[{}{}]",
+        "#".repeat(cells as usize),
+        ".".repeat((CELLS - cells) as usize)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_full_when_nothing_is_left() {
+        for (used, limit, text) in [
+            (0, 10, "[..........]"),
+            (1, 100, "[#.........]"),
+            (5, 10, "[#####.....]"),
+            (3, 3, "[##########]"),
+            (4, 3, "[!!!!!!!!!!]"),
+            (0, 0, "[##########]"),
+            (1, 0, "[!!!!!!!!!!]"),
+        ] {
+            assert_eq!(bar(used, limit), text, "{used} of {limit}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_says_what_is_wrong() {
+        let row = Row {
+            namespace: "shop".into(),
+            name: "web".into(),
+            limited: true,
+            observed: true,
+            allowed: 0,
+            unavailable: 3,
+            limit: 3,
+            expected: 10,
+            waiting: 2,
+            claims: 1,
+            problem: None,
+        };
+        let fresh = Row {
+            name: "a-longer-name".into(),
+            observed: false,
+            problem: Some("Invalid: mend it".into()),
+            ..row.clone()
+        };
+        assert_eq!(
+            table(&[row, fresh], false),
+            "NAME           BUDGET        ALLOWED  UNAVAILABLE  LIMIT  PODS  WAITING  CLAIMS\n\
+             web            [##########]  0        3            3      10    2        1\n\
+             a-longer-name  not counted   ?        ?            ?      ?     ?        1\n  └─ Invalid: mend it\n"
+        );
+    }
+}

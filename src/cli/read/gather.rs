@@ -1,0 +1,155 @@
+//! All that an explanation of a Pod is made from, read from the API server with its user's rights.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::api::Api;
+use kube::core::Request;
+use kube::core::params::GetParams;
+use kube::{Client, Error};
+use serde::Deserialize;
+
+use super::api;
+use crate::api::collaset::CollaSet;
+use crate::api::keys;
+use crate::api::operationjob::OperationJob;
+use crate::cluster::pods;
+use crate::domain::explain::{Controller, Observed};
+use crate::domain::lifecycle::phases;
+use crate::domain::pod::{Owner, Pod};
+
+/// The Pod and what is around it; `None` if there is no such Pod.
+///
+/// # Errors
+/// When the Pod or the rules can't be read. What else can't be read becomes a note.
+pub async fn observe(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<Option<Observed>> {
+    let pod = api::call(
+        "get",
+        "pods",
+        Some(namespace),
+        pods::get(client, namespace, name),
+    )
+    .await?;
+    let Some(pod) = pod else {
+        return Ok(None);
+    };
+    let rules = api::rules(client, Some(namespace)).await?;
+    let mut notes = Vec::new();
+    let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let labels = format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE);
+    let covered = rules.iter().any(|rule| rule.set.selects(&pod));
+    let mut others: Vec<Pod> = Vec::new();
+    if covered {
+        let listed = api::list(client, &path, &labels);
+        match api::call("list", "pods", Some(namespace), listed).await {
+            Ok(listed) => others = listed,
+            Err(e) => noted("which Pods use budgets up is known from claims alone", e),
+        }
+    }
+    let controller = match pod.controller() {
+        Some(owner) => match controller(client, namespace, owner).await {
+            Ok(controller) => controller,
+            Err(e) => {
+                noted(
+                    &format!("what {} {} is about is not known", owner.kind, owner.name),
+                    e,
+                );
+                None
+            }
+        },
+        None => None,
+    };
+    let mut jobs = Vec::new();
+    for id in phases(&pod)
+        .into_keys()
+        .filter(|id| !["collaset", "pod-delete"].contains(&id.as_str()))
+    {
+        let api: Api<OperationJob> = Api::namespaced(client.clone(), namespace);
+        match api::call("get", "operationjobs", Some(namespace), api.get_opt(&id)).await {
+            Ok(job) => jobs.extend(job.map(Arc::new)),
+            Err(e) => noted(
+                &format!("whether operation {id} is an OperationJob's is not known"),
+                e,
+            ),
+        }
+    }
+    Ok(Some(Observed {
+        pod: Arc::new(pod),
+        rules,
+        pods: others.into_iter().map(Arc::new).collect(),
+        controller,
+        jobs,
+        notes,
+        now: Timestamp::now(),
+    }))
+}
+
+/// As much of a workload as is said of it.
+#[derive(Deserialize)]
+struct Workload {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    replicas: Option<u32>,
+}
+
+/// The controller of a Pod; `None` if it is of a kind of which nothing is to be said.
+async fn controller(
+    client: &Client,
+    namespace: &str,
+    owner: &Owner,
+) -> anyhow::Result<Option<Controller>> {
+    let (group, plural) = match owner.kind.as_str() {
+        "CollaSet" => {
+            let sets: Api<CollaSet> = Api::namespaced(client.clone(), namespace);
+            let set = api::call(
+                "get",
+                "collasets",
+                Some(namespace),
+                sets.get_opt(&owner.name),
+            )
+            .await?;
+            let set = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid));
+            return Ok(Some(set.map_or(Controller::Gone, |set| {
+                Controller::CollaSet(Arc::new(set))
+            })));
+        }
+        "ReplicaSet" => ("apis/apps/v1", "replicasets"),
+        "StatefulSet" => ("apis/apps/v1", "statefulsets"),
+        "ReplicationController" => ("api/v1", "replicationcontrollers"),
+        _ => return Ok(None),
+    };
+    let request = Request::new(format!("/{group}/namespaces/{namespace}/{plural}"))
+        .get(&owner.name, &GetParams::default())
+        .map_err(Error::BuildRequest)?;
+    let read = async {
+        match client.request::<Workload>(request).await {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(e) => Err(e),
+        }
+    };
+    let found = api::call("get", plural, Some(namespace), read).await?;
+    let found = found.filter(|workload| workload.metadata.uid == owner.uid);
+    Ok(Some(found.map_or(Controller::Gone, |workload| {
+        Controller::Other {
+            replicas: workload.spec.replicas,
+        }
+    })))
+}

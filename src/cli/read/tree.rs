@@ -1,0 +1,218 @@
+//! An explanation as a tree for people.
+
+use jiff::Timestamp;
+
+use crate::domain::explain::facts::{
+    BudgetFacts, Explanation, OperationFacts, OwnerFacts, RuleFacts, Verdict,
+};
+use crate::domain::wording;
+
+/// A line and what is below it.
+#[derive(Debug, Default)]
+struct Node {
+    text: String,
+    below: Vec<Node>,
+}
+
+impl Node {
+    fn leaf(text: impl Into<String>) -> Node {
+        Node {
+            text: text.into(),
+            below: Vec::new(),
+        }
+    }
+
+    fn new(text: impl Into<String>, below: impl IntoIterator<Item = Node>) -> Node {
+        Node {
+            text: text.into(),
+            below: below.into_iter().collect(),
+        }
+    }
+
+    fn write(&self, out: &mut String, indent: &str) {
+        for (index, node) in self.below.iter().enumerate() {
+            let last = index + 1 == self.below.len();
+            let (branch, deeper) = if last {
+                ("└─ ", "   ")
+            } else {
+                ("├─ ", "│  ")
+            };
+            out.push_str(&format!("{indent}{branch}{}\n", node.text));
+            node.write(out, &format!("{indent}{deeper}"));
+        }
+    }
+}
+
+/// The explanation as text; ages are told at `now`.
+pub fn text(all: &Explanation, now: Timestamp) -> String {
+    let mut tree = vec![pod(all, now)];
+    tree.extend(all.owner.as_ref().map(owner));
+    tree.extend(all.operations.iter().map(|o| operation(o, now)));
+    tree.extend(all.rules.iter().map(|r| rule(r, now)));
+    tree.extend(all.claims.iter().map(|claim| {
+        let age = wording::ago(claim.since, now);
+        let object = &claim.object;
+        Node::leaf(format!(
+            "claim: {} is admitted by PodTransitionRule {object} for {age}",
+            claim.operation
+        ))
+    }));
+    if !all.next.is_empty() {
+        tree.push(Node::new("next", all.next.iter().map(Node::leaf)));
+    }
+    tree.extend(
+        all.notes
+            .iter()
+            .map(|note| Node::leaf(format!("not known: {note}"))),
+    );
+    let mut out = format!("{}\n", all.summary);
+    Node::new("", tree).write(&mut out, "");
+    out
+}
+
+fn pod(all: &Explanation, now: Timestamp) -> Node {
+    let pod = &all.pod;
+    let mut words = vec![if pod.managed {
+        "managed"
+    } else {
+        "not managed"
+    }];
+    if pod.available {
+        words.push("available");
+    } else if pod.managed {
+        words.push("not available");
+    }
+    if pod.terminating {
+        words.push("terminating");
+    }
+    if pod.to_delete {
+        words.push("to be deleted");
+    }
+    let mut below: Vec<Node> = pod.unavailable_because.iter().map(Node::leaf).collect();
+    if let Some(since) = pod.readiness_since.filter(|_| !pod.available) {
+        below.push(Node::leaf(format!(
+            "readiness changed {} ago",
+            wording::ago(since, now)
+        )));
+    }
+    Node::new(
+        format!("Pod {}/{}: {}", pod.namespace, pod.name, words.join(", ")),
+        below,
+    )
+}
+
+fn owner(owner: &OwnerFacts) -> Node {
+    let OwnerFacts { kind, name, .. } = owner;
+    let mut text = format!("{kind} {name}");
+    if let Some(replicas) = owner.replicas {
+        text += &format!(", {replicas} replicas");
+    }
+    let mut below = Vec::new();
+    if let Some(rollout) = &owner.rollout {
+        let mut words = vec![match &rollout.updated_revision {
+            updated if updated.is_empty() || *updated == rollout.revision => {
+                format!("revision {}", rollout.revision)
+            }
+            updated => format!("revision {}, to be {updated}", rollout.revision),
+        }];
+        words.push(rollout.policy.clone());
+        match rollout.partition {
+            Some(0) => {}
+            Some(partition) => words.push(format!("partition {partition}")),
+            None => words.push("by label".to_owned()),
+        }
+        if rollout.delay_seconds > 0 {
+            words.push(format!("delay {}s", rollout.delay_seconds));
+        }
+        if rollout.paused {
+            words.push("paused".to_owned());
+        }
+        below.push(Node::leaf(words.join(", ")));
+    }
+    below.extend(owner.remark.iter().map(Node::leaf));
+    Node::new(text, below)
+}
+
+fn operation(operation: &OperationFacts, now: Timestamp) -> Node {
+    let OperationFacts {
+        id, type_, phase, ..
+    } = operation;
+    let mut text = match type_.as_str() {
+        "" => format!("operation {id}: {phase}"),
+        type_ => format!("operation {id} ({type_}): {phase}"),
+    };
+    if let Some(since) = operation.since {
+        text += &format!(" for {}", wording::ago(since, now));
+    }
+    if let Some(begun) = operation.begun.filter(|b| Some(*b) != operation.since) {
+        text += &format!(", begun {} ago", wording::ago(begun, now));
+    }
+    let waits = operation.waits_for.iter();
+    let waits = waits.map(|wait| Node::leaf(format!("waits for {}", wait.text)));
+    Node::new(text, waits)
+}
+
+fn rule(rule: &RuleFacts, now: Timestamp) -> Node {
+    let says = match rule.verdict {
+        Verdict::Passes => "lets it go",
+        Verdict::Holds => "holds it",
+        Verdict::NotApplying => "is not asked",
+        Verdict::Unknown => "is not known",
+    };
+    let kind = match rule.kind {
+        "" => String::new(),
+        kind => format!(" ({kind}, {})", rule.stage),
+    };
+    let name = wording::rule(&rule.object, &rule.rule);
+    let mut below = vec![Node::leaf(&rule.reason)];
+    if let Some(budget) = rule
+        .budget
+        .as_ref()
+        .filter(|_| rule.verdict != Verdict::NotApplying)
+    {
+        below.extend(self::budget(budget, now));
+    }
+    Node::new(format!("{name}{kind} {says}"), below)
+}
+
+fn budget(budget: &BudgetFacts, now: Timestamp) -> Vec<Node> {
+    let BudgetFacts {
+        used,
+        limit,
+        allowed,
+        ..
+    } = budget;
+    let mut holders: Vec<Node> = budget
+        .holders
+        .iter()
+        .map(|h| {
+            Node::leaf(format!(
+                "{}: {}",
+                wording::holder(&h.pod, h.since, now),
+                h.because
+            ))
+        })
+        .collect();
+    if budget.unlisted > 0 {
+        holders.push(Node::leaf(format!(
+            "{} more: missing, ending, or not listed here",
+            budget.unlisted
+        )));
+    }
+    let mut below = vec![Node::new(
+        format!("used {used} of {limit}, {allowed} more may go"),
+        holders,
+    )];
+    if budget.waiting > 0 {
+        let before = match budget.before {
+            None => String::new(),
+            Some(0) => ", none longer than this one".to_owned(),
+            Some(n) => format!(", {n} longer than this one"),
+        };
+        below.push(Node::leaf(format!(
+            "{} in PreCheck wait for it{before}",
+            budget.waiting
+        )));
+    }
+    below
+}

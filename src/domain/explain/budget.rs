@@ -1,0 +1,134 @@
+//! The gauges of rule objects, for `kubectl operating budget`.
+
+use serde::Serialize;
+
+use super::RuleObject;
+
+/// A rule object with its gauges, as its status has them. It is what `-o json` prints: fields are only ever added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Whether it limits how many Pods are unavailable, that is, has a rule with an availablePolicy.
+    pub limited: bool,
+    /// Whether the figures speak of the present spec.
+    pub observed: bool,
+    /// How many more Pods may go now, by the tightest rule.
+    pub allowed: u32,
+    /// Expected Pods that are missing, not available, or on their way by a claim.
+    pub unavailable: u32,
+    /// How many may be, by the tightest rule.
+    pub limit: u32,
+    /// How many Pods there should be.
+    pub expected: u32,
+    /// Pods that wait in PreCheck.
+    pub waiting: u32,
+    /// Claims: admitted, and not yet seen.
+    pub claims: u32,
+    /// What is wrong with the object, from its condition `Enforced`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Rows of rule objects, the tightest first: what can't be enforced, then by what is left, then by who waits.
+pub fn rows(objects: &[RuleObject]) -> Vec<Row> {
+    let mut rows: Vec<Row> = objects.iter().map(row).collect();
+    rows.sort_by(|a, b| order(a).cmp(&order(b)));
+    rows
+}
+
+fn order(row: &Row) -> impl Ord + '_ {
+    (
+        row.problem.is_none(),
+        row.observed && !row.limited,
+        row.allowed,
+        std::cmp::Reverse(row.waiting),
+        std::cmp::Reverse(row.unavailable),
+        &row.namespace,
+        &row.name,
+    )
+}
+
+fn row(object: &RuleObject) -> Row {
+    let status = object.object.status.clone().unwrap_or_default();
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let claims = status
+        .ledger
+        .as_ref()
+        .map_or(0, |ledger| ledger.claims.len());
+    let conditions = status.conditions.iter();
+    let enforced = conditions.filter(|c| c.type_ == "Enforced" && c.status == "False");
+    Row {
+        namespace: object.set.namespace.clone(),
+        name: object.set.name.clone(),
+        limited: object.set.limits().next().is_some(),
+        observed: status.observed_generation > 0
+            && status.observed_generation == object.set.generation,
+        allowed: count(status.disruptions_allowed),
+        unavailable: count(status.unavailable_pods),
+        limit: count(status.unavailable_limit),
+        expected: count(status.expected_pods),
+        waiting: count(status.waiting_pods),
+        claims: u32::try_from(claims).unwrap_or(u32::MAX),
+        problem: enforced
+            .map(|c| format!("{}: {}", c.reason, c.message))
+            .next(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, generation: i64, status: Value) -> RuleObject {
+        RuleObject::compile(
+            serde_json::from_value(json!({
+                "metadata": { "namespace": "n", "name": name, "generation": generation },
+                "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+                "status": status,
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn counted(name: &str, allowed: i32, waiting: i32) -> RuleObject {
+        let status = json!({ "observedGeneration": 1, "disruptionsAllowed": allowed, "waitingPods": waiting });
+        object(name, 1, status)
+    }
+
+    #[test]
+    fn the_tightest_comes_first() {
+        let invalid = json!([{
+            "type": "Enforced", "status": "False", "reason": "Invalid", "message": "mend it",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]);
+        let objects = [
+            counted("roomy", 5, 0),
+            counted("full", 0, 0),
+            counted("busy", 0, 3),
+            object(
+                "odd",
+                1,
+                json!({ "observedGeneration": 1, "disruptionsAllowed": 9, "conditions": invalid }),
+            ),
+            counted("also-full", 0, 0),
+        ];
+        let rows = rows(&objects);
+        let names: Vec<_> = rows.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, ["odd", "busy", "also-full", "full", "roomy"]);
+        assert_eq!(rows[0].problem.as_deref(), Some("Invalid: mend it"));
+    }
+
+    #[test]
+    fn figures_of_an_older_spec_or_of_none_are_not_the_present_ones() {
+        let older = object("a", 2, json!({ "observedGeneration": 1 }));
+        let none = object("b", 1, Value::Null);
+        assert!(rows(&[older, none]).iter().all(|row| !row.observed));
+    }
+}

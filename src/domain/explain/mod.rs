@@ -1,0 +1,177 @@
+//! Why is my Pod waiting? From what is observed of a Pod to a tree of facts, for `kubectl operating why` and for Events.
+//!
+//! | File | What it says |
+//! |---|---|
+//! | `facts` | the shape of an explanation |
+//! | `operations` | what each lifecycle ID waits for |
+//! | `rules` | what each rule says, and who uses its budget up |
+//! | `owner` | what the Pod's controller is about |
+//! | `summary` | the whole in one sentence, and what happens next |
+//! | `budget` | the gauges of rule objects, the tightest first |
+//! | `notices` | which waits are worth an Event |
+
+pub mod budget;
+pub mod facts;
+pub mod notices;
+mod operations;
+mod owner;
+mod rules;
+mod summary;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub use facts::Explanation;
+use facts::{ClaimFacts, PodFacts};
+
+use super::lifecycle::Run;
+use super::pod::Pod;
+use super::rules::RuleSet;
+use crate::api::collaset::CollaSet;
+use crate::api::keys;
+use crate::api::operationjob::OperationJob;
+use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleStatus};
+
+/// A rule object, as it is stored and compiled.
+#[derive(Clone, Debug)]
+pub struct RuleObject {
+    /// As it is stored.
+    pub object: Arc<PodTransitionRule>,
+    /// Compiled.
+    pub set: Arc<RuleSet>,
+}
+
+impl RuleObject {
+    /// Compiles an object.
+    pub fn compile(object: PodTransitionRule) -> RuleObject {
+        RuleObject {
+            set: Arc::new(RuleSet::compile(&object)),
+            object: Arc::new(object),
+        }
+    }
+
+    fn status(&self) -> Option<&PodTransitionRuleStatus> {
+        self.object.status.as_ref()
+    }
+}
+
+/// The controller of a Pod.
+#[derive(Clone, Debug)]
+pub enum Controller {
+    /// A CollaSet.
+    CollaSet(Arc<CollaSet>),
+    /// Another kind, and its `spec.replicas` if that could be read.
+    Other {
+        /// Pods that it wants.
+        replicas: Option<u32>,
+    },
+    /// It is not there any more.
+    Gone,
+}
+
+/// What an explanation is made from.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The Pod.
+    pub pod: Arc<Pod>,
+    /// The rule objects of its namespace.
+    pub rules: Vec<RuleObject>,
+    /// The managed Pods of its namespace, those that could be read.
+    pub pods: Vec<Arc<Pod>>,
+    /// Its controller; `None` if it has none, or it could not be read.
+    pub controller: Option<Controller>,
+    /// OperationJobs whose names are lifecycle IDs on the Pod.
+    pub jobs: Vec<Arc<OperationJob>>,
+    /// What could not be read, and why.
+    pub notes: Vec<String>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// Explains a Pod.
+pub fn explain(observed: &Observed) -> Explanation {
+    let mut explanation = Explanation {
+        summary: String::new(),
+        pod: pod(&observed.pod),
+        owner: owner::facts(observed),
+        operations: Vec::new(),
+        rules: rules::facts(observed),
+        claims: claims(observed),
+        next: Vec::new(),
+        notes: observed.notes.clone(),
+    };
+    explanation.operations = operations::facts(observed, &explanation.rules);
+    explanation.summary = summary::summary(observed, &explanation);
+    explanation.next = summary::next(observed, &explanation);
+    explanation
+}
+
+fn pod(pod: &Pod) -> PodFacts {
+    PodFacts {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        managed: pod.is_managed(),
+        available: pod.is_available(),
+        unavailable_because: obstacle(pod).map(str::to_owned),
+        readiness_since: readiness_since(pod),
+        terminating: pod.is_terminating(),
+        deletion_due: pod.metadata.deletion_timestamp.as_deref().and_then(time),
+        to_delete: pod.label(keys::TO_DELETE).is_some(),
+        finalizers: pod.metadata.finalizers.clone(),
+    }
+}
+
+/// Why a Pod does not serve; `None` when it does, or is just about to.
+fn obstacle(pod: &Pod) -> Option<&'static str> {
+    if pod.is_available() || !pod.is_managed() {
+        return None;
+    }
+    let obstacle = Run::open(Some(pod), pod, 0).unavailable_because();
+    obstacle.or(Some(
+        "the controller has yet to label it podopslifecycle.kusionstack.io/service-available",
+    ))
+}
+
+/// Since when a Pod is Ready or not; its creation if the kubelet has not said.
+fn readiness_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = &pod.status.conditions;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready");
+    ready
+        .and_then(|c| c.last_transition_time.as_deref())
+        .or(pod.metadata.creation_timestamp.as_deref())
+        .and_then(time)
+}
+
+fn claims(observed: &Observed) -> Vec<ClaimFacts> {
+    let objects = observed.rules.iter();
+    let all = objects.flat_map(|rule| {
+        let ledger = rule.status().and_then(|s| s.ledger.as_ref());
+        ledger
+            .into_iter()
+            .flat_map(|ledger| &ledger.claims)
+            .map(|claim| (&rule.set.name, claim))
+    });
+    all.filter(|(_, claim)| claim.pod_uid == observed.pod.metadata.uid)
+        .map(|(object, claim)| ClaimFacts {
+            object: object.clone(),
+            operation: claim.operation.clone(),
+            since: claim.since.0,
+        })
+        .collect()
+}
+
+fn time(text: &str) -> Option<Timestamp> {
+    text.parse().ok()
+}
+
+/// Labels written before this are no times: somebody wrote another value, such as `true` or `1`.
+const EARLIEST: i64 = 946_684_800; // the year 2000
+
+/// The time in the value of a label, in nanoseconds since 1970 (contract 3.1); `None` if it is none.
+fn stamp(value: Option<&str>) -> Option<Timestamp> {
+    let nanos: i128 = value?.parse().ok()?;
+    let time = Timestamp::from_nanosecond(nanos).ok()?;
+    (time.as_second() >= EARLIEST).then_some(time)
+}

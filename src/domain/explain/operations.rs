@@ -1,0 +1,327 @@
+//! What each lifecycle ID on the Pod waits for (contract 3.2), told by the same conditions by which the state machine steps.
+
+use jiff::Timestamp;
+
+use super::facts::{On, OperationFacts, RuleFacts, Verdict, Wait};
+use super::{Controller, Observed, stamp};
+use crate::api::keys::{self, Family};
+use crate::domain::collaset::revision::inplace::{Progress, progress};
+use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, phases};
+use crate::domain::pod::Pod;
+use crate::domain::wording;
+
+/// Lifecycle ID of a CollaSet's operations, and of a deletion by `to-delete` (contract 3.1).
+const COLLASET: &str = "collaset";
+const DELETION: &str = "pod-delete";
+
+/// The operations in flight. `rules` are those that cover the Pod.
+pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Vec<OperationFacts> {
+    let all = phases(&observed.pod).into_iter();
+    all.map(|(id, phase)| one(observed, rules, id, phase))
+        .collect()
+}
+
+fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> OperationFacts {
+    let pod = &*observed.pod;
+    let label = |family: Family| pod.label(&family.key(&id));
+    let type_ = label(Family::OperationType).or(label(Family::DoneOperationType));
+    let type_ = type_.unwrap_or_default().to_owned();
+    let since = match phase {
+        Phase::Idle => None,
+        Phase::PreCheck => label(Family::PreCheck).or(label(Family::Operating)),
+        Phase::Preparing => label(Family::Preparing),
+        Phase::Operate => label(Family::Operate),
+        Phase::PostCheck => label(Family::PostCheck),
+        Phase::Completing => label(Family::Completing),
+    };
+    let deletes = id == DELETION || type_ == "scale-in";
+    let (waits_for, then) = match phase {
+        Phase::Idle => (Vec::new(), ""),
+        Phase::PreCheck => (
+            checked(rules, Stage::PreCheck, &type_, &id),
+            "the Pod is taken off traffic (Preparing)",
+        ),
+        Phase::Preparing => (preparing(pod), "the operator may work on the Pod (Operate)"),
+        Phase::Operate if deletes => (
+            operate(observed, &id, &type_, stamp(since)),
+            "the Pod is deleted",
+        ),
+        Phase::Operate => (
+            operate(observed, &id, &type_, stamp(since)),
+            "the rules of PostCheck are asked, and traffic comes back",
+        ),
+        Phase::PostCheck => (
+            checked(rules, Stage::PostCheck, &type_, &id),
+            "traffic is put back (Completing)",
+        ),
+        Phase::Completing => (completing(pod, &id), "the Pod is available again"),
+    };
+    OperationFacts {
+        phase: name(phase),
+        since: stamp(since),
+        begun: stamp(label(Family::Operating)),
+        waits_for,
+        then: then.to_owned(),
+        id,
+        type_,
+    }
+}
+
+/// The word for a phase.
+const fn name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Idle => "Idle",
+        Phase::PreCheck => "PreCheck",
+        Phase::Preparing => "Preparing",
+        Phase::Operate => "Operate",
+        Phase::PostCheck => "PostCheck",
+        Phase::Completing => "Completing",
+    }
+}
+
+fn wait(on: On, name: impl Into<String>, text: impl Into<String>) -> Wait {
+    Wait {
+        on,
+        name: name.into(),
+        text: text.into(),
+    }
+}
+
+/// Rows 2 and 8: the rules of the stage, then its turn, then whoever grants it.
+fn checked(rules: &[RuleFacts], stage: Stage, type_: &str, id: &str) -> Vec<Wait> {
+    if stage == Stage::PreCheck && type_.is_empty() {
+        let key = Family::OperationType.key(id);
+        let text = format!("whoever began it, to set the label {key} to the type of the operation");
+        return vec![wait(On::Operator, key, text)];
+    }
+    let of_stage = rules.iter().filter(|rule| rule.stage == stage.as_str());
+    let mut waits: Vec<Wait> = of_stage
+        .clone()
+        .filter(|rule| matches!(rule.verdict, Verdict::Holds | Verdict::Unknown))
+        .map(|rule| {
+            let text = format!(
+                "{}: {}",
+                wording::rule(&rule.object, &rule.rule),
+                rule.reason
+            );
+            wait(On::Rule, format!("{}/{}", rule.object, rule.rule), text)
+        })
+        .collect();
+    if waits.is_empty() && stage == Stage::PreCheck {
+        let longer = of_stage
+            .filter(|rule| rule.verdict == Verdict::Passes)
+            .filter_map(|rule| Some((rule, rule.budget.as_ref()?.before?)))
+            .max_by_key(|(_, before)| *before);
+        if let Some((rule, before)) = longer.filter(|(_, before)| *before > 0) {
+            let others = if before == 1 {
+                "1 Pod waits"
+            } else {
+                &format!("{before} Pods wait")
+            };
+            let text = format!(
+                "its turn: {others} longer for {}",
+                wording::rule(&rule.object, &rule.rule)
+            );
+            waits.push(wait(
+                On::Turn,
+                format!("{}/{}", rule.object, rule.rule),
+                text,
+            ));
+        }
+    }
+    if waits.is_empty() {
+        let text = "the lifecycle controller, to grant it: no rule holds it";
+        waits.push(wait(On::Controller, "", text));
+    }
+    waits
+}
+
+/// Rows 4 and 5: finalizers of cooperators off, condition False, kubelet followed.
+fn preparing(pod: &Pod) -> Vec<Wait> {
+    let expected = ExpectedFinalizers::of(pod).unwrap_or_default();
+    let finalizers = pod.metadata.finalizers.iter();
+    let mut waits: Vec<Wait> = finalizers
+        .filter(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX))
+        .map(|finalizer| {
+            let owner = expected.entries().find(|(_, f)| f == finalizer);
+            let owner = owner.map_or_else(String::new, |(key, _)| format!(" of {key}"));
+            let text = format!("finalizer {finalizer}{owner}, to be taken off once traffic is off");
+            wait(On::Finalizer, finalizer, text)
+        })
+        .collect();
+    if pod.has_service_ready_gate() {
+        if pod.condition(keys::SERVICE_READY) != Some(false) {
+            let text = format!(
+                "the lifecycle controller, to set the condition {} to False",
+                keys::SERVICE_READY
+            );
+            waits.push(wait(On::Controller, keys::SERVICE_READY, text));
+        } else if pod.is_ready() {
+            waits.push(wait(
+                On::Kubelet,
+                "Ready",
+                "the kubelet, to report the Pod not Ready",
+            ));
+        }
+    }
+    if waits.is_empty() {
+        let text = "the lifecycle controller, to make the next step: nothing keeps it";
+        waits.push(wait(On::Controller, "", text));
+    }
+    waits
+}
+
+/// Row 6: whoever works on the Pod.
+fn operate(observed: &Observed, id: &str, type_: &str, since: Option<Timestamp>) -> Vec<Wait> {
+    let pod = &*observed.pod;
+    let one = match id {
+        DELETION => wait(
+            On::Controller,
+            "",
+            "the deletion controller, to delete the Pod",
+        ),
+        COLLASET => collaset(observed, type_, since),
+        id => match observed
+            .jobs
+            .iter()
+            .find(|job| job.metadata.name.as_deref() == Some(id))
+        {
+            Some(job) => {
+                let progress = job.status.as_ref().and_then(|s| s.progress.as_ref());
+                let progress = progress.map_or_else(String::new, |p| format!(", which is {p}"));
+                wait(
+                    On::Operator,
+                    id,
+                    format!("OperationJob {id}, to finish ({type_}){progress}"),
+                )
+            }
+            None => {
+                let key = Family::Operating.key(id);
+                let text =
+                    format!("whoever began it, to do its work and then remove the label {key}");
+                wait(On::Operator, id, text)
+            }
+        },
+    };
+    let kubelet = match progress(pod) {
+        Progress::Waiting(why) => Some(wait(On::Kubelet, "", format!("the kubelet: {why}"))),
+        Progress::Done => None,
+    };
+    kubelet.into_iter().chain([one]).collect()
+}
+
+/// The CollaSet's turn: its delay, its pause, then its work.
+fn collaset(observed: &Observed, type_: &str, since: Option<Timestamp>) -> Wait {
+    let Some(Controller::CollaSet(set)) = &observed.controller else {
+        let text = "its CollaSet, which is gone or could not be read";
+        return wait(On::Operator, COLLASET, text);
+    };
+    let name = set.metadata.name.clone().unwrap_or_default();
+    let update = set.spec.update_strategy.as_ref();
+    let scale = set.spec.scale_strategy.as_ref();
+    let scales_in = type_ == "scale-in";
+    let delay = match scales_in {
+        true => scale.and_then(|s| s.operation_delay_seconds),
+        false => update.and_then(|u| u.operation_delay_seconds),
+    };
+    let delay = i64::from(delay.unwrap_or(0));
+    let waited = since.map_or(0, |since| observed.now.duration_since(since).as_secs());
+    let begun = observed.pod.annotation(keys::LAST_POD_STATUS).is_some();
+    if delay > waited && !begun {
+        let left = wording::age(delay - waited);
+        let text =
+            format!("CollaSet {name}: its operationDelaySeconds are {delay}, {left} are left");
+        return wait(On::Delay, name, text);
+    }
+    if set.spec.paused {
+        let text = format!("CollaSet {name}, which is paused: set spec.paused to false");
+        return wait(On::User, name, text);
+    }
+    let status = set.status.as_ref();
+    let to = status
+        .map(|s| s.updated_revision.as_str())
+        .unwrap_or_default();
+    let from = observed.pod.label(keys::REVISION).unwrap_or_default();
+    let text = match (scales_in, begun) {
+        (true, _) => format!("CollaSet {name}, to scale the Pod in"),
+        (false, true) => format!("CollaSet {name}, to finish the update to revision {from}"),
+        (false, false) => {
+            format!("CollaSet {name}, to update the Pod from revision {from} to {to}")
+        }
+    };
+    wait(On::Operator, name, text)
+}
+
+/// Rows 10 to 12: condition True, kubelet followed, finalizers of cooperators on.
+fn completing(pod: &Pod, id: &str) -> Vec<Wait> {
+    let others = phases(pod).into_iter();
+    let mut waits: Vec<Wait> = others
+        .filter(|(other, phase)| other != id && phase.holds_offline())
+        .map(|(other, phase)| {
+            let text = format!(
+                "operation {other}, which is in {} and keeps the Pod off traffic",
+                name(phase)
+            );
+            wait(On::Operation, other, text)
+        })
+        .collect();
+    if !waits.is_empty() {
+        return waits;
+    }
+    if pod.label(keys::STAY_OFFLINE).is_some() {
+        let text = format!("somebody, to take the label {} off", keys::STAY_OFFLINE);
+        return vec![wait(On::User, keys::STAY_OFFLINE, text)];
+    }
+    if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
+        waits.push(if pod.is_ready() {
+            wait(
+                On::Kubelet,
+                "Ready",
+                "the kubelet, to notice that the Pod was off traffic",
+            )
+        } else {
+            let text = format!(
+                "the lifecycle controller, to set the condition {} to True",
+                keys::SERVICE_READY
+            );
+            wait(On::Controller, keys::SERVICE_READY, text)
+        });
+    } else if !pod.is_ready() {
+        waits.push(wait(
+            On::Kubelet,
+            "Ready",
+            "the kubelet, to report the Pod Ready",
+        ));
+    }
+    waits.extend(expected(pod));
+    if waits.is_empty() {
+        let text = "the lifecycle controller, to make the last step: nothing keeps it";
+        waits.push(wait(On::Controller, "", text));
+    }
+    waits
+}
+
+/// Finalizers that cooperators have yet to add, by which they say that traffic is on.
+pub fn expected(pod: &Pod) -> Vec<Wait> {
+    match ExpectedFinalizers::of(pod) {
+        Ok(expected) => {
+            let missing = expected.entries();
+            missing
+                .filter(|(_, finalizer)| !pod.metadata.finalizers.iter().any(|f| f == finalizer))
+                .map(|(key, finalizer)| {
+                    let text =
+                        format!("finalizer {finalizer} of {key}, to be added once traffic is on");
+                    wait(On::Finalizer, finalizer, text)
+                })
+                .collect()
+        }
+        Err(error) => {
+            let key = keys::AVAILABLE_CONDITIONS;
+            vec![wait(
+                On::User,
+                key,
+                format!("somebody, to mend or remove the annotation {key}: {error}"),
+            )]
+        }
+    }
+}

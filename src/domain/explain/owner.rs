@@ -1,0 +1,77 @@
+//! What the controller of a Pod is about to do with it.
+
+use super::facts::{OwnerFacts, RolloutFacts};
+use super::{Controller, Observed};
+use crate::api::collaset::{CollaSet, PodUpgradePolicy};
+use crate::api::keys;
+use crate::domain::lifecycle::operator;
+use crate::domain::pod::Pod;
+
+/// The Pod's controller; `None` if it has none.
+pub fn facts(observed: &Observed) -> Option<OwnerFacts> {
+    let owner = observed.pod.controller()?;
+    let mut facts = OwnerFacts {
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        replicas: None,
+        rollout: None,
+        remark: None,
+    };
+    match observed.controller.as_ref()? {
+        Controller::CollaSet(set) => {
+            let rollout = rollout(set, &observed.pod);
+            facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
+            facts.remark = remark(&rollout, &observed.pod);
+            facts.rollout = Some(rollout);
+        }
+        Controller::Other { replicas } => facts.replicas = *replicas,
+        Controller::Gone => facts.remark = Some("it is gone".to_owned()),
+    }
+    Some(facts)
+}
+
+fn rollout(set: &CollaSet, pod: &Pod) -> RolloutFacts {
+    let update = set.spec.update_strategy.clone().unwrap_or_default();
+    let rolling = update.rolling_update.unwrap_or_default();
+    let partition = rolling.by_partition.and_then(|by| by.partition);
+    let count = |n: Option<i32>| u32::try_from(n.unwrap_or(0)).unwrap_or(0);
+    let status = set.status.as_ref();
+    RolloutFacts {
+        revision: pod.label(keys::REVISION).unwrap_or_default().to_owned(),
+        updated_revision: status
+            .map(|s| s.updated_revision.clone())
+            .unwrap_or_default(),
+        policy: update
+            .pod_upgrade_policy
+            .unwrap_or(PodUpgradePolicy::InPlaceIfPossible)
+            .to_string(),
+        partition: rolling.by_label.is_none().then(|| count(partition)),
+        delay_seconds: count(update.operation_delay_seconds),
+        paused: set.spec.paused,
+    }
+}
+
+/// Why a Pod of an older revision is not updated.
+fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
+    let behind =
+        !rollout.updated_revision.is_empty() && rollout.updated_revision != rollout.revision;
+    if rollout.paused {
+        return Some(
+            "it is paused: set spec.paused to false to let it scale and update".to_owned(),
+        );
+    }
+    if !behind || operator::is_during(pod, "collaset", "update") {
+        return None;
+    }
+    match rollout.partition {
+        Some(0) => None,
+        Some(partition) => Some(format!(
+            "its partition keeps {partition} Pods on older revisions, this one may be among them"
+        )),
+        None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(
+            "it updates by label: set {} on the Pod to include it",
+            keys::UPDATE_INCLUDED
+        )),
+        None => None,
+    }
+}

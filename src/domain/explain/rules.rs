@@ -1,0 +1,267 @@
+//! What each rule says to taking the Pod away now, and who uses its budget up.
+
+use jiff::Timestamp;
+
+use super::facts::{BudgetFacts, HolderFacts, RuleFacts, Verdict};
+use super::{Observed, RuleObject, obstacle, readiness_since, stamp};
+use crate::api::keys::{self, Family};
+use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
+use crate::domain::lifecycle::{Phase, phases};
+use crate::domain::pod::Pod;
+use crate::domain::rules::stage::rejections;
+use crate::domain::rules::{Limits, Rule, RuleKind, Stage};
+use crate::domain::wording;
+
+/// Pods that are listed as using a budget up.
+const LISTED: usize = 10;
+/// Of these, so many are named in a sentence, as in a refusal.
+const NAMED: usize = 3;
+
+/// The rules of every object that selects the Pod.
+pub fn facts(observed: &Observed) -> Vec<RuleFacts> {
+    let pod = &observed.pod;
+    let covering = observed.rules.iter().filter(|rule| rule.set.selects(pod));
+    let mut all = Vec::new();
+    for object in covering {
+        if let Err(why) = &object.set.selector {
+            all.push(RuleFacts {
+                object: object.set.name.clone(),
+                rule: String::new(),
+                kind: "",
+                stage: Stage::PreCheck.as_str(),
+                verdict: Verdict::Holds,
+                reason: format!("it can't be evaluated: {why}"),
+                budget: None,
+            });
+            continue;
+        }
+        let written = &object.object.spec.rules;
+        all.extend(written.iter().map(|rule| one(observed, object, rule)));
+    }
+    all
+}
+
+fn one(observed: &Observed, object: &RuleObject, written: &Written) -> RuleFacts {
+    let compiled = object.set.rules.iter().find(|r| r.name == written.name);
+    let stage = compiled.map_or(Stage::PreCheck, |r| r.stage);
+    let mut facts = RuleFacts {
+        object: object.set.name.clone(),
+        rule: written.name.clone(),
+        kind: kind(written),
+        stage: stage.as_str(),
+        verdict: Verdict::Passes,
+        reason: String::new(),
+        budget: None,
+    };
+    let pod = &*observed.pod;
+    let Some(rule) = compiled.filter(|_| !written.disabled) else {
+        (facts.verdict, facts.reason) = (Verdict::NotApplying, "it is disabled".to_owned());
+        return facts;
+    };
+    if let RuleKind::Availability(limits) = &rule.kind
+        && let Some(status) = observed_status(object)
+    {
+        facts.budget = Some(budget(observed, object, status, limits));
+    }
+    (facts.verdict, facts.reason) = if !applies(object, rule, pod) {
+        let matches = rule
+            .filter
+            .as_ref()
+            .is_none_or(|f| f.matches(&pod.metadata.labels));
+        let why = match matches {
+            true => format!(
+                "the Pod skips it by its annotation {}",
+                keys::SKIP_RULE_CONDITIONS
+            ),
+            false => "its filter does not match the Pod".to_owned(),
+        };
+        (Verdict::NotApplying, why)
+    } else if let RuleKind::Availability(_) = &rule.kind {
+        availability(observed, object, stage, facts.budget.as_ref())
+    } else {
+        others(object, rule, pod)
+    };
+    facts
+}
+
+/// The first of these that is set counts (contract 1.3).
+fn kind(rule: &Written) -> &'static str {
+    if rule.available_policy.is_some() {
+        "availablePolicy"
+    } else if rule.label_check.is_some() {
+        "labelCheck"
+    } else if rule.webhook.is_some() {
+        "webhook"
+    } else {
+        ""
+    }
+}
+
+fn applies(object: &RuleObject, rule: &Rule, pod: &Pod) -> bool {
+    let mut applying = object.set.applying(rule.stage, pod);
+    applying.any(|other| other.name == rule.name)
+}
+
+/// The status, if it speaks of the present spec.
+fn observed_status(object: &RuleObject) -> Option<&PodTransitionRuleStatus> {
+    let status = object.status()?;
+    let current = status.observed_generation == object.set.generation;
+    (current && status.observed_generation > 0).then_some(status)
+}
+
+fn availability(
+    observed: &Observed,
+    object: &RuleObject,
+    stage: Stage,
+    budget: Option<&BudgetFacts>,
+) -> (Verdict, String) {
+    let pod = &observed.pod;
+    if stage == Stage::PostCheck {
+        let why = "availability passes in PostCheck: the Pod is off traffic already";
+        return (Verdict::Passes, why.to_owned());
+    }
+    let own = object
+        .status()
+        .and_then(|s| s.ledger.as_ref())
+        .and_then(|ledger| {
+            let mut claims = ledger.claims.iter();
+            claims.find(|claim| claim.pod_uid == pod.metadata.uid)
+        });
+    if let Some(claim) = own {
+        let age = wording::ago(claim.since.0, observed.now);
+        let why = format!("the Pod holds a claim ({}, for {age})", claim.operation);
+        return (Verdict::Passes, why);
+    }
+    if !pod.is_available() {
+        let why = "the Pod is not available: nothing is lost by it";
+        return (Verdict::Passes, why.to_owned());
+    }
+    match budget {
+        None => {
+            let why = "the server has not counted its Pods yet; if this stays so, see whether the server runs";
+            (Verdict::Unknown, why.to_owned())
+        }
+        Some(b) if b.allowed > 0 => (
+            Verdict::Passes,
+            wording::figures(b.used, b.expected, b.limit),
+        ),
+        Some(b) => {
+            let names = b.holders.iter().take(NAMED);
+            let names: Vec<_> = names
+                .map(|h| wording::holder(&h.pod, h.since, observed.now))
+                .collect();
+            (
+                Verdict::Holds,
+                wording::used_up(b.used, b.expected, b.limit, &names),
+            )
+        }
+    }
+}
+
+/// Rules that look at no budget: what they say by themselves, and what the controller has written of the Pod.
+fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
+    let said = rejections(&object.set, rule.stage, pod);
+    let said = said.into_iter().find(|r| r.rule == rule.name);
+    let written = || {
+        let details = &object.status()?.details;
+        let mut mine = details
+            .iter()
+            .filter(|d| d.name == pod.metadata.name && d.stage == rule.stage.as_str());
+        mine.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule.name))
+            .map(|r| r.reason.clone())
+    };
+    match said.map(|r| r.reason).or_else(written) {
+        Some(why) => (Verdict::Holds, why),
+        None => (Verdict::Passes, "nothing speaks against it".to_owned()),
+    }
+}
+
+fn budget(
+    observed: &Observed,
+    object: &RuleObject,
+    status: &PodTransitionRuleStatus,
+    limits: &Limits,
+) -> BudgetFacts {
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    let (expected, available) = (count(status.expected_pods), count(status.available_pods));
+    let (used, desired) = (count(status.unavailable_pods), limits.desired(expected));
+    let mut holders = holders(observed, object, status);
+    let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
+    let cut = holders.len().saturating_sub(LISTED);
+    holders.truncate(LISTED);
+    let own = waiting_since(&observed.pod);
+    let longer = own.map(|own| {
+        let others = observed.pods.iter().filter(|pod| object.set.selects(pod));
+        let longer = others
+            .filter_map(|pod| waiting_since(pod))
+            .filter(|other| *other < own);
+        u32::try_from(longer.count()).unwrap_or(u32::MAX)
+    });
+    BudgetFacts {
+        used,
+        limit: expected.saturating_sub(desired),
+        expected,
+        allowed: available.saturating_sub(desired),
+        holders,
+        unlisted: unlisted + u32::try_from(cut).unwrap_or(u32::MAX),
+        waiting: count(status.waiting_pods),
+        before: longer,
+    }
+}
+
+/// Pods with claims and those that are unavailable, each once, the longest first.
+fn holders(
+    observed: &Observed,
+    object: &RuleObject,
+    status: &PodTransitionRuleStatus,
+) -> Vec<HolderFacts> {
+    let claims = status.ledger.iter().flat_map(|ledger| &ledger.claims);
+    let claimed = claims.map(|claim| HolderFacts {
+        pod: claim.pod_name.clone(),
+        since: Some(claim.since.0),
+        because: format!("claim: {} is admitted", claim.operation),
+    });
+    let unavailable = observed
+        .pods
+        .iter()
+        .filter(|pod| object.set.selects(pod) && !pod.is_terminating() && !pod.is_finished())
+        .filter_map(|pod| {
+            Some(HolderFacts {
+                pod: pod.metadata.name.clone(),
+                since: readiness_since(pod),
+                because: because(pod)?,
+            })
+        });
+    let mut all: Vec<HolderFacts> = claimed.chain(unavailable).collect();
+    all.sort_by(|a, b| {
+        (a.since.is_none(), a.since, &a.pod).cmp(&(b.since.is_none(), b.since, &b.pod))
+    });
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|holder| seen.insert(holder.pod.clone()));
+    all
+}
+
+/// Why a Pod is unavailable: the operation on it, if there is one.
+fn because(pod: &Pod) -> Option<String> {
+    let obstacle = obstacle(pod)?;
+    let in_flight = phases(pod)
+        .into_iter()
+        .find(|(_, phase)| *phase != Phase::PreCheck);
+    Some(match in_flight {
+        Some((id, phase)) => format!("operation {id} is in {phase:?}"),
+        None => obstacle.to_owned(),
+    })
+}
+
+/// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted.
+fn waiting_since(pod: &Pod) -> Option<(Option<Timestamp>, &str)> {
+    if pod.is_terminating() {
+        return None;
+    }
+    let labels = pod.metadata.labels.iter();
+    let waiting = labels.filter(|(key, _)| {
+        Family::parse(key).is_some_and(|(family, _)| family == Family::PreCheck)
+    });
+    let since = waiting.map(|(_, value)| stamp(Some(value))).min()?;
+    Some((since, &pod.metadata.uid))
+}

@@ -1,0 +1,140 @@
+//! The whole in one sentence, and what happens next.
+
+use super::Observed;
+use super::facts::{Explanation, OperationFacts, RuleFacts, Verdict};
+use super::operations::expected;
+use crate::api::keys;
+use crate::domain::lifecycle::Stage;
+use crate::domain::wording;
+
+/// The answer.
+pub fn summary(observed: &Observed, all: &Explanation) -> String {
+    let pod = &all.pod;
+    let name = &pod.name;
+    if pod.terminating {
+        return format!("Pod {name} is terminating: nothing holds it any more");
+    }
+    if observed.pod.is_finished() {
+        let phase = &observed.pod.status.phase;
+        return format!("Pod {name} has run to its end ({phase}): no rule holds it");
+    }
+    if !pod.managed {
+        let key = keys::CONTROL;
+        return format!(
+            "Pod {name} is not managed (no label {key}: \"true\"): no rule holds it, and it has no lifecycle"
+        );
+    }
+    if let Some(first) = all.operations.first() {
+        let more = match all.operations.len() {
+            1 => String::new(),
+            n => format!(" (and {} more operations)", n - 1),
+        };
+        return format!("Pod {name}: {}{more}", operation(observed, first));
+    }
+    if let Some(why) = &pod.unavailable_because {
+        return format!("Pod {name} is not available: {why}");
+    }
+    if all.rules.is_empty() {
+        let namespace = &pod.namespace;
+        return format!(
+            "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it: nothing holds it"
+        );
+    }
+    match holding(all).next() {
+        Some(rule) => {
+            let by = wording::rule(&rule.object, &rule.rule);
+            format!("Pod {name} is available, and held by {by}: {}", rule.reason)
+        }
+        None => format!("Pod {name} is available, and may go"),
+    }
+}
+
+/// An operation and what it waits for, in one clause; for Events too.
+pub fn operation(observed: &Observed, operation: &OperationFacts) -> String {
+    let age = operation.since.map_or_else(String::new, |since| {
+        format!(" for {}", wording::ago(since, observed.now))
+    });
+    let waits: Vec<_> = operation
+        .waits_for
+        .iter()
+        .map(|w| w.text.as_str())
+        .collect();
+    let OperationFacts { id, phase, .. } = operation;
+    format!(
+        "operation {id} has been in {phase}{age}, waiting for {}",
+        waits.join("; and for ")
+    )
+}
+
+/// Rules that would refuse to let an available Pod go.
+fn holding(all: &Explanation) -> impl Iterator<Item = &RuleFacts> {
+    let rules = all.rules.iter();
+    rules.filter(|rule| {
+        rule.stage == Stage::PreCheck.as_str()
+            && matches!(rule.verdict, Verdict::Holds | Verdict::Unknown)
+    })
+}
+
+/// What happens next, or what to do.
+pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
+    let pod = &all.pod;
+    if pod.terminating {
+        let mut next = Vec::new();
+        if !pod.finalizers.is_empty() {
+            next.push(format!(
+                "these finalizers are taken off: {}",
+                pod.finalizers.join(", ")
+            ));
+        }
+        let due = pod
+            .deletion_due
+            .map(|due| due.duration_since(observed.now).as_secs());
+        next.push(match due {
+            Some(left) if left > 0 => {
+                format!("the kubelet ends its containers, in {} at the latest", wording::age(left))
+            }
+            Some(late) => format!(
+                "the kubelet ends its containers; that is overdue by {}: see whether its node is alive",
+                wording::age(-late)
+            ),
+            None => "the kubelet ends its containers".to_owned(),
+        });
+        return next;
+    }
+    if observed.pod.is_finished() {
+        return Vec::new();
+    }
+    if !pod.managed {
+        return vec![format!(
+            "to put it under rules and lifecycle: kubectl label pod {} -n {} {}={}",
+            pod.name,
+            pod.namespace,
+            keys::CONTROL,
+            keys::CONTROL_VALUE
+        )];
+    }
+    let mut next: Vec<String> = all
+        .operations
+        .iter()
+        .map(|o| format!("operation {}: {}", o.id, o.then))
+        .collect();
+    if pod.to_delete && !all.operations.iter().any(|o| o.id == "pod-delete") {
+        let text = "the deletion controller begins operation pod-delete, as the Pod is labelled";
+        next.push(format!("{text} {}", keys::TO_DELETE));
+    }
+    if !next.is_empty() {
+        return next;
+    }
+    if pod.unavailable_because.is_some() {
+        let waits = expected(&observed.pod);
+        next.extend(
+            waits
+                .iter()
+                .map(|w| format!("the Pod is available after {}", w.text)),
+        );
+    } else if let Some(rule) = holding(all).next() {
+        let by = wording::rule(&rule.object, &rule.rule);
+        next.push(format!("a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, until {by} lets it pass"));
+    }
+    next
+}

@@ -1,0 +1,202 @@
+//! Situations of `tests/golden/explain`: `NAME.yaml` is observed, `NAME.txt` and `NAME.json` are said.
+//! `UPDATE_GOLDEN=1 cargo test --test explain golden` rewrites what is said.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use operating::api::keys;
+use operating::cli::read::tree;
+use operating::domain::explain::{Controller, Observed, RuleObject, explain};
+use operating::domain::pod::Pod;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const NOW: &str = "2026-01-01T12:00:00Z";
+
+/// A situation, at [`NOW`]. Ages are such as `30s` or `5m`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Situation {
+    /// Name of the Pod that is asked about, among `pods`.
+    pod: String,
+    pods: Vec<Shape>,
+    #[serde(default)]
+    rules: Vec<Value>,
+    #[serde(default)]
+    set: Option<Value>,
+    #[serde(default)]
+    job: Option<Value>,
+}
+
+/// A Pod of namespace `shop`, labelled `app=web`; managed, with the readiness gate, and serving unless it says otherwise.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Shape {
+    name: String,
+    managed: bool,
+    ready: bool,
+    /// The condition behind the readiness gate.
+    service_ready: bool,
+    available: bool,
+    /// Age of the readiness.
+    since: String,
+    /// Lifecycle labels in short, with an age or a value: `operate/upgrade: 5m`.
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    finalizers: Vec<String>,
+    /// `Kind/name`.
+    owner: Option<String>,
+    /// When deletion is due, as an age; negative: in the future.
+    deletion: Option<String>,
+    status: Value,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Shape {
+            name: String::new(),
+            managed: true,
+            ready: true,
+            service_ready: true,
+            available: true,
+            since: "1h".to_owned(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            finalizers: Vec::new(),
+            owner: None,
+            deletion: None,
+            status: json!({}),
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+fn ago(age: &str) -> Option<Timestamp> {
+    let age: SignedDuration = age.parse().ok()?;
+    now().checked_sub(age).ok()
+}
+
+fn label(short: &str, value: &str) -> (String, String) {
+    let key = match short.split_once('/') {
+        Some((family, id)) if !family.contains('.') => {
+            format!("{family}.podopslifecycle.kusionstack.io/{id}")
+        }
+        _ => short.to_owned(),
+    };
+    let value = ago(value).map_or_else(|| value.to_owned(), |at| at.as_nanosecond().to_string());
+    (key, value)
+}
+
+fn pod(shape: &Shape) -> Arc<Pod> {
+    let mut labels: BTreeMap<String, String> = [("app".to_owned(), "web".to_owned())].into();
+    if shape.managed {
+        labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
+    }
+    if shape.available {
+        labels.insert(keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
+    }
+    labels.extend(shape.labels.iter().map(|(k, v)| label(k, v)));
+    let owners: Vec<Value> = shape
+        .owner
+        .iter()
+        .filter_map(|owner| owner.split_once('/'))
+        .map(|(kind, name)| json!({ "kind": kind, "name": name, "uid": name, "controller": true }))
+        .collect();
+    let condition = |type_: &str, status: bool| {
+        let status = if status { "True" } else { "False" };
+        json!({ "type": type_, "status": status, "lastTransitionTime": ago(&shape.since).unwrap() })
+    };
+    let mut pod = json!({
+        "metadata": {
+            "namespace": "shop", "name": shape.name, "uid": format!("uid-{}", shape.name),
+            "resourceVersion": "7", "labels": labels, "annotations": shape.annotations,
+            "finalizers": shape.finalizers, "ownerReferences": owners,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "deletionTimestamp": shape.deletion.as_ref().map(|age| ago(age).unwrap()),
+        },
+        "spec": {
+            "containers": [{ "name": "main", "image": "web:2" }],
+            "readinessGates": [{ "conditionType": keys::SERVICE_READY }],
+        },
+        "status": { "phase": "Running", "conditions": [
+            condition("Ready", shape.ready), condition(keys::SERVICE_READY, shape.service_ready),
+        ] },
+    });
+    json_patch::merge(&mut pod["status"], &shape.status);
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+/// Times of claims are ages too.
+fn rule(mut rule: Value) -> RuleObject {
+    rule["metadata"]["namespace"] = json!("shop");
+    rule["metadata"]["uid"] = rule["metadata"]["name"].clone();
+    if let Some(claims) = rule.pointer_mut("/status/ledger/claims") {
+        for claim in claims.as_array_mut().unwrap() {
+            for field in ["since", "until"] {
+                claim[field] = json!(ago(claim[field].as_str().unwrap()).unwrap());
+            }
+        }
+    }
+    RuleObject::compile(serde_json::from_value(rule).unwrap())
+}
+
+fn observed(situation: Situation) -> Observed {
+    let pods: Vec<_> = situation.pods.iter().map(pod).collect();
+    let mut named = pods.iter().filter(|pod| pod.metadata.name == situation.pod);
+    Observed {
+        pod: Arc::clone(named.next().unwrap()),
+        rules: situation.rules.into_iter().map(rule).collect(),
+        controller: situation
+            .set
+            .map(|set| Controller::CollaSet(Arc::new(serde_json::from_value(set).unwrap()))),
+        jobs: situation
+            .job
+            .map(|job| Arc::new(serde_json::from_value(job).unwrap()))
+            .into_iter()
+            .collect(),
+        pods,
+        notes: Vec::new(),
+        now: now(),
+    }
+}
+
+#[test]
+fn golden_situations() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/explain");
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .collect();
+    files.sort();
+    assert!(files.len() >= 12, "situations are missing: {files:?}");
+    let mut failures = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let situation =
+            serde_norway::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let explanation = explain(&observed(situation));
+        let json = serde_json::to_string_pretty(&explanation).unwrap() + "\n";
+        for (extension, said) in [("txt", tree::text(&explanation, now())), ("json", json)] {
+            let golden = file.with_extension(extension);
+            if update {
+                fs::write(&golden, &said).unwrap();
+            } else if fs::read_to_string(&golden).unwrap_or_default() != said {
+                failures.push(format!("{}:\n{said}", golden.display()));
+            }
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "said otherwise:\n{}",
+        failures.join("\n")
+    );
+}
