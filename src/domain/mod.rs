@@ -2,6 +2,7 @@
 
 pub mod collaset;
 pub mod digest;
+pub mod grace;
 pub mod inplace;
 pub mod lifecycle;
 pub mod pod;

@@ -13,6 +13,9 @@ use tokio::net::TcpStream;
 
 use super::wait;
 
+/// Flags of the server, and of whatever installs it.
+pub type Flags = &'static [&'static str];
+
 /// What all replicas of a bed have in common.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -21,6 +24,8 @@ pub struct Setup {
     pub kubeconfig: PathBuf,
     pub url: String,
     pub logs: PathBuf,
+    /// Further flags of `serve`.
+    pub flags: Flags,
     /// The API server's `--request-timeout`.
     pub request_timeout: Duration,
 }
@@ -82,6 +87,7 @@ impl Replica {
                 "--request-timeout",
                 &format!("{}s", setup.request_timeout.as_secs()),
             ])
+            .args(setup.flags)
             .env_remove("KUBECONFIG")
             .stdin(Stdio::piped())
             .stdout(output.try_clone().unwrap())
