@@ -144,9 +144,8 @@ async fn a_deletecollection_takes_all_and_never_more_at_once_than_the_rule_allow
     let those = ListParams::default().labels("told=old");
     // Again and again, as a script would: each is refused until nothing is left.
     wait::until("the old ones to go", async || {
-        let told = scope.pods();
-        let told = told.delete_collection(&DeleteParams::default(), &those);
-        let _ = told.await;
+        let (pods, delete) = (scope.pods(), DeleteParams::default());
+        let _ = pods.delete_collection(&delete, &those).await;
         scope.list("told=old").await.is_empty()
     })
     .await;

@@ -91,6 +91,7 @@ impl Bed {
         Bed::with_request_timeout(Duration::from_secs(60)).await
     }
 
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
     /// As [`Bed::own`], with further flags.
     pub async fn own_with(flags: Flags) -> Bed {
         Bed::alone(Duration::from_secs(60), false, flags).await
