@@ -4,6 +4,7 @@
 #[allow(dead_code)] // shared with the tests of the guarantee
 #[path = "../guarantee/bed/mod.rs"]
 mod bed;
+mod bypass;
 mod collaset;
 mod deletes;
 mod evictions;

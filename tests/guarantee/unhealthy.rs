@@ -2,6 +2,7 @@
 
 use futures::future::{join, join_all};
 use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use operating::api::keys;
