@@ -1,11 +1,13 @@
 //! What every handler works with.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
 
+use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::domain::pod::Pod;
@@ -19,6 +21,8 @@ pub struct Settings {
     /// The API server's `--request-timeout`: after this long a request that was admitted has surely had its effect or
     /// never will.
     pub request_timeout: Duration,
+    /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
+    pub grace_delete: bool,
 }
 
 /// What every handler works with.
@@ -30,6 +34,8 @@ pub struct Context {
     pub index: Arc<Index>,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
+    /// For what users should know beside the verdict.
+    pub events: Arc<Recorder>,
     /// Settings.
     pub settings: Settings,
     /// The clock, a parameter so that tests can set it.
@@ -59,6 +65,7 @@ impl Context {
             pod: Arc::clone(pod),
             operation,
             detail,
+            beyond: BTreeSet::new(),
         }
     }
 }

@@ -18,6 +18,7 @@ pub fn verdict(pod: &str, denied: &Denied, now: Timestamp) -> Verdict {
 pub fn reason_word(why: &Why) -> &'static str {
     match why {
         Why::Full { .. } => "budget-used-up",
+        Why::Unhealthy { .. } => "budget-unhealthy",
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
         Why::Unreachable(_) => "ledger-unreachable",
@@ -43,6 +44,14 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             let used_up = wording::used_up(*used, *expected, *limit, &holders);
             format!("Pod {pod} is held by {rule}: {used_up}")
         }
+        Why::Unhealthy {
+            available,
+            desired,
+            expected,
+        } => format!(
+            "Pod {pod} is held by {rule}: it is not available itself, and may go (unhealthyPodPolicy IfHealthyBudget) only \
+             while at least {desired} of {expected} Pods are available, which {available} are; try again when more are"
+        ),
         Why::Broken(why) => format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}"),
         Why::Behind => format!(
             "Pod {pod} is held by {rule}: this replica has not yet seen the state that the rule's budget rests on; try \
@@ -97,6 +106,21 @@ mod tests {
             text("web-3", &denied(why), now),
             "Pod web-3 is held by rule availability of PodTransitionRule web: 3 of 10 Pods are unavailable, the limit is 3 \
              (used by web-1 for 30s, web-2); try again when one of them is available, or raise the limit"
+        );
+    }
+
+    #[test]
+    fn an_unavailable_pod_is_told_how_many_others_must_serve() {
+        let why = Why::Unhealthy {
+            available: 6,
+            desired: 7,
+            expected: 10,
+        };
+        assert_eq!(
+            text("web-3", &denied(why), Timestamp::UNIX_EPOCH),
+            "Pod web-3 is held by rule availability of PodTransitionRule web: it is not available itself, and may go \
+             (unhealthyPodPolicy IfHealthyBudget) only while at least 7 of 10 Pods are available, which 6 are; try again \
+             when more are"
         );
     }
 

@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
+use super::appeal::{Appeal, Refused};
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
-use super::{denial, gate, held};
+use super::{denial, gate, grace, held};
 use crate::cluster::pods;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Why;
@@ -73,17 +74,44 @@ impl Handler for Evictions {
             .and_then(|o| o.dry_run.as_ref())
             .is_some_and(|d| d.iter().any(|d| d == "All"));
         let dry_run = request.dry_run || in_body;
+        let appeal = Appeal {
+            context,
+            request,
+            carrier: &pod,
+            dry_run,
+            deadline,
+        };
+        if grace::is_due(context.settings.grace_delete, &pod) {
+            return grace::verdict(&appeal, &pod, Operation::Evict).await;
+        }
+        let refused = |refused: Refused| refused.verdict(&pod.metadata.name, (context.now)());
         let disruption = context.disruption(&pod, Operation::Evict);
-        match gate::claim(context, &disruption, dry_run, deadline).await {
+        if pod.is_available() {
+            return match appeal.claim(disruption).await {
+                Ok(leave) if leave.claims.is_empty() => leave.audit(Verdict::allow(), &appeal),
+                Ok(leave) => leave.audit(Verdict::allow().audit("claimed", "eviction"), &appeal),
+                Err(denied) => refused(denied),
+            };
+        }
+        let leave = match appeal.let_go(&pod).await {
+            Ok(leave) => leave,
+            Err(denied) => return refused(denied),
+        };
+        let verdict = match gate::claim(context, &disruption, dry_run, deadline).await {
             Ok(claims) if claims.is_empty() => Verdict::allow(),
             Ok(_) => Verdict::allow().audit("claimed", "eviction"),
+            Err(denied) if matches!(denied.why, Why::Broken(_)) => match appeal
+                .claim(disruption)
+                .await
+            {
+                Ok(leave) => leave.audit(Verdict::allow().audit("claimed", "eviction"), &appeal),
+                Err(denied) => return refused(denied),
+            },
             // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no
             // webhook sees: let the delete happen only to the very version that was judged.
-            Err(denied) if !pod.is_available() && !matches!(denied.why, Why::Broken(_)) => {
-                conditional(&pod, options)
-            }
-            Err(denied) => denial::verdict(&pod.metadata.name, &denied, (context.now)()),
-        }
+            Err(_) => conditional(&pod, options),
+        };
+        leave.audit(verdict, &appeal)
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {

@@ -1,5 +1,6 @@
 //! The question that every disruption comes down to: may this Pod go, by every rule that covers it?
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::api::{Api, ListParams};
@@ -8,7 +9,10 @@ use tokio::time::{Instant, timeout_at};
 use super::context::Context;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::index::Index;
+use crate::domain::grace;
 use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
 use crate::ledger::commit::{Denied, Disruption, Why};
 use crate::ledger::protocol::Grant;
 use crate::ledger::store::RuleKey;
@@ -65,6 +69,45 @@ pub async fn left(
     Ok(rules)
 }
 
+/// Whether a Pod that is not available may be deleted or evicted: by the rules that hold such Pods, those named in
+/// `beyond` left out. One that an operation has taken off traffic may: its rules were asked then.
+pub async fn let_go(
+    context: &Context,
+    pod: &Arc<Pod>,
+    beyond: &BTreeSet<String>,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    if grace::is_operated(pod) {
+        return Ok(());
+    }
+    let namespace = &pod.metadata.namespace;
+    if !context.index.synced().all() || !knows_rules(context, namespace) {
+        // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
+        let rules: Api<PodTransitionRule> = Api::namespaced(context.client.clone(), namespace);
+        let all = in_time(deadline, rules.list(&ListParams::default())).await?;
+        let mut sets = all.items.iter().map(RuleSet::compile);
+        return match sets.find(|set| set.selects(pod) && set.holds_unavailable()) {
+            None => Ok(()),
+            Some(_) => Err(unknown(Why::Behind)),
+        };
+    }
+    let mut strict = strict(&context.index, pod);
+    strict.retain(|key| !beyond.contains(&key.name));
+    context.ledgers.let_go(&strict, pod, deadline).await
+}
+
+/// The rule objects that cover a Pod and hold it even while it is not available, as far as this replica knows.
+pub fn strict(index: &Index, pod: &Pod) -> Vec<RuleKey> {
+    let rules = index.rules_of(pod);
+    let state = index.read();
+    let holds = |key: &RuleKey| {
+        state
+            .rule(&pod.metadata.namespace, &key.name)
+            .is_some_and(|entry| entry.snapshot.rules.holds_unavailable())
+    };
+    rules.into_iter().filter(holds).collect()
+}
+
 /// The labels of a Pod that are not the lifecycle's.
 fn users(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let labels = pod.metadata.labels.iter();
@@ -83,37 +126,45 @@ pub async fn covering(
     pod: &Arc<Pod>,
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
-    let unknown = |why| Denied {
-        object: "(unknown)".into(),
-        rule: String::new(),
-        why,
-    };
     if !context.index.synced().all() {
         return Err(unknown(Why::Behind));
     }
     let namespace = &pod.metadata.namespace;
-    let knows_rules = context
-        .index
-        .read()
-        .namespace(namespace)
-        .is_some_and(|n| !n.rules.is_empty());
-    if !knows_rules {
+    if !knows_rules(context, namespace) {
         let rules: Api<PodTransitionRule> = Api::namespaced(context.client.clone(), namespace);
-        match timeout_at(
-            deadline,
-            rules.list_metadata(&ListParams::default().limit(1)),
-        )
-        .await
-        {
-            Ok(Ok(list)) if list.items.is_empty() => return Ok(Vec::new()),
-            Ok(Ok(_)) => return Err(unknown(Why::Behind)),
-            Ok(Err(e)) => return Err(unknown(Why::Unreachable(e.to_string()))),
-            Err(_) => {
-                return Err(unknown(Why::Unreachable(
-                    "the rules could not be read in time".into(),
-                )));
-            }
+        let one = ListParams::default().limit(1);
+        let list = in_time(deadline, rules.list_metadata(&one)).await?;
+        if list.items.is_empty() {
+            return Ok(Vec::new());
         }
+        return Err(unknown(Why::Behind));
     }
     Ok(context.index.rules_of(pod))
+}
+
+fn knows_rules(context: &Context, namespace: &str) -> bool {
+    let state = context.index.read();
+    let namespace = state.namespace(namespace);
+    namespace.is_some_and(|n| !n.rules.is_empty())
+}
+
+/// What is read live, or that it can't be.
+async fn in_time<T>(
+    deadline: Instant,
+    read: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Denied> {
+    let why = match timeout_at(deadline, read).await {
+        Ok(Ok(found)) => return Ok(found),
+        Ok(Err(e)) => e.to_string(),
+        Err(_) => "the rules could not be read in time".to_owned(),
+    };
+    Err(unknown(Why::Unreachable(why)))
+}
+
+fn unknown(why: Why) -> Denied {
+    Denied {
+        object: "(unknown)".into(),
+        rule: String::new(),
+        why,
+    }
 }

@@ -1,12 +1,14 @@
 //! Decisions on requests: review in, verdict out. One module per kind; patches work on the raw JSON.
 
 mod answers;
+mod appeal;
 pub mod claims;
 pub mod collasets;
 mod context;
 mod denial;
 pub mod evictions;
 mod gate;
+mod grace;
 mod held;
 pub mod pods;
 pub mod resourcecontexts;

@@ -89,8 +89,12 @@ pub struct Resource {
 pub struct UserInfo {
     /// For example `system:serviceaccount:kube-system:generic-garbage-collector`.
     pub username: String,
+    /// Identifies the user beyond the name; empty where the authenticator knows none.
+    pub uid: String,
     /// Groups of the user.
     pub groups: Vec<String>,
+    /// What the authenticator knows besides.
+    pub extra: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
 /// A review to decide: the `request` of an AdmissionReview.

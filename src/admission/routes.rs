@@ -7,7 +7,7 @@ mod table;
 
 pub use cel::Condition;
 pub use configurations::{ClientConfig, Settings, configurations};
-pub use table::{Namespaces, Rule, WEBHOOKS, Webhook};
+pub use table::{GRACE, Namespaces, Rule, WEBHOOKS, Webhook};
 
 /// Name of the MutatingWebhookConfiguration. Kuperator's own, so that ours takes its place and two sets of webhooks
 /// never stand side by side (contract 4.1).

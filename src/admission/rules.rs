@@ -13,6 +13,8 @@ use super::context::Context;
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
+use crate::domain::rules::RuleSet;
+use crate::domain::rules::mark::Mark;
 
 const KIND: &str = "PodTransitionRule";
 
@@ -34,9 +36,16 @@ impl Handler for Mutate {
         if !verdict.is_allowed() {
             return verdict;
         }
-        if request.operation == Operation::Create
+        let mark = match answers::read::<PodTransitionRule>(request.object.as_deref(), KIND) {
+            Ok(object) => Mark::for_rules([&RuleSet::compile(&object)]),
+            Err(denial) => return denial,
+        };
+        // A change can only ask for more than any rule does.
+        if (request.operation == Operation::Create || mark > Mark::Ruled)
             && !request.dry_run
-            && let Err(why) = self.mark_namespace(&request.namespace, deadline).await
+            && let Err(why) = self
+                .mark_namespace(&request.namespace, mark, deadline)
+                .await
         {
             let message = format!(
                 "the namespace {} could not be labelled {} ({why}), without which the rule would hold nothing; try again in \
@@ -56,18 +65,24 @@ impl Handler for Mutate {
 
 impl Mutate {
     /// Labels the namespace: from now on the API server sends its deletions and evictions here.
-    async fn mark_namespace(&self, name: &str, deadline: Instant) -> Result<(), String> {
+    async fn mark_namespace(
+        &self,
+        name: &str,
+        mark: Mark,
+        deadline: Instant,
+    ) -> Result<(), String> {
         let marked = self.0.index.read().namespace(name).is_some_and(|n| {
             n.labels
                 .as_ref()
-                .is_some_and(|l| l.contains_key(keys::NAMESPACE_HAS_RULES))
+                .is_some_and(|labels| Mark::of(labels) >= mark)
         });
         // The cached label may be about to be removed with the last rule before this one; the controller sees the new
         // rule and puts it back.
         if marked {
             return Ok(());
         }
-        let patch = json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): "true" } } });
+        let patch =
+            json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): mark.value() } } });
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> =
             Api::all(self.0.client.clone());
         match timeout_at(

@@ -55,6 +55,11 @@ pub const REVISION_COLLISION: &str = "controller.kubernetes.io/collision";
 pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions";
 /// JSON `{"skipRules":["<rule name>"]}`. Written by users, read by rule evaluation.
 pub const SKIP_RULE_CONDITIONS: &str = "podtransitionrule.kusionstack.io/skip-rule-conditions";
+/// Why the one who disrupts the Pod may go beyond a budget: not empty, and without effect unless the very user of the
+/// request has the RBAC verb `bypass` on the rule. Written by users, read by admission.
+pub const BYPASS: &str = "podtransitionrule.kusionstack.io/bypass";
+/// GraceDelete: when deletion was last asked for, `<nanos>`. Written at admission, at most every 5 s (contract 2.2).
+pub const DELETE_TIMESTAMP: &str = "gracedelete.kusionstack.io/delete-timestamp";
 /// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
@@ -74,6 +79,8 @@ pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 /// Label on a Namespace that holds at least one rule: the webhooks for DELETE and eviction select by it, so that
 /// namespaces without rules never notice them. Written at admission of a rule and by the rule controller.
 pub const NAMESPACE_HAS_RULES: &str = "podtransitionrule.kusionstack.io/enforced";
+/// Value of [`NAMESPACE_HAS_RULES`] where a rule holds unavailable Pods too: their deletions are sent as well.
+pub const NAMESPACE_HAS_STRICT_RULES: &str = "strict";
 /// Label that excludes a Namespace from every webhook. Written by cluster administrators.
 pub const NAMESPACE_EXCLUDED: &str = "operating.kusionstack.io/exclude";
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::values::{duration, namespace, namespaced_name, webhook_url};
+use super::values::{Gate, duration, feature_gate, namespace, namespaced_name, webhook_url};
 
 mod read;
 
@@ -86,6 +86,27 @@ pub struct EndpointArgs {
     pub webhook_url: Option<String>,
 }
 
+/// Which of the features that are off by default are on.
+#[derive(Clone, Debug, Args)]
+pub struct FeatureArgs {
+    /// Features on or off, comma-separated: GraceDeleteWebhook=true sends deletions and evictions of managed Pods through
+    /// their lifecycle first. Whatever applies the webhook configurations and every replica must be given the same
+    #[arg(long, env = "OPERATING_FEATURE_GATES", value_name = "NAME=BOOL", value_delimiter = ',',
+          value_parser = feature_gate, help_heading = "Webhooks")]
+    pub feature_gates: Vec<Gate>,
+}
+
+impl FeatureArgs {
+    /// Whether `GraceDeleteWebhook` is on; of several values the last counts.
+    pub fn grace_delete(&self) -> bool {
+        let mut said = self.feature_gates.iter().filter_map(|gate| match gate {
+            Gate::GraceDelete(on) => Some(*on),
+            Gate::None => None,
+        });
+        said.next_back().unwrap_or(false)
+    }
+}
+
 /// Flags of `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
@@ -95,6 +116,9 @@ pub struct ServeArgs {
     /// Webhooks.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
+    /// Features.
+    #[command(flatten)]
+    pub features: FeatureArgs,
     /// Install first what is missing: namespace, CRDs, certificates and, once serving, webhook configurations
     #[arg(long, env = "OPERATING_INSTALL", help_heading = "Cluster")]
     pub install: bool,
@@ -203,6 +227,9 @@ pub struct InstallArgs {
     /// Webhooks.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
+    /// Features.
+    #[command(flatten)]
+    pub features: FeatureArgs,
     /// PEM file of the CA behind the webhooks; else the field is left to the server, which keeps it, or to cert-manager
     #[arg(
         long,
@@ -238,6 +265,9 @@ pub struct WebhookConfigArgs {
     /// Webhooks.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
+    /// Features.
+    #[command(flatten)]
+    pub features: FeatureArgs,
     /// Namespace of the server and its Service
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME", default_value = super::install::names::NAMESPACE,
           value_parser = namespace, help_heading = "Webhooks")]

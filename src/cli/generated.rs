@@ -19,6 +19,7 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         client: client_config(None, names::NAMESPACE),
         namespace: names::NAMESPACE.to_owned(),
         ca_bundle: None,
+        grace_delete: false,
         cert_manager: Some(format!("{}/{}", names::NAMESPACE, names::CERTIFICATE)),
     };
     let header = |from| {

@@ -17,6 +17,7 @@ pub fn crds() -> anyhow::Result<String> {
 pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
     let WebhookConfigArgs {
         endpoint: EndpointArgs { webhook_url },
+        features,
         namespace,
         ca_file,
         cert_manager,
@@ -25,6 +26,7 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
         client: client_config(webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle: read_ca(ca_file.as_deref())?,
+        grace_delete: features.grace_delete(),
         cert_manager: cert_manager.clone(),
     })
 }

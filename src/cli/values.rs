@@ -9,6 +9,34 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|_| format!("must not be negative; {remedy}"))
 }
 
+/// A feature gate and whether it is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `GraceDeleteWebhook`.
+    GraceDelete(bool),
+    /// Nothing: an empty value, or a gate of Kuperator's that is off here.
+    None,
+}
+
+/// `Name=true` or `Name=false`, with the names of Kuperator (contract 2.6).
+pub fn feature_gate(text: &str) -> Result<Gate, String> {
+    let remedy = "write GraceDeleteWebhook=true or GraceDeleteWebhook=false";
+    if text.trim().is_empty() {
+        return Ok(Gate::None);
+    }
+    let (name, value) = text.split_once('=').ok_or_else(|| remedy.to_owned())?;
+    let on = match value.trim().to_ascii_lowercase().as_str() {
+        "true" => true,
+        "false" => false,
+        _ => return Err(format!("{value:?} is neither true nor false; {remedy}")),
+    };
+    match (name.trim(), on) {
+        ("GraceDeleteWebhook", on) => Ok(Gate::GraceDelete(on)),
+        ("AlibabaCloudSlb", false) => Ok(Gate::None),
+        (name, _) => Err(format!("there is no feature {name:?} here; {remedy}")),
+    }
+}
+
 /// `https://host[:port]`, as the API server accepts it in a webhook configuration, returned without a final slash.
 pub fn webhook_url(text: &str) -> Result<String, String> {
     let remedy = "write https://HOST:PORT, without user, path and query";
@@ -71,6 +99,33 @@ mod tests {
                 .unwrap_err()
                 .starts_with("must not be negative")
         );
+    }
+
+    #[test]
+    fn feature_gates() {
+        assert_eq!(
+            feature_gate("GraceDeleteWebhook=true").unwrap(),
+            Gate::GraceDelete(true)
+        );
+        assert_eq!(
+            feature_gate(" GraceDeleteWebhook = False").unwrap(),
+            Gate::GraceDelete(false)
+        );
+        assert_eq!(feature_gate("").unwrap(), Gate::None);
+        assert_eq!(feature_gate("AlibabaCloudSlb=false").unwrap(), Gate::None);
+        for bad in [
+            "GraceDeleteWebhook",
+            "GraceDeleteWebhook=on",
+            "AlibabaCloudSlb=true",
+            "Other=true",
+        ] {
+            assert!(
+                feature_gate(bad)
+                    .unwrap_err()
+                    .ends_with("write GraceDeleteWebhook=true or GraceDeleteWebhook=false"),
+                "{bad}"
+            );
+        }
     }
 
     #[test]

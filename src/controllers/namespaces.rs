@@ -15,6 +15,8 @@ use super::{Context, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::queue::Outcome;
+use crate::domain::rules::RuleSet;
+use crate::domain::rules::mark::Mark;
 
 /// A namespace keeps its mark for this long after its last rule is gone: a rule that is being made just then relies on it.
 const LINGER: Duration = Duration::from_secs(30);
@@ -22,7 +24,7 @@ const LINGER: Duration = Duration::from_secs(30);
 /// The controller.
 pub struct Namespaces {
     context: Arc<Context>,
-    /// Since when marked namespaces have been without a rule.
+    /// Since when marked namespaces have been without a rule that needs the mark.
     idle: Mutex<HashMap<String, Instant>>,
 }
 
@@ -38,13 +40,13 @@ impl Namespaces {
     /// Makes the mark agree with the rules of the namespace.
     pub async fn reconcile(&self, name: String) -> Outcome {
         let looked = look(&self.context, &name);
-        if looked != Some((true, false)) {
+        if looked.is_none_or(|(marked, needed)| marked <= needed) {
             self.idle.lock().remove(&name);
         }
-        let Some((marked, ruled)) = looked.filter(|(marked, ruled)| marked != ruled) else {
+        let Some((marked, needed)) = looked.filter(|(marked, needed)| marked != needed) else {
             return Outcome::Done;
         };
-        if marked {
+        if marked > needed {
             let since = *self
                 .idle
                 .lock()
@@ -54,14 +56,14 @@ impl Namespaces {
             if !left.is_zero() {
                 return Outcome::After(left);
             }
-            match self.has_rules(&name).await {
-                Ok(false) => {}
-                Ok(true) => return Outcome::After(LINGER), // the cache will say so
+            match self.needed(&name).await {
+                Ok(live) if live <= needed => {}
+                Ok(_) => return Outcome::After(LINGER), // the cache will say so
                 Err(outcome) => return outcome,
             }
         }
-        let value = if ruled { json!("true") } else { json!(null) };
-        let patch = json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): value } } });
+        let patch =
+            json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): needed.value() } } });
         let namespaces: Api<Namespace> = Api::all(self.context.client.clone());
         let params = PatchParams::default();
         match write(
@@ -71,7 +73,7 @@ impl Namespaces {
         .await
         {
             Ok(_) => {
-                info!(namespace = %name, marked = ruled, "the mark for namespaces with rules was changed");
+                info!(namespace = %name, mark = ?needed, "the mark for namespaces with rules was changed");
                 Outcome::Done
             }
             Err(_) if look(&self.context, &name).is_none() => Outcome::Done,
@@ -79,27 +81,22 @@ impl Namespaces {
         }
     }
 
-    /// Whether etcd holds a rule of the namespace: a rule just made may rely on the mark that is to go.
-    async fn has_rules(&self, name: &str) -> Result<bool, Outcome> {
+    /// The mark that the rules in etcd need: a rule just made may rely on the one that is to go.
+    async fn needed(&self, name: &str) -> Result<Mark, Outcome> {
         let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), name);
-        let list = write(
-            "list rules",
-            rules.list_metadata(&ListParams::default().limit(1)),
-        )
-        .await?;
-        Ok(!list.items.is_empty())
+        let list = write("list rules", rules.list(&ListParams::default())).await?;
+        let sets: Vec<_> = list.items.iter().map(RuleSet::compile).collect();
+        Ok(Mark::for_rules(&sets))
     }
 }
 
-/// Whether the namespace has the mark, and whether it holds rules; `None` when there is nothing to mark.
-fn look(context: &Context, name: &str) -> Option<(bool, bool)> {
+/// The mark that the namespace has, and the one that its rules need; `None` when there is nothing to mark.
+fn look(context: &Context, name: &str) -> Option<(Mark, Mark)> {
     let state = context.index.read();
     let namespace = state.namespace(name)?;
     let labels = namespace.labels.as_ref()?;
     (!namespace.terminating).then(|| {
-        (
-            labels.contains_key(keys::NAMESPACE_HAS_RULES),
-            !namespace.rules.is_empty(),
-        )
+        let rules = namespace.rules.values().map(|e| &*e.snapshot.rules);
+        (Mark::of(labels), Mark::for_rules(rules))
     })
 }

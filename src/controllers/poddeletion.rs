@@ -10,13 +10,9 @@ use super::{Context, PodKey, write};
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
+use crate::domain::grace::{ID, TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
-
-/// Lifecycle ID of a deletion.
-const ID: &str = "pod-delete";
-/// Type of the operation.
-const TYPE: &str = "delete";
 
 /// What to do for a Pod.
 #[derive(Debug, PartialEq, Eq)]

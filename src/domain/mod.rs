@@ -3,6 +3,7 @@
 pub mod collaset;
 pub mod digest;
 pub mod explain;
+pub mod grace;
 pub mod inplace;
 pub mod lifecycle;
 pub mod pod;

@@ -339,6 +339,8 @@ fn known_annotations<'de, D: Deserializer<'de>>(
             k.as_str(),
             keys::AVAILABLE_CONDITIONS
                 | keys::SKIP_RULE_CONDITIONS
+                | keys::BYPASS
+                | keys::DELETE_TIMESTAMP
                 | keys::MIRROR
                 | keys::LAST_POD_STATUS
         )

@@ -194,15 +194,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail)) {
             return Err(Refusal::UnderWay);
         }
-        let counted = view.is_available(&request.pod) && !self.holds(&request.pod);
-        let left = self.unclaimed(view) - u32::from(counted);
-        if left < desired {
-            return Err(Refusal::Full {
-                left,
-                desired,
-                expected: view.expected(),
-            });
-        }
+        self.leaves_enough(view, desired, &request.pod)?;
         let (at, fresh) = earlier.map_or((request.at, true), |old| (old.at.max(request.at), false));
         self.attempts += 1;
         let attempt = self.attempts;
@@ -215,6 +207,41 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
             },
         );
         Ok(Grant { attempt, fresh })
+    }
+
+    /// Says of a Pod that is *not* available whether it may go although a rule holds such Pods: `desired` others are
+    /// available. It takes nothing from the budget, so there is nothing to claim.
+    pub fn let_go(
+        &self,
+        view: &(impl View<K> + ?Sized),
+        desired: u32,
+        pod: &K,
+    ) -> Result<(), Refusal> {
+        if view.position() < self.watermark {
+            return Err(Refusal::Behind {
+                watermark: self.watermark,
+            });
+        }
+        self.leaves_enough(view, desired, pod)
+    }
+
+    /// Whether at least `desired` Pods are available without a claim, `pod` not counted.
+    fn leaves_enough(
+        &self,
+        view: &(impl View<K> + ?Sized),
+        desired: u32,
+        pod: &K,
+    ) -> Result<(), Refusal> {
+        let counted = view.is_available(pod) && !self.holds(pod);
+        let left = self.unclaimed(view) - u32::from(counted);
+        if left >= desired {
+            return Ok(());
+        }
+        Err(Refusal::Full {
+            left,
+            desired,
+            expected: view.expected(),
+        })
     }
 
     /// Takes a claim away on evidence that is based on a Pod event at `based_on` (0: on none). False, and nothing
@@ -297,6 +324,33 @@ mod tests {
                 desired: 1,
                 expected: 3
             })
+        );
+    }
+
+    #[test]
+    fn a_pod_that_is_down_is_let_go_while_enough_others_serve_and_claims_nothing() {
+        let view = Pods(vec!["a", "b"], 3);
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.let_go(&view, 2, &"down"), Ok(()));
+        let full = |left, desired| {
+            Err(Refusal::Full {
+                left,
+                desired,
+                expected: 3,
+            })
+        };
+        assert_eq!(ledger.let_go(&view, 3, &"down"), full(2, 3));
+        // A cache that still counts the Pod does not count it for itself.
+        assert_eq!(ledger.let_go(&view, 2, &"a"), full(1, 2));
+        // What is on its way counts as gone.
+        ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert_eq!(ledger.let_go(&view, 2, &"down"), full(1, 2));
+        assert_eq!(ledger.let_go(&view, 1, &"down"), Ok(()));
+        assert_eq!(ledger.claims.len(), 1);
+        ledger.watermark = 11;
+        assert_eq!(
+            ledger.let_go(&view, 0, &"down"),
+            Err(Refusal::Behind { watermark: 11 })
         );
     }
 

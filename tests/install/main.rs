@@ -25,6 +25,7 @@ fn settings(client: ClientConfig) -> Settings {
         client,
         namespace: names::NAMESPACE.into(),
         ca_bundle: None,
+        grace_delete: false,
         cert_manager: None,
     }
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::*;
 use crate::admission::Settings;
+use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::ledger::commit::Ledgers;
@@ -54,11 +55,13 @@ impl Bench {
         let index = Arc::new(Index::default());
         let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
         let context = Context {
+            events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
             client,
             index,
             ledgers: Ledgers::new(store),
             settings: Settings {
                 request_timeout: Duration::from_secs(60),
+                grace_delete: false,
             },
             now: || Timestamp::UNIX_EPOCH,
         };

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{invalid, parse};
+use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
+use crate::admission::denial;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, gate};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{Run, Stage, validate};
 use crate::domain::pod::Pod;
@@ -98,12 +99,20 @@ impl Mutate {
             }
             waits.extend(rejected.into_iter().map(|r| waiting_for(&r)));
         }
+        let mut bypassed = Verdict::allow();
         let mut settled = run.clone();
         settled.settle();
         if settled.takes_offline() {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
-            match self.claim(&old, request.dry_run, granted, deadline).await {
-                Ok(()) => {}
+            let appeal = Appeal {
+                context: &self.0,
+                request,
+                carrier: &new,
+                dry_run: request.dry_run,
+                deadline,
+            };
+            match self.claim(&appeal, &old, granted).await {
+                Ok(leave) => bypassed = leave.audit(bypassed, &appeal),
                 // The begin itself stands; the Pod waits and is granted later.
                 Err(denied) if !asking.is_empty() && !removes_available(&old, &new) => {
                     for id in &asking {
@@ -122,30 +131,30 @@ impl Mutate {
                 }
             }
         }
-        let verdict = Verdict::allow().with_patch(Patch(labels(request, &settled)));
+        let verdict = bypassed.with_patch(Patch(labels(request, &settled)));
         waits.into_iter().fold(verdict, Verdict::warn)
     }
 
     /// The claim that taking an available Pod offline needs; the error says why it waits.
     async fn claim(
         &self,
+        appeal: &Appeal<'_>,
         old: &Arc<Pod>,
-        dry_run: bool,
         granted: bool,
-        deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<Leave, String> {
         let context = &self.0;
-        if !granted && let Some(rule) = self.others_wait(old) {
-            return Err(format!(
-                "Pod {} waits: other Pods wait longer for the budget of {rule}",
+        if !granted
+            && let Some(rule) = self.others_wait(old)
+            && let Err(note) = appeal.may_bypass(&rule).await
+        {
+            let text = format!(
+                "Pod {} waits: other Pods wait longer for the budget of PodTransitionRule {rule}",
                 old.metadata.name
-            ));
+            );
+            return Err(note.map_or(text.clone(), |note| format!("{text}; {note}")));
         }
-        let disruption = context.disruption(old, Claimed::Begin);
-        let claimed = gate::claim(context, &disruption, dry_run, deadline).await;
-        claimed
-            .map(|_| ())
-            .map_err(|denied| denial::text(&old.metadata.name, &denied, (context.now)()))
+        let leave = appeal.claim(context.disruption(old, Claimed::Begin)).await;
+        leave.map_err(|refused| refused.text(&old.metadata.name, (context.now)()))
     }
 
     /// The longest waiting goes first: a begin that meets others in the queue joins it.
@@ -156,7 +165,7 @@ impl Mutate {
             entry.snapshot.rules.selects(pod)
                 && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
         });
-        busy.map(|entry| format!("PodTransitionRule {}", entry.snapshot.rules.name))
+        busy.map(|entry| entry.snapshot.rules.name.clone())
     }
 
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {

@@ -6,10 +6,12 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{invalid, parse};
+use crate::admission::appeal::Appeal;
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, gate, held};
+use crate::admission::{denial, gate, grace, held};
 use crate::api::keys::{self, Family};
+use crate::domain::grace::is_operated;
 use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::validate;
@@ -35,15 +37,7 @@ impl Handler for Validate {
             Ok(old) => old,
             Err(verdict) => return verdict,
         };
-        let free = held::never(request, &old, &self.0.index)
-            .or_else(|| {
-                (!old.is_available() && restart(request, &old).is_none()).then_some("unavailable")
-            })
-            .or_else(|| (!self.disrupts(request, &old)).then_some("no-disruption"))
-            .or_else(|| {
-                (self.0.index.synced().all() && self.0.index.rules_of(&old).is_empty())
-                    .then_some("no-rule")
-            });
+        let free = held::never(request, &old, &self.0.index).or_else(|| self.frees(request, &old));
         if let Some(reason) = free {
             return Verdict::allow().audit("free", reason);
         }
@@ -68,11 +62,33 @@ impl Validate {
         if let Some(reason) = held::never(request, &old, &self.0.index) {
             return Verdict::allow().audit("free", reason);
         }
-        if !old.is_available() {
-            return Verdict::allow().audit("free", "unavailable");
+        let appeal = self.appeal(request, &old, deadline);
+        if grace::is_due(self.0.settings.grace_delete, &old) {
+            return grace::verdict(&appeal, &old, Claimed::Delete).await;
         }
-        let disruption = self.0.disruption(&old, Claimed::Delete);
-        self.claim(request, &disruption, deadline).await
+        if !old.is_available() {
+            return match appeal.let_go(&old).await {
+                Ok(leave) => leave.audit(Verdict::allow().audit("free", "unavailable"), &appeal),
+                Err(refused) => refused.verdict(&old.metadata.name, (self.0.now)()),
+            };
+        }
+        self.claim(&appeal, self.0.disruption(&old, Claimed::Delete))
+            .await
+    }
+
+    fn appeal<'a>(
+        &'a self,
+        request: &'a Request,
+        carrier: &'a Pod,
+        deadline: Instant,
+    ) -> Appeal<'a> {
+        Appeal {
+            context: &self.0,
+            request,
+            carrier,
+            dry_run: request.dry_run,
+            deadline,
+        }
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
@@ -119,27 +135,46 @@ impl Validate {
                 let mut disruption = self.0.disruption(&old, Claimed::InPlace);
                 disruption.detail.target = Some(change.target);
                 disruption.detail.containers = change.containers;
-                self.claim(request, &disruption, deadline).await
+                let appeal = self.appeal(request, &new, deadline);
+                self.claim(&appeal, disruption).await
             }
             None => Verdict::allow(),
         }
     }
 
-    async fn claim(
-        &self,
-        request: &Request,
-        disruption: &Disruption,
-        deadline: Instant,
-    ) -> Verdict {
-        match gate::claim(&self.0, disruption, request.dry_run, deadline).await {
-            Ok(claims) if claims.is_empty() => Verdict::allow(),
-            Ok(_) => Verdict::allow().audit("claimed", disruption.operation.as_str()),
-            Err(denied) => self.held(&disruption.pod, &denied),
+    async fn claim(&self, appeal: &Appeal<'_>, disruption: Disruption) -> Verdict {
+        let (pod, operation) = (Arc::clone(&disruption.pod), disruption.operation);
+        match appeal.claim(disruption).await {
+            Ok(leave) if leave.claims.is_empty() => leave.audit(Verdict::allow(), appeal),
+            Ok(leave) => {
+                let verdict = Verdict::allow().audit("claimed", operation.as_str());
+                leave.audit(verdict, appeal)
+            }
+            Err(refused) => refused.verdict(&pod.metadata.name, (self.0.now)()),
         }
     }
 
     fn held(&self, pod: &Pod, denied: &Denied) -> Verdict {
         denial::verdict(&pod.metadata.name, denied, (self.0.now)())
+    }
+
+    /// Why the budget of no rule holds the request, as far as can be told without I/O.
+    fn frees(&self, request: &Request, old: &Pod) -> Option<&'static str> {
+        let index = &self.0.index;
+        let deletes = request.operation == Operation::Delete;
+        if deletes && grace::is_due(self.0.settings.grace_delete, old) {
+            return None;
+        }
+        let lets_go = !deletes
+            || is_operated(old)
+            || index.synced().all() && gate::strict(index, old).is_empty();
+        if !old.is_available() && restart(request, old).is_none() && lets_go {
+            return Some("unavailable");
+        }
+        if !self.disrupts(request, old) {
+            return Some("no-disruption");
+        }
+        (index.synced().all() && index.rules_of(old).is_empty()).then_some("no-rule")
     }
 
     /// Whether the request can disturb an available Pod at all.

@@ -30,6 +30,10 @@ pub enum Condition {
     NotFinished,
     /// The Pod carries [`keys::SERVICE_AVAILABLE`]; one without it takes nothing from a budget by going away.
     Available,
+    /// The Pod does not carry [`keys::SERVICE_AVAILABLE`].
+    Unavailable,
+    /// The Pod has the readiness gate [`keys::SERVICE_READY`], by which it can be taken off traffic.
+    HasReadinessGate,
     /// The Pod is not the API server's image of a static Pod.
     NotMirror,
     /// Not the namespace controller, which deletes only what a terminating namespace holds: a namespace can always go.
@@ -54,6 +58,8 @@ impl Condition {
             Condition::ReadinessChanged => "readiness-changed",
             Condition::NotFinished => "not-finished",
             Condition::Available => "available",
+            Condition::Unavailable => "unavailable",
+            Condition::HasReadinessGate => "has-readiness-gate",
             Condition::NotMirror => "not-mirror",
             Condition::NotNamespaceController => "not-namespace-controller",
             Condition::SpecChanged => "spec-changed",
@@ -103,6 +109,14 @@ impl Condition {
             }
             Condition::Available => {
                 format!("'{}' in {}", keys::SERVICE_AVAILABLE, labels("oldObject"))
+            }
+            Condition::Unavailable => {
+                format!("!({})", Condition::Available.expression())
+            }
+            Condition::HasReadinessGate => {
+                let gates = or_empty("oldObject", &["spec", "readinessGates"], "[]");
+                let type_ = or_empty("g", &["conditionType"], "''");
+                format!("{gates}.exists(g, {type_} == '{}')", keys::SERVICE_READY)
             }
             Condition::NotMirror => {
                 format!("!('{}' in {})", keys::MIRROR, annotations("oldObject"))

@@ -9,7 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta,
 };
 
-use super::{EXCLUDED_NAMESPACES, Kind, MUTATING, Namespaces, Rule, VALIDATING, WEBHOOKS, Webhook};
+use super::{
+    EXCLUDED_NAMESPACES, GRACE, Kind, MUTATING, Namespaces, Rule, VALIDATING, WEBHOOKS, Webhook,
+};
 use crate::api::keys;
 
 /// Annotation by which cert-manager's injector finds the Certificate whose CA goes into `caBundle`.
@@ -40,6 +42,9 @@ pub struct Settings {
     pub namespace: String,
     /// PEM of the CA that signs the serving certificate; `None` leaves the field to whoever keeps it.
     pub ca_bundle: Option<Vec<u8>>,
+    /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`): adds
+    /// [`GRACE`].
+    pub grace_delete: bool,
     /// `namespace/name` of the cert-manager Certificate whose CA is to be injected.
     pub cert_manager: Option<String>,
 }
@@ -48,7 +53,9 @@ pub struct Settings {
 pub fn configurations(
     settings: &Settings,
 ) -> (MutatingWebhookConfiguration, ValidatingWebhookConfiguration) {
-    let of_kind = |kind| WEBHOOKS.iter().filter(move |w| w.route.kind() == kind);
+    let gated = if settings.grace_delete { GRACE } else { &[] };
+    let all = || WEBHOOKS.iter().chain(gated);
+    let of_kind = |kind| all().filter(move |w| w.route.kind() == kind);
     (
         MutatingWebhookConfiguration {
             metadata: metadata(MUTATING, settings),
@@ -171,6 +178,11 @@ fn namespace_selector(w: &Webhook, settings: &Settings) -> LabelSelector {
         Namespaces::WithRules => {
             expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "Exists", None))
         }
+        Namespaces::WithStrictRules => expressions.push(requirement(
+            keys::NAMESPACE_HAS_RULES,
+            "In",
+            Some(vec![keys::NAMESPACE_HAS_STRICT_RULES.to_owned()]),
+        )),
         Namespaces::WithoutRules => {
             expressions.push(requirement(keys::NAMESPACE_HAS_RULES, "DoesNotExist", None))
         }

@@ -22,7 +22,10 @@ pub enum Namespaces {
     All,
     /// Those that hold a rule ([`crate::api::keys::NAMESPACE_HAS_RULES`]).
     WithRules,
-    /// Those that do not.
+    /// Those that hold a rule which holds unavailable Pods too
+    /// ([`crate::api::keys::NAMESPACE_HAS_STRICT_RULES`]).
+    WithStrictRules,
+    /// Those that do not hold a rule.
     WithoutRules,
 }
 
@@ -210,6 +213,25 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
+    // The rest of the Pods, where a rule says that even they go only while the budget is healthy.
+    Webhook {
+        name: "pod-delete-unavailable.apps.kusionstack.io",
+        route: Route::ValidatePods,
+        rules: &[pods("pods", &["DELETE"])],
+        managed_only: true,
+        namespaces: Namespaces::WithStrictRules,
+        must_answer: true,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::NotFinished,
+            Condition::Unavailable,
+            Condition::NotMirror,
+            Condition::NotNamespaceController,
+        ],
+    },
     // Label edits that would dodge a rule, malformed lifecycle labels, and in-place changes, which take a claim.
     Webhook {
         name: "pod-update.validate.apps.kusionstack.io",
@@ -301,5 +323,61 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::Pending,
             Condition::NotNamespaceController,
         ],
+    },
+];
+
+/// What comes on top with the feature gate `GraceDeleteWebhook`: the deletions and evictions that [`WEBHOOKS`] leaves out.
+/// No budget holds these, so a dead webhook lets them pass: the Pod goes at once, as it does without the gate.
+pub const GRACE: &[Webhook] = &[
+    // Not available: taken off traffic already or never on it, but cooperators may have yet to let it go.
+    Webhook {
+        name: "pod-delete-grace.apps.kusionstack.io",
+        route: Route::ValidatePods,
+        rules: &[pods("pods", &["DELETE"])],
+        managed_only: true,
+        namespaces: Namespaces::WithRules,
+        must_answer: false,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::NotFinished,
+            Condition::Unavailable,
+            Condition::HasReadinessGate,
+            Condition::NotMirror,
+            Condition::NotNamespaceController,
+        ],
+    },
+    Webhook {
+        name: "pod-delete-grace-unruled.apps.kusionstack.io",
+        route: Route::ValidatePods,
+        rules: &[pods("pods", &["DELETE"])],
+        managed_only: true,
+        namespaces: Namespaces::WithoutRules,
+        must_answer: false,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::NotFinished,
+            Condition::HasReadinessGate,
+            Condition::NotMirror,
+            Condition::NotNamespaceController,
+        ],
+    },
+    // Of Pods that are not managed too: their labels can't be seen.
+    Webhook {
+        name: "pod-eviction-unruled.apps.kusionstack.io",
+        route: Route::MutateEvictions,
+        rules: &[pods("pods/eviction", &["CREATE"])],
+        managed_only: false,
+        namespaces: Namespaces::WithoutRules,
+        must_answer: false,
+        writes: true,
+        reinvoke: false,
+        timeout_seconds: 10,
+        conditions: &[],
     },
 ];

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::api::keys;
 
-const ALL_CONDITIONS: [Condition; 12] = [
+const ALL_CONDITIONS: [Condition; 14] = [
     Condition::NotTerminating,
     Condition::LifecycleChanged,
     Condition::LabelsChanged,
@@ -17,6 +17,8 @@ const ALL_CONDITIONS: [Condition; 12] = [
     Condition::ReadinessChanged,
     Condition::NotFinished,
     Condition::Available,
+    Condition::Unavailable,
+    Condition::HasReadinessGate,
     Condition::NotMirror,
     Condition::NotNamespaceController,
     Condition::SpecChanged,
@@ -28,6 +30,7 @@ fn settings() -> Settings {
         client: ClientConfig::Url("https://localhost:9443/".into()),
         namespace: "elsewhere".into(),
         ca_bundle: Some(b"pem".to_vec()),
+        grace_delete: false,
         cert_manager: None,
     }
 }
@@ -55,8 +58,8 @@ fn every_route_is_in_exactly_one_configuration_and_nothing_else_is() {
 
 #[test]
 fn names_are_unique_and_qualified() {
-    let names: BTreeSet<_> = WEBHOOKS.iter().map(|w| w.name).collect();
-    assert_eq!(names.len(), WEBHOOKS.len());
+    let names: BTreeSet<_> = WEBHOOKS.iter().chain(GRACE).map(|w| w.name).collect();
+    assert_eq!(names.len(), WEBHOOKS.len() + GRACE.len());
     assert!(names.iter().all(|n| n.ends_with(".apps.kusionstack.io")));
 }
 
@@ -64,7 +67,9 @@ fn names_are_unique_and_qualified() {
 fn a_dead_webhook_touches_only_namespaces_with_rules_and_specs_of_rules_and_collasets() {
     for w in WEBHOOKS
         .iter()
-        .filter(|w| w.must_answer && w.namespaces != Namespaces::WithRules)
+        .chain(GRACE)
+        .filter(|w| w.must_answer)
+        .filter(|w| ![Namespaces::WithRules, Namespaces::WithStrictRules].contains(&w.namespaces))
     {
         assert!(
             w.rules
@@ -158,6 +163,7 @@ fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
         },
         namespace: "n".into(),
         ca_bundle: None,
+        grace_delete: false,
         cert_manager: Some("n/serving".into()),
     });
     let object = serde_json::to_value(&mutating).unwrap();
@@ -224,6 +230,8 @@ fn no_expression_fails_on_objects_with_nothing_in_them() {
         Condition::NotTerminating,
         Condition::NotFinished,
         Condition::Available,
+        Condition::Unavailable,
+        Condition::HasReadinessGate,
         Condition::NotMirror,
         Condition::Pending,
     ] {
@@ -365,6 +373,65 @@ fn deletes_that_no_budget_holds_are_not_sent() {
     assert!(!sent(pod(
         json!({"metadata": {"annotations": {keys::MIRROR: "hash"}}})
     )));
+}
+
+/// Whether an entry of this name sends the deletion of a Pod.
+fn sends(name: &str, old: &Json) -> bool {
+    let entry = WEBHOOKS.iter().chain(GRACE).find(|w| w.name == name);
+    let mut conditions = entry.unwrap().conditions.iter();
+    conditions.all(|c| holds(*c, &Json::Null, old))
+}
+
+#[test]
+fn where_a_rule_holds_unavailable_pods_each_deletion_is_sent_once() {
+    let available = pod(json!({}));
+    let unavailable = pod(json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}}));
+    let bare = json!({"metadata": {}, "spec": {}, "status": {}});
+    for (old, is_available) in [(&available, true), (&unavailable, false), (&bare, false)] {
+        assert_eq!(sends("pod-delete.apps.kusionstack.io", old), is_available);
+        let rest = sends("pod-delete-unavailable.apps.kusionstack.io", old);
+        assert_eq!(rest, !is_available);
+    }
+    let finished = pod(json!({"metadata": {"labels": null}, "status": {"phase": "Failed"}}));
+    assert!(!sends(
+        "pod-delete-unavailable.apps.kusionstack.io",
+        &finished
+    ));
+}
+
+#[test]
+fn the_gate_adds_entries_that_a_dead_webhook_leaves_open_and_without_it_nothing_changes() {
+    let count = |settings: &Settings| {
+        let (mutating, validating) = configurations(settings);
+        mutating.webhooks.unwrap().len() + validating.webhooks.unwrap().len()
+    };
+    assert_eq!(count(&settings()), WEBHOOKS.len());
+    let gated = Settings {
+        grace_delete: true,
+        ..settings()
+    };
+    assert_eq!(count(&gated), WEBHOOKS.len() + GRACE.len());
+    assert!(GRACE.iter().all(|w| !w.must_answer && w.writes));
+}
+
+#[test]
+fn a_graceful_deletion_is_sent_of_pods_with_the_readiness_gate_only() {
+    let gates = |types: &[&str]| {
+        let gates: Vec<_> = types.iter().map(|t| json!({"conditionType": t})).collect();
+        pod(json!({"spec": {"readinessGates": gates}}))
+    };
+    let unruled = "pod-delete-grace-unruled.apps.kusionstack.io";
+    assert!(sends(unruled, &gates(&["other", keys::SERVICE_READY])));
+    assert!(!sends(unruled, &gates(&["other"])));
+    assert!(!sends(unruled, &pod(json!({}))));
+    // With rules, what serves is sent by the entry that claims.
+    let mut going = gates(&[keys::SERVICE_READY]);
+    let ruled = "pod-delete-grace.apps.kusionstack.io";
+    assert!(!sends(ruled, &going));
+    going["metadata"]["labels"] = json!({});
+    assert!(sends(ruled, &going));
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert!(!sends(ruled, &going) && !sends(unruled, &going));
 }
 
 #[test]

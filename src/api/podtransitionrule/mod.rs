@@ -140,12 +140,26 @@ pub struct AvailablePolicy {
         skip_serializing_if = "Option::is_none"
     )]
     pub min_available_value: Option<IntOrString>,
+    /// Whether Pods that run and are not available may be deleted and evicted: always (AlwaysAllow), or only while as many
+    /// are available as must be (IfHealthyBudget), as in a PodDisruptionBudget; AlwaysAllow when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unhealthy_pod_policy: Option<UnhealthyPodPolicy>,
     /// Accepted and without effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable_policy: Option<AdaptivePolicy>,
     /// Accepted and without effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_available_policy: Option<AdaptivePolicy>,
+}
+
+lenient::string_enum! {
+    /// Whether Pods that run and are not available may be deleted and evicted.
+    pub enum UnhealthyPodPolicy {
+        /// Whatever the budget.
+        AlwaysAllow,
+        /// While as many Pods are available as must be.
+        IfHealthyBudget,
+    }
 }
 
 /// A limit that follows the number of Pods.

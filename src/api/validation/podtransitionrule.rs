@@ -9,7 +9,7 @@ use super::{FieldError, FieldErrors, endpoint};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
     AvailablePolicy, FailurePolicy, LabelCheck, PodTransitionRuleSpec, Poll, Rule, Stage,
-    WebhookRule,
+    UnhealthyPodPolicy, WebhookRule,
 };
 use crate::api::selector::Selector;
 
@@ -112,6 +112,13 @@ fn available_policy(policy: &AvailablePolicy, path: &str, errors: &mut FieldErro
     if bounds.iter().all(|(_, value)| value.is_none()) {
         let problem = "needs maxUnavailableValue or minAvailableValue: a count such as 3, or a percentage such as \"30%\"";
         errors.push(FieldError::missing(path, problem));
+    }
+    if let Some(UnhealthyPodPolicy::Other(text)) = &policy.unhealthy_pod_policy {
+        errors.push(FieldError::new(
+            format!("{path}.unhealthyPodPolicy"),
+            text,
+            "must be AlwaysAllow or IfHealthyBudget",
+        ));
     }
     for (field, value) in bounds {
         let parsed = value

@@ -93,6 +93,13 @@ fn a_rule_is_exactly_one_thing() {
           percentage such as \"30%\""
         ]
     );
+    let unhealthy = json!({ "minAvailableValue": 1, "unhealthyPodPolicy": "Never" });
+    assert_eq!(
+        of_rule(json!({ "name": "a", "availablePolicy": unhealthy })),
+        [
+            "spec.rules[0].availablePolicy.unhealthyPodPolicy: \"Never\": must be AlwaysAllow or IfHealthyBudget"
+        ]
+    );
     assert_eq!(
         of_rule(json!({ "name": "a", "labelCheck": {} })),
         ["spec.rules[0].labelCheck.requires: is required: name the labels that a Pod must have"]

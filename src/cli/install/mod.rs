@@ -42,6 +42,7 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
         client: client_config(args.endpoint.webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle: read_ca(args.ca_file.as_deref())?,
+        grace_delete: args.features.grace_delete(),
         cert_manager: None,
     };
     let client = connect::client(&args.cluster).await?;

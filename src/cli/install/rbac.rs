@@ -79,6 +79,12 @@ pub const CLUSTER: &[Access] = &[
         &["resourcecontexts"],
         &["list", "watch", "create", "patch", "delete"],
     ),
+    // Whether a user may go beyond the budget of a rule.
+    all(
+        "authorization.k8s.io",
+        &["subjectaccessreviews"],
+        &["create"],
+    ),
     // What users should know.
     all("", &["events"], &["create", "patch"]),
     // How many Pods their owners want.

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::args::{LogFormat, ServeArgs};
 use super::{connect, install};
 use crate::admission::{self, Context, Settings};
+use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sources;
@@ -65,8 +66,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         client: client.clone(),
         index: Arc::clone(&index),
         ledgers: Arc::clone(&ledgers),
+        events: Recorder::new(client.clone(), Timestamp::now),
         settings: Settings {
             request_timeout: args.request_timeout,
+            grace_delete: args.features.grace_delete(),
         },
         now: Timestamp::now,
     });
@@ -170,6 +173,7 @@ async fn enforce(
         client: install::client_config(args.endpoint.webhook_url.as_deref(), namespace),
         namespace: namespace.clone(),
         ca_bundle,
+        grace_delete: args.features.grace_delete(),
         cert_manager: None,
     };
     install::enforce(client, &settings).await

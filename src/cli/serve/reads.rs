@@ -57,6 +57,11 @@ impl Collector for Reads {
                 &counters.conflicts,
             ),
             (
+                "ledger_claims_bypassed",
+                "Disruptions admitted beyond a budget by who may bypass the rule",
+                &counters.bypassed,
+            ),
+            (
                 "ledger_panics",
                 "Writes of a ledger that panicked, denying all that waited for them",
                 &counters.panics,

@@ -1,13 +1,12 @@
 //! The lifecycle of a CollaSet's own operations: ID `collaset`, types `update` and `scale-in` (contract 3.1).
 
 use crate::api::keys;
+use crate::domain::grace;
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
 
 /// The lifecycle ID of both operations. A change of type is a fresh run (contract 10.1 Q4).
 const ID: &str = "collaset";
-/// The lifecycle ID and type of a deletion by `to-delete` (contract 3.5).
-const DELETION: (&str, &str) = ("pod-delete", "delete");
 
 /// An operation of a CollaSet on a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +89,7 @@ impl Operation {
 
 /// Whether the Pod is on its way out through the lifecycle `pod-delete`, or told to go that way.
 pub fn is_leaving(pod: &Pod) -> bool {
-    pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, DELETION.0, DELETION.1)
+    pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
 }
 
 fn forget_deletion(pod: &Pod, labels: &mut LabelPatch) {

@@ -10,6 +10,8 @@ pub struct Limits {
     pub max_unavailable: Option<IntOrPercent>,
     /// How many Pods must be available.
     pub min_available: Option<IntOrPercent>,
+    /// Whether Pods that are unavailable may go only while enough others are available.
+    pub if_healthy: bool,
 }
 
 impl Limits {
@@ -72,6 +74,7 @@ mod tests {
         Limits {
             max_unavailable: max,
             min_available: min,
+            if_healthy: false,
         }
     }
 

@@ -8,7 +8,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::{Limits, Rule, RuleKind, RuleSet, Stage};
 use crate::api::int_or_percent::IntOrPercent;
-use crate::api::podtransitionrule::{self as api, AvailablePolicy, PodTransitionRule};
+use crate::api::podtransitionrule::{
+    self as api, AvailablePolicy, PodTransitionRule, UnhealthyPodPolicy,
+};
 use crate::api::selector::Selector;
 
 impl RuleSet {
@@ -103,8 +105,17 @@ fn limits(policy: &AvailablePolicy, path: &str) -> Result<Limits, String> {
     let limits = Limits {
         max_unavailable: bound(&policy.max_unavailable_value, "maxUnavailableValue")?,
         min_available: bound(&policy.min_available_value, "minAvailableValue")?,
+        if_healthy: match &policy.unhealthy_pod_policy {
+            None | Some(UnhealthyPodPolicy::AlwaysAllow) => false,
+            Some(UnhealthyPodPolicy::IfHealthyBudget) => true,
+            Some(UnhealthyPodPolicy::Other(text)) => {
+                return Err(format!(
+                    "{path}.availablePolicy.unhealthyPodPolicy: {text:?} is neither AlwaysAllow nor IfHealthyBudget"
+                ));
+            }
+        },
     };
-    if limits == Limits::default() {
+    if limits.max_unavailable.is_none() && limits.min_available.is_none() {
         return Err(format!(
             "{path}.availablePolicy: set maxUnavailableValue or minAvailableValue"
         ));

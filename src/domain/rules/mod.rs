@@ -2,6 +2,7 @@
 
 pub mod budget;
 mod compile;
+pub mod mark;
 pub mod stage;
 
 use std::collections::BTreeSet;
@@ -144,6 +145,11 @@ impl RuleSet {
                 .any(|(rule, _)| after.iter().all(|(other, _)| other != rule)),
             (_, after) => matches!(after, Availability::NotHeld),
         }
+    }
+
+    /// Whether one of the rules holds Pods that are not available too.
+    pub fn holds_unavailable(&self) -> bool {
+        self.limits().any(|limits| limits.if_healthy)
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.

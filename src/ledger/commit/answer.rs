@@ -1,5 +1,6 @@
 //! What a rule object is asked, and what it answers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::domain::pod::Pod;
@@ -15,6 +16,8 @@ pub struct Disruption {
     pub operation: Operation,
     /// Kept in the claim.
     pub detail: Detail,
+    /// Names of rule objects whose budget does not hold this one: whoever asks may bypass them. It is claimed all the same.
+    pub beyond: BTreeSet<String>,
 }
 
 /// Evidence for a release, from a view at `position`.
@@ -76,6 +79,15 @@ pub enum Why {
         expected: u32,
         /// Up to three Pods that use the budget up, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
+    },
+    /// The Pod is not available, and the rule lets such Pods go only while enough others are.
+    Unhealthy {
+        /// How many others are available.
+        available: u32,
+        /// How many must be.
+        desired: u32,
+        /// How many Pods there should be.
+        expected: u32,
     },
     /// The rule can't be evaluated: the field and the remedy.
     Broken(String),

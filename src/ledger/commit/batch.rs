@@ -17,7 +17,7 @@ use crate::ledger::store::{Claims, RuleKey, Store, Uid, WriteError};
 /// Rounds of compare-and-swap before a batch gives up; each conflict reads the object anew.
 const MAX_ROUNDS: u32 = 12;
 /// No single call to the API server takes longer.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why nothing of a batch was written, though something was to be.
 enum End {

@@ -1,6 +1,7 @@
 //! One disruption against one rule object, by a view of the Pods and a copy of the claims.
 
 use super::answer::{Answer, Denied, Disruption, Why};
+use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, RuleSet};
 use crate::ledger::protocol::{Refusal, Request, View};
 use crate::ledger::store::{Claims, Uid};
@@ -22,20 +23,26 @@ pub fn admit(
         why,
     };
     let pod = &disruption.pod;
-    let binding = match rules.availability(pod) {
+    let beyond = disruption.beyond.contains(&rules.name);
+    let (rule, desired) = match rules.availability(pod) {
         Availability::NotHeld => return Ok(Answer::NotHeld),
+        // Others have to see the Pod as going.
+        Availability::Broken { rule, .. } if beyond => (rule, 0),
         Availability::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
-        Availability::Held(held) => held
-            .into_iter()
-            .max_by_key(|(_, limits)| limits.desired(view.expected())),
+        Availability::Held(held) => {
+            let all = held
+                .into_iter()
+                .map(|(rule, limits)| (rule.to_owned(), limits.desired(view.expected())));
+            match all.max_by_key(|(_, desired)| *desired) {
+                Some((rule, desired)) => (rule, if beyond { 0 } else { desired }),
+                None => return Ok(Answer::NotHeld),
+            }
+        }
     };
-    let Some((rule, limits)) = binding else {
-        return Ok(Answer::NotHeld);
-    };
+    let rule = rule.as_str();
     if claims.claims.len() >= MAX_CLAIMS {
         return Err(refuse(rule, Why::Contended));
     }
-    let desired = limits.desired(view.expected());
     let uid = Uid::from(pod.metadata.uid.as_str());
     let earlier = claims
         .claims
@@ -64,5 +71,47 @@ pub fn admit(
                 };
                 refuse(rule, why)
             }
+        })
+}
+
+/// Whether the object lets a Pod go that is not available: only its rules that hold such Pods are asked, and nothing is
+/// claimed. As with a PodDisruptionBudget, Pods that are yet to start may always go.
+pub fn let_go(
+    view: &dyn View<Uid>,
+    rules: &RuleSet,
+    claims: &Claims,
+    pod: &Pod,
+) -> Result<(), Denied> {
+    if pod.status.phase == "Pending" {
+        return Ok(());
+    }
+    let Availability::Held(held) = rules.availability(pod) else {
+        return Ok(()); // a rule that can't be read holds what serves
+    };
+    let strict = held
+        .into_iter()
+        .filter(|(_, limits)| limits.if_healthy)
+        .map(|(rule, limits)| (rule, limits.desired(view.expected())));
+    let Some((rule, desired)) = strict.max_by_key(|(_, desired)| *desired) else {
+        return Ok(());
+    };
+    let uid = Uid::from(pod.metadata.uid.as_str());
+    claims
+        .let_go(view, desired, &uid)
+        .map_err(|refusal| Denied {
+            object: rules.name.clone(),
+            rule: rule.to_owned(),
+            why: match refusal {
+                Refusal::Full {
+                    left,
+                    desired,
+                    expected,
+                } => Why::Unhealthy {
+                    available: left,
+                    desired,
+                    expected,
+                },
+                Refusal::Behind { .. } | Refusal::UnderWay => Why::Behind,
+            },
         })
 }

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 pub use self::answer::{Answer, Denied, Disruption, Evidence, Why};
+use self::batch::CALL_TIMEOUT;
 use self::lane::{Ask, Lane};
 use super::protocol::{Grant, Operation};
 use super::store::{Claims, RuleKey, Snapshot, Store};
+use crate::domain::pod::Pod;
 
 /// Figures for the metrics and the benchmark.
 #[derive(Debug, Default)]
@@ -34,6 +36,8 @@ pub struct Counters {
     pub writes: AtomicU64,
     /// Compare-and-swap writes that met a conflict.
     pub conflicts: AtomicU64,
+    /// Disruptions admitted beyond a budget, because the user may bypass the rule.
+    pub bypassed: AtomicU64,
     /// Batches that panicked; all their asks were denied.
     pub panics: AtomicU64,
 }
@@ -103,6 +107,29 @@ impl<S: Store> Ledgers<S> {
         self.store.view(&base.rules, |view| {
             decide::admit(view, &base.rules, &mut claims, disruption)
         })
+    }
+
+    /// Whether all of these rule objects let a Pod go that is not available. Nothing is claimed or written: by going it takes
+    /// nothing from a budget.
+    pub async fn let_go(
+        &self,
+        rules: &[RuleKey],
+        pod: &Pod,
+        deadline: Instant,
+    ) -> Result<(), Denied> {
+        for key in rules {
+            let Some(base) = self.latest(key) else {
+                continue; // the object is gone
+            };
+            let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
+            timeout_at(limit, self.store.caught_up(base.claims.watermark))
+                .await
+                .map_err(|_| Denied::by(key, Why::Behind))?;
+            self.store.view(&base.rules, |view| {
+                decide::let_go(view, &base.rules, &base.claims, pod)
+            })?;
+        }
+        Ok(())
     }
 
     /// Takes back claims whose disruption is refused after all. Best effort and in the background: a claim that stays

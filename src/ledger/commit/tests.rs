@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use proptest::prelude::{any, prop_assert_eq, proptest};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::decide;
 use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::rules::RuleSet;
-use crate::ledger::protocol::{Operation, View};
+use crate::ledger::protocol::{Operation, Request, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
 /// What befalls a write.
@@ -157,6 +159,7 @@ fn delete(pod: &str) -> Disruption {
             target: None,
             containers: Vec::new(),
         },
+        beyond: Default::default(),
     }
 }
 
@@ -222,6 +225,89 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     assert_eq!(count(&ledgers.counters.conflicts), 2);
     assert_eq!(count(&ledgers.counters.released), 1);
+}
+
+#[tokio::test]
+async fn beyond_the_budget_the_claim_is_written_all_the_same() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    for pod in ["a", "b", "c", "d", "e"] {
+        ask(&ledgers, &key, pod).await.unwrap();
+    }
+    let full = ask(&ledgers, &key, "f").await.unwrap_err();
+    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    let mut beyond = delete("f");
+    beyond.beyond.insert("other".into());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let other = ledgers.ask(&key, beyond.clone(), deadline).await;
+    assert_eq!(other.unwrap_err(), full, "another rule is not this one");
+    beyond.beyond.insert("web".into());
+    let dry = ledgers.claim(vec![key.clone()], &beyond, true, deadline);
+    assert_eq!(dry.await, Ok(Vec::new()));
+    assert!(!ledgers.latest(&key).unwrap().claims.holds(&"f".into()));
+    let given = ledgers.claim(vec![key.clone()], &beyond, false, deadline);
+    assert_eq!(given.await.unwrap().len(), 1);
+    assert!(ledgers.latest(&key).unwrap().claims.holds(&"f".into()));
+}
+
+/// Nine of these are up and one is down.
+struct NineUp;
+
+impl View<Uid> for NineUp {
+    fn position(&self) -> u64 {
+        100
+    }
+    fn expected(&self) -> u32 {
+        10
+    }
+    fn available(&self) -> u32 {
+        9
+    }
+    fn is_available(&self, pod: &Uid) -> bool {
+        &**pod != "down"
+    }
+}
+
+proptest! {
+    /// A Pod that is down goes if and only if every rule that holds such Pods finds enough of the others, whatever the
+    /// other rules say.
+    #[test]
+    fn a_pod_that_is_down_is_held_by_strict_rules_alone(
+        limits in proptest::collection::vec((0..=10u32, any::<bool>()), 0..5),
+        claimed in 0..=9usize,
+        phase in proptest::sample::select(vec!["Running", "Pending", ""]),
+    ) {
+        let rules: Vec<_> = limits.iter().enumerate().map(|(i, (max, strict))| {
+            let policy = if *strict { "IfHealthyBudget" } else { "AlwaysAllow" };
+            json!({ "name": format!("r{i}"), "availablePolicy": {
+                "maxUnavailableValue": max, "unhealthyPodPolicy": policy,
+            }})
+        }).collect();
+        let object = json!({
+            "metadata": { "name": "web", "namespace": "n" }, "spec": { "selector": {}, "rules": rules },
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        });
+        let rules = RuleSet::compile(&serde_json::from_value(object).unwrap());
+        let mut claims = Claims::default();
+        for n in 0..claimed {
+            let asked = delete(&format!("p{n}"));
+            let request = Request {
+                pod: format!("p{n}").as_str().into(),
+                operation: Operation::Delete,
+                at: 1,
+                detail: asked.detail,
+            };
+            claims.admit(&NineUp, 0, request).unwrap();
+        }
+        let mut pod = (*delete("down").pod).clone();
+        pod.status.phase = phase.to_owned();
+        let before = claims.clone();
+        let answer = decide::let_go(&NineUp, &rules, &claims, &pod);
+        let left = 9 - u32::try_from(claimed).unwrap();
+        let enough = limits.iter().all(|(max, strict)| !strict || left >= 10 - max);
+        prop_assert_eq!(answer.is_ok(), phase == "Pending" || enough);
+        prop_assert_eq!(claims, before);
+    }
 }
 
 fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {

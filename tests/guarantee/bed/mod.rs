@@ -21,7 +21,7 @@ use xtask::plane::{self, Plane};
 use xtask::proxy::FaultProxy;
 
 pub use objects::Scope;
-use replica::{Replica, Setup};
+use replica::{Flags, Replica, Setup};
 
 /// Where the server's own objects live.
 pub const HOME: &str = "kusionstack-system";
@@ -74,10 +74,16 @@ impl Deref for Bed {
 impl Bed {
     /// The bed of all tests that leave the replicas alone; each works in namespaces of its own.
     pub async fn shared() -> &'static Bed {
+        Bed::shared_with(&[]).await
+    }
+
+    /// As [`Bed::shared`], with further flags: the same in all tests of a process.
+    pub async fn shared_with(flags: Flags) -> &'static Bed {
         static BED: OnceCell<Bed> = OnceCell::const_new();
-        let start = || async {
+        let start = move || async move {
             let plane = plane::shared().await.unwrap();
-            Bed::start(Home::Shared(plane), Duration::from_secs(60), None, false).await
+            let timeout = Duration::from_secs(60);
+            Bed::start(Home::Shared(plane), timeout, None, false, flags).await
         };
         BED.get_or_init(|| apart(start)).await
     }
@@ -87,17 +93,23 @@ impl Bed {
         Bed::with_request_timeout(Duration::from_secs(60)).await
     }
 
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// As [`Bed::own`], with further flags.
+    pub async fn own_with(flags: Flags) -> Bed {
+        Bed::alone(Duration::from_secs(60), false, flags).await
+    }
+
     /// As [`Bed::own`], with another request timeout of the API server: claims without effect lapse earlier.
     pub async fn with_request_timeout(timeout: Duration) -> Bed {
-        Bed::alone(timeout, false).await
+        Bed::alone(timeout, false, &[]).await
     }
 
     /// As [`Bed::with_request_timeout`], with [`Bed::faults`] between all replicas and the API server.
     pub async fn with_faults(timeout: Duration) -> Bed {
-        Bed::alone(timeout, true).await
+        Bed::alone(timeout, true, &[]).await
     }
 
-    async fn alone(timeout: Duration, proxied: bool) -> Bed {
+    async fn alone(timeout: Duration, proxied: bool, flags: Flags) -> Bed {
         static ALONE: Semaphore = Semaphore::const_new(OWN_BEDS);
         let alone = ALONE.acquire().await.unwrap();
         apart(move || async move {
@@ -106,7 +118,8 @@ impl Bed {
                 ..plane::Options::default()
             };
             let plane = Plane::start(options).await.unwrap();
-            Bed::start(Home::Own(Box::new(plane)), timeout, Some(alone), proxied).await
+            let home = Home::Own(Box::new(plane));
+            Bed::start(home, timeout, Some(alone), proxied, flags).await
         })
         .await
     }
@@ -116,6 +129,7 @@ impl Bed {
         request_timeout: Duration,
         alone: Option<SemaphorePermit<'static>>,
         proxied: bool,
+        flags: Flags,
     ) -> Bed {
         let logs = tempfile::tempdir().unwrap();
         let lb = LoadBalancer::start([]).await.unwrap();
@@ -127,7 +141,7 @@ impl Bed {
             kubeconfig: PathBuf::new(),
             url,
             logs: logs.path().to_owned(),
-            flags: &[],
+            flags,
             request_timeout,
         };
         let mut bed = Bed {
@@ -141,7 +155,8 @@ impl Bed {
         };
         bed.setup.supervisor = bed.controlplane_binary().to_owned();
         let url = bed.setup.url.clone();
-        let installed = bed.operating(&["install", "--webhook-url", &url]);
+        let install = [&["install", "--webhook-url", &url][..], flags].concat();
+        let installed = bed.operating(&install);
         assert!(installed.status.success(), "{installed:?}");
         bed.setup.kubeconfig = bed
             .kubeconfig_for_service_account(HOME, "operating")

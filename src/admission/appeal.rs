@@ -1,0 +1,261 @@
+//! Break-glass: a disruption that a rule denies is admitted beyond its budget if the Pod names a reason and the very user
+//! who asks has the RBAC verb `bypass` on the rule. The right is asked for only when a denial is due, and the claim is
+//! written all the same: everybody else counts the Pod as going.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
+
+use super::context::Context;
+use super::review::{Request, Verdict};
+use super::{denial, gate};
+use crate::api::keys;
+use crate::domain::pod::Pod;
+use crate::ledger::commit::{Denied, Disruption, Why};
+use crate::ledger::protocol::Grant;
+use crate::ledger::store::RuleKey;
+
+/// The verb on `podtransitionrules`, by name of the rule.
+pub const VERB: &str = "bypass";
+const PLURAL: &str = "podtransitionrules";
+const KIND: &str = "PodTransitionRule";
+/// Reason of the Event on rule and Pod.
+const EVENT: &str = "BudgetBypassed";
+/// For the question, so that a denial is still in time when the API server does not answer.
+const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One request that asks rules for leave, and may appeal.
+pub struct Appeal<'a> {
+    /// What the handler works with.
+    pub context: &'a Context,
+    /// Who asks.
+    pub request: &'a Request,
+    /// The Pod whose annotation counts: as it shall be stored, or as it is stored if it is to go.
+    pub carrier: &'a Pod,
+    /// Nothing may be written.
+    pub dry_run: bool,
+    /// When the API server stops listening.
+    pub deadline: Instant,
+}
+
+/// What was given.
+#[derive(Debug, Default)]
+pub struct Leave {
+    /// Claims, by rule object.
+    pub claims: Vec<(RuleKey, Grant)>,
+    /// Rule objects whose budget was gone beyond.
+    pub beyond: BTreeSet<String>,
+}
+
+/// A denial, and why an appeal did not help; without an appeal nothing is said of one.
+#[derive(Debug)]
+pub struct Refused {
+    /// The denial.
+    pub denied: Denied,
+    /// To be added to its text.
+    pub note: Option<String>,
+}
+
+impl Refused {
+    /// The message.
+    pub fn text(&self, pod: &str, now: Timestamp) -> String {
+        let text = denial::text(pod, &self.denied, now);
+        match &self.note {
+            Some(note) => format!("{text}; {note}"),
+            None => text,
+        }
+    }
+
+    /// The verdict.
+    pub fn verdict(&self, pod: &str, now: Timestamp) -> Verdict {
+        let (code, reason) = denial::HELD;
+        Verdict::deny(code, reason, self.text(pod, now))
+            .audit("held", denial::reason_word(&self.denied.why))
+    }
+}
+
+impl Leave {
+    /// Adds to the audit event of an allowed request which rules were gone beyond, and why.
+    pub fn audit(&self, verdict: Verdict, appeal: &Appeal<'_>) -> Verdict {
+        if self.beyond.is_empty() {
+            return verdict;
+        }
+        let rules: Vec<_> = self.beyond.iter().map(String::as_str).collect();
+        let reason = appeal.reason().unwrap_or_default();
+        verdict.audit("bypassed", format!("{}: {reason}", rules.join(", ")))
+    }
+}
+
+impl Appeal<'_> {
+    /// Claims for the disruption by every rule object that covers the Pod, beyond the budget of those that may be
+    /// bypassed.
+    pub async fn claim(&self, mut disruption: Disruption) -> Result<Leave, Refused> {
+        loop {
+            let asked = gate::claim(self.context, &disruption, self.dry_run, self.deadline).await;
+            let denied = match asked {
+                Ok(claims) => {
+                    let beyond = disruption.beyond;
+                    self.tell(&disruption.pod, &beyond);
+                    return Ok(Leave { claims, beyond });
+                }
+                Err(denied) => denied,
+            };
+            self.against(denied, &mut disruption.beyond).await?;
+        }
+    }
+
+    /// Asks the rules that hold Pods that are not available; the names of those bypassed.
+    pub async fn let_go(&self, pod: &Arc<Pod>) -> Result<Leave, Refused> {
+        let mut beyond = BTreeSet::new();
+        while let Err(denied) = gate::let_go(self.context, pod, &beyond, self.deadline).await {
+            self.against(denied, &mut beyond).await?;
+        }
+        self.tell(pod, &beyond);
+        Ok(Leave {
+            claims: Vec::new(),
+            beyond,
+        })
+    }
+
+    /// Adds the rule of a denial to those that may be bypassed.
+    async fn against(&self, denied: Denied, beyond: &mut BTreeSet<String>) -> Result<(), Refused> {
+        let by_rule = matches!(
+            denied.why,
+            Why::Full { .. } | Why::Unhealthy { .. } | Why::Broken(_)
+        );
+        if !by_rule || beyond.contains(&denied.object) {
+            return Err(Refused { denied, note: None });
+        }
+        match self.may_bypass(&denied.object).await {
+            Ok(()) => {
+                beyond.insert(denied.object);
+                Ok(())
+            }
+            Err(note) => Err(Refused { denied, note }),
+        }
+    }
+
+    /// The reason in the annotation.
+    fn reason(&self) -> Option<&str> {
+        self.carrier.annotation(keys::BYPASS).map(str::trim)
+    }
+
+    /// Whether there is an appeal at all.
+    pub fn is_made(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Whether the user may bypass a rule object; else what to tell them, nothing where they did not ask.
+    pub async fn may_bypass(&self, rule: &str) -> Result<(), Option<String>> {
+        let key = keys::BYPASS;
+        let Some(reason) = self.reason() else {
+            return Err(None);
+        };
+        if reason.is_empty() {
+            return Err(Some(format!(
+                "its annotation {key} is empty: a bypass needs its reason there"
+            )));
+        }
+        let user = &self.request.user_info.username;
+        let limit = self.deadline.min(Instant::now() + ASK_TIMEOUT);
+        let why = match timeout_at(limit, self.is_allowed(rule)).await {
+            Ok(Ok(true)) => return Ok(()),
+            Ok(Ok(false)) => {
+                return Err(Some(format!(
+                    "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {VERB} on {PLURAL}/{rule}"
+                )));
+            }
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Err(Some(format!(
+            "its annotation {key} asks to bypass that, but whether {user} may could not be asked ({why})"
+        )))
+    }
+
+    async fn is_allowed(&self, rule: &str) -> kube::Result<bool> {
+        let user = &self.request.user_info;
+        let extra = user.extra.iter().flatten();
+        let extra = extra.map(|(key, values)| (key.clone(), values.clone().unwrap_or_default()));
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(user.username.clone()),
+                uid: (!user.uid.is_empty()).then(|| user.uid.clone()),
+                groups: Some(user.groups.clone()),
+                extra: Some(extra.collect()),
+                resource_attributes: Some(ResourceAttributes {
+                    namespace: Some(self.request.namespace.clone()),
+                    verb: Some(VERB.to_owned()),
+                    group: Some(keys::GROUP.to_owned()),
+                    version: Some(keys::VERSION.to_owned()),
+                    resource: Some(PLURAL.to_owned()),
+                    name: Some(rule.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(self.context.client.clone());
+        let answer = api.create(&PostParams::default(), &review).await?;
+        let verdict = answer.status.unwrap_or_default();
+        Ok(verdict.allowed && !verdict.denied.unwrap_or(false))
+    }
+
+    /// Tells everybody who looks: the log, the metric, Events on Pod and rules.
+    fn tell(&self, pod: &Pod, beyond: &BTreeSet<String>) {
+        if beyond.is_empty() || self.dry_run {
+            return;
+        }
+        let counters = &self.context.ledgers.counters;
+        counters.bypassed.fetch_add(1, Ordering::Relaxed);
+        let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
+        let user = &self.request.user_info.username;
+        let reason = self.reason().unwrap_or_default();
+        let what = match self.request.sub_resource.as_deref() {
+            Some(sub) => format!("{} of pods/{sub}", self.request.operation.as_str()),
+            None => self.request.operation.as_str().to_owned(),
+        };
+        for rule in beyond {
+            warn!(%namespace, pod = %name, %rule, %user, reason, "admitted beyond the budget");
+            let message = format!(
+                "{what} of Pod {name} by {user} was admitted beyond the budget of {KIND} {rule}: {reason}"
+            );
+            let state = self.context.index.read();
+            let uid = state.rule(namespace, rule).map(|e| e.key().uid.to_string());
+            drop(state);
+            let about = |kind: &str, version: String, name: &str, uid| ObjectReference {
+                api_version: Some(version),
+                kind: Some(kind.to_owned()),
+                namespace: Some(namespace.clone()),
+                name: Some(name.to_owned()),
+                uid,
+                ..ObjectReference::default()
+            };
+            let version = format!("{}/{}", keys::GROUP, keys::VERSION);
+            let events = &self.context.events;
+            events.record(&about(KIND, version, rule, uid), true, EVENT, &message);
+            let uid = Some(pod.metadata.uid.clone());
+            events.record(
+                &about("Pod", "v1".to_owned(), name, uid),
+                true,
+                EVENT,
+                &message,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::convert::Infallible;
+
+use http::Response;
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::admission::Settings;
+use crate::cluster::events::Recorder;
+use crate::cluster::index::Index;
+use crate::cluster::rulestore::RuleStore;
+use crate::ledger::commit::Ledgers;
+
+type Asked = Arc<Mutex<Vec<Value>>>;
+
+/// A context whose API server gives every question the same answer; `None` never answers.
+fn context(answer: Option<(u16, Value)>) -> (Context, Asked) {
+    let asked = Asked::default();
+    let seen = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (seen, answer) = (Arc::clone(&seen), answer.clone());
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            seen.lock().push(serde_json::from_slice(&body).unwrap());
+            let Some((code, body)) = answer else {
+                return std::future::pending().await;
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let client = Client::new(service, "default");
+    let index = Arc::new(Index::default());
+    let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
+    let context = Context {
+        events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
+        client,
+        index,
+        ledgers: Ledgers::new(store),
+        settings: Settings {
+            request_timeout: Duration::from_secs(60),
+            grace_delete: false,
+        },
+        now: || Timestamp::UNIX_EPOCH,
+    };
+    (context, asked)
+}
+
+fn request() -> Request {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "u", "operation": "DELETE", "namespace": "shop", "name": "web-1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "userInfo": {
+                "username": "alice", "uid": "7", "groups": ["dev"],
+                "extra": {"scopes": ["a", "b"], "none": null},
+            },
+        },
+    });
+    Request::parse(review.to_string().as_bytes()).unwrap()
+}
+
+fn pod(reason: Option<&str>) -> Pod {
+    let annotations = reason.map(|r| json!({ (keys::BYPASS): r }));
+    serde_json::from_value(json!({ "metadata": { "name": "web-1", "annotations": annotations } }))
+        .unwrap()
+}
+
+/// What comes of an appeal with this reason against a rule `web`, and what the API server was asked.
+async fn outcome(
+    reason: Option<&str>,
+    answer: Option<(u16, Value)>,
+) -> (Result<(), Option<String>>, Vec<Value>) {
+    let (context, asked) = context(answer);
+    let appeal = Appeal {
+        context: &context,
+        request: &request(),
+        carrier: &pod(reason),
+        dry_run: false,
+        deadline: Instant::now() + Duration::from_secs(10),
+    };
+    let said = appeal.may_bypass("web").await;
+    let asked = asked.lock().clone();
+    (said, asked)
+}
+
+fn review(status: Value) -> Option<(u16, Value)> {
+    let kind = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {},
+        "spec": {}, "status": status,
+    });
+    Some((201, kind))
+}
+
+#[tokio::test]
+async fn the_very_user_is_asked_about_with_all_that_is_known_of_them() {
+    let (said, asked) = outcome(Some("fire"), review(json!({"allowed": true}))).await;
+    assert_eq!(said, Ok(()));
+    assert_eq!(
+        asked[0]["spec"],
+        json!({
+            "user": "alice", "uid": "7", "groups": ["dev"], "extra": {"none": [], "scopes": ["a", "b"]},
+            "resourceAttributes": {
+                "namespace": "shop", "verb": "bypass", "group": "apps.kusionstack.io", "version": "v1alpha1",
+                "resource": "podtransitionrules", "name": "web",
+            },
+        })
+    );
+}
+
+#[tokio::test]
+async fn without_a_reason_nobody_is_asked() {
+    let (said, asked) = outcome(None, review(json!({"allowed": true}))).await;
+    assert_eq!((said, asked.len()), (Err(None), 0));
+    let (said, asked) = outcome(Some(" "), review(json!({"allowed": true}))).await;
+    assert!(said.unwrap_err().unwrap().contains("needs its reason"));
+    assert_eq!(asked.len(), 0);
+}
+
+#[tokio::test]
+async fn a_no_an_error_and_silence_are_denials_that_say_so() {
+    tokio::time::pause();
+    let forbidden = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no such right", "reason": "Forbidden",
+        "code": 403,
+    });
+    for (answer, why) in [
+        (
+            review(json!({"allowed": false})),
+            "alice lacks the RBAC verb bypass on podtransitionrules/web",
+        ),
+        (
+            review(json!({"allowed": true, "denied": true})),
+            "alice lacks the RBAC verb",
+        ),
+        (review(Value::Null), "alice lacks the RBAC verb"),
+        (Some((403, forbidden)), "could not be asked"),
+        (Some((201, json!("?"))), "could not be asked"),
+        (None, "could not be asked (no answer in time)"),
+    ] {
+        let (said, _) = outcome(Some("fire"), answer).await;
+        let note = said.unwrap_err().unwrap();
+        assert!(note.contains(why), "{note}");
+    }
+}

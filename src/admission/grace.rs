@@ -1,0 +1,117 @@
+//! GraceDelete (contract 4.4): with the feature gate a deletion or an eviction starts the lifecycle of the Pod, is denied
+//! until that has taken it off traffic, and is admitted then.
+
+use std::sync::Arc;
+
+use kube::Error;
+use tokio::time::timeout_at;
+
+use super::appeal::Appeal;
+use super::review::Verdict;
+use super::{denial, gate};
+use crate::cluster::pods;
+use crate::domain::grace;
+use crate::domain::pod::Pod;
+use crate::ledger::protocol::Operation;
+
+/// Writes of the mark before a Pod that changes all the time is given up.
+const ROUNDS: u32 = 5;
+
+/// Whether a deletion has to go through the lifecycle of this Pod, and has not yet.
+pub fn is_due(enabled: bool, pod: &Pod) -> bool {
+    enabled && grace::concerns(pod) && !grace::permits(pod)
+}
+
+/// The verdict on a Delete or an Evict for which [`is_due`] holds: an appeal that helps admits it, anything else starts
+/// the lifecycle, by the label that the controller of deletions waits for.
+pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) -> Verdict {
+    let context = appeal.context;
+    let name = &pod.metadata.name;
+    if !pod.is_available()
+        && !grace::is_begun(pod)
+        && let Err(refused) = appeal.let_go(pod).await
+    {
+        return refused.verdict(name, (context.now)());
+    }
+    let mut note = None;
+    if appeal.is_made() && pod.is_available() {
+        match beyond(appeal, pod, operation).await {
+            Ok(Some(admitted)) => return admitted,
+            Ok(None) => {}
+            Err(said) => note = said,
+        }
+    }
+    let pod = match begin(appeal, pod).await {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return Verdict::allow().audit("free", "pod-not-found"), // the request itself answers 404
+        Err(why) => {
+            let message = format!(
+                "the deletion of Pod {name} through its lifecycle could not be begun: {why}; try again in a moment"
+            );
+            return Verdict::deny(denial::HELD.0, denial::HELD.1, message)
+                .audit("held", "lifecycle-not-begun");
+        }
+    };
+    let mut text = grace::refusal(&pod);
+    if operation == Operation::Evict {
+        text = format!("Pod {name} is being drained: {text}");
+    }
+    if let Some(note) = note {
+        text = format!("{text}; {note}");
+    }
+    Verdict::deny(denial::HELD.0, denial::HELD.1, text).audit("held", "lifecycle-under-way")
+}
+
+/// Admits at once what no budget has room for and the user may do all the same; where there is room, or no right, the
+/// lifecycle is the way.
+async fn beyond(
+    appeal: &Appeal<'_>,
+    pod: &Arc<Pod>,
+    operation: Operation,
+) -> Result<Option<Verdict>, Option<String>> {
+    let context = appeal.context;
+    let disruption = context.disruption(pod, operation);
+    let room = gate::claim(context, &disruption, true, appeal.deadline).await;
+    if room.is_ok() {
+        return Ok(None);
+    }
+    let leave = appeal.claim(disruption).await.map_err(|r| r.note)?;
+    if leave.beyond.is_empty() {
+        // Room has come in between.
+        let uid = &pod.metadata.uid;
+        context.ledgers.withdraw(uid, operation, leave.claims);
+        return Ok(None);
+    }
+    let verdict = Verdict::allow().audit("claimed", operation.as_str());
+    Ok(Some(leave.audit(verdict, appeal)))
+}
+
+/// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.
+async fn begin(appeal: &Appeal<'_>, pod: &Arc<Pod>) -> Result<Option<Arc<Pod>>, String> {
+    let context = appeal.context;
+    let mut pod = Arc::clone(pod);
+    for _ in 0..ROUNDS {
+        let Some(metadata) = grace::request(&pod, context.nanos()).filter(|_| !appeal.dry_run)
+        else {
+            return Ok(Some(pod));
+        };
+        let write = pods::patch_metadata(&context.client, &pod, metadata);
+        match timeout_at(appeal.deadline, write).await {
+            Ok(Ok(written)) => return Ok(Some(Arc::new(written))),
+            Ok(Err(Error::Api(status))) if status.code == 404 => return Ok(None),
+            Ok(Err(Error::Api(status))) if status.code == 409 => {}
+            Ok(Err(e)) => return Err(e.to_string()),
+            Err(_) => return Err("no answer in time".to_owned()),
+        }
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        let read = pods::get(&context.client, namespace, name);
+        match timeout_at(appeal.deadline, read).await {
+            Ok(Ok(Some(found))) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
+            Ok(Ok(Some(_))) => return Err("another Pod has taken its name".to_owned()),
+            Ok(Ok(None)) => return Ok(None),
+            Ok(Err(e)) => return Err(e.to_string()),
+            Err(_) => return Err("no answer in time".to_owned()),
+        }
+    }
+    Err("the Pod changes too often".to_owned())
+}

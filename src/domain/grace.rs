@@ -1,0 +1,206 @@
+//! GraceDelete (contract 4.4): a deletion goes through the lifecycle `pod-delete`, so that traffic goes first.
+
+use serde_json::{Value, json};
+
+use super::lifecycle::operator;
+use super::pod::Pod;
+use crate::api::keys::{self, Family};
+
+/// Lifecycle ID of a deletion (contract 3.1).
+pub const ID: &str = "pod-delete";
+/// Type of that operation.
+pub const TYPE: &str = "delete";
+
+/// What users and scripts look for in a refusal (contract 4.4).
+const UNDERWAY: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
+
+/// [`keys::DELETE_TIMESTAMP`] is written again only when it is older than this (contract 4.4).
+const REFRESH_NANOS: u64 = 5_000_000_000;
+
+/// Whether the Pod has a lifecycle that could take it off traffic first: managed, with the readiness gate.
+pub fn concerns(pod: &Pod) -> bool {
+    pod.is_managed() && pod.has_service_ready_gate()
+}
+
+/// Whether an operation that deletes the Pod has come so far that it may be done: `pod-delete`, or any other whose
+/// operator has announced the deletion, such as CollaSet's scale-in (contract 10.3 Q22).
+pub fn permits(pod: &Pod) -> bool {
+    let announced = pod.label(keys::PREPARING_TO_DELETE).is_some();
+    in_operate(pod).any(|id| announced || operator::is_during(pod, id, TYPE) && id == ID)
+}
+
+/// Whether any operation may be done on the Pod: it has gone off traffic by the leave of its rules.
+pub fn is_operated(pod: &Pod) -> bool {
+    in_operate(pod).next().is_some()
+}
+
+fn in_operate(pod: &Pod) -> impl Iterator<Item = &str> {
+    let ids = pod.metadata.labels.keys().filter_map(|key| {
+        Family::parse(key).and_then(|(family, id)| (family == Family::Operate).then_some(id))
+    });
+    ids.filter(|id| {
+        pod.label(&Family::Operating.key(id)).is_some()
+            && pod.label(&Family::UndoOperationType.key(id)).is_none()
+    })
+}
+
+/// Whether the Pod has been told to go through the lifecycle.
+pub fn is_begun(pod: &Pod) -> bool {
+    pod.label(keys::TO_DELETE).is_some()
+}
+
+/// The `metadata` that a request for deletion at `now_nanos` writes to the Pod; `None` when it says so already.
+pub fn request(pod: &Pod, now_nanos: u64) -> Option<Value> {
+    let asked = pod
+        .annotation(keys::DELETE_TIMESTAMP)
+        .and_then(|at| at.parse::<u64>().ok());
+    // A clock behind the one that wrote it is as good as fresh.
+    let fresh = asked.is_some_and(|at| now_nanos.saturating_sub(at) < REFRESH_NANOS);
+    let now = now_nanos.to_string();
+    match (is_begun(pod), fresh) {
+        (true, true) => None,
+        (true, false) => Some(json!({ "annotations": { (keys::DELETE_TIMESTAMP): now } })),
+        (false, _) => Some(json!({
+            "labels": { (keys::TO_DELETE): now },
+            "annotations": { (keys::DELETE_TIMESTAMP): now },
+        })),
+    }
+}
+
+/// What the one who deletes reads: that it is under way, what is left, and how to keep the Pod after all.
+pub fn refusal(pod: &Pod) -> String {
+    let left: Vec<_> = pod
+        .metadata
+        .finalizers
+        .iter()
+        .filter(|f| f.starts_with(keys::PROTECTION_FINALIZER_PREFIX))
+        .map(String::as_str)
+        .collect();
+    let mut text = UNDERWAY.to_owned();
+    if !left.is_empty() {
+        text += &format!(" with finalizers: [{}]", left.join(" "));
+    }
+    let waits = if pod.label(&Family::Preparing.key(ID)).is_some() {
+        if left.is_empty() {
+            "goes off traffic now"
+        } else {
+            "goes when those who serve traffic have taken these off"
+        }
+    } else if pod.label(&Family::PreCheck.key(ID)).is_some() {
+        "waits until its PodTransitionRules let it go, see their status"
+    } else {
+        "goes off traffic first"
+    };
+    format!(
+        "{text}; Pod {} {waits}, and is then deleted; removing its label {} keeps it",
+        pod.metadata.name,
+        keys::TO_DELETE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn pod(metadata: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "web-1", "labels": { (keys::CONTROL): keys::CONTROL_VALUE } },
+            "spec": { "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
+        });
+        json_patch::merge(&mut pod, &json!({ "metadata": metadata }));
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn labels(labels: &[(String, &str)]) -> Pod {
+        let all: serde_json::Map<_, _> =
+            labels.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+        pod(json!({ "labels": all }))
+    }
+
+    fn operating(id: &str, type_: &str, operate: bool, more: &[(String, &str)]) -> Pod {
+        let mut all = vec![
+            (Family::Operating.key(id), "1"),
+            (Family::OperationType.key(id), type_),
+        ];
+        if operate {
+            all.push((Family::Operate.key(id), "2"));
+        }
+        all.extend(more.iter().cloned());
+        labels(&all)
+    }
+
+    #[test]
+    fn only_managed_pods_with_the_gate_have_a_lifecycle_to_go_through() {
+        assert!(concerns(&pod(json!({}))));
+        assert!(!concerns(&pod(
+            json!({ "labels": { (keys::CONTROL): "yes" } })
+        )));
+        let mut bare = pod(json!({}));
+        bare.spec.readiness_gates.clear();
+        assert!(!concerns(&bare));
+    }
+
+    #[test]
+    fn a_deletion_is_permitted_by_an_operation_that_deletes_once_it_may_be_done() {
+        let announced = [(keys::PREPARING_TO_DELETE.to_owned(), "1")];
+        assert!(permits(&operating(ID, TYPE, true, &[])));
+        assert!(permits(&operating(
+            "collaset", "scale-in", true, &announced
+        )));
+        assert!(!permits(&operating(ID, TYPE, false, &announced)));
+        assert!(!permits(&operating(
+            "collaset", "scale-in", false, &announced
+        )));
+        assert!(
+            !permits(&operating("collaset", "update", true, &[])),
+            "an update in place does not delete"
+        );
+        assert!(!permits(&operating(ID, "other", true, &[])));
+        let undone = (Family::UndoOperationType.key(ID), TYPE);
+        assert!(!permits(&operating(ID, TYPE, true, &[undone])));
+        let stale = (Family::Operate.key(ID), "1");
+        assert!(!permits(&labels(&[stale, announced[0].clone()])));
+        assert!(is_operated(&operating("collaset", "update", true, &[])));
+        assert!(!is_operated(&pod(json!({}))));
+    }
+
+    #[test]
+    fn asking_again_writes_nothing_for_five_seconds_and_then_only_the_time() {
+        let now = 100 * REFRESH_NANOS;
+        let first = request(&pod(json!({})), now).unwrap();
+        assert_eq!(first["labels"][keys::TO_DELETE], now.to_string());
+        let marked = pod(first);
+        assert_eq!(request(&marked, now), None);
+        assert_eq!(request(&marked, now + REFRESH_NANOS - 1), None);
+        assert_eq!(request(&marked, now - REFRESH_NANOS), None);
+        let again = request(&marked, now + REFRESH_NANOS).unwrap();
+        assert_eq!(
+            again,
+            json!({ "annotations": { (keys::DELETE_TIMESTAMP): (now + REFRESH_NANOS).to_string() } })
+        );
+        // A label by hand is kept as it is, and so is its time.
+        let by_hand = request(&labels(&[(keys::TO_DELETE.to_owned(), "x")]), now).unwrap();
+        assert!(by_hand.get("labels").is_none());
+    }
+
+    #[test]
+    fn the_refusal_has_the_known_words_and_says_what_is_left() {
+        assert_eq!(
+            refusal(&pod(json!({}))),
+            "pod deletion process is underway and being managed by PodOpsLifecycle; Pod web-1 goes off traffic first, and is \
+             then deleted; removing its label collaset.kusionstack.io/to-delete keeps it"
+        );
+        let mut waiting = operating(ID, TYPE, false, &[(Family::Preparing.key(ID), "2")]);
+        assert!(refusal(&waiting).contains("PodOpsLifecycle; Pod web-1 goes off traffic now"));
+        waiting.metadata.finalizers = ["other", "prot.podopslifecycle.kusionstack.io/a"]
+            .map(str::to_owned)
+            .into();
+        assert!(
+            refusal(&waiting)
+                .contains("PodOpsLifecycle with finalizers: [prot.podopslifecycle.kusionstack.io/a]; Pod web-1 goes when")
+        );
+        let held = operating(ID, TYPE, false, &[(Family::PreCheck.key(ID), "2")]);
+        assert!(refusal(&held).contains("waits until its PodTransitionRules let it go"));
+    }
+}

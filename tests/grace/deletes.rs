@@ -1,0 +1,179 @@
+//! DELETE and deletecollection.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use operating::api::keys::{self, Family};
+use serde_json::json;
+
+use crate::bed::objects::{is_idle, may_operate, names, refusal, service_ready};
+use crate::bed::observer::Observer;
+use crate::bed::wait;
+use crate::{
+    UNDERWAY, bed, finalizer, is_marked, is_terminating, kubectl, leaving, let_go, protected,
+};
+
+#[tokio::test]
+async fn kubectl_delete_takes_traffic_off_first_with_a_rule_and_without() {
+    let bed = bed().await;
+    for ruled in [false, true] {
+        let scope = protected(bed, ruled).await;
+        let pod = scope.get("web").await;
+        let (done, text) = kubectl(bed, &scope, &["delete", "pod", "web"]).await;
+        assert!(!done && text.contains(UNDERWAY), "{text}");
+        assert!(text.contains(&finalizer()), "{text}");
+        let off = scope
+            .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
+            .await;
+        assert!(is_marked(&off) && !is_terminating(&off));
+        // It has left the budget, and is held all the same: those who serve its traffic have not let go.
+        let (done, text) = kubectl(bed, &scope, &["delete", "pod", "web"]).await;
+        assert!(!done && text.contains(UNDERWAY), "{text}");
+        let left = format!("{UNDERWAY} with finalizers: [{}]", finalizer());
+        assert!(text.contains(&left), "{text}");
+        assert!(!is_terminating(&scope.get("web").await));
+        let_go(&scope).await;
+        scope.until_gone(&pod).await;
+        if ruled {
+            scope.until_at_rest("web", 0).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_one_to_try_again_on() {
+    let scope = protected(bed().await, false).await;
+    let status = refusal(scope.delete("web").await);
+    assert_eq!(
+        (status.code, status.reason.as_str()),
+        (429, "TooManyRequests")
+    );
+    assert!(
+        status.details.is_none_or(|d| d.retry_after_seconds == 0),
+        "clients would wait in silence"
+    );
+}
+
+#[tokio::test]
+async fn a_dry_run_says_the_same_and_begins_nothing() {
+    let bed = bed().await;
+    for ruled in [false, true] {
+        let scope = protected(bed, ruled).await;
+        let before = scope.get("web").await;
+        let dry = ["delete", "pod", "web", "--dry-run=server"];
+        let (done, text) = kubectl(bed, &scope, &dry).await;
+        assert!(!done && text.contains(UNDERWAY), "{text}");
+        let after = scope.get("web").await;
+        assert_eq!(after.resource_version(), before.resource_version());
+        assert!(!is_marked(&after));
+    }
+}
+
+#[tokio::test]
+async fn many_who_delete_at_once_begin_one_lifecycle() {
+    let scope = protected(bed().await, true).await;
+    let observer = Observer::start(&scope).await;
+    let twenty = vec!["web".to_owned(); 20];
+    let outcomes = crate::bed::objects::at_once(&twenty, |pod| {
+        let scope = scope.clone();
+        async move { scope.delete(&pod).await }
+    })
+    .await;
+    for outcome in outcomes {
+        let status = refusal(outcome);
+        assert!(status.message.contains(UNDERWAY), "{status:?}");
+    }
+    let versions = observer.versions().await;
+    let values: BTreeSet<_> = versions
+        .iter()
+        .filter_map(|p| p.labels().get(keys::TO_DELETE))
+        .collect();
+    assert_eq!(values.len(), 1, "{values:?}");
+}
+
+#[tokio::test]
+async fn whoever_changes_their_mind_gets_the_pod_back() {
+    let bed = bed().await;
+    let scope = protected(bed, true).await;
+    refusal(scope.delete("web").await);
+    scope
+        .until_pod("web", "taken off", |p| service_ready(p) == Some(false))
+        .await;
+    scope
+        .label("web", json!({keys::TO_DELETE: null}))
+        .await
+        .unwrap();
+    scope.until_pod("web", "online again", is_idle).await;
+    scope.until_at_rest("web", 1).await;
+}
+
+#[tokio::test]
+async fn a_deletion_waits_for_the_budget_in_its_lifecycle() {
+    let scope = bed().await.scope("waits").await;
+    scope.deploy("web", 2, json!({})).await;
+    let pods = names(&scope.all_available("app=web", 2).await);
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 2).await;
+    refusal(scope.delete(&pods[0]).await);
+    let waiting = scope
+        .until_pod(&pods[0], "wait for the rule", |p| {
+            p.labels().contains_key(&Family::PreCheck.key("pod-delete"))
+        })
+        .await;
+    assert!(waiting.labels().contains_key(keys::SERVICE_AVAILABLE));
+    let told = refusal(scope.delete(&pods[0]).await).message;
+    assert!(
+        told.contains(UNDERWAY) && told.contains("waits until its PodTransitionRules let it go"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_deletecollection_takes_all_and_never_more_at_once_than_the_rule_allows() {
+    let scope = bed().await.scope("collection").await;
+    scope.deploy("web", 4, json!({})).await;
+    let old = scope.all_available("app=web", 4).await;
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 4).await;
+    let observer = Observer::start(&scope).await;
+    for pod in &old {
+        let mark = json!({"told": "old"});
+        scope.label(&pod.name_any(), mark).await.unwrap();
+    }
+    let those = ListParams::default().labels("told=old");
+    // Again and again, as a script would: each is refused until nothing is left.
+    wait::until("the old ones to go", async || {
+        let (pods, delete) = (scope.pods(), DeleteParams::default());
+        let _ = pods.delete_collection(&delete, &those).await;
+        scope.list("told=old").await.is_empty()
+    })
+    .await;
+    scope.all_available("app=web", 4).await;
+    scope.until_at_rest("web", 4).await;
+    observer.fewest_available(|_| true, 4).await.at_least(3);
+}
+
+/// Contract 10.3 Q22.
+#[tokio::test]
+async fn who_has_announced_a_deletion_and_waited_for_operate_deletes_at_once() {
+    let scope = bed().await.scope("announced").await;
+    for name in ["deleted", "updated"] {
+        scope.pod(name, json!({})).await;
+        scope
+            .until_pod(name, "available", crate::bed::objects::is_available)
+            .await;
+    }
+    scope.label("deleted", leaving("mine")).await.unwrap();
+    scope
+        .until_pod("deleted", "operate", |p| may_operate(p, "mine"))
+        .await;
+    scope.delete("deleted").await.unwrap();
+    // An operation that says nothing of a deletion permits none.
+    scope.begin("updated", "mine").await.unwrap();
+    scope
+        .until_pod("updated", "operate", |p| may_operate(p, "mine"))
+        .await;
+    let status = refusal(scope.delete("updated").await);
+    assert!(status.message.contains(UNDERWAY), "{status:?}");
+}

@@ -1,0 +1,218 @@
+//! Break-glass: beyond the budget with an annotation on the Pod and the verb `bypass` on the rule.
+
+use k8s_openapi::api::core::v1::{Event, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use operating::api::keys::{self, Family};
+use serde_json::{Value, json};
+
+use crate::bed::objects::{claims, is_available, names, refusal};
+use crate::bed::{Bed, Scope, wait};
+
+const NEEDED: &str = "lacks the RBAC verb bypass on podtransitionrules/web";
+
+/// Three available Pods under a rule; their names.
+async fn three(max_unavailable: i32) -> (Scope, Vec<String>) {
+    let scope = Bed::shared().await.scope("bypass").await;
+    scope.deploy_where_open("web", 3).await;
+    let pods = names(&scope.all_available("app=web", 3).await);
+    scope
+        .rule("web", json!({"app": "web"}), json!(max_unavailable))
+        .await;
+    scope.until_at_rest("web", 3).await;
+    scope.close_nodes().await; // what goes is not made good for
+    (scope, pods)
+}
+
+/// The namespace as a user sees it who may do anything to Pods, and bypass the rule or not.
+async fn user(scope: &Scope, name: &str, bypass: bool) -> Scope {
+    let bed = Bed::shared().await;
+    let accounts: Api<ServiceAccount> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let roles: Api<Role> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let (post, metadata) = (PostParams::default(), json!({"name": name}));
+    let mut allowed = vec![json!({
+        "apiGroups": [""], "resources": ["pods", "pods/eviction"],
+        "verbs": ["get", "list", "create", "patch", "delete"],
+    })];
+    if bypass {
+        allowed.push(json!({
+            "apiGroups": [keys::GROUP], "resources": ["podtransitionrules"], "resourceNames": ["web"],
+            "verbs": ["bypass"],
+        }));
+    }
+    let read = |value: Value| serde_json::from_value(value).unwrap();
+    let account = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+    accounts.create(&post, &account).await.unwrap();
+    let role: Role = read(json!({"metadata": metadata, "rules": allowed}));
+    roles.create(&post, &role).await.unwrap();
+    let binding = json!({
+        "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": scope.namespace}],
+    });
+    let binding = serde_json::from_value(binding).unwrap();
+    bindings.create(&post, &binding).await.unwrap();
+    let file = bed
+        .kubeconfig_for_service_account(&scope.namespace, name)
+        .await
+        .unwrap();
+    let theirs = Scope {
+        client: bed.client_from(&file).await.unwrap(),
+        namespace: scope.namespace.clone(),
+    };
+    // The API server's authorizer learns of roles through a watch.
+    wait::until("the user to have their rights", async || {
+        theirs.pods().list(&ListParams::default()).await.is_ok()
+    })
+    .await;
+    theirs
+}
+
+async fn give_reason(scope: &Scope, pod: &str, reason: &str) {
+    let annotation = json!({"metadata": {"annotations": {keys::BYPASS: reason}}});
+    scope.patch(pod, annotation).await.unwrap();
+}
+
+/// Waits for the Warning about an object.
+async fn told(scope: &Scope, kind: &str, name: &str, reason: &str) {
+    let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let what = format!("the Event on {kind} {name}");
+    wait::until(&what, async || {
+        let all = events.list(&ListParams::default()).await.unwrap();
+        all.iter().any(|e| {
+            e.reason.as_deref() == Some("BudgetBypassed")
+                && e.type_.as_deref() == Some("Warning")
+                && e.involved_object.kind.as_deref() == Some(kind)
+                && e.involved_object.name.as_deref() == Some(name)
+                && e.message.as_deref().is_some_and(|m| m.contains(reason))
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_takes_both_the_reason_and_the_right_and_others_count_the_pod_as_going() {
+    let (scope, pods) = three(1).await;
+    let (plain, may) = (
+        user(&scope, "plain", false).await,
+        user(&scope, "may", true).await,
+    );
+    scope.begin(&pods[0], "upgrade").await.unwrap(); // uses the budget up
+    let pod = &pods[1];
+    // Without a reason nothing is said of it, whatever rights one has.
+    for user in [&plain, &may] {
+        for outcome in [user.delete(pod).await, user.evict(pod).await] {
+            let message = refusal(outcome).message;
+            assert!(message.contains("the limit is 1"), "{message}");
+            assert!(!message.contains("bypass"), "{message}");
+        }
+    }
+    give_reason(&plain, pod, " ").await;
+    let message = refusal(may.delete(pod).await).message;
+    assert!(
+        message.contains("a bypass needs its reason there"),
+        "{message}"
+    );
+    // A reason alone gives nothing.
+    give_reason(&plain, pod, "the disk is on fire").await;
+    for outcome in [plain.delete(pod).await, plain.evict(pod).await] {
+        let message = refusal(outcome).message;
+        assert!(message.contains("the limit is 1"), "{message}");
+        assert!(message.contains(NEEDED), "{message}");
+    }
+    // Both together do. A dry-run says so and writes nothing.
+    let dry = DeleteParams::default().dry_run();
+    let version = async || scope.rules().get("web").await.unwrap().resource_version();
+    scope
+        .until_status("web", "the claim of the begin released", |s| claims(s) == 0)
+        .await;
+    wait::until(
+        "the dry-run to be let pass and to write nothing",
+        async || {
+            let before = version().await;
+            may.pods().delete(pod, &dry).await.unwrap();
+            version().await == before // the counts may have been written meanwhile
+        },
+    )
+    .await;
+    assert!(is_available(&scope.get(pod).await));
+
+    may.delete(pod).await.unwrap();
+    told(&scope, "Pod", pod, "the disk is on fire").await;
+    told(&scope, "PodTransitionRule", "web", "the disk is on fire").await;
+    let bed = Bed::shared().await;
+    let counted = bed
+        .metric("operating_ledger_claims_bypassed_total")
+        .await
+        .iter()
+        .sum::<f64>();
+    assert!(counted >= 1.0, "{counted}");
+    // The others count it: two of three are gone now.
+    wait::until("every replica to count both", async || {
+        let message = refusal(scope.delete(&pods[2]).await).message;
+        message.contains("2 of 3 Pods are unavailable")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_eviction_a_change_in_place_and_a_begin_go_beyond_the_budget_too() {
+    let (scope, pods) = three(0).await;
+    let may = user(&scope, "may", true).await;
+    for pod in &pods {
+        give_reason(&scope, pod, "security fix").await;
+    }
+    let begun = may.begin(&pods[0], "upgrade").await.unwrap();
+    assert!(
+        begun
+            .labels()
+            .contains_key(&Family::Preparing.key("upgrade")),
+        "{:?}",
+        begun.labels()
+    );
+    let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
+    let image = kube::api::Patch::Strategic(image);
+    let pods_of = may.pods();
+    pods_of
+        .patch(&pods[1], &Default::default(), &image)
+        .await
+        .unwrap();
+    may.evict(&pods[2]).await.unwrap();
+    for pod in &pods {
+        told(&scope, "Pod", pod, "security fix").await;
+    }
+}
+
+#[tokio::test]
+async fn who_waits_in_the_queue_is_overtaken_only_with_the_right() {
+    let (scope, pods) = three(0).await;
+    let (plain, may) = (
+        user(&scope, "plain", false).await,
+        user(&scope, "may", true).await,
+    );
+    let waiting = plain.begin(&pods[0], "upgrade").await.unwrap();
+    assert!(
+        waiting
+            .labels()
+            .contains_key(&Family::PreCheck.key("upgrade"))
+    );
+    for pod in &pods[1..] {
+        give_reason(&plain, pod, "urgent").await;
+    }
+    let behind = plain.begin(&pods[1], "upgrade").await.unwrap();
+    assert!(
+        behind
+            .labels()
+            .contains_key(&Family::PreCheck.key("upgrade"))
+    );
+    let ahead = may.begin(&pods[2], "upgrade").await.unwrap();
+    assert!(
+        ahead
+            .labels()
+            .contains_key(&Family::Preparing.key("upgrade")),
+        "{:?}",
+        ahead.labels()
+    );
+}
