@@ -9,6 +9,7 @@ pub mod poddeletion;
 mod room;
 pub mod rules;
 mod turns;
+pub mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,10 @@ pub struct Context {
     pub events: Arc<Recorder>,
     /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
     pub request_timeout: Duration,
+    /// Calls to the endpoints of webhook rules.
+    pub calls: Arc<webhooks::Pool>,
+    /// Whether rules may name link-local and cloud metadata addresses.
+    pub allow_link_local: bool,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -82,7 +87,7 @@ impl Default for Queues {
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let queues = Arc::new(Queues::default());
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
-    let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues));
+    let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues), &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));

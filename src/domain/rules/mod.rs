@@ -3,11 +3,13 @@
 pub mod budget;
 mod compile;
 pub mod stage;
+pub mod webhook;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use budget::Limits;
+pub use webhook::Webhook;
 
 pub use super::lifecycle::Stage;
 use super::pod::Pod;
@@ -50,10 +52,10 @@ pub struct Rule {
 pub enum RuleKind {
     /// `availablePolicy`.
     Availability(Limits),
-    /// `labelCheck`.
-    LabelCheck,
+    /// `labelCheck`: what the Pod's labels must match.
+    LabelCheck(Selector),
     /// `webhook`.
-    Webhook,
+    Webhook(Arc<Webhook>),
     /// A rule that can't be read: field and remedy.
     Broken(String),
 }
@@ -119,7 +121,7 @@ impl RuleSet {
                         why: why.clone(),
                     };
                 }
-                RuleKind::LabelCheck | RuleKind::Webhook => {}
+                RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => {}
             }
         }
         if held.is_empty() {
@@ -144,6 +146,17 @@ impl RuleSet {
                 .any(|(rule, _)| after.iter().all(|(other, _)| other != rule)),
             (_, after) => matches!(after, Availability::NotHeld),
         }
+    }
+
+    /// The webhook rules of a stage, in the order of the spec.
+    pub fn webhooks(&self, stage: Stage) -> impl Iterator<Item = (&Rule, &Arc<Webhook>)> {
+        self.rules
+            .iter()
+            .filter(move |rule| rule.stage == stage)
+            .filter_map(|rule| match &rule.kind {
+                RuleKind::Webhook(webhook) => Some((rule, webhook)),
+                _ => None,
+            })
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.

@@ -48,6 +48,8 @@ impl Bed {
             ledgers: Ledgers::new(store),
             events: Recorder::new(api.client(), || Timestamp::UNIX_EPOCH),
             request_timeout: Duration::from_secs(60),
+            calls: Arc::default(),
+            allow_link_local: false,
             now: || Timestamp::UNIX_EPOCH,
         });
         api.put(
