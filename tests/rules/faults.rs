@@ -118,7 +118,6 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
             json!({"url": "https://localhost:1/"}),
             "connection refused",
         ),
-        ("name", "can't be resolved"),
         (
             "untrusted",
             json!({"url": server.url("/"), "caBundle": stranger.ca_bundle}),
