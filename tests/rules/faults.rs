@@ -14,7 +14,7 @@ async fn begun(scope: &Scope, name: &str, config: Value, policy: &str) {
     scope.until_idle(name).await;
     let rules = json!([ask(config, json!({"failurePolicy": policy}))]);
     scope.try_rule(name, spec(name, rules)).await.unwrap();
-    scope.begin(name, "x").await.unwrap();
+    scope.begin_under_rule(name, name, "x").await;
 }
 
 /// Answers of a server that fails, and what the reason says.
@@ -177,7 +177,7 @@ async fn a_path_through_a_plain_value_holds_with_the_reason_and_others_go_on() {
         let extra = json!({"failurePolicy": policy, "parameters": parameters});
         let rules = json!([ask(server.config(), extra)]);
         scope.try_rule(name, spec(name, rules)).await.unwrap();
-        scope.begin(name, "x").await.unwrap();
+        scope.begin_under_rule(name, name, "x").await;
     }
     let why = "parameter zone: spec.nodeName.zone: there is no field zone";
     scope.until_reason("held", "held", "ask", why).await;

@@ -86,6 +86,24 @@ impl Scope {
         self.pods().patch(pod, &params, &patch).await.unwrap()
     }
 
+    /// Begins an operation that a rule just made is to hold. A rule beside others holds in each replica once its watch has
+    /// delivered it; where it has not yet, the operation is ended and begun again.
+    pub async fn begin_under_rule(&self, object: &str, pod: &str, id: &str) {
+        self.until_status(object, "a look of the leader", |s| {
+            s.observed_generation >= 1
+        })
+        .await;
+        for _ in 0..20 {
+            let begun = self.begin(pod, id).await.unwrap();
+            if waits(&begun, id) {
+                return;
+            }
+            self.operate(pod, id).await;
+            self.until_idle(pod).await;
+        }
+        panic!("{pod} is held by no rule");
+    }
+
     pub async fn until_let_go(&self, pod: &str, id: &str) -> Pod {
         self.until_pod(pod, "let go", |p| is_let_go(p, id)).await
     }

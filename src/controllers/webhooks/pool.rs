@@ -20,7 +20,7 @@ const FAILURES: u32 = 5;
 
 /// The first and the longest while. Then one call is let through to see.
 const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(15);
 
 /// Failures of an endpoint that nobody asks any more are forgotten after this time.
 const FORGET: Duration = Duration::from_secs(600);

@@ -15,7 +15,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// First and longest pause after calls that failed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Longest text and ID of an endpoint that are kept, in characters: they go into the status.
 const LONGEST: usize = 512;
