@@ -7,6 +7,7 @@
 pub mod collaset;
 pub mod crd;
 pub mod defaults;
+pub mod field_path;
 pub mod int_or_percent;
 pub mod keys;
 pub mod labels;
@@ -15,6 +16,7 @@ pub mod operationjob;
 pub mod poddecoration;
 pub mod podtransitionrule;
 pub mod resourcecontext;
+pub mod rulecalls;
 mod schema;
 pub mod selector;
 pub mod validation;

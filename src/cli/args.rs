@@ -168,6 +168,15 @@ pub struct ServeArgs {
     /// Run the controllers only while holding the Lease; needed with more than one replica
     #[arg(long, env = "OPERATING_LEADER_ELECT", help_heading = "Controllers")]
     pub leader_elect: bool,
+    /// Let webhook rules name link-local and cloud metadata addresses, such as 169.254.169.254
+    ///
+    /// Whoever may write rules then makes the server talk to what only its machine should reach.
+    #[arg(
+        long,
+        env = "OPERATING_ALLOW_LINK_LOCAL_ENDPOINTS",
+        help_heading = "Controllers"
+    )]
+    pub allow_link_local_endpoints: bool,
     /// Name of this replica in the Lease; else made up
     #[arg(
         long,

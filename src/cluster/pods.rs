@@ -3,6 +3,7 @@
 use kube::core::Request;
 use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::keys;
@@ -14,6 +15,19 @@ fn path(namespace: &str) -> Request {
 
 /// Reads a Pod from etcd; `None` when there is none of that name.
 pub async fn get(client: &Client, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
+    read(client, namespace, name).await
+}
+
+/// As [`get`], with all that the Pod has.
+pub async fn get_raw(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, Error> {
+    read(client, namespace, name).await
+}
+
+async fn read<T: DeserializeOwned>(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<T>, Error> {
     let request = path(namespace)
         .get(name, &GetParams::default())
         .map_err(Error::BuildRequest)?;

@@ -14,6 +14,7 @@ use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
 use crate::domain::pod::Pod;
+use crate::domain::rules::stage::candidate;
 
 /// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
 /// comes first.
@@ -92,12 +93,13 @@ impl Lifecycle {
             return Vec::new();
         }
         let state = self.context.index.read();
-        let may_pass = |stage| {
-            turns::passes(&state, stage, pod)
+        let may_pass = |stage: Stage, id: &str| {
+            let since = pod.label(&stage.family().key(id)).unwrap_or_default();
+            turns::passes(&state, stage, pod, &candidate(pod, id, since))
                 && (stage == Stage::PostCheck || turns::is_next(&self.context, &state, pod))
         };
         waiting
-            .filter(|(stage, _)| may_pass(*stage))
+            .filter(|(stage, id)| may_pass(*stage, id))
             .cloned()
             .collect()
     }

@@ -10,6 +10,7 @@ mod room;
 pub mod rules;
 mod turns;
 mod waits;
+pub mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,10 @@ pub struct Context {
     pub request_timeout: Duration,
     /// Waits longer than this are worth an Event.
     pub wait_notice: Duration,
+    /// Calls to the endpoints of webhook rules.
+    pub calls: Arc<webhooks::Pool>,
+    /// Whether rules may name link-local and cloud metadata addresses.
+    pub allow_link_local: bool,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -85,7 +90,7 @@ impl Default for Queues {
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let queues = Arc::new(Queues::default());
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
-    let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues));
+    let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues), &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));

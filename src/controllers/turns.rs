@@ -5,7 +5,8 @@ use jiff::SignedDuration;
 use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::rejections;
+use crate::domain::rules::stage::{candidates, rejections_of};
+use crate::domain::rules::webhook::Candidate;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Uid;
 
@@ -58,18 +59,29 @@ pub fn is_next(context: &Context, state: &State, pod: &Pod) -> bool {
         })
 }
 
-/// Whether no rule of the stage keeps the Pod waiting whatever the budgets.
-pub fn passes(state: &State, stage: Stage, pod: &Pod) -> bool {
-    covering(state, pod).all(|entry| rejections(&entry.snapshot.rules, stage, pod).is_empty())
+/// Whether no rule of the stage keeps this operation on the Pod waiting whatever the budgets.
+pub fn passes(state: &State, stage: Stage, pod: &Pod, waiting: &Candidate) -> bool {
+    let waiting = std::slice::from_ref(waiting);
+    covering(state, pod).all(|entry| {
+        rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts).is_empty()
+    })
+}
+
+/// Whether no rule of the stage keeps all operations on the Pod waiting.
+pub fn any_passes(state: &State, stage: Stage, pod: &Pod) -> bool {
+    candidates(stage, pod)
+        .iter()
+        .any(|waiting| passes(state, stage, pod, waiting))
 }
 
 fn could_go(context: &Context, state: &State, pod: &Pod) -> bool {
-    passes(state, Stage::PreCheck, pod)
+    any_passes(state, Stage::PreCheck, pod)
         && covering(state, pod)
             .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
 }
 
-fn covering<'a>(state: &'a State, pod: &'a Pod) -> impl Iterator<Item = &'a Entry> {
+/// The rule objects that cover a Pod.
+pub fn covering<'a>(state: &'a State, pod: &'a Pod) -> impl Iterator<Item = &'a Entry> {
     let namespace = state.namespace(&pod.metadata.namespace);
     namespace
         .into_iter()

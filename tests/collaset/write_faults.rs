@@ -126,7 +126,10 @@ async fn whichever_writes_fail_the_same_set_comes_out() {
     let ids = wanted.iter().map(|r| r.pods.keys().copied().collect());
     let ids: Vec<Vec<i64>> = ids.collect();
     assert_eq!(ids, [vec![0, 1], vec![0, 1, 2], vec![0, 2, 3], vec![2, 3]]);
-    for (n, strike) in strikes.into_iter().enumerate() { if std::env::var("STRIKE").is_ok_and(|s| !s.split(',').any(|s| s == n.to_string())) { continue }
+    for (n, strike) in strikes.into_iter().enumerate() {
+        if std::env::var("STRIKE").is_ok_and(|s| !s.split(',').any(|s| s == n.to_string())) {
+            continue;
+        }
         let begun = std::time::Instant::now();
         let rests = run(&bed, &store, Some(strike)).await;
         assert!(bed.faults().struck() > 0);

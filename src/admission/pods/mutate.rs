@@ -15,7 +15,8 @@ use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{Run, Stage, validate};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{Rejection, rejections};
+use crate::domain::rules::stage::{Rejection, candidate, rejections_of};
+use crate::domain::rules::webhook::Candidate;
 use crate::ledger::protocol::Operation as Claimed;
 
 /// Steps the lifecycle.
@@ -87,17 +88,11 @@ impl Mutate {
         let mut run = Run::open(Some(&old), &new, self.0.nanos());
         let mut waits = Vec::new();
         for id in run.awaiting(Stage::PostCheck) {
-            let rejected = self.rejections(Stage::PostCheck, &new);
-            self.decide(&mut run, Stage::PostCheck, &id, &rejected);
-            waits.extend(rejected.into_iter().map(|r| waiting_for(&r)));
+            self.decide(&mut run, Stage::PostCheck, &id, &new, &mut waits);
         }
         let asking = run.awaiting(Stage::PreCheck);
-        if !asking.is_empty() {
-            let rejected = self.rejections(Stage::PreCheck, &new);
-            for id in &asking {
-                self.decide(&mut run, Stage::PreCheck, id, &rejected);
-            }
-            waits.extend(rejected.into_iter().map(|r| waiting_for(&r)));
+        for id in &asking {
+            self.decide(&mut run, Stage::PreCheck, id, &new, &mut waits);
         }
         let mut bypassed = Verdict::allow();
         let mut settled = run.clone();
@@ -162,13 +157,14 @@ impl Mutate {
         let state = self.0.index.read();
         let rules = &state.namespace(&pod.metadata.namespace)?.rules;
         let busy = rules.values().find(|entry| {
-            entry.snapshot.rules.selects(pod)
+            entry.snapshot.rules.limits().next().is_some()
+                && entry.snapshot.rules.selects(pod)
                 && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
         });
         busy.map(|entry| entry.snapshot.rules.name.clone())
     }
 
-    fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
+    fn rejections(&self, stage: Stage, pod: &Pod, waiting: &[Candidate]) -> Vec<Rejection> {
         if !self.0.index.synced().all() {
             let reason =
                 "this replica has not yet seen all rules; try again in a moment".to_owned();
@@ -184,15 +180,36 @@ impl Mutate {
         };
         let rules = namespace.rules.values();
         rules
-            .flat_map(|entry| rejections(&entry.snapshot.rules, stage, pod))
+            .flat_map(|entry| {
+                rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts)
+            })
             .collect()
     }
 
-    fn decide(&self, run: &mut Run<'_>, stage: Stage, id: &str, rejected: &[Rejection]) {
+    /// Lets an ID pass the rules of a stage, or adds to `waits` what it waits for.
+    fn decide(
+        &self,
+        run: &mut Run<'_>,
+        stage: Stage,
+        id: &str,
+        pod: &Pod,
+        waits: &mut Vec<String>,
+    ) {
+        // By the label as it is stored, whatever the request says of it.
+        let since = run.waits_since(stage, id);
+        let waiting: Vec<_> = since
+            .map(|since| candidate(pod, id, since))
+            .into_iter()
+            .collect();
+        let rejected = self.rejections(stage, pod, &waiting);
         if rejected.is_empty() {
-            run.pass(stage, id)
-        } else {
-            run.hold(stage, id)
+            return run.pass(stage, id);
+        }
+        run.hold(stage, id);
+        for wait in rejected.iter().map(waiting_for) {
+            if !waits.contains(&wait) {
+                waits.push(wait);
+            }
         }
     }
 

@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use ledger::{Claim, ClaimedContainer, Ledger};
-pub use status::{Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus};
+pub use status::{
+    AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus,
+};
 
 use super::{lenient, schema};
 

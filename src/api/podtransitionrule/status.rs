@@ -102,10 +102,19 @@ pub struct RuleState {
     pub webhook_status: Option<WebhookStatus>,
 }
 
-/// Tasks of a webhook rule.
+/// Tasks and answers of a webhook rule. All lists are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WebhookStatus {
+    /// Generation of the object that the rest speaks of; under another one nothing of it counts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generation: i64,
+    /// Operations on Pods that the endpoint has let pass, and that still wait.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub passed: Vec<AskedPod>,
     /// Tasks in progress.
     #[serde(
         deserialize_with = "lenient::nullable",
@@ -120,7 +129,27 @@ pub struct WebhookStatus {
     pub history: Vec<TaskInfo>,
 }
 
-/// A long check at an endpoint.
+/// One operation on one Pod that an endpoint is asked about. An answer counts for this operation only.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AskedPod {
+    /// Name of the Pod.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// UID of the Pod.
+    #[serde(rename = "podUID", skip_serializing_if = "String::is_empty")]
+    pub pod_uid: String,
+    /// ID of the lifecycle.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub operation: String,
+    /// Value of the label by which the operation waits in the stage of the rule.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub since: String,
+}
+
+/// A long check at an endpoint; in the history also a call that failed and was ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskInfo {
@@ -139,6 +168,12 @@ pub struct TaskInfo {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub approved: Vec<String>,
+    /// What the names in `processing` stand for.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub pods: Vec<AskedPod>,
     /// When the task began.
     #[schemars(schema_with = "schema::time")]
     #[serde(
@@ -146,7 +181,7 @@ pub struct TaskInfo {
         skip_serializing_if = "Option::is_none"
     )]
     pub begin_time: Option<Time>,
-    /// When the endpoint last answered.
+    /// When the endpoint last said something new.
     #[schemars(schema_with = "schema::time")]
     #[serde(
         deserialize_with = "lenient::time",
@@ -156,4 +191,8 @@ pub struct TaskInfo {
     /// What the endpoint said.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }

@@ -12,7 +12,7 @@ use serde::de::value::Error;
 use super::FieldError;
 
 /// What is wrong with a URL.
-pub(super) fn url(url: &str, path: &str) -> Option<FieldError> {
+pub fn url(url: &str, path: &str) -> Option<FieldError> {
     if url.is_empty() {
         return Some(FieldError::missing(
             path,
@@ -36,16 +36,9 @@ fn has_host(authority: &Authority) -> bool {
 
 /// What is wrong with a bundle of certificates: base64 of PEM. Nothing and a mere line break, which some clients send,
 /// stand for none.
-pub(super) fn ca_bundle(bundle: &str, path: &str) -> Option<FieldError> {
-    // Line breaks between the characters are allowed, as in Go.
-    let text: String = bundle
-        .chars()
-        .filter(|c| !matches!(c, '\r' | '\n'))
-        .collect();
+pub fn ca_bundle(bundle: &str, path: &str) -> Option<FieldError> {
     let error = |problem: &str| Some(FieldError::new(path, bundle, problem));
-    let decoded: Result<ByteString, Error> =
-        ByteString::deserialize(text.as_str().into_deserializer());
-    let Ok(ByteString(pem)) = decoded else {
+    let Some(pem) = decode(bundle) else {
         return error("must be base64: encode the PEM file, for example with base64 -w0 ca.crt");
     };
     if pem.trim_ascii().is_empty() {
@@ -68,6 +61,18 @@ pub(super) fn ca_bundle(bundle: &str, path: &str) -> Option<FieldError> {
         ),
         _ => None,
     }
+}
+
+/// The PEM text in a bundle; `None` if it is no base64.
+pub fn decode(bundle: &str) -> Option<Vec<u8>> {
+    // Line breaks between the characters are allowed, as in Go.
+    let text: String = bundle
+        .chars()
+        .filter(|c| !matches!(c, '\r' | '\n'))
+        .collect();
+    let decoded: Result<ByteString, Error> =
+        ByteString::deserialize(text.as_str().into_deserializer());
+    decoded.ok().map(|ByteString(pem)| pem)
 }
 
 #[cfg(test)]

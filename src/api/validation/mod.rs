@@ -2,7 +2,7 @@
 //! remedy.
 
 pub mod collaset;
-mod endpoint;
+pub mod endpoint;
 mod errors;
 pub mod podtransitionrule;
 pub mod resourcecontext;

@@ -6,10 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::{FieldError, FieldErrors, endpoint};
+use crate::api::field_path::FieldPath;
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
-    AvailablePolicy, FailurePolicy, LabelCheck, PodTransitionRuleSpec, Poll, Rule, Stage,
-    UnhealthyPodPolicy, WebhookRule,
+    AvailablePolicy, FailurePolicy, LabelCheck, Parameter, PodTransitionRuleSpec, Poll, Rule,
+    Stage, UnhealthyPodPolicy, WebhookRule,
 };
 use crate::api::selector::Selector;
 
@@ -142,6 +143,9 @@ fn webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
             "must be Ignore or Fail",
         ));
     }
+    for (index, parameter) in rule.parameters.iter().enumerate() {
+        check_parameter(parameter, &format!("{path}.parameters[{index}]"), errors);
+    }
     let Some(config) = &rule.client_config else {
         let problem = "is required: set its url to the endpoint that is asked";
         errors.push(FieldError::missing(format!("{path}.clientConfig"), problem));
@@ -155,6 +159,26 @@ fn webhook(rule: &WebhookRule, path: &str, errors: &mut FieldErrors) {
     ));
     if let Some(poll) = &config.poll {
         check_poll(poll, &format!("{path}.poll"), errors);
+    }
+}
+
+fn check_parameter(parameter: &Parameter, path: &str, errors: &mut FieldErrors) {
+    if parameter.key.is_empty() {
+        let problem = "is required: the endpoint finds the value by it";
+        errors.push(FieldError::missing(format!("{path}.key"), problem));
+    }
+    if !parameter.value.is_empty() {
+        return; // wins over valueFrom
+    }
+    let from = parameter.value_from.as_ref();
+    let Some(field) = from.and_then(|from| from.field_ref.as_ref()) else {
+        let problem = "needs a value, or in valueFrom.fieldRef the field of the Pod that has it";
+        errors.push(FieldError::missing(path, problem));
+        return;
+    };
+    if let Err(problem) = FieldPath::parse(&field.field_path) {
+        let path = format!("{path}.valueFrom.fieldRef.fieldPath");
+        errors.push(FieldError::new(path, &field.field_path, problem));
     }
 }
 

@@ -157,3 +157,31 @@ fn webhooks() {
         ]
     );
 }
+
+#[test]
+fn parameters() {
+    let from = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
+    let parameters = json!([
+        { "key": "good", "value": "v", "valueFrom": from("[") },
+        { "key": "good", "valueFrom": from("metadata.labels['a']") },
+        { "value": "v" },
+        { "key": "none" },
+        { "key": "odd", "valueFrom": from("spec.containers[0].image") },
+    ]);
+    let config = json!({ "url": "http://a" });
+    let found = of_rule(
+        json!({ "name": "a", "webhook": { "clientConfig": config, "parameters": parameters } }),
+    );
+    let at = "spec.rules[0].webhook.parameters";
+    let want = [
+        format!("{at}[2].key: is required: the endpoint finds the value by it"),
+        format!(
+            "{at}[3]: needs a value, or in valueFrom.fieldRef the field of the Pod that has it"
+        ),
+        format!("{at}[4].valueFrom.fieldRef.fieldPath: \"spec.containers[0].image\": has an index"),
+    ];
+    assert_eq!(found.len(), want.len(), "{found:?}");
+    for (found, want) in found.iter().zip(want) {
+        assert!(found.starts_with(&want), "{found}");
+    }
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::{Cli, Command, namespace};
+use super::{Cli, Command, FeatureArgs, namespace};
 
 /// Name of the program by which kubectl finds its plugin `operating`.
 pub const PLUGIN: &str = "kubectl-operating";
@@ -114,6 +114,9 @@ pub struct ExplainArgs {
     /// YAML or JSON with the Pods beside it, and the workloads that own them; may be repeated
     #[arg(long, env = "OPERATING_PODS", value_name = "FILE")]
     pub pods: Vec<PathBuf>,
+    /// Features of the server.
+    #[command(flatten)]
+    pub features: FeatureArgs,
     /// Form of the output
     #[arg(
         short,

@@ -21,6 +21,7 @@ use super::args::{ExplainArgs, Output};
 use super::{output, read};
 use crate::admission::review::{Handler, Request, Verdict};
 use crate::admission::{self, Context, Settings};
+use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::watch::Relist;
@@ -82,11 +83,13 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         Relist::default(),
     ));
     let context = Arc::new(Context {
+        events: Recorder::new(client.clone(), Timestamp::now),
         client,
         index: Arc::clone(&index),
         ledgers: Arc::clone(&ledgers),
         settings: Settings {
             request_timeout: DEADLINE,
+            grace_delete: args.features.grace_delete(),
         },
         now: Timestamp::now,
     });

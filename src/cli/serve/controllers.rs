@@ -13,6 +13,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
+use crate::controllers::webhooks::Pool;
 use crate::controllers::{self, Context};
 use crate::ledger::commit::Ledgers;
 
@@ -22,6 +23,7 @@ pub fn start(
     client: &Client,
     index: &Arc<Index>,
     ledgers: &Arc<Ledgers<RuleStore>>,
+    calls: &Arc<Pool>,
     stop: &CancellationToken,
 ) -> JoinHandle<()> {
     let context = Arc::new(Context {
@@ -31,6 +33,8 @@ pub fn start(
         events: Recorder::new(client.clone(), Timestamp::now),
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
+        calls: Arc::clone(calls),
+        allow_link_local: args.allow_link_local_endpoints,
         now: Timestamp::now,
     });
     let (leading, lead) = watch::channel(!args.leader_elect);

@@ -22,6 +22,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sources;
+use crate::controllers::webhooks::Pool;
 use crate::ledger::commit::Ledgers;
 use crate::server::connections::Listener;
 use crate::server::health::Health;
@@ -53,7 +54,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let relist = sources::start(&client, &index, &stop);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
-    reads::register(&exposition, &index, &ledgers);
+    let calls = Arc::new(Pool::default());
+    reads::register(&exposition, &index, &ledgers, &calls);
 
     let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
     let limits = Limits {
@@ -102,7 +104,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         index.wait_synced().await; // from here on the API server asks; answer well from the first review
         enforce(&args, &client, ca_bundle).await?;
     }
-    let controllers = controllers::start(&args, &client, &index, &ledgers, &stop);
+    let controllers = controllers::start(&args, &client, &index, &ledgers, &calls, &stop);
 
     ended().await?;
     info!("ending: draining reviews");

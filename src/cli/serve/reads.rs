@@ -10,12 +10,19 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
+use crate::controllers::webhooks::Pool;
 use crate::ledger::commit::Ledgers;
 use crate::telemetry::metrics::Exposition;
 
 /// Adds them.
-pub fn register(exposition: &Exposition, index: &Arc<Index>, ledgers: &Arc<Ledgers<RuleStore>>) {
+pub fn register(
+    exposition: &Exposition,
+    index: &Arc<Index>,
+    ledgers: &Arc<Ledgers<RuleStore>>,
+    calls: &Arc<Pool>,
+) {
     let reads = Reads {
+        calls: Arc::clone(calls),
         index: Arc::clone(index),
         ledgers: Arc::clone(ledgers),
     };
@@ -25,6 +32,7 @@ pub fn register(exposition: &Exposition, index: &Arc<Index>, ledgers: &Arc<Ledge
 struct Reads {
     index: Arc<Index>,
     ledgers: Arc<Ledgers<RuleStore>>,
+    calls: Arc<Pool>,
 }
 
 impl std::fmt::Debug for Reads {
@@ -65,6 +73,16 @@ impl Collector for Reads {
                 "ledger_panics",
                 "Writes of a ledger that panicked, denying all that waited for them",
                 &counters.panics,
+            ),
+            (
+                "rule_calls",
+                "Calls to the endpoints of webhook rules",
+                &self.calls.made,
+            ),
+            (
+                "rule_calls_failed",
+                "Calls to the endpoints of webhook rules that failed, or were not made as the endpoint keeps failing",
+                &self.calls.failed,
             ),
         ] {
             let counter = ConstCounter::new(value.load(Ordering::Relaxed));

@@ -18,6 +18,7 @@ use super::tally::{Tally, Workload};
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::Pod;
+use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::{RuleKey, Snapshot, Uid};
 
 /// Changes that a slow listener may be behind; beyond that it is told to look at everything again.
@@ -115,6 +116,8 @@ pub struct Entry {
     pub object: Arc<PodTransitionRule>,
     /// Compiled, with its claims.
     pub snapshot: Snapshot,
+    /// What the endpoints of its webhook rules have let pass.
+    pub verdicts: Verdicts,
     /// Counts of the Pods that it selects.
     pub tally: Tally,
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Change, Entry, Index, State};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::tally::Tally;
+use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::Snapshot;
 
 impl Index {
@@ -69,6 +70,7 @@ impl Index {
             home.rules.insert(
                 name.clone(),
                 Entry {
+                    verdicts: Verdicts::of(&object),
                     object: Arc::new(object),
                     snapshot,
                     tally,

@@ -11,16 +11,22 @@ use kube::api::{Api, Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, turns, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::queue::Outcome;
+use crate::domain::lifecycle::Stage;
 use crate::ledger::store::Uid;
 
 /// The status of one object is written at most this often.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
+
+/// The same where Pods wait for what an endpoint has answered.
+const VERDICTS_PERIOD: Duration = Duration::from_millis(100);
 
 /// The controller.
 pub struct Rules {
@@ -28,6 +34,7 @@ pub struct Rules {
     queues: Arc<Queues>,
     seen: Mutex<HashMap<RuleName, Seen>>,
     deadlines: claims::Deadlines,
+    webhooks: Arc<Webhooks>,
 }
 
 /// What was there at the last look.
@@ -38,9 +45,11 @@ struct Seen {
 }
 
 impl Rules {
-    /// A controller.
-    pub fn new(context: Arc<Context>, queues: Arc<Queues>) -> Arc<Self> {
+    /// A controller; its calls to endpoints end at `stop`.
+    pub fn new(context: Arc<Context>, queues: Arc<Queues>, stop: &CancellationToken) -> Arc<Self> {
+        let webhooks = Webhooks::new(Arc::clone(&context), Arc::clone(&queues), stop.clone());
         Arc::new(Rules {
+            webhooks,
             context,
             queues,
             seen: Mutex::default(),
@@ -60,16 +69,23 @@ impl Rules {
             return self.gone(name).await;
         };
         self.wake(&name, &key.uid, generation);
-        let again = claims::release(&self.context, &self.deadlines, &key).await;
-        let status = self.status(&name).await;
+        let release = claims::release(&self.context, &self.deadlines, &key).await;
+        let (asked, looked) = match self.webhooks.look(&key).await {
+            Ok(due) => (due, Outcome::Done),
+            Err(outcome) => (None, outcome),
+        };
+        let status = self.status(&name, &key.uid).await;
+        let again = release.into_iter().chain(asked).min();
         match (status, again) {
+            (Outcome::Done, _) if looked == Outcome::Retry => looked,
             (Outcome::Done, Some(pause)) => Outcome::After(pause),
             (Outcome::After(a), Some(b)) => Outcome::After(a.min(b)),
             (outcome, _) => outcome,
         }
     }
 
-    /// Wakes waiting Pods: those that the budget has room for, and all of the namespace when the rules have changed.
+    /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
+    /// the rules have changed.
     fn wake(&self, name: &RuleName, uid: &Uid, generation: i64) {
         let changed = {
             let mut seen = self.seen.lock();
@@ -78,6 +94,9 @@ impl Rules {
                 generation: -1,
                 written: None,
             });
+            if entry.uid != *uid {
+                self.webhooks.forget(&entry.uid);
+            }
             let changed = entry.uid != *uid || entry.generation != generation;
             (entry.uid, entry.generation) = (uid.clone(), generation);
             changed
@@ -89,7 +108,14 @@ impl Rules {
         let Some(entry) = state.rule(&name.0, &name.1) else {
             return;
         };
-        for pod in turns::next(&self.context, &state, entry) {
+        let passing = entry.tally.post_waiting().filter(|uid| {
+            let pod = state.pod(&name.0, uid);
+            pod.is_some_and(|pod| turns::any_passes(&state, Stage::PostCheck, pod))
+        });
+        for pod in passing
+            .cloned()
+            .chain(turns::next(&self.context, &state, entry))
+        {
             self.queues.lifecycle.add((name.0.clone(), pod));
         }
     }
@@ -113,6 +139,7 @@ impl Rules {
     async fn gone(&self, name: RuleName) -> Outcome {
         if let Some(seen) = self.seen.lock().remove(&name) {
             self.deadlines.forget(&seen.uid);
+            self.webhooks.forget(&seen.uid);
         }
         self.wake_all(&name.0);
         let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
@@ -146,25 +173,29 @@ impl Rules {
         }
     }
 
-    async fn status(&self, name: &RuleName) -> Outcome {
-        let Some(patch) = ({
+    async fn status(&self, name: &RuleName, uid: &Uid) -> Outcome {
+        let Some((patch, urgent)) = ({
             let state = self.context.index.read();
-            state.rule(&name.0, &name.1).and_then(|entry| {
-                status::changed(
-                    &state,
-                    entry,
-                    room::gauges(&self.context.ledgers, &state, entry)?,
-                    (self.context.now)(),
-                )
-            })
+            let entry = state.rule(&name.0, &name.1);
+            entry
+                .filter(|e| e.snapshot.rules.uid == *uid)
+                .and_then(|entry| {
+                    let gauges = room::gauges(&self.context.ledgers, &state, entry)?;
+                    let now = (self.context.now)();
+                    self.webhooks.with(uid, |memories| {
+                        status::changed(&state, entry, gauges, memories, now)
+                    })
+                })
         }) else {
             return Outcome::Done;
         };
+        let period = if urgent {
+            VERDICTS_PERIOD
+        } else {
+            STATUS_PERIOD
+        };
         if let Some(seen) = self.seen.lock().get_mut(name) {
-            match seen
-                .written
-                .map(|at| STATUS_PERIOD.saturating_sub(at.elapsed()))
-            {
+            match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
                 Some(pause) if !pause.is_zero() => return Outcome::After(pause),
                 _ => seen.written = Some(Instant::now()),
             }

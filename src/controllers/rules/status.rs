@@ -4,18 +4,29 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::super::webhooks::{self, Memories};
 use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
-use crate::domain::rules::stage::rejections;
+use crate::domain::rules::stage::{candidates, rejections};
 use crate::domain::rules::{Availability, RuleKind};
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
 
-/// The fields as a merge patch, if they differ from what is stored.
-pub fn changed(state: &State, entry: &Entry, gauges: Gauges, now: Timestamp) -> Option<Value> {
+/// The fields as a merge patch, if they differ from what is stored, and whether Pods wait for them to be.
+pub fn changed(
+    state: &State,
+    entry: &Entry,
+    gauges: Gauges,
+    memories: Option<&Memories>,
+    now: Timestamp,
+) -> Option<(Value, bool)> {
+    let status = entry.object.status.as_ref();
+    let stored_states = status.map_or(&[][..], |s| &s.rule_states);
+    let states = webhooks::states(memories, stored_states);
+    let urgent = webhooks::tell_more(&states, stored_states);
     let wanted = json!({
         "observedGeneration": entry.snapshot.rules.generation,
         "expectedPods": gauges.expected,
@@ -24,7 +35,8 @@ pub fn changed(state: &State, entry: &Entry, gauges: Gauges, now: Timestamp) -> 
         "unavailableLimit": gauges.limit,
         "disruptionsAllowed": gauges.allowed,
         "waitingPods": gauges.waiting,
-        "details": details(state, entry, gauges),
+        "details": details(state, entry, gauges, memories),
+        "ruleStates": states,
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
     let (status, reason, message) = enforced(entry);
@@ -59,7 +71,7 @@ pub fn changed(state: &State, entry: &Entry, gauges: Gauges, now: Timestamp) -> 
         "type": "Enforced", "status": status, "reason": reason, "message": message,
         "observedGeneration": generation, "lastTransitionTime": since,
     }]);
-    Some(patch)
+    Some((patch, urgent))
 }
 
 /// What an absent field counts as.
@@ -89,19 +101,6 @@ fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
             ),
         );
     }
-    let unsupported: Vec<_> = rules
-        .rules
-        .iter()
-        .filter(|r| matches!(r.kind, RuleKind::LabelCheck | RuleKind::Webhook))
-        .map(|r| r.name.as_str())
-        .collect();
-    if !unsupported.is_empty() {
-        let message = format!(
-            "rules of kind labelCheck and webhook are not evaluated by this version; Pods wait for: {}",
-            unsupported.join(", ")
-        );
-        return ("False", "Unsupported", message);
-    }
     (
         "True",
         "Enforced",
@@ -110,7 +109,7 @@ fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
 }
 
 /// Why Pods wait, sorted by name.
-fn details(state: &State, entry: &Entry, gauges: Gauges) -> Value {
+fn details(state: &State, entry: &Entry, gauges: Gauges, memories: Option<&Memories>) -> Value {
     let rules = &entry.snapshot.rules;
     let pre = entry
         .tally
@@ -129,15 +128,38 @@ fn details(state: &State, entry: &Entry, gauges: Gauges) -> Value {
     all.sort_by(|a, b| (&a.0.metadata.name, a.1).cmp(&(&b.0.metadata.name, b.1)));
     all.truncate(MAX_DETAILS);
     all.into_iter()
-        .map(|(pod, stage)| detail(entry, gauges, pod, stage))
+        .map(|(pod, stage)| detail(entry, gauges, memories, pod, stage))
         .collect()
 }
 
-fn detail(entry: &Entry, gauges: Gauges, pod: &Pod, stage: Stage) -> Value {
+fn detail(
+    entry: &Entry,
+    gauges: Gauges,
+    memories: Option<&Memories>,
+    pod: &Pod,
+    stage: Stage,
+) -> Value {
     let rules = &entry.snapshot.rules;
-    let mut rejected: Vec<Value> = rejections(rules, stage, pod)
+    let rejections = rejections(rules, stage, pod, &entry.verdicts);
+    let passed: Vec<&str> = rules
+        .applying(stage, pod)
+        .filter(|rule| !matches!(rule.kind, RuleKind::Availability(_)))
+        .map(|rule| rule.name.as_str())
+        .filter(|name| {
+            rejections
+                .iter()
+                .all(|r| r.rule != *name && !r.rule.is_empty())
+        })
+        .collect();
+    let waiting = candidates(stage, pod);
+    let mut rejected: Vec<Value> = rejections
         .into_iter()
-        .map(|r| json!({ "ruleName": r.rule, "reason": r.reason }))
+        .map(|r| {
+            let said = waiting
+                .iter()
+                .find_map(|c| webhooks::reason(memories, &r.rule, c));
+            json!({ "ruleName": r.rule, "reason": said.unwrap_or(r.reason) })
+        })
         .collect();
     if stage == Stage::PreCheck
         && let Availability::Held(held) = rules.availability(pod)
@@ -153,6 +175,9 @@ fn detail(entry: &Entry, gauges: Gauges, pod: &Pod, stage: Stage) -> Value {
         }));
     }
     let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": rejected.is_empty() });
+    if !passed.is_empty() {
+        detail["passedRules"] = json!(passed);
+    }
     if !rejected.is_empty() {
         detail["rejectInfo"] = json!(rejected);
     }

@@ -27,7 +27,9 @@ use facts::{ClaimFacts, PodFacts};
 
 use super::lifecycle::Run;
 use super::pod::Pod;
-use super::rules::RuleSet;
+use super::rules::stage::{Rejection, rejections};
+use super::rules::webhook::Verdicts;
+use super::rules::{RuleSet, Stage};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
@@ -53,6 +55,11 @@ impl RuleObject {
 
     fn status(&self) -> Option<&PodTransitionRuleStatus> {
         self.object.status.as_ref()
+    }
+
+    /// Rules of a stage that keep a Pod waiting whatever the budget.
+    fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
+        rejections(&self.set, stage, pod, &Verdicts::of(&self.object))
     }
 }
 

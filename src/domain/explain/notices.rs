@@ -9,7 +9,6 @@ use crate::api::keys::Family;
 use crate::domain::lifecycle::{Phase, Stage, phases};
 use crate::domain::pod::Pod;
 use crate::domain::rules::Availability;
-use crate::domain::rules::stage::rejections;
 
 /// The same wait is told of again after this long.
 pub const AGAIN: SignedDuration = SignedDuration::from_mins(5);
@@ -78,7 +77,7 @@ pub fn waiting<'a>(
 
 /// Whether an object keeps a Pod waiting, by its status.
 fn holds(rule: &RuleObject, stage: Stage, pod: &Pod) -> bool {
-    if !rejections(&rule.set, stage, pod).is_empty() {
+    if !rule.rejections(stage, pod).is_empty() {
         return true;
     }
     let Availability::Held(held) = rule.set.availability(pod) else {

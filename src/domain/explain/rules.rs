@@ -8,7 +8,7 @@ use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
 use crate::domain::lifecycle::{Phase, phases};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::rejections;
+use crate::domain::rules::stage::candidates;
 use crate::domain::rules::{Limits, Rule, RuleKind, Stage};
 use crate::domain::wording;
 
@@ -76,8 +76,8 @@ fn one(observed: &Observed, object: &RuleObject, written: &Written) -> RuleFacts
             false => "its filter does not match the Pod".to_owned(),
         };
         (Verdict::NotApplying, why)
-    } else if let RuleKind::Availability(_) = &rule.kind {
-        availability(observed, object, stage, facts.budget.as_ref())
+    } else if let RuleKind::Availability(limits) = &rule.kind {
+        availability(observed, object, stage, limits, facts.budget.as_ref())
     } else {
         others(object, rule, pod)
     };
@@ -113,6 +113,7 @@ fn availability(
     observed: &Observed,
     object: &RuleObject,
     stage: Stage,
+    limits: &Limits,
     budget: Option<&BudgetFacts>,
 ) -> (Verdict, String) {
     let pod = &observed.pod;
@@ -133,8 +134,18 @@ fn availability(
         return (Verdict::Passes, why);
     }
     if !pod.is_available() {
-        let why = "the Pod is not available: nothing is lost by it";
-        return (Verdict::Passes, why.to_owned());
+        return match budget {
+            Some(b) if limits.if_healthy && b.used > b.limit => {
+                let figures = wording::figures(b.used, b.expected, b.limit);
+                let why = "the Pod is not available, and unhealthyPodPolicy IfHealthyBudget lets it be deleted or evicted only \
+                           while the others keep to the limit";
+                (Verdict::Holds, format!("{why}: {figures}"))
+            }
+            _ => {
+                let why = "the Pod is not available: nothing is lost by it";
+                (Verdict::Passes, why.to_owned())
+            }
+        };
     }
     match budget {
         None => {
@@ -160,8 +171,14 @@ fn availability(
 
 /// Rules that look at no budget: what they say by themselves, and what the controller has written of the Pod.
 fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
-    let said = rejections(&object.set, rule.stage, pod);
-    let said = said.into_iter().find(|r| r.rule == rule.name);
+    if matches!(rule.kind, RuleKind::Webhook(_)) && candidates(rule.stage, pod).is_empty() {
+        let why = "its endpoint is asked once an operation waits for it";
+        return (Verdict::NotApplying, why.to_owned());
+    }
+    let said = object.rejections(rule.stage, pod);
+    let Some(said) = said.into_iter().find(|r| r.rule == rule.name) else {
+        return (Verdict::Passes, "nothing speaks against it".to_owned());
+    };
     let written = || {
         let details = &object.status()?.details;
         let mut mine = details
@@ -170,10 +187,8 @@ fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
         mine.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule.name))
             .map(|r| r.reason.clone())
     };
-    match said.map(|r| r.reason).or_else(written) {
-        Some(why) => (Verdict::Holds, why),
-        None => (Verdict::Passes, "nothing speaks against it".to_owned()),
-    }
+    // The controller knows what an endpoint has said.
+    (Verdict::Holds, written().unwrap_or(said.reason))
 }
 
 fn budget(

@@ -36,6 +36,8 @@ pub use run::{Run, phases};
 pub use step::{Step, controller_step, controller_step_passing};
 pub use validate::{FieldError, validate};
 
+use crate::api::keys::Family;
+
 /// When the rules of a PodTransitionRule are asked about an ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
@@ -46,6 +48,14 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// The labels by which IDs wait in the stage.
+    pub const fn family(self) -> Family {
+        match self {
+            Stage::PreCheck => Family::PreCheck,
+            Stage::PostCheck => Family::PostCheck,
+        }
+    }
+
     /// The word used in spec and status.
     pub const fn as_str(self) -> &'static str {
         match self {

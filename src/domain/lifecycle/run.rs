@@ -86,6 +86,13 @@ impl<'a> Run<'a> {
             .collect()
     }
 
+    /// Since when `id` waits for the rules of `stage`, as its label says or will say: what tells one run of an ID from
+    /// the next.
+    pub fn waits_since(&self, stage: Stage, id: &str) -> Option<&str> {
+        let labels = &self.operations.get(id)?.labels;
+        labels.get(&stage.family()).map(String::as_str)
+    }
+
     /// The rules of `stage` passed for `id`, and for no other ID (contract 10.1 Q6c). No effect on an ID that is not
     /// [`awaiting`](Run::awaiting).
     pub fn pass(&mut self, stage: Stage, id: &str) {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Limits, Rule, RuleKind, RuleSet, Stage};
+use super::{Limits, Rule, RuleKind, RuleSet, Stage, Webhook};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
-    self as api, AvailablePolicy, PodTransitionRule, UnhealthyPodPolicy,
+    self as api, AvailablePolicy, LabelCheck, PodTransitionRule, UnhealthyPodPolicy,
 };
 use crate::api::selector::Selector;
 
@@ -71,10 +71,11 @@ fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
     // The first in this order counts (contract 1.3).
     let kind = if let Some(policy) = &rule.available_policy {
         limits(policy, &path).map_or_else(RuleKind::Broken, RuleKind::Availability)
-    } else if rule.label_check.is_some() {
-        RuleKind::LabelCheck
-    } else if rule.webhook.is_some() {
-        RuleKind::Webhook
+    } else if let Some(check) = &rule.label_check {
+        label_check(check, &path).map_or_else(RuleKind::Broken, RuleKind::LabelCheck)
+    } else if let Some(webhook) = &rule.webhook {
+        Webhook::compile(webhook, rule.stage.as_ref(), &format!("{path}.webhook"))
+            .map_or_else(RuleKind::Broken, |w| RuleKind::Webhook(Arc::new(w)))
     } else {
         RuleKind::Broken(format!(
             "{path}: set one of availablePolicy, labelCheck or webhook"
@@ -95,6 +96,12 @@ fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
 
 fn compile_selector(selector: &LabelSelector, path: &str) -> Result<Selector, String> {
     Selector::compile(selector).map_err(|e| format!("{path}: {e}"))
+}
+
+fn label_check(check: &LabelCheck, path: &str) -> Result<Selector, String> {
+    let path = format!("{path}.labelCheck.requires");
+    let requires = check.requires.as_ref();
+    compile_selector(requires.ok_or_else(|| format!("{path} is missing"))?, &path)
 }
 
 fn limits(policy: &AvailablePolicy, path: &str) -> Result<Limits, String> {

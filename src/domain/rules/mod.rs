@@ -4,11 +4,13 @@ pub mod budget;
 mod compile;
 pub mod mark;
 pub mod stage;
+pub mod webhook;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use budget::Limits;
+pub use webhook::Webhook;
 
 pub use super::lifecycle::Stage;
 use super::pod::Pod;
@@ -51,10 +53,10 @@ pub struct Rule {
 pub enum RuleKind {
     /// `availablePolicy`.
     Availability(Limits),
-    /// `labelCheck`.
-    LabelCheck,
+    /// `labelCheck`: what the Pod's labels must match.
+    LabelCheck(Selector),
     /// `webhook`.
-    Webhook,
+    Webhook(Arc<Webhook>),
     /// A rule that can't be read: field and remedy.
     Broken(String),
 }
@@ -120,7 +122,7 @@ impl RuleSet {
                         why: why.clone(),
                     };
                 }
-                RuleKind::LabelCheck | RuleKind::Webhook => {}
+                RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => {}
             }
         }
         if held.is_empty() {
@@ -150,6 +152,17 @@ impl RuleSet {
     /// Whether one of the rules holds Pods that are not available too.
     pub fn holds_unavailable(&self) -> bool {
         self.limits().any(|limits| limits.if_healthy)
+    }
+
+    /// The webhook rules of a stage, in the order of the spec.
+    pub fn webhooks(&self, stage: Stage) -> impl Iterator<Item = (&Rule, &Arc<Webhook>)> {
+        self.rules
+            .iter()
+            .filter(move |rule| rule.stage == stage)
+            .filter_map(|rule| match &rule.kind {
+                RuleKind::Webhook(webhook) => Some((rule, webhook)),
+                _ => None,
+            })
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.

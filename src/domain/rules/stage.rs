@@ -1,6 +1,8 @@
 //! What the rules of a stage say of a Pod, apart from the budgets (which the ledger decides).
 
-use super::{RuleKind, RuleSet, Stage};
+use super::webhook::{Candidate, UNANSWERED, Verdicts};
+use super::{Rule, RuleKind, RuleSet, Stage};
+use crate::api::keys::Family;
 use crate::domain::pod::Pod;
 
 /// Why a Pod waits in a stage.
@@ -14,8 +16,20 @@ pub struct Rejection {
     pub reason: String,
 }
 
-/// Rules of this object and stage that keep the Pod waiting whatever the budget. Empty: only the ledger is left to ask.
-pub fn rejections(set: &RuleSet, stage: Stage, pod: &Pod) -> Vec<Rejection> {
+/// Rules of this object and stage that keep the Pod waiting whatever the budget, by all operations that wait in the stage
+/// on it. Empty: only the ledger is left to ask.
+pub fn rejections(set: &RuleSet, stage: Stage, pod: &Pod, verdicts: &Verdicts) -> Vec<Rejection> {
+    rejections_of(set, stage, pod, &candidates(stage, pod), verdicts)
+}
+
+/// As [`rejections`], by these operations alone; a webhook rule holds a Pod without any.
+pub fn rejections_of(
+    set: &RuleSet,
+    stage: Stage,
+    pod: &Pod,
+    candidates: &[Candidate],
+    verdicts: &Verdicts,
+) -> Vec<Rejection> {
     let reject = |rule: &str, reason: String| Rejection {
         object: set.name.clone(),
         rule: rule.to_owned(),
@@ -28,19 +42,202 @@ pub fn rejections(set: &RuleSet, stage: Stage, pod: &Pod) -> Vec<Rejection> {
         return vec![reject("", why.clone())];
     }
     set.applying(stage, pod)
-        .filter_map(|rule| match &rule.kind {
-            RuleKind::Availability(_) => None,
-            RuleKind::LabelCheck => Some(reject(&rule.name, unsupported("labelCheck"))),
-            RuleKind::Webhook => Some(reject(&rule.name, unsupported("webhook"))),
-            RuleKind::Broken(why) => Some(reject(&rule.name, why.clone())),
+        .filter_map(|rule| {
+            let reason = match &rule.kind {
+                RuleKind::Webhook(_) => {
+                    let passed = |c| verdicts.has_passed(&rule.name, c);
+                    let all = !candidates.is_empty() && candidates.iter().all(passed);
+                    (!all).then(|| UNANSWERED.to_owned())
+                }
+                _ => at_once(rule, pod),
+            };
+            reason.map(|reason| reject(&rule.name, reason))
         })
         .collect()
 }
 
-fn unsupported(kind: &str) -> String {
-    format!(
-        "{kind} rules are not evaluated by this version and keep their Pods waiting; disable the rule, or name it in the \
-         annotation {} of the Pod",
-        crate::api::keys::SKIP_RULE_CONDITIONS
-    )
+/// Whether a rule of this object and stage that can be decided from the Pod alone keeps it waiting.
+pub fn rejects_at_once(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
+    set.selects(pod)
+        && (set.selector.is_err()
+            || set
+                .applying(stage, pod)
+                .any(|rule| at_once(rule, pod).is_some()))
+}
+
+/// What a rule says that needs neither a budget nor an endpoint.
+fn at_once(rule: &Rule, pod: &Pod) -> Option<String> {
+    match &rule.kind {
+        RuleKind::Availability(_) | RuleKind::Webhook(_) => None,
+        // The wording is Kuperator's (contract 5.4).
+        RuleKind::LabelCheck(requires) => (!requires.matches(&pod.metadata.labels)).then(|| {
+            format!(
+                "block by label check policy, pod {}/{} labels not match {requires}",
+                pod.metadata.namespace, pod.metadata.name
+            )
+        }),
+        RuleKind::Broken(why) => Some(why.clone()),
+    }
+}
+
+/// The operations that wait in a stage on a Pod, by its labels, sorted by ID.
+pub fn candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
+    let labels = pod.metadata.labels.iter();
+    labels
+        .filter_map(|(key, since)| {
+            let (family, id) = Family::parse(key)?;
+            (family == stage.family()).then(|| candidate(pod, id, since))
+        })
+        .collect()
+}
+
+/// One operation that waits in a stage on a Pod since a label says.
+pub fn candidate(pod: &Pod, id: &str, since: &str) -> Candidate {
+    Candidate {
+        name: pod.metadata.name.clone(),
+        pod_uid: pod.metadata.uid.clone(),
+        operation: id.to_owned(),
+        since: since.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys;
+    use crate::api::podtransitionrule::PodTransitionRule;
+
+    fn object(status: Value) -> PodTransitionRule {
+        serde_json::from_value(json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": "web", "namespace": "n", "generation": 2 },
+            "spec": { "selector": {}, "rules": [
+                { "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } },
+                { "name": "labels", "labelCheck": { "requires": { "matchLabels": { "fit": "yes" } } } },
+                { "name": "ask", "webhook": { "clientConfig": { "url": "http://a" } } },
+                { "name": "after", "stage": "PostCheck", "labelCheck": { "requires": { "matchLabels": { "done": "yes" } } } },
+                { "name": "ask-after", "stage": "PostCheck", "webhook": { "clientConfig": { "url": "http://a" } } },
+            ] },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn pod(labels: Value) -> Pod {
+        let mut pod: Pod = serde_json::from_value(
+            json!({ "metadata": { "namespace": "n", "name": "p", "uid": "u", "labels": labels } }),
+        )
+        .unwrap();
+        pod.metadata
+            .labels
+            .insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
+        pod
+    }
+
+    fn passed(rule: &str, generation: i64, operation: &str, since: &str) -> Value {
+        json!({ "ruleStates": [{ "name": rule, "webhookStatus": { "generation": generation, "passed": [
+            { "name": "p", "podUID": "u", "operation": operation, "since": since },
+        ] } }] })
+    }
+
+    fn rules(status: Value, stage: Stage, pod: &Pod) -> Vec<String> {
+        let object = object(status);
+        let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
+        let rejected = rejections(&set, stage, pod, &verdicts);
+        rejected.into_iter().map(|r| r.rule).collect()
+    }
+
+    #[test]
+    fn labels_are_judged_as_they_are_and_the_reason_names_them() {
+        let object = object(json!({}));
+        let set = RuleSet::compile(&object);
+        let rejected = rejections(
+            &set,
+            Stage::PostCheck,
+            &pod(json!({})),
+            &Verdicts::default(),
+        );
+        assert_eq!(rejected[0].rule, "after");
+        assert_eq!(
+            rejected[0].reason,
+            "block by label check policy, pod n/p labels not match done=yes"
+        );
+        assert_eq!(
+            rules(json!({}), Stage::PostCheck, &pod(json!({ "done": "yes" }))),
+            ["ask-after"]
+        );
+        assert!(rejects_at_once(
+            &set,
+            Stage::PreCheck,
+            &pod(json!({ "done": "yes" }))
+        ));
+        assert!(!rejects_at_once(
+            &set,
+            Stage::PreCheck,
+            &pod(json!({ "fit": "yes" }))
+        ));
+    }
+
+    #[test]
+    fn a_verdict_counts_for_this_operation_and_generation_only() {
+        let waiting = pod(json!({ "fit": "yes", Family::PreCheck.key("x"): "7" }));
+        let pre = |status| rules(status, Stage::PreCheck, &waiting);
+        assert_eq!(pre(json!({})), ["ask"]);
+        assert_eq!(pre(passed("ask", 2, "x", "7")), [""; 0]);
+        for stale in [
+            passed("ask", 1, "x", "7"),   // another generation
+            passed("ask", 2, "x", "6"),   // an earlier run of the ID
+            passed("ask", 2, "y", "7"),   // another ID
+            passed("other", 2, "x", "7"), // another rule
+        ] {
+            assert_eq!(pre(stale), ["ask"]);
+        }
+        let mut recreated = waiting.clone();
+        recreated.metadata.uid = "v".into();
+        assert_eq!(
+            rules(passed("ask", 2, "x", "7"), Stage::PreCheck, &recreated),
+            ["ask"]
+        );
+    }
+
+    #[test]
+    fn both_stages_at_once_are_judged_by_their_own_operations() {
+        let both = pod(json!({
+            "fit": "yes", "done": "yes", Family::PreCheck.key("x"): "7", Family::PostCheck.key("y"): "8",
+        }));
+        let status = passed("ask", 2, "x", "7");
+        assert_eq!(rules(status.clone(), Stage::PreCheck, &both), [""; 0]);
+        assert_eq!(rules(status, Stage::PostCheck, &both), ["ask-after"]);
+        let status = passed("ask-after", 2, "y", "8");
+        assert_eq!(rules(status.clone(), Stage::PreCheck, &both), ["ask"]);
+        assert_eq!(rules(status, Stage::PostCheck, &both), [""; 0]);
+    }
+
+    #[test]
+    fn two_operations_of_a_stage_need_a_verdict_each() {
+        let object = object(passed("ask", 2, "x", "7"));
+        let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
+        let pod = pod(
+            json!({ "fit": "yes", Family::PreCheck.key("x"): "7", Family::PreCheck.key("y"): "9" }),
+        );
+        assert_eq!(rejections(&set, Stage::PreCheck, &pod, &verdicts).len(), 1);
+        let one = |id, since| {
+            rejections_of(
+                &set,
+                Stage::PreCheck,
+                &pod,
+                &[candidate(&pod, id, since)],
+                &verdicts,
+            )
+        };
+        assert!(one("x", "7").is_empty());
+        assert_eq!(one("y", "9").len(), 1);
+        assert_eq!(
+            rejections_of(&set, Stage::PreCheck, &pod, &[], &verdicts).len(),
+            1
+        );
+    }
 }

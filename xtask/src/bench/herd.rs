@@ -20,7 +20,11 @@ pub struct Herd {
     namespace: String,
     client: Client,
     size: usize,
+    groups: usize,
 }
+
+/// Label that tells the groups of a herd apart: a number from 0.
+pub const GROUP: &str = "group";
 
 /// The conditions of a Pod that serves, told by a kubelet at its `round`.
 pub fn serving(round: usize) -> Value {
@@ -49,7 +53,42 @@ impl Herd {
             namespace: namespace.to_owned(),
             client,
             size: 0,
+            groups: 1,
         }
+    }
+
+    /// An empty one whose Pods will fall into so many groups of one size.
+    pub fn in_groups(client: Client, namespace: &str, groups: usize) -> Self {
+        Self {
+            groups,
+            ..Self::new(client, namespace)
+        }
+    }
+
+    /// Namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Begins an operation on each Pod.
+    pub async fn begin(&self, id: &str) -> Result<()> {
+        let domain = "podopslifecycle.kusionstack.io";
+        let labels = json!({
+            format!("operating.{domain}/{id}"): "1", format!("operation-type.{domain}/{id}"): id,
+        });
+        let patch = json!({"metadata": {"labels": labels}});
+        stream::iter(0..self.size)
+            .map(|index| {
+                let (pods, patch) = (self.pods.clone(), Patch::Merge(&patch));
+                async move {
+                    pods.patch(&name(index), &PatchParams::default(), &patch)
+                        .await
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(|_| async { Ok(()) })
+            .await?;
+        Ok(())
     }
 
     /// Number of Pods.
@@ -66,11 +105,12 @@ impl Herd {
     /// Creates Pods until there are `size`.
     pub async fn grow(&mut self, size: usize) -> Result<()> {
         let params = PostParams::default();
+        let groups = self.groups;
         stream::iter(self.size..size)
             .map(|index| {
                 let (pods, params) = (self.pods.clone(), params.clone());
                 async move {
-                    pods.create(&params, &pod(index)?).await?;
+                    pods.create(&params, &pod(index, index % groups)?).await?;
                     Ok::<_, anyhow::Error>(())
                 }
             })
@@ -128,14 +168,17 @@ fn name(index: usize) -> String {
 }
 
 /// Of a size as Pods have it; never scheduled.
-fn pod(index: usize) -> Result<Pod> {
+fn pod(index: usize, group: usize) -> Result<Pod> {
     let environment: Vec<_> = (0..20)
         .map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "a value of some length"}))
         .collect();
     Ok(serde_json::from_value(json!({
         "metadata": {
             "name": name(index),
-            "labels": {"kusionstack.io/control": "true", "app": "herd", "tier": "bench"},
+            "labels": {
+                "kusionstack.io/control": "true", "app": "herd", "tier": "bench",
+                GROUP: group.to_string(),
+            },
             "annotations": {"note": "x".repeat(500)},
         },
         "spec": {

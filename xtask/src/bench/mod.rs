@@ -13,6 +13,7 @@ mod process;
 mod report;
 mod reviews;
 mod roundtrip;
+mod rules;
 mod scale;
 mod traffic;
 mod workload;
@@ -38,6 +39,9 @@ pub struct Args {
     /// Only the figures of CollaSets
     #[arg(long)]
     collasets: bool,
+    /// Only the figures of webhook rules
+    #[arg(long, conflicts_with = "collasets")]
+    rules: bool,
     /// Use this binary of the server instead of building an optimised one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
@@ -51,6 +55,7 @@ struct Bench {
     report: Report,
     quick: bool,
     collasets: bool,
+    rules: bool,
 }
 
 /// Runs all figures and prints the table; a Ctrl-C ends it early.
@@ -95,6 +100,7 @@ async fn measure(args: &Args) -> Result<()> {
         report: Report::default(),
         quick: args.quick,
         collasets: args.collasets,
+        rules: args.rules,
     };
     let result = bench.figures().await;
     bench.report.print();
@@ -108,8 +114,12 @@ async fn measure(args: &Args) -> Result<()> {
 
 impl Bench {
     async fn figures(&mut self) -> Result<()> {
+        if self.rules {
+            return rules::measure(self).await;
+        }
         if !self.collasets {
             self.guarantee().await?;
+            rules::measure(self).await?;
         }
         collaset::measure(self, 100).await?;
         if !self.quick {

@@ -49,6 +49,8 @@ impl Bed {
             events: Recorder::new(api.client(), || Timestamp::UNIX_EPOCH),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
+            calls: Arc::default(),
+            allow_link_local: false,
             now: || Timestamp::UNIX_EPOCH,
         });
         api.put(

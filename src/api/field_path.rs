@@ -1,0 +1,125 @@
+//! Paths of fields of a Pod, as the parameters of webhook rules name them (contract 5.5).
+
+use std::fmt;
+
+/// Where a Pod has anything.
+const ROOTS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+
+/// A path, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldPath {
+    /// `metadata.labels` or `metadata.annotations`: the whole map. Which of the two.
+    Map(MapField),
+    /// `metadata.labels['key']` or `metadata.annotations['key']`.
+    Entry(MapField, String),
+    /// Names of nested fields, at least one.
+    Fields(Vec<String>),
+}
+
+/// A map of `metadata`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapField {
+    /// `labels`.
+    Labels,
+    /// `annotations`.
+    Annotations,
+}
+
+impl MapField {
+    /// Name of the field in `metadata`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MapField::Labels => "labels",
+            MapField::Annotations => "annotations",
+        }
+    }
+}
+
+impl FieldPath {
+    /// Reads a path; the error is the problem and the remedy.
+    pub fn parse(text: &str) -> Result<FieldPath, &'static str> {
+        for map in [MapField::Labels, MapField::Annotations] {
+            let rest = text
+                .strip_prefix("metadata.")
+                .and_then(|t| t.strip_prefix(map.as_str()));
+            match rest {
+                Some("") => return Ok(FieldPath::Map(map)),
+                Some(rest) if rest.starts_with('[') => {
+                    let key = rest.strip_prefix("['").and_then(|r| r.strip_suffix("']"));
+                    let key = key.filter(|k| !k.is_empty() && !k.contains(['\'', '[', ']']));
+                    return key
+                        .map(|key| FieldPath::Entry(map, key.to_owned()))
+                        .ok_or("must name one key in quotes, such as metadata.labels['app']");
+                }
+                _ => {}
+            }
+        }
+        if text.contains(['[', ']']) {
+            return Err(
+                "has an index, which only metadata.labels['key'] and metadata.annotations['key'] may have: name a field \
+                 that holds the whole list",
+            );
+        }
+        let fields: Vec<String> = text.split('.').map(str::to_owned).collect();
+        if fields
+            .iter()
+            .any(|f| f.is_empty() || f.contains(char::is_whitespace))
+        {
+            return Err("must be field names joined by dots, such as status.podIP");
+        }
+        if !ROOTS.contains(&fields[0].as_str()) {
+            return Err("must begin with metadata, spec or status, such as spec.nodeName");
+        }
+        Ok(FieldPath::Fields(fields))
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FieldPath::Map(map) => write!(f, "metadata.{}", map.as_str()),
+            FieldPath::Entry(map, key) => write!(f, "metadata.{}['{key}']", map.as_str()),
+            FieldPath::Fields(fields) => f.write_str(&fields.join(".")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn paths_read_and_print_alike() {
+        for text in [
+            "metadata.name",
+            "metadata.labels",
+            "metadata.annotations",
+            "metadata.labels['app.kubernetes.io/name']",
+            "metadata.annotations['a']",
+            "metadata.labelsAndMore",
+            "status.podIP",
+            "spec.securityContext.runAsUser",
+        ] {
+            assert_eq!(FieldPath::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_a_path_is_refused() {
+        for (text, why) in [
+            ("", "joined by dots"),
+            (".", "joined by dots"),
+            ("status..podIP", "joined by dots"),
+            ("status. podIP", "joined by dots"),
+            ("nodeName", "must begin with"),
+            ("spec.containers[0].image", "has an index"),
+            ("metadata.labels[app]", "one key in quotes"),
+            ("metadata.labels['']", "one key in quotes"),
+            ("metadata.labels['a'].b", "one key in quotes"),
+            ("metadata.labels['a']['b']", "one key in quotes"),
+        ] {
+            assert!(FieldPath::parse(text).unwrap_err().contains(why), "{text}");
+        }
+    }
+}

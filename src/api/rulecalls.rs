@@ -1,0 +1,181 @@
+//! What webhook rules and their endpoints say to each other (contract 5.5).
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::lenient;
+
+/// The `apiVersion` of every resource in a [`Request`]; Kuperator writes this and not `v1`.
+pub const POD_API_VERSION: &str = "core/v1";
+
+/// Body of the POST that asks about Pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// Names this call.
+    pub trace_id: String,
+    /// Name of the rule.
+    pub rule_name: String,
+    /// Stage of the rule, only if its spec says one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// The Pods, sorted by name.
+    pub resources: Vec<Resource>,
+}
+
+/// A Pod that is asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resource {
+    /// [`POD_API_VERSION`].
+    pub api_version: &'static str,
+    /// `Pod`.
+    pub kind: &'static str,
+    /// Name of the Pod.
+    pub name: String,
+    /// What the rule sends along.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// Answer to a [`Request`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Answer {
+    /// Whether all Pods pass, or a task was started.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub success: bool,
+    /// For people.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub message: String,
+    /// Names of Pods that pass whatever becomes of the rest.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub finished_names: Vec<String>,
+    /// Whether a task was started whose outcome is to be polled.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub poll: bool,
+    /// Former name of `poll`.
+    #[serde(rename = "async", deserialize_with = "lenient::nullable")]
+    pub is_async: bool,
+    /// ID of the task.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub task_id: String,
+    /// ID of the task where `taskId` is empty.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub trace_id: String,
+}
+
+impl Answer {
+    /// Whether the outcome is to be polled.
+    pub fn is_long(&self) -> bool {
+        self.poll || self.is_async
+    }
+
+    /// The ID of the task, if there is any.
+    pub fn task(&self) -> Option<&str> {
+        [&self.task_id, &self.trace_id]
+            .into_iter()
+            .map(|id| id.trim())
+            .find(|id| !id.is_empty())
+    }
+}
+
+/// Reads the body of an [`Answer`] or [`Progress`]; the error says what is wrong with it.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    // A struct would be read from an array too.
+    let object: Map<String, Value> =
+        serde_json::from_slice(body).map_err(|e| format!("the answer is no JSON object: {e}"))?;
+    serde_json::from_value(Value::Object(object))
+        .map_err(|e| format!("the answer can't be read: {e}"))
+}
+
+/// Answer to a poll.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Progress {
+    /// Whether the task goes well.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub success: bool,
+    /// For people.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub message: String,
+    /// With `success`: all Pods of the task pass.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub finished: bool,
+    /// Names of Pods that pass; they add up over the polls.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub finished_names: Vec<String>,
+    /// Whether the task has ended.
+    #[serde(deserialize_with = "lenient::nullable")]
+    pub stop: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_an_object_is_an_answer() {
+        assert_eq!(read::<Answer>(b"{}").unwrap(), Answer::default());
+        for (body, why) in [
+            ("", "is no JSON object"),
+            ("[]", "is no JSON object"),
+            ("null", "is no JSON object"),
+            ("<html>", "is no JSON object"),
+            (r#"{"success":true}}"#, "is no JSON object"),
+            (r#"{"success":"yes"}"#, "can't be read: "),
+        ] {
+            let error = read::<Answer>(body.as_bytes()).unwrap_err();
+            assert!(error.contains(why), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_what_kuperator_sends() {
+        let request = Request {
+            trace_id: "t".into(),
+            rule_name: "ask".into(),
+            stage: None,
+            resources: vec![Resource {
+                api_version: POD_API_VERSION,
+                kind: "Pod",
+                name: "web-0".into(),
+                parameters: [("ip".to_owned(), "10.0.0.1".to_owned())].into(),
+            }],
+        };
+        let want = json!({ "traceId": "t", "ruleName": "ask", "resources": [
+            { "apiVersion": "core/v1", "kind": "Pod", "name": "web-0", "parameters": { "ip": "10.0.0.1" } },
+        ] });
+        assert_eq!(serde_json::to_value(&request).unwrap(), want);
+        let staged = Request {
+            stage: Some("PreCheck".into()),
+            ..request
+        };
+        assert_eq!(serde_json::to_value(&staged).unwrap()["stage"], "PreCheck");
+    }
+
+    #[test]
+    fn answers_are_read_leniently() {
+        let read = |value| serde_json::from_value::<Answer>(value).unwrap();
+        let all = read(
+            json!({ "success": true, "message": "m", "finishedNames": ["a"], "async": true, "traceId": "t", "new": 1 }),
+        );
+        assert!(all.success && all.is_long());
+        assert_eq!((all.task(), all.finished_names.len()), (Some("t"), 1));
+        let nulls = read(
+            json!({ "success": true, "message": null, "finishedNames": null, "poll": null, "taskId": " " }),
+        );
+        assert!(!nulls.is_long());
+        assert_eq!(nulls.task(), None);
+        assert_eq!(
+            read(json!({ "poll": true, "taskId": "a", "traceId": "b" })).task(),
+            Some("a")
+        );
+    }
+}

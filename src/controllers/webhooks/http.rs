@@ -1,0 +1,289 @@
+//! One HTTP call to an endpoint: a connection of its own, bounded in time and size, no redirects.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION, USER_AGENT};
+use http::{Method, Request, Uri};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::ByteString;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::address;
+use crate::domain::rules::webhook::Endpoint;
+
+/// The whole of a call, from the look-up of the name to the end of the answer (contract 5.5).
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// To one address of several.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Longest answer, in bytes.
+const MOST: usize = 1024 * 1024;
+
+/// Something that bytes go through both ways.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Posts `body` to `url`, or gets it without one; the answer of a 2xx. The error says what went wrong, for people, and
+/// does not vary from one time to the next. `ca` as in [`Endpoint`].
+pub async fn call(
+    url: &str,
+    ca: &[u8],
+    body: Option<Vec<u8>>,
+    allow_link_local: bool,
+) -> Result<Bytes, String> {
+    match timeout(DEADLINE, exchange(url, ca, body, allow_link_local)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
+    }
+}
+
+/// Scheme, host and port of an endpoint: what fails together.
+pub fn authority(endpoint: &Endpoint) -> String {
+    let uri: Option<Uri> = endpoint.url.parse().ok();
+    uri.as_ref().and_then(Target::of).map_or_else(
+        || endpoint.url.clone(),
+        |t| format!("{}:{}:{}", t.tls, t.host, t.port),
+    )
+}
+
+struct Target<'a> {
+    tls: bool,
+    /// Without the brackets of an IPv6 address.
+    host: &'a str,
+    port: u16,
+}
+
+impl Target<'_> {
+    fn of(uri: &Uri) -> Option<Target<'_>> {
+        let tls = uri.scheme_str()? == "https";
+        let host = uri.host()?;
+        let host = host
+            .strip_prefix('[')
+            .and_then(|h| h.strip_suffix(']'))
+            .unwrap_or(host);
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        Some(Target { tls, host, port })
+    }
+}
+
+async fn exchange(
+    url: &str,
+    ca: &[u8],
+    body: Option<Vec<u8>>,
+    allow_link_local: bool,
+) -> Result<Bytes, String> {
+    let uri: Uri = url.parse().map_err(|e| format!("the URL is odd: {e}"))?;
+    let target = Target::of(&uri).ok_or("the URL has no host")?;
+    let stream = connect(&target, allow_link_local).await?;
+    let stream: Box<dyn Stream> = if target.tls {
+        let name = ServerName::try_from(target.host.to_owned())
+            .map_err(|_| format!("{} is no name that TLS knows", target.host))?;
+        let connector = TlsConnector::from(Arc::new(client_config(ca)?));
+        let stream = connector.connect(name, stream).await;
+        Box::new(stream.map_err(|e| format!("no TLS connection: {}", io_error(&e)))?)
+    } else {
+        Box::new(stream)
+    };
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| format!("no HTTP connection: {e}"))?;
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let request = request(&uri, body)?;
+    let answer = sender
+        .send_request(request)
+        .await
+        .map_err(|e| format!("the request failed: {}", innermost(&e)))?;
+    let status = answer.status();
+    if status.is_redirection() {
+        let to = answer.headers().get(LOCATION);
+        let to = to.and_then(|to| to.to_str().ok()).unwrap_or("elsewhere");
+        return Err(format!(
+            "the answer is {}, to {to}: redirects are not followed, set the url to where it leads",
+            status.as_u16()
+        ));
+    }
+    if !status.is_success() {
+        return Err(format!("the answer is {status}"));
+    }
+    match Limited::new(answer.into_body(), MOST).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(e) if e.is::<LengthLimitError>() => {
+            Err(format!("the answer is longer than {} KiB", MOST / 1024))
+        }
+        Err(e) => Err(format!("the answer broke off: {}", innermost(e.as_ref()))),
+    }
+}
+
+async fn connect(target: &Target<'_>, allow_link_local: bool) -> Result<TcpStream, String> {
+    let Target { host, port, .. } = *target;
+    let found = lookup_host((host, port)).await;
+    let found: Vec<SocketAddr> = found
+        .map_err(|_| format!("the name {host} can't be resolved"))?
+        .collect();
+    // What is dialled is what was checked: the name is not resolved again.
+    let (refused, good): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|a| !allow_link_local && address::is_refused(a.ip()));
+    if let (Some(refused), []) = (refused.first(), &good[..]) {
+        return Err(format!(
+            "{} is a link-local or cloud metadata address, which rules may not name; --allow-link-local-endpoints \
+             allows it",
+            refused.ip()
+        ));
+    }
+    let mut last = format!("the name {host} has no address");
+    for address in good {
+        last = match timeout(CONNECT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(e)) => format!("can't connect to {host}:{port}: {}", io_error(&e)),
+            Err(_) => format!("can't connect to {host}:{port} in time"),
+        };
+    }
+    Err(last)
+}
+
+fn request(uri: &Uri, body: Option<Vec<u8>>) -> Result<Request<Full<Bytes>>, String> {
+    let odd = |e: &dyn std::fmt::Display| format!("the URL is odd: {e}");
+    let authority = uri.authority().map_or("", |a| a.as_str());
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let path = uri.path_and_query().map_or("/", |p| p.as_str());
+    let mut request = Request::builder()
+        .uri(path)
+        .header(HOST, host)
+        .header(ACCEPT, "application/json")
+        .header(USER_AGENT, concat!("operating/", env!("CARGO_PKG_VERSION")));
+    if !user.is_empty() {
+        request = request.header(AUTHORIZATION, basic(user));
+    }
+    request = match &body {
+        Some(_) => request
+            .method(Method::POST)
+            .header(CONTENT_TYPE, "application/json"),
+        None => request.method(Method::GET),
+    };
+    request
+        .body(Full::from(body.unwrap_or_default()))
+        .map_err(|e| odd(&e))
+}
+
+/// Credentials in a URL, as Go's client sends them.
+fn basic(user: &str) -> String {
+    let user = if user.contains(':') {
+        user.to_owned()
+    } else {
+        format!("{user}:")
+    };
+    let encoded = serde_json::to_value(ByteString(user.into_bytes())).ok();
+    let encoded = encoded.as_ref().and_then(|v| v.as_str());
+    format!("Basic {}", encoded.unwrap_or_default())
+}
+
+/// TLS as a client that trusts `ca` and nobody else, or the system's roots where it is empty.
+fn client_config(ca: &[u8]) -> Result<ClientConfig, String> {
+    let roots = if ca.is_empty() {
+        system_roots()?
+    } else {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(ca) {
+            let added = certificate.map_err(|e| e.to_string());
+            let added = added.and_then(|c| roots.add(c).map_err(|e| e.to_string()));
+            added.map_err(|e| format!("the caBundle can't be used: {e}"))?;
+        }
+        roots
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn system_roots() -> Result<RootCertStore, String> {
+    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
+    let roots = ROOTS.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots
+    });
+    if roots.is_empty() {
+        return Err("the server has no root certificates: set caBundle in the rule".to_owned());
+    }
+    Ok(roots.clone())
+}
+
+fn io_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// The cause behind an error: the outer ones only repeat that there is one.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn requests_carry_what_the_url_says() {
+        let uri: Uri = "http://u:p@example.com:8080/a?b=c".parse().unwrap();
+        let request = request(&uri, Some(b"{}".to_vec())).unwrap();
+        assert_eq!(request.method(), Method::POST);
+        assert_eq!(request.uri(), "/a?b=c");
+        assert_eq!(request.headers()[HOST], "example.com:8080");
+        assert_eq!(request.headers()[AUTHORIZATION], "Basic dTpw");
+        let plain = super::request(&"https://a".parse().unwrap(), None).unwrap();
+        assert_eq!((plain.method(), plain.uri().path()), (&Method::GET, "/"));
+        assert!(!plain.headers().contains_key(AUTHORIZATION));
+    }
+
+    #[test]
+    fn endpoints_fail_together_by_host_and_port() {
+        let of = |url: &str| {
+            authority(&Endpoint {
+                url: url.into(),
+                ca: Vec::new(),
+            })
+        };
+        assert_eq!(of("https://a/x"), of("https://u@a:443/y?z"));
+        assert_eq!(of("http://[::1]/"), of("http://[::1]:80"));
+        assert_ne!(of("http://a/"), of("https://a/"));
+    }
+
+    #[tokio::test]
+    async fn link_local_addresses_are_refused_unless_allowed() {
+        for url in [
+            "http://169.254.169.254/latest",
+            "http://[::ffff:169.254.169.254]/",
+            "https://[fd00:ec2::254]/",
+        ] {
+            let why = call(url, &[], None, false).await.unwrap_err();
+            assert!(why.contains("--allow-link-local-endpoints"), "{url}: {why}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Webhook rules on the leader: asks endpoints about Pods that wait, polls tasks, and keeps what must survive in the
+//! rule's status. No admission ever waits for this: it reads the verdicts in the status.
+
+mod address;
+mod ask;
+mod http;
+mod pool;
+mod waiting;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::Api;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Context, Queues, RuleName, write};
+use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
+use crate::api::rulecalls;
+use crate::cluster::index::{Entry, State};
+use crate::cluster::queue::Outcome;
+use crate::domain::lifecycle::Stage;
+use crate::domain::rules::Webhook;
+use crate::domain::rules::webhook::{Action, Candidate, Memory};
+use crate::ledger::store::{RuleKey, Uid};
+
+use ask::Trouble;
+pub use pool::Pool;
+
+/// Never look again sooner: what is due at once has been done already.
+const SOONEST: Duration = Duration::from_millis(20);
+
+/// The state of the webhook rules of one object, by name.
+pub type Memories = BTreeMap<String, Memory>;
+
+/// The part of the rule controller that calls endpoints.
+pub struct Webhooks {
+    context: Arc<Context>,
+    queues: Arc<Queues>,
+    /// By UID of the rule object.
+    memories: Mutex<HashMap<Uid, Memories>>,
+    stop: CancellationToken,
+}
+
+/// A call that is to be made.
+struct Call {
+    key: RuleKey,
+    rule: String,
+    webhook: Arc<Webhook>,
+    generation: i64,
+    action: Action,
+}
+
+impl Webhooks {
+    /// Nothing known yet; calls end at `stop`.
+    pub fn new(context: Arc<Context>, queues: Arc<Queues>, stop: CancellationToken) -> Arc<Self> {
+        Arc::new(Webhooks {
+            context,
+            queues,
+            memories: Mutex::default(),
+            stop,
+        })
+    }
+
+    /// Makes the calls that are due for an object; how long until the next look, if there is to be one.
+    pub async fn look(self: &Arc<Self>, key: &RuleKey) -> Result<Option<Duration>, Outcome> {
+        if !self.is_known(key) {
+            self.restore(key).await?;
+        }
+        let now = (self.context.now)();
+        let (calls, due) = {
+            let state = self.context.index.read();
+            let Some(entry) = state.rule(&key.namespace, &key.name) else {
+                return Ok(None);
+            };
+            if entry.snapshot.rules.uid != key.uid {
+                return Ok(None);
+            }
+            let mut memories = self.memories.lock();
+            let memories = memories.entry(key.uid.clone()).or_default();
+            self.plan(&state, entry, memories, now)
+        };
+        for call in calls {
+            let (webhooks, stop) = (Arc::clone(self), self.stop.clone());
+            tokio::spawn(async move {
+                tokio::select! { () = stop.cancelled() => {}, () = webhooks.make(call) => {} }
+            });
+        }
+        Ok(due.map(|due| {
+            let pause = Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO);
+            pause.max(SOONEST)
+        }))
+    }
+
+    /// What is to be stored of an object's rules, by name; `None` while it is not known.
+    pub fn with<R>(&self, uid: &Uid, look: impl FnOnce(Option<&Memories>) -> R) -> R {
+        look(self.memories.lock().get(uid))
+    }
+
+    /// An object is gone; what is still on its way finds nothing.
+    pub fn forget(&self, uid: &Uid) {
+        self.memories.lock().remove(uid);
+    }
+
+    fn is_known(&self, key: &RuleKey) -> bool {
+        self.memories.lock().contains_key(&key.uid)
+    }
+
+    /// Takes up what an earlier leader has left. Read live, since it may have written a moment ago; only objects that
+    /// have something to take up are.
+    async fn restore(&self, key: &RuleKey) -> Result<(), Outcome> {
+        let has_webhooks = {
+            let state = self.context.index.read();
+            let entry = state.rule(&key.namespace, &key.name);
+            entry.is_some_and(|e| webhooks(e).next().is_some())
+        };
+        let rules: Api<PodTransitionRule> =
+            Api::namespaced(self.context.client.clone(), &key.namespace);
+        let live = match has_webhooks {
+            true => write("read a rule", rules.get_opt(&key.name)).await?,
+            false => None,
+        };
+        let now = (self.context.now)();
+        let live = live.filter(|l| l.metadata.uid.as_deref() == Some(&*key.uid));
+        let generation = live.as_ref().and_then(|l| l.metadata.generation);
+        let states = live.and_then(|l| l.status).map(|s| s.rule_states);
+        let restored = states.into_iter().flatten().map(|state| {
+            let status = state.webhook_status.as_ref();
+            let memory = Memory::restore(status, generation.unwrap_or(0), now);
+            (state.name, memory)
+        });
+        let restored = restored.collect();
+        self.memories.lock().insert(key.uid.clone(), restored);
+        Ok(())
+    }
+
+    fn plan(
+        &self,
+        state: &State,
+        entry: &Entry,
+        memories: &mut Memories,
+        now: Timestamp,
+    ) -> (Vec<Call>, Option<Timestamp>) {
+        let generation = entry.snapshot.rules.generation;
+        memories.retain(|name, _| webhooks(entry).any(|(rule, _)| rule.name == *name));
+        let (mut calls, mut due) = (Vec::new(), None);
+        for (rule, webhook) in webhooks(entry) {
+            let memory = memories.entry(rule.name.clone());
+            let memory = memory.or_insert_with(|| Memory::restore(None, generation, now));
+            if memory.generation() > generation {
+                continue; // the cache trails behind what was read
+            }
+            if memory.generation() != generation {
+                *memory = Memory::restore(memory.status().as_ref(), generation, now);
+            }
+            let waiting = waiting::of(&self.context, state, entry, rule, memories);
+            let Some(memory) = memories.get_mut(&rule.name) else {
+                continue;
+            };
+            let plan = memory.plan(webhook, now, &waiting.staying, &waiting.askable);
+            calls.extend(plan.actions.into_iter().map(|action| Call {
+                key: entry.key(),
+                rule: rule.name.clone(),
+                webhook: Arc::clone(webhook),
+                generation,
+                action,
+            }));
+            due = due.into_iter().chain(plan.due).min();
+        }
+        (calls, due)
+    }
+
+    async fn make(&self, call: Call) {
+        let spread = rand::random::<f64>();
+        match &call.action {
+            Action::Ask(asked) => {
+                let ask::Outcome {
+                    failed,
+                    asked,
+                    answer,
+                } = ask::ask(&self.context, &call, asked, spread).await;
+                if let Some(Err(why)) = &answer {
+                    self.warn(&call, why);
+                }
+                self.settle(&call, |memory, now| {
+                    for (trouble, who) in &failed {
+                        match trouble {
+                            Trouble::Unread(why) => memory.postpone(who, why, now),
+                            Trouble::Parameter(why) => {
+                                memory.unasked(&call.webhook, who, why, now, spread);
+                            }
+                        }
+                    }
+                    match answer {
+                        Some(answer) => {
+                            memory.answered(&call.webhook, &asked, answer, now, spread);
+                        }
+                        None => memory.not_asked(),
+                    }
+                });
+            }
+            Action::Poll(id) => {
+                let outcome = ask::poll(&self.context, &call.webhook, id, spread).await;
+                self.settle(&call, |memory, now| {
+                    memory.polled(&call.webhook, id, outcome, now);
+                });
+            }
+        }
+    }
+
+    /// Takes in an outcome, unless the rule is gone or has changed meanwhile.
+    fn settle(&self, call: &Call, take: impl FnOnce(&mut Memory, Timestamp)) {
+        let now = (self.context.now)();
+        {
+            let mut memories = self.memories.lock();
+            let memory = memories
+                .get_mut(&call.key.uid)
+                .and_then(|m| m.get_mut(&call.rule));
+            match memory.filter(|m| m.generation() == call.generation) {
+                Some(memory) => take(memory, now),
+                None => return,
+            }
+        }
+        let name: RuleName = (call.key.namespace.clone(), call.key.name.clone());
+        self.queues.rules.add(name);
+    }
+
+    fn warn(&self, call: &Call, why: &str) {
+        let (namespace, object, rule) = (&call.key.namespace, &call.key.name, &call.rule);
+        warn!(%namespace, %object, %rule, why, "the endpoint of a rule failed");
+    }
+}
+
+/// What a status tells of the webhook rules of an object; `stored` where their state is not known yet.
+pub fn states(memories: Option<&Memories>, stored: &[RuleState]) -> Vec<RuleState> {
+    let Some(memories) = memories else {
+        return stored.to_vec();
+    };
+    let states = memories.iter().filter_map(|(name, memory)| {
+        Some(RuleState {
+            name: name.clone(),
+            webhook_status: Some(memory.status()?),
+        })
+    });
+    states.collect()
+}
+
+/// Whether these states have verdicts or tasks that are not in the stored ones. (That others have gone can wait.)
+pub fn tell_more(states: &[RuleState], stored: &[RuleState]) -> bool {
+    states.iter().any(|state| {
+        let known = stored.iter().find(|s| s.name == state.name);
+        let known = known.and_then(|s| s.webhook_status.as_ref());
+        state.webhook_status.as_ref().is_some_and(|new| {
+            known.is_none_or(|known| {
+                let passed = new.passed.iter().any(|p| !known.passed.contains(p));
+                let has = |id: &str| known.task_states.iter().any(|t| t.task_id == id);
+                passed
+                    || new.generation != known.generation
+                    || new.task_states.iter().any(|t| !has(&t.task_id))
+            })
+        })
+    })
+}
+
+/// Why an operation waits for a webhook rule; `None` if it has passed, or nothing is known.
+pub fn reason(memories: Option<&Memories>, rule: &str, candidate: &Candidate) -> Option<String> {
+    memories?.get(rule)?.reason(candidate)
+}
+
+fn webhooks(entry: &Entry) -> impl Iterator<Item = (&crate::domain::rules::Rule, &Arc<Webhook>)> {
+    let rules = &entry.snapshot.rules;
+    [Stage::PreCheck, Stage::PostCheck]
+        .into_iter()
+        .flat_map(|stage| rules.webhooks(stage))
+}
+
+/// The name of a call, for the logs of both sides.
+fn trace_id() -> String {
+    let n = rand::random::<u128>();
+    // A UUID of version 4, as Kuperator sends.
+    let n = n & !(0xf << 76) | (0x4 << 76);
+    let n = n & !(0x3 << 62) | (0x2 << 62);
+    let hex = format!("{n:032x}");
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trace_ids_are_uuids_of_version_4() {
+        let id = trace_id();
+        let lengths: Vec<_> = id.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        assert_eq!(&id[14..15], "4", "{id}");
+        assert!("89ab".contains(&id[19..20]), "{id}");
+        assert_ne!(id, trace_id());
+    }
+}

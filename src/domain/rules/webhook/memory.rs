@@ -1,0 +1,311 @@
+//! What is known of one webhook rule from one look to the next, and what to do about it now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{Candidate, UNANSWERED, Webhook};
+use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
+
+/// Pods that come within this time of each other are asked about in one call.
+const GATHERING: Duration = Duration::from_millis(100);
+
+/// Most operations of one rule that have an answer, or a task, and still wait; further ones are asked about when these
+/// have gone. It bounds the status.
+const MOST: usize = 500;
+
+/// How long ended tasks are kept, and how many.
+const HISTORY: Duration = Duration::from_secs(600);
+const HISTORY_LENGTH: usize = 20;
+
+/// State of one webhook rule on the leader. What must survive it is in [`Memory::status`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Generation of the rule object.
+    pub(super) generation: i64,
+    pub(super) passed: BTreeSet<Candidate>,
+    /// By ID.
+    pub(super) tasks: BTreeMap<String, Task>,
+    /// Oldest first.
+    pub(super) history: Vec<TaskInfo>,
+    pub(super) refused: BTreeMap<Candidate, Refusal>,
+    /// What the call in flight is about; at most one call is.
+    pub(super) asking: BTreeSet<Candidate>,
+    gathering: Option<Timestamp>,
+    /// Calls that failed in a row.
+    pub(super) failures: u32,
+}
+
+/// A check that takes long.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Task {
+    pub begin: Timestamp,
+    /// When it last said something new.
+    pub last: Timestamp,
+    pub message: String,
+    pub processing: BTreeSet<Candidate>,
+    pub approved: BTreeSet<String>,
+    /// When to poll next.
+    pub next: Timestamp,
+    /// Whether a poll is in flight.
+    pub polling: bool,
+    /// Whether the last poll failed.
+    pub failed: bool,
+}
+
+/// A Pod that may not pass now.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refusal {
+    pub reason: String,
+    /// When to ask again.
+    pub again: Timestamp,
+}
+
+/// A call to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask about these; the outcome goes to [`Memory::answered`].
+    Ask(Vec<Candidate>),
+    /// Poll this task; the outcome goes to [`Memory::polled`].
+    Poll(String),
+}
+
+/// What to do now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Calls to make.
+    pub actions: Vec<Action>,
+    /// When to look again at the latest; `None`: when something changes.
+    pub due: Option<Timestamp>,
+}
+
+impl Memory {
+    /// The state that a status tells of. Answers and tasks of another generation, or of a server that did not bind them
+    /// to operations, are void: such tasks go to the history.
+    pub fn restore(status: Option<&WebhookStatus>, generation: i64, now: Timestamp) -> Memory {
+        let mut memory = Memory {
+            generation,
+            ..Memory::default()
+        };
+        let Some(status) = status else {
+            return memory;
+        };
+        memory.history.clone_from(&status.history);
+        if status.generation != generation {
+            for task in &status.task_states {
+                memory.remember(TaskInfo {
+                    message: "Ended: the rule has changed.".to_owned(),
+                    pods: Vec::new(),
+                    ..task.clone()
+                });
+            }
+            memory.forget_old(now);
+            return memory;
+        }
+        memory.passed.extend(status.passed.iter().cloned());
+        for task in status.task_states.iter().filter(|t| !t.pods.is_empty()) {
+            let begin = task.begin_time.as_ref().map_or(now, |t| t.0);
+            let restored = Task {
+                begin,
+                last: task.last_time.as_ref().map_or(begin, |t| t.0),
+                message: task.message.clone(),
+                processing: task.pods.iter().cloned().collect(),
+                approved: task.approved.iter().cloned().collect(),
+                next: now,
+                polling: false,
+                failed: false,
+            };
+            memory.tasks.insert(task.task_id.clone(), restored);
+        }
+        memory
+    }
+
+    /// Generation of the rule object that this speaks of.
+    pub fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    /// What to do at `now`. `staying`: all operations that wait in the rule's stage and are subject to it; what is not
+    /// among them is forgotten. `askable`: those of them that the endpoint may be asked about now, the most urgent
+    /// first. A call that is planned counts as made.
+    pub fn plan(
+        &mut self,
+        rule: &Webhook,
+        now: Timestamp,
+        staying: &BTreeSet<Candidate>,
+        askable: &[Candidate],
+    ) -> Plan {
+        self.forget(staying, now);
+        self.time_out(rule, now);
+        let mut plan = Plan::default();
+        for (id, task) in &mut self.tasks {
+            if !task.polling && task.next <= now {
+                task.polling = true;
+                plan.actions.push(Action::Poll(id.clone()));
+            }
+        }
+        let fresh = self.fresh(askable, now);
+        if fresh.is_empty() {
+            self.gathering = None;
+        } else if self.asking.is_empty() {
+            let since = *self.gathering.get_or_insert(now);
+            if after(since, GATHERING) <= now {
+                self.gathering = None;
+                self.asking = fresh.iter().cloned().collect();
+                plan.actions.push(Action::Ask(fresh));
+            }
+        }
+        plan.due = self.due(rule, now, askable);
+        plan
+    }
+
+    /// Those that may be asked about and are not to wait.
+    fn fresh(&self, askable: &[Candidate], now: Timestamp) -> Vec<Candidate> {
+        let known: usize = self.tasks.values().map(|t| t.processing.len()).sum();
+        let mut fresh: Vec<_> = askable
+            .iter()
+            .filter(|c| !self.is_pending(c) && !self.passed.contains(c))
+            .filter(|c| self.refused.get(c).is_none_or(|r| r.again <= now))
+            .take(MOST.saturating_sub(known + self.passed.len()))
+            .cloned()
+            .collect();
+        fresh.sort();
+        fresh
+    }
+
+    fn due(&self, rule: &Webhook, now: Timestamp, askable: &[Candidate]) -> Option<Timestamp> {
+        let tasks = self.tasks.values().filter(|t| !t.polling);
+        let tasks = tasks.map(|t| match &rule.poll {
+            Some(poll) => t.next.min(after(t.begin, poll.timeout)),
+            None => t.next,
+        });
+        let refused = askable
+            .iter()
+            .filter_map(|c| self.refused.get(c).map(|r| r.again));
+        let refused = refused.filter(|again| *again > now && self.asking.is_empty());
+        let gathered = self.gathering.map(|since| after(since, GATHERING));
+        tasks.chain(refused).chain(gathered).min()
+    }
+
+    /// Whether a call or a task about this operation is on its way.
+    pub fn is_pending(&self, candidate: &Candidate) -> bool {
+        self.asking.contains(candidate)
+            || self
+                .tasks
+                .values()
+                .any(|t| t.processing.contains(candidate))
+    }
+
+    /// Whether the endpoint has let this operation pass.
+    pub fn has_passed(&self, candidate: &Candidate) -> bool {
+        self.passed.contains(candidate)
+    }
+
+    /// Whether the endpoint has refused this operation, and is not being asked again.
+    pub fn is_refused(&self, candidate: &Candidate) -> bool {
+        self.refused.contains_key(candidate) && !self.is_pending(candidate)
+    }
+
+    /// Why an operation waits; `None` if it has passed.
+    pub fn reason(&self, candidate: &Candidate) -> Option<String> {
+        if self.passed.contains(candidate) {
+            return None;
+        }
+        let task = self
+            .tasks
+            .iter()
+            .find(|(_, t)| t.processing.contains(candidate));
+        if let Some((id, task)) = task {
+            return Some(match task.message.as_str() {
+                "" => format!("Polling task {id} initialized"),
+                message => format!("Polling task {id}: {message}"),
+            });
+        }
+        let refusal = self.refused.get(candidate).map(|r| r.reason.clone());
+        Some(refusal.unwrap_or_else(|| UNANSWERED.to_owned()))
+    }
+
+    /// As it is stored; `None` when there is nothing to store. Sorted, so that equal states are written alike.
+    pub fn status(&self) -> Option<WebhookStatus> {
+        if self.passed.is_empty() && self.tasks.is_empty() && self.history.is_empty() {
+            return None;
+        }
+        Some(WebhookStatus {
+            generation: self.generation,
+            passed: self.passed.iter().cloned().collect(),
+            task_states: self.tasks.iter().map(|(id, t)| t.info(id)).collect(),
+            history: self.history.clone(),
+        })
+    }
+
+    /// Forgets what does not wait any more.
+    fn forget(&mut self, staying: &BTreeSet<Candidate>, now: Timestamp) {
+        self.passed.retain(|c| staying.contains(c));
+        self.refused.retain(|c, _| staying.contains(c));
+        let mut left = Vec::new();
+        for (id, task) in &mut self.tasks {
+            task.processing.retain(|c| staying.contains(c));
+            if task.processing.is_empty() {
+                left.push(id.clone());
+            }
+        }
+        for id in left {
+            self.end(&id, "Ended: none of its Pods waits any more.", now);
+        }
+    }
+
+    /// Moves a task to the history.
+    pub(super) fn end(&mut self, id: &str, message: &str, now: Timestamp) {
+        if let Some(mut task) = self.tasks.remove(id) {
+            message.clone_into(&mut task.message);
+            task.last = now;
+            let info = task.info(id);
+            self.remember(TaskInfo {
+                pods: Vec::new(),
+                ..info
+            });
+            self.forget_old(now);
+        }
+    }
+
+    pub(super) fn remember(&mut self, ended: TaskInfo) {
+        self.history.push(ended);
+        let surplus = self.history.len().saturating_sub(HISTORY_LENGTH);
+        self.history.drain(..surplus);
+    }
+
+    // Only when something else is written anyway: growing old is no reason for a write.
+    pub(super) fn forget_old(&mut self, now: Timestamp) {
+        self.history.retain(|t| {
+            let last = t.last_time.as_ref().or(t.begin_time.as_ref());
+            last.is_none_or(|last| after(last.0, HISTORY) > now)
+        });
+    }
+}
+
+impl Task {
+    fn info(&self, id: &str) -> TaskInfo {
+        let names: BTreeSet<&String> = self.processing.iter().map(|c| &c.name).collect();
+        TaskInfo {
+            task_id: id.to_owned(),
+            processing: names.into_iter().cloned().collect(),
+            approved: self.approved.iter().cloned().collect(),
+            pods: self.processing.iter().cloned().collect(),
+            begin_time: Some(seconds(self.begin)),
+            last_time: Some(seconds(self.last)),
+            message: self.message.clone(),
+        }
+    }
+}
+
+/// A time as it is stored, in whole seconds.
+pub(super) fn seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+/// A time later by `pause`; the end of time when that is beyond it.
+pub(super) fn after(time: Timestamp, pause: Duration) -> Timestamp {
+    time.checked_add(pause).unwrap_or(Timestamp::MAX)
+}

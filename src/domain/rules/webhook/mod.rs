@@ -1,0 +1,197 @@
+//! Webhook rules (contract 5.5), the part without I/O: what an endpoint is asked, what its answers mean, when to ask
+//! and poll next. Verdicts are bound to one operation on one Pod and to one generation of the rule object.
+
+mod memory;
+mod parameters;
+mod settle;
+mod verdicts;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use crate::api::podtransitionrule::AskedPod as Candidate;
+use crate::api::podtransitionrule::{
+    self as api, FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS,
+};
+use crate::api::rulecalls::{POD_API_VERSION, Request, Resource};
+use crate::api::validation::endpoint;
+
+pub use memory::{Action, Memory, Plan};
+pub use parameters::{Parameter, from_slim};
+pub use verdicts::Verdicts;
+
+/// Query parameter that carries the task ID where a rule does not name one.
+const TASK_ID: &str = "task-id";
+
+/// What a Pod waits for before its endpoint has said anything.
+pub const UNANSWERED: &str = "its endpoint has not let the Pod pass yet";
+
+/// A webhook rule, compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// Where Pods are asked about.
+    pub endpoint: Endpoint,
+    /// Where tasks are polled, if anywhere.
+    pub poll: Option<Poll>,
+    /// Whether Pods wait while the endpoint fails; otherwise they pass.
+    pub fail: bool,
+    /// What is sent along.
+    pub parameters: Vec<Parameter>,
+    /// The stage, if the spec says one.
+    pub stage: Option<String>,
+}
+
+/// An HTTP endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// http or https URL.
+    pub url: String,
+    /// PEM certificates that it is checked against; empty: the system's.
+    pub ca: Vec<u8>,
+}
+
+/// How tasks are polled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// Where.
+    pub endpoint: Endpoint,
+    /// Query parameter that carries the task ID.
+    pub key: String,
+    /// Time between two polls.
+    pub interval: Duration,
+    /// Time after which polling is given up.
+    pub timeout: Duration,
+}
+
+impl Webhook {
+    /// Compiles the webhook rule at `path`; the error is field and remedy.
+    pub fn compile(
+        rule: &api::WebhookRule,
+        stage: Option<&api::Stage>,
+        path: &str,
+    ) -> Result<Webhook, String> {
+        let config = rule
+            .client_config
+            .as_ref()
+            .ok_or_else(|| format!("{path}.clientConfig: is required"))?;
+        let path_config = format!("{path}.clientConfig");
+        let poll = config
+            .poll
+            .as_ref()
+            .map(|poll| compile_poll(poll, &format!("{path_config}.poll")));
+        Ok(Webhook {
+            endpoint: compile_endpoint(&config.url, &config.ca_bundle, &path_config)?,
+            poll: poll.transpose()?,
+            fail: match &rule.failure_policy {
+                None | Some(FailurePolicy::Ignore) => false,
+                Some(FailurePolicy::Fail) => true,
+                Some(FailurePolicy::Other(text)) => {
+                    return Err(format!(
+                        "{path}.failurePolicy: {text:?} is neither Ignore nor Fail"
+                    ));
+                }
+            },
+            parameters: parameters::compile(&rule.parameters, &format!("{path}.parameters"))?,
+            stage: stage.map(|stage| stage.as_str().to_owned()),
+        })
+    }
+
+    /// Whether parameters are taken from fields that the slim Pod does not have.
+    pub fn needs_whole_pods(&self) -> bool {
+        self.parameters.iter().any(Parameter::needs_whole_pod)
+    }
+
+    /// The body of a call about `resources`: names of Pods with their parameters.
+    pub fn request(
+        &self,
+        rule: &str,
+        trace_id: String,
+        resources: Vec<(String, std::collections::BTreeMap<String, String>)>,
+    ) -> Request {
+        let resources = resources
+            .into_iter()
+            .map(|(name, parameters)| Resource {
+                api_version: POD_API_VERSION,
+                kind: "Pod",
+                name,
+                parameters,
+            })
+            .collect();
+        Request {
+            trace_id,
+            rule_name: rule.to_owned(),
+            stage: self.stage.clone(),
+            resources,
+        }
+    }
+}
+
+impl Poll {
+    /// The URL that a task is polled at.
+    pub fn url(&self, task: &str) -> String {
+        let url = self.endpoint.url.split('#').next().unwrap_or_default();
+        let joint = match url.split_once('?') {
+            None => "?",
+            Some((_, "")) => "",
+            Some(_) if url.ends_with('&') => "",
+            Some(_) => "&",
+        };
+        format!("{url}{joint}{}={}", escaped(&self.key), escaped(task))
+    }
+}
+
+/// A text as part of a query: all but what RFC 3986 never reserves is escaped.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(byte.into());
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+fn compile_poll(poll: &api::Poll, path: &str) -> Result<Poll, String> {
+    let seconds = |value: Option<i64>, default: i64, field: &str| {
+        let seconds = u64::try_from(value.unwrap_or(default)).unwrap_or(0);
+        if seconds < 1 {
+            return Err(format!("{path}.{field}: must be 1 or more seconds"));
+        }
+        // A century is as good as more, and times can be added to it.
+        Ok(Duration::from_secs(seconds.min(100 * 366 * 86_400)))
+    };
+    Ok(Poll {
+        endpoint: compile_endpoint(&poll.url, &poll.ca_bundle, path)?,
+        key: match poll.raw_query_key.as_str() {
+            "" => TASK_ID.to_owned(),
+            key => key.to_owned(),
+        },
+        interval: seconds(
+            poll.interval_seconds,
+            POLL_INTERVAL_SECONDS,
+            "intervalSeconds",
+        )?,
+        timeout: seconds(poll.timeout_seconds, POLL_TIMEOUT_SECONDS, "timeoutSeconds")?,
+    })
+}
+
+fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<Endpoint, String> {
+    let wrong = endpoint::url(url, &format!("{path}.url"))
+        .or_else(|| endpoint::ca_bundle(ca_bundle, &format!("{path}.caBundle")));
+    if let Some(error) = wrong {
+        return Err(error.to_string());
+    }
+    let mut ca = endpoint::decode(ca_bundle).unwrap_or_default();
+    if ca.trim_ascii().is_empty() {
+        ca.clear();
+    }
+    Ok(Endpoint {
+        url: url.to_owned(),
+        ca,
+    })
+}

@@ -1,0 +1,309 @@
+//! What a rule sends along about each Pod: literal values, and fields of the Pod.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::api::field_path::{FieldPath, MapField};
+use crate::api::podtransitionrule as api;
+use crate::domain::pod::Pod;
+
+/// A parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    key: String,
+    source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Literal(String),
+    Field(FieldPath),
+}
+
+/// Compiles the list at `path`; the error is field and remedy.
+pub fn compile(parameters: &[api::Parameter], path: &str) -> Result<Vec<Parameter>, String> {
+    let compiled = parameters.iter().enumerate().map(|(index, parameter)| {
+        let source = if parameter.value.is_empty() {
+            let field = parameter.value_from.as_ref();
+            let field = field.and_then(|from| from.field_ref.as_ref());
+            let at = format!("{path}[{index}]");
+            let field = field.ok_or_else(|| format!("{at}: needs value or valueFrom.fieldRef"))?;
+            let parsed = FieldPath::parse(&field.field_path);
+            Source::Field(parsed.map_err(|problem| {
+                format!(
+                    "{at}.valueFrom.fieldRef.fieldPath: {:?} {problem}",
+                    field.field_path
+                )
+            })?)
+        } else {
+            Source::Literal(parameter.value.clone())
+        };
+        Ok(Parameter {
+            key: parameter.key.clone(),
+            source,
+        })
+    });
+    compiled.collect()
+}
+
+impl Parameter {
+    /// Whether [`from_slim`] lacks what it asks for.
+    pub fn needs_whole_pod(&self) -> bool {
+        match &self.source {
+            Source::Literal(_) => false,
+            Source::Field(FieldPath::Map(map) | FieldPath::Entry(map, _)) => {
+                *map == MapField::Annotations
+            }
+            Source::Field(FieldPath::Fields(fields)) => {
+                let known = ["name", "namespace", "uid"];
+                !matches!(&fields[..], [root, field] if root == "metadata" && known.contains(&field.as_str()))
+            }
+        }
+    }
+
+    /// All of them for a Pod, as JSON. What the Pod does not have is sent empty; the error says which path leads
+    /// through something that has no fields.
+    pub fn values(
+        parameters: &[Parameter],
+        pod: &Value,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let value = |p: &Parameter| match &p.source {
+            Source::Literal(text) => Ok((p.key.clone(), text.clone())),
+            Source::Field(path) => match field(path, pod) {
+                Ok(value) => Ok((p.key.clone(), value)),
+                Err(why) => Err(format!("parameter {}: {path}: {why}", p.key)),
+            },
+        };
+        parameters.iter().map(value).collect()
+    }
+}
+
+/// The fields of a Pod that need no read of the whole.
+pub fn from_slim(pod: &Pod) -> Value {
+    json!({ "metadata": {
+        "name": pod.metadata.name, "namespace": pod.metadata.namespace, "uid": pod.metadata.uid,
+        "labels": pod.metadata.labels,
+    } })
+}
+
+fn field(path: &FieldPath, pod: &Value) -> Result<String, String> {
+    match path {
+        FieldPath::Map(map) => Ok(lines(&pod["metadata"][map.as_str()])),
+        FieldPath::Entry(map, key) => Ok(text(&pod["metadata"][map.as_str()][key])),
+        FieldPath::Fields(fields) => {
+            let mut at = pod;
+            for name in fields {
+                at = match at {
+                    Value::Object(object) => object.get(name).unwrap_or(&Value::Null),
+                    Value::Null => return Ok(String::new()),
+                    _ => return Err(format!("there is no field {name} in a plain value or list")),
+                };
+            }
+            Ok(text(at))
+        }
+    }
+}
+
+/// A string as it is, null as nothing, anything else as JSON with sorted keys.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => sorted(other).to_string(),
+    }
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let sorted: BTreeMap<&String, Value> =
+                object.iter().map(|(k, v)| (k, self::sorted(v))).collect();
+            json!(sorted)
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Sorted lines `key="value"`, quoted as Go does, as in the downward API.
+fn lines(map: &Value) -> String {
+    let entries: BTreeMap<&String, &Value> = map.as_object().into_iter().flatten().collect();
+    let lines: Vec<_> = entries
+        .into_iter()
+        .map(|(key, value)| format!("{key}={}", quoted(&text(value))))
+        .collect();
+    lines.join("\n")
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\x07' => out.push_str("\\a"),
+            '\x08' => out.push_str("\\b"),
+            '\x0b' => out.push_str("\\v"),
+            '\x0c' => out.push_str("\\f"),
+            c if c.is_ascii_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c)); // a String takes anything
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn compiled(parameters: Value) -> Result<Vec<Parameter>, String> {
+        let parameters: Vec<api::Parameter> = serde_json::from_value(parameters).unwrap();
+        compile(&parameters, "p")
+    }
+
+    fn from(path: &str) -> Value {
+        json!({ "key": path, "valueFrom": { "fieldRef": { "fieldPath": path } } })
+    }
+
+    fn value(path: &str, pod: &Value) -> Result<String, String> {
+        let parameters = compiled(json!([from(path)])).unwrap();
+        Parameter::values(&parameters, pod).map(|mut values| values.remove(path).unwrap())
+    }
+
+    fn pod() -> Value {
+        json!({
+            "metadata": { "name": "web-0", "uid": "u", "labels": { "b": "2", "a": "1" },
+                "annotations": { "note": "say \"hi\"\n\u{1}é" } },
+            "spec": { "nodeName": "n", "priority": 7, "hostNetwork": true, "tolerations": [{ "z": 1, "a": null }] },
+            "status": { "podIP": "10.0.0.1", "startTime": null },
+        })
+    }
+
+    #[test]
+    fn fields_of_every_kind() {
+        for (path, want) in [
+            ("metadata.name", "web-0"),
+            ("metadata.uid", "u"),
+            ("metadata.labels", "a=\"1\"\nb=\"2\""),
+            ("metadata.annotations", "note=\"say \\\"hi\\\"\\n\\x01é\""),
+            ("metadata.labels['b']", "2"),
+            ("metadata.annotations['none']", ""),
+            ("status.podIP", "10.0.0.1"),
+            ("status.startTime", ""),
+            ("spec.priority", "7"),
+            ("spec.hostNetwork", "true"),
+            ("spec.tolerations", r#"[{"a":null,"z":1}]"#),
+        ] {
+            assert_eq!(value(path, &pod()).unwrap(), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_missing_field_is_empty_and_a_path_through_a_plain_value_is_an_error() {
+        for path in [
+            "status.hostIP",
+            "status.startTime.seconds",
+            "spec.a.b.c",
+            "metadata.labels['x']",
+        ] {
+            assert_eq!(value(path, &pod()).unwrap(), "", "{path}");
+            assert_eq!(value(path, &json!({})).unwrap(), "", "{path}");
+        }
+        for path in [
+            "metadata.name.first",
+            "spec.priority.x.y",
+            "spec.tolerations.z",
+        ] {
+            let why = value(path, &pod()).unwrap_err();
+            assert!(
+                why.starts_with(&format!("parameter {path}: {path}: ")),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_literal_wins_and_one_of_both_is_needed() {
+        let both = json!([{ "key": "k", "value": "v", "valueFrom": { "fieldRef": { "fieldPath": "[" } } }]);
+        let values = Parameter::values(&compiled(both).unwrap(), &json!({})).unwrap();
+        assert_eq!(values, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
+        for (odd, why) in [
+            (
+                json!([{ "key": "k" }]),
+                "p[0]: needs value or valueFrom.fieldRef",
+            ),
+            (
+                json!([{ "key": "k", "valueFrom": {} }]),
+                "p[0]: needs value",
+            ),
+            (
+                json!([from("a")]),
+                "p[0].valueFrom.fieldRef.fieldPath: \"a\" must begin with",
+            ),
+        ] {
+            assert!(compiled(odd).unwrap_err().starts_with(why), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_the_slim_pod_has_needs_no_read() {
+        let needs = |path: &str| compiled(json!([from(path)])).unwrap()[0].needs_whole_pod();
+        for path in [
+            "metadata.name",
+            "metadata.uid",
+            "metadata.namespace",
+            "metadata.labels",
+            "metadata.labels['a']",
+        ] {
+            assert!(!needs(path), "{path}");
+        }
+        for path in [
+            "metadata.annotations",
+            "metadata.annotations['a']",
+            "metadata.generateName",
+            "status.podIP",
+        ] {
+            assert!(needs(path), "{path}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,4}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map(
+                    "metadata|labels|annotations|spec|status|name|a",
+                    inner,
+                    0..4
+                )
+                .prop_map(|map| json!(map)),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Whatever the Pod looks like and whatever path is asked for, there is a value or an error.
+        #[test]
+        fn no_path_through_any_value_panics(path in "(metadata|spec|status|labels|name|a|\\[|\\]|'|\\.){0,8}", pod in any_json()) {
+            if let Ok(path) = FieldPath::parse(&path) {
+                let _ = field(&path, &pod);
+            }
+        }
+    }
+}

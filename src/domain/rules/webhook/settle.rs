@@ -1,0 +1,272 @@
+//! What answers and failures mean for the Pods (the tables of contract 5.5).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::memory::{Refusal, Task, after, seconds};
+use super::{Candidate, Memory, Webhook};
+use crate::api::podtransitionrule::TaskInfo;
+use crate::api::rulecalls::{Answer, Progress};
+
+/// A Pod that was refused is asked about again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// First and longest pause after calls that failed.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Longest text and ID of an endpoint that are kept, in characters: they go into the status.
+const LONGEST: usize = 512;
+
+impl Memory {
+    /// The outcome of a call about `asked`; an error says why it failed. `spread` in [0, 1) spreads retries.
+    pub fn answered(
+        &mut self,
+        rule: &Webhook,
+        asked: &[Candidate],
+        outcome: Result<Answer, String>,
+        now: Timestamp,
+        spread: f64,
+    ) {
+        self.asking.clear();
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(why) => return self.failed(rule, asked, &why, now, spread),
+        };
+        self.failures = 0;
+        let refuse = |memory: &mut Memory, reason: &str, who: &[Candidate]| {
+            memory.refuse(who, reason, after(now, ASK_AGAIN));
+        };
+        if !answer.success {
+            let rest = self.pass_finished(asked, &answer.finished_names);
+            let reason = match answer.message.as_str() {
+                "" => "the endpoint refuses and gives no reason",
+                message => message,
+            };
+            return refuse(self, reason, &rest);
+        }
+        if !answer.is_long() {
+            return self.pass(asked.iter().cloned());
+        }
+        let Some(poll) = &rule.poll else {
+            let reason =
+                "the endpoint asks to be polled, but the rule has no clientConfig.poll: add one";
+            return refuse(self, reason, asked);
+        };
+        let id = match answer.task() {
+            Some(id) if id.chars().count() <= LONGEST => id.to_owned(),
+            Some(_) => {
+                let reason = format!("Invalid taskID: longer than {LONGEST} characters");
+                return refuse(self, &reason, asked);
+            }
+            None => return refuse(self, "Invalid empty taskID", asked),
+        };
+        let rest = self.pass_finished(asked, &answer.finished_names);
+        if rest.is_empty() {
+            return;
+        }
+        for candidate in &rest {
+            self.refused.remove(candidate);
+        }
+        let next = after(now, poll.interval);
+        let approved = names_without(asked, &rest);
+        let task = self.tasks.entry(id).or_insert_with(|| Task {
+            begin: now,
+            last: now,
+            message: short(&answer.message),
+            processing: BTreeSet::new(),
+            approved: BTreeSet::new(),
+            next,
+            polling: false,
+            failed: false,
+        });
+        task.processing.extend(rest);
+        task.approved.extend(approved);
+    }
+
+    /// The outcome of a poll. Nothing happens if the task has ended meanwhile.
+    pub fn polled(
+        &mut self,
+        rule: &Webhook,
+        id: &str,
+        outcome: Result<Progress, String>,
+        now: Timestamp,
+    ) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let interval = rule.poll.as_ref().map_or(ASK_AGAIN, |p| p.interval);
+        task.polling = false;
+        task.next = after(now, interval);
+        let progress = match outcome {
+            Ok(progress) => progress,
+            Err(why) => {
+                task.failed = true;
+                return task.says(&format!("Polling failed: {why}"), now);
+            }
+        };
+        task.failed = false;
+        task.says(&progress.message, now);
+        let processing: Vec<_> = task.processing.iter().cloned().collect();
+        if progress.success && progress.finished {
+            return self.approve(id, &processing, now);
+        }
+        let finished = named(&processing, &progress.finished_names);
+        self.approve(id, &finished, now);
+        if progress.stop {
+            let message = match progress.message.as_str() {
+                "" => "Stopped by the endpoint.".to_owned(),
+                message => short(message),
+            };
+            self.end(id, &message, now);
+        }
+    }
+
+    /// Lets some of a task pass, and ends it when none is left.
+    fn approve(&mut self, id: &str, approved: &[Candidate], now: Timestamp) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        for candidate in approved {
+            task.processing.remove(candidate);
+            task.approved.insert(candidate.name.clone());
+            task.last = now;
+        }
+        let (done, message) = (task.processing.is_empty(), task.message.clone());
+        self.pass(approved.iter().cloned());
+        if done {
+            self.end(id, &message, now);
+        }
+    }
+
+    /// Ends tasks that were polled for too long. Their Pods are asked about anew; where the endpoint fails and that is
+    /// to be ignored, they pass.
+    pub(super) fn time_out(&mut self, rule: &Webhook, now: Timestamp) {
+        let Some(poll) = &rule.poll else {
+            return; // a task of another generation: there is none
+        };
+        let late = |task: &Task| !task.polling && after(task.begin, poll.timeout) <= now;
+        let late: Vec<_> = self.tasks.iter().filter(|(_, t)| late(t)).collect();
+        let late: Vec<_> = late
+            .into_iter()
+            .map(|(id, task)| (id.clone(), task.clone()))
+            .collect();
+        for (id, task) in late {
+            let mut message = format!("Polling Timeout. {}", task.message);
+            if task.failed && !rule.fail {
+                message.push_str(" Passed by failurePolicy Ignore.");
+                let processing: Vec<_> = task.processing.into_iter().collect();
+                if let Some(task) = self.tasks.get_mut(&id) {
+                    message.clone_into(&mut task.message);
+                }
+                self.approve(&id, &processing, now);
+            } else {
+                self.end(&id, message.trim_end(), now);
+            }
+        }
+    }
+
+    fn failed(
+        &mut self,
+        rule: &Webhook,
+        asked: &[Candidate],
+        why: &str,
+        now: Timestamp,
+        spread: f64,
+    ) {
+        self.failures = self.failures.saturating_add(1);
+        if rule.fail {
+            let doubled = 2_u32.saturating_pow(self.failures.saturating_sub(1).min(10));
+            let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
+            let pause = pause.mul_f64(1.0 + spread.clamp(0.0, 1.0) / 4.0);
+            return self.refuse(asked, why, after(now, pause));
+        }
+        let who = asked.iter().map(|c| c.name.clone());
+        self.remember(TaskInfo {
+            approved: who.collect::<BTreeSet<_>>().into_iter().collect(),
+            begin_time: Some(seconds(now)),
+            last_time: Some(seconds(now)),
+            message: format!("Passed by failurePolicy Ignore: {}", short(why)),
+            ..TaskInfo::default()
+        });
+        self.forget_old(now);
+        self.pass(asked.iter().cloned());
+    }
+
+    /// Operations that can't be asked about as the rule is written: as if the call had failed.
+    pub fn unasked(
+        &mut self,
+        rule: &Webhook,
+        who: &[Candidate],
+        why: &str,
+        now: Timestamp,
+        spread: f64,
+    ) {
+        let before = self.failures; // nothing is wrong with the endpoint
+        self.failed(rule, who, why, now, spread);
+        self.failures = before;
+    }
+
+    /// Operations that can't be asked about just now: they wait, whatever the rule's failure policy.
+    pub fn postpone(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
+        self.refuse(who, why, after(now, FIRST_PAUSE));
+    }
+
+    /// A call that was planned was not made after all.
+    pub fn not_asked(&mut self) {
+        self.asking.clear();
+    }
+
+    /// Lets those pass that are named; returns the rest.
+    fn pass_finished(&mut self, asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
+        let finished = named(asked, names);
+        self.pass(finished.iter().cloned());
+        let rest = asked.iter().filter(|c| !finished.contains(c));
+        rest.cloned().collect()
+    }
+
+    fn pass(&mut self, who: impl Iterator<Item = Candidate>) {
+        for candidate in who {
+            self.refused.remove(&candidate);
+            self.passed.insert(candidate);
+        }
+    }
+
+    fn refuse(&mut self, who: &[Candidate], reason: &str, again: Timestamp) {
+        let reason = short(reason);
+        for candidate in who {
+            let refusal = Refusal {
+                reason: reason.clone(),
+                again,
+            };
+            self.refused.insert(candidate.clone(), refusal);
+        }
+    }
+}
+
+impl Task {
+    fn says(&mut self, message: &str, now: Timestamp) {
+        let message = short(message);
+        if message != self.message {
+            (self.message, self.last) = (message, now);
+        }
+    }
+}
+
+/// Those of `asked` that are named; strangers among the names are passed over.
+fn named(asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
+    let names: BTreeSet<&String> = names.iter().collect();
+    let named = asked.iter().filter(|c| names.contains(&c.name));
+    named.cloned().collect()
+}
+
+fn names_without(asked: &[Candidate], rest: &[Candidate]) -> Vec<String> {
+    let passed = asked.iter().filter(|c| !rest.contains(c));
+    passed.map(|c| c.name.clone()).collect()
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
+}

@@ -1,0 +1,203 @@
+//! webhook rules that are answered at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use crate::bed::{Bed, wait};
+use crate::helpers::{ask, reason, waits, webhook_status};
+use crate::server::{Reply, RuleServer};
+
+#[tokio::test]
+async fn each_pod_is_asked_about_once_and_then_let_go() {
+    let server = RuleServer::passing().await;
+    let scope = Bed::shared().await.scope("asked").await;
+    let pods = scope.deployed("web", 6).await;
+    scope
+        .ruled("web", json!([ask(server.config(), json!({}))]))
+        .await;
+    for pod in &pods {
+        let begun = scope.begin(pod, "x").await.unwrap();
+        assert!(
+            waits(&begun, "x"),
+            "an admission never waits for an endpoint"
+        );
+    }
+    for pod in &pods {
+        scope.until_let_go(pod, "x").await;
+        assert_eq!(server.times(pod), 1, "{pod}");
+    }
+    for heard in server.asked() {
+        assert_eq!(heard.target, "/check");
+        assert_eq!(heard.body["ruleName"], "ask");
+        assert_eq!(heard.body.get("stage"), None, "the spec does not say one");
+        assert!(heard.body["traceId"].as_str().unwrap().len() == 36);
+        let resource = &heard.body["resources"][0];
+        assert_eq!(
+            (&resource["apiVersion"], &resource["kind"]),
+            (&json!("core/v1"), &json!("Pod"))
+        );
+        let mut sorted = heard.names();
+        sorted.sort();
+        assert_eq!(heard.names(), sorted);
+    }
+}
+
+/// Contract 10.2 Q12: an answer counts for the operation that it was given about.
+#[tokio::test]
+async fn an_old_answer_is_never_used_for_a_new_operation() {
+    let server = RuleServer::passing().await;
+    let scope = Bed::shared().await.scope("anew").await;
+    let pods = scope.deployed("web", 1).await;
+    scope
+        .ruled("web", json!([ask(server.config(), json!({}))]))
+        .await;
+    for round in 1..=2 {
+        scope.begin(&pods[0], "x").await.unwrap();
+        scope.until_let_go(&pods[0], "x").await;
+        assert_eq!(server.times(&pods[0]), round);
+        scope.operate(&pods[0], "x").await;
+        scope.until_idle(&pods[0]).await;
+    }
+    server.answer(|_| Reply::refuse("not now"));
+    scope.begin(&pods[0], "x").await.unwrap();
+    scope.until_reason("web", &pods[0], "ask", "not now").await;
+    let pod = scope.get(&pods[0]).await;
+    assert!(waits(&pod, "x"), "{:?}", pod.metadata.labels);
+}
+
+#[tokio::test]
+async fn a_refusal_lets_those_pass_that_it_names_and_is_asked_again() {
+    let server = RuleServer::start(|_| Reply::refuse("busy")).await;
+    let scope = Bed::shared().await.scope("refused").await;
+    let pods = scope.deployed("web", 3).await;
+    scope
+        .ruled(
+            "web",
+            json!([ask(server.config(), json!({"failurePolicy": "Fail"}))]),
+        )
+        .await;
+    for pod in &pods {
+        scope.begin(pod, "x").await.unwrap();
+    }
+    for pod in &pods {
+        scope.until_reason("web", pod, "ask", "busy").await;
+    }
+    // Strangers among the names change nothing.
+    let first = pods[0].clone();
+    server.answer(move |_| {
+        Reply::Json(
+            json!({"success": false, "message": "some", "finishedNames": ["stranger", first]}),
+        )
+    });
+    scope.until_let_go(&pods[0], "x").await;
+    scope.until_reason("web", &pods[1], "ask", "some").await;
+    let status = scope.status("web").await;
+    let passed = webhook_status(&status, "ask").passed;
+    assert!(passed.iter().all(|p| p.name == pods[0]), "{passed:?}");
+    server.answer(|_| Reply::pass());
+    for pod in &pods {
+        scope.until_let_go(pod, "x").await;
+    }
+}
+
+#[tokio::test]
+async fn parameters_are_taken_from_the_pod() {
+    let server = RuleServer::passing().await;
+    let scope = Bed::shared().await.scope("parameters").await;
+    let annotations = json!({"metadata": {"annotations": {"note": "a b"}}});
+    scope.pod("web", annotations).await;
+    scope.until_idle("web").await;
+    let from =
+        |key: &str, path: &str| json!({"key": key, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let parameters = json!([
+        {"key": "literal", "value": "v"},
+        from("app", "metadata.labels['app']"),
+        from("note", "metadata.annotations['note']"),
+        from("node", "spec.nodeName"),
+        from("missing", "status.nominatedNodeName"),
+        from("deeper", "spec.securityContext.windowsOptions.runAsUserName"),
+    ]);
+    let rule = json!({"name": "ask", "stage": "PreCheck",
+        "webhook": {"clientConfig": server.config(), "parameters": parameters}});
+    scope.ruled("web", json!([rule])).await;
+    scope.begin("web", "x").await.unwrap();
+    scope.until_let_go("web", "x").await;
+    let asked = &server.asked()[0];
+    assert_eq!(asked.body["stage"], "PreCheck");
+    let node = scope.get("web").await.spec.unwrap().node_name.unwrap();
+    let want = json!({"literal": "v", "app": "web", "note": "a b", "node": node, "missing": "", "deeper": ""});
+    assert_eq!(asked.body["resources"][0]["parameters"], want);
+}
+
+/// Contract 10.2 Q15: nothing is written, and nobody is asked, while nothing changes.
+#[tokio::test]
+async fn at_rest_nothing_is_asked_or_written() {
+    let server = RuleServer::passing().await;
+    let scope = Bed::shared().await.scope("rest").await;
+    let pods = scope.deployed("web", 3).await;
+    let rules = json!([
+        ask(server.config(), json!({})),
+        {"name": "fit", "labelCheck": {"requires": {"matchLabels": {"fit": "yes"}}}},
+    ]);
+    scope.ruled("web", rules).await;
+    scope.label(&pods[0], json!({"fit": "yes"})).await.unwrap();
+    for pod in &pods {
+        scope.begin(pod, "x").await.unwrap();
+    }
+    scope.operate(&pods[0], "x").await;
+    scope.until_idle(&pods[0]).await;
+    scope
+        .until_status("web", "two that wait and one that is back", |s| {
+            s.waiting_pods == 2
+                && s.available_pods == 3
+                && webhook_status(s, "ask").passed.is_empty()
+                && reason(s, &pods[1], "PreCheck", "ask").is_some()
+        })
+        .await;
+    let look = async || {
+        let version = scope
+            .rules()
+            .get("web")
+            .await
+            .unwrap()
+            .metadata
+            .resource_version;
+        (version, server.heard().len())
+    };
+    let mut before = look().await;
+    wait::until("three seconds of rest", async || {
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        let now = look().await;
+        std::mem::replace(&mut before, now.clone()) == now
+    })
+    .await;
+    assert_eq!(server.asked().len(), 1, "only about the one that could go");
+    assert_eq!(server.times(&pods[0]), 1);
+}
+
+#[tokio::test]
+async fn of_two_webhook_rules_the_second_is_asked_about_who_passed_the_first() {
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&open);
+    let first = RuleServer::start(move |_| match gate.load(Ordering::SeqCst) {
+        true => Reply::pass(),
+        false => Reply::refuse("closed"),
+    })
+    .await;
+    let second = RuleServer::passing().await;
+    let scope = Bed::shared().await.scope("two").await;
+    let pods = scope.deployed("web", 1).await;
+    let mut other = ask(second.config(), json!({}));
+    other["name"] = json!("then");
+    scope
+        .ruled("web", json!([ask(first.config(), json!({})), other]))
+        .await;
+    scope.begin(&pods[0], "x").await.unwrap();
+    scope.until_reason("web", &pods[0], "ask", "closed").await;
+    assert_eq!(second.asked().len(), 0);
+    open.store(true, Ordering::SeqCst);
+    scope.until_let_go(&pods[0], "x").await;
+    assert_eq!(second.times(&pods[0]), 1);
+}

@@ -1,0 +1,132 @@
+//! What several of these tests look for.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use operating::api::keys::Family;
+use operating::api::podtransitionrule::{PodTransitionRuleStatus, WebhookStatus};
+use serde_json::{Value, json};
+
+use crate::bed::Scope;
+use crate::bed::objects::{is_available, is_idle, may_operate, names};
+
+/// A webhook rule `ask` with this `clientConfig`; `extra` is merged into `webhook`.
+pub fn ask(config: Value, extra: Value) -> Value {
+    let mut rule = json!({"name": "ask", "webhook": {"clientConfig": config}});
+    json_patch::merge(&mut rule["webhook"], &extra);
+    rule
+}
+
+/// A rule object over the Pods labelled `app=<app>`.
+pub fn spec(app: &str, rules: Value) -> Value {
+    json!({"selector": {"matchLabels": {"app": app}}, "rules": rules})
+}
+
+/// Whether an operation waits in PreCheck on a Pod that still serves.
+pub fn waits(pod: &Pod, id: &str) -> bool {
+    pod.labels().contains_key(&Family::PreCheck.key(id)) && is_available(pod)
+}
+
+/// Whether an operation has left PreCheck.
+pub fn is_let_go(pod: &Pod, id: &str) -> bool {
+    let has = |family: Family| pod.labels().contains_key(&family.key(id));
+    has(Family::Preparing) || has(Family::Operate)
+}
+
+/// The reason for which a rule keeps a Pod waiting in a stage.
+pub fn reason(
+    status: &PodTransitionRuleStatus,
+    pod: &str,
+    stage: &str,
+    rule: &str,
+) -> Option<String> {
+    let details = status.details.iter();
+    let mut detail = details.filter(|d| d.name == pod && d.stage == stage);
+    let rejected = detail.next()?.reject_info.iter();
+    let mut found = rejected.filter(|r| r.rule_name == rule);
+    found.next().map(|r| r.reason.clone())
+}
+
+/// What is stored of a webhook rule.
+pub fn webhook_status(status: &PodTransitionRuleStatus, rule: &str) -> WebhookStatus {
+    let state = status.rule_states.iter().find(|s| s.name == rule);
+    state
+        .and_then(|s| s.webhook_status.clone())
+        .unwrap_or_default()
+}
+
+impl Scope {
+    /// A Deployment and the names of its Pods, all available.
+    pub async fn deployed(&self, app: &str, count: usize) -> Vec<String> {
+        self.deploy(app, count, json!({})).await;
+        names(&self.all_available(&format!("app={app}"), count).await)
+    }
+
+    /// Makes a rule object over `app=<app>`, named so too.
+    pub async fn ruled(&self, app: &str, rules: Value) {
+        self.try_rule(app, spec(app, rules)).await.unwrap();
+    }
+
+    /// Waits until a rule gives a reason that holds `text`, for a Pod in PreCheck.
+    pub async fn until_reason(&self, object: &str, pod: &str, rule: &str, text: &str) {
+        self.until_status(object, &format!("{pod} waits as: {text}"), |s| {
+            reason(s, pod, "PreCheck", rule).is_some_and(|why| why.contains(text))
+        })
+        .await;
+    }
+
+    /// The Pod as it would be if an operation began.
+    pub async fn dry_begin(&self, pod: &str, id: &str) -> Pod {
+        let labels = json!({Family::Operating.key(id): "1", Family::OperationType.key(id): id});
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+        self.pods().patch(pod, &params, &patch).await.unwrap()
+    }
+
+    /// Begins an operation that a rule just made is to hold. A rule beside others holds in each replica once its watch has
+    /// delivered it; where it has not yet, the operation is ended and begun again.
+    pub async fn begin_under_rule(&self, object: &str, pod: &str, id: &str) {
+        self.until_status(object, "a look of the leader", |s| {
+            s.observed_generation >= 1
+        })
+        .await;
+        for _ in 0..20 {
+            let begun = self.begin(pod, id).await.unwrap();
+            if waits(&begun, id) {
+                return;
+            }
+            self.operate(pod, id).await;
+            self.until_idle(pod).await;
+        }
+        panic!("{pod} is held by no rule");
+    }
+
+    pub async fn until_let_go(&self, pod: &str, id: &str) -> Pod {
+        self.until_pod(pod, "let go", |p| is_let_go(p, id)).await
+    }
+
+    /// Waits until an operation may be done, and ends it.
+    pub async fn operate(&self, pod: &str, id: &str) {
+        self.until_pod(pod, "to operate", |p| may_operate(p, id))
+            .await;
+        self.finish(pod, id).await.unwrap();
+    }
+
+    pub async fn until_idle(&self, pod: &str) {
+        self.until_pod(pod, "idle", is_idle).await;
+    }
+
+    /// Changes the first rule of an object.
+    pub async fn edit_rule(&self, object: &str, change: Value) {
+        let mut rules = serde_json::to_value(self.rules().get(object).await.unwrap().spec.rules);
+        json_patch::merge(&mut rules.as_mut().unwrap()[0], &change);
+        let patch = Patch::Merge(json!({"spec": {"rules": rules.unwrap()}}));
+        self.rules()
+            .patch(object, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+}

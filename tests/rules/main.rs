@@ -1,0 +1,14 @@
+//! Rules of kind labelCheck and webhook on a real API server, with a real HTTPS endpoint that has its own CA.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod asking;
+#[allow(dead_code)] // shared with the tests of the guarantee
+#[path = "../guarantee/bed/mod.rs"]
+mod bed;
+mod faults;
+mod helpers;
+mod labels;
+mod mixed;
+mod polling;
+mod refused;
+mod server;

@@ -1,0 +1,123 @@
+//! Rules that admission refuses, with the field and the remedy.
+
+use serde_json::json;
+
+use crate::bed::Bed;
+use crate::bed::objects::refusal;
+use crate::helpers::ask;
+use crate::server::{RuleServer, base64};
+
+#[tokio::test]
+async fn odd_rules_are_refused_with_the_field_and_the_remedy() {
+    let scope = Bed::shared().await.scope("odd").await;
+    let url = json!({"url": "https://check.example.com/"});
+    let with = |extra: serde_json::Value| ask(url.clone(), extra);
+    let parameter = |p: serde_json::Value| with(json!({"parameters": [p]}));
+    let path =
+        |p: &str| parameter(json!({"key": "k", "valueFrom": {"fieldRef": {"fieldPath": p}}}));
+    let webhook = "spec.rules[0].webhook";
+    for (index, (rule, field)) in [
+        (
+            ask(json!({"url": "ftp://a"}), json!({})),
+            format!("{webhook}.clientConfig.url"),
+        ),
+        (
+            ask(json!({"url": "https://"}), json!({})),
+            format!("{webhook}.clientConfig.url"),
+        ),
+        (
+            with(json!({"clientConfig": {"caBundle": "*"}})),
+            format!("{webhook}.clientConfig.caBundle: \"*\": must be base64"),
+        ),
+        (
+            with(json!({"clientConfig": {"caBundle": base64(b"hello")}})),
+            format!("{webhook}.clientConfig.caBundle"),
+        ),
+        (
+            with(json!({"clientConfig": {"poll": {"url": "a"}}})),
+            format!("{webhook}.clientConfig.poll.url"),
+        ),
+        (
+            with(json!({"failurePolicy": "Maybe"})),
+            format!("{webhook}.failurePolicy"),
+        ),
+        (
+            parameter(json!({"value": "v"})),
+            format!("{webhook}.parameters[0].key: is required"),
+        ),
+        (
+            parameter(json!({"key": "k"})),
+            format!("{webhook}.parameters[0]: needs a value"),
+        ),
+        (
+            path("spec.containers[0].image"),
+            format!("{webhook}.parameters[0].valueFrom.fieldRef.fieldPath"),
+        ),
+        (
+            path("nodeName"),
+            "must begin with metadata, spec or status".to_owned(),
+        ),
+        (
+            json!({"name": "a", "stage": "Later", "labelCheck": {"requires": {}}}),
+            "spec.rules[0].stage".to_owned(),
+        ),
+        (
+            json!({"name": "a", "conditions": ["x"], "labelCheck": {"requires": {}}}),
+            "spec.rules[0].conditions[0]".to_owned(),
+        ),
+        (
+            json!({"name": "a", "labelCheck": {}}),
+            "spec.rules[0].labelCheck.requires".to_owned(),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let spec = json!({"selector": {}, "rules": [rule]});
+        let status = refusal(scope.try_rule(&format!("r-{index}"), spec).await);
+        assert_eq!(status.code, 422, "{rule}: {}", status.message);
+        assert!(
+            status.message.contains(&field),
+            "{rule}: {}",
+            status.message
+        );
+    }
+    let twice = json!([{"name": "a", "labelCheck": {"requires": {}}}, {"name": "a", "labelCheck": {"requires": {}}}]);
+    let spec = json!({"selector": {}, "rules": twice});
+    let status = refusal(scope.try_rule("twice", spec).await);
+    assert!(
+        status.message.contains("spec.rules[1].name"),
+        "{}",
+        status.message
+    );
+}
+
+/// Contract 10.2 Q18: admission dials nobody, and a rule whose endpoint is down can be made, changed and deleted.
+#[tokio::test]
+async fn a_rule_is_not_dialled_when_it_is_made() {
+    let scope = Bed::shared().await.scope("undialled").await;
+    let server = RuleServer::passing().await;
+    scope
+        .ruled("web", json!([ask(server.config(), json!({}))]))
+        .await;
+    scope
+        .ruled(
+            "down",
+            json!([ask(json!({"url": "https://localhost:1/"}), json!({}))]),
+        )
+        .await;
+    scope
+        .edit_rule("down", json!({"webhook": {"failurePolicy": "Fail"}}))
+        .await;
+    for object in ["web", "down"] {
+        scope
+            .until_status(object, "a look", |s| s.observed_generation >= 1)
+            .await;
+        scope
+            .rules()
+            .delete(object, &kube::api::DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    assert_eq!(server.heard().len(), 0);
+}
