@@ -1,27 +1,49 @@
 //! Whose turn it is among the Pods that wait for a budget.
 
+use jiff::SignedDuration;
+
 use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::rejections;
+use crate::ledger::protocol::Operation;
 use crate::ledger::store::Uid;
 
 use super::{Context, room};
 
+/// A Pod that still waits this long after it was given a claim is asked for again: the answer to the claim was lost, or
+/// the Pod was changed under the request. Nothing but the moment of asking rests on the clock of whoever wrote the claim.
+pub const LOST: SignedDuration = SignedDuration::from_secs(2);
+
 /// The longest waiting Pods that the budget of `entry` has room for. A Pod that could not go anyway, because another
-/// rule keeps it waiting or has no room at all, does not hold up those behind it.
+/// rule keeps it waiting or has no room at all, does not hold up those behind it. One that has a place already needs no
+/// room: it would keep the place from all others until the claim lapses.
 pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
     let namespace = &entry.snapshot.rules.namespace;
     let room = room::allowed(&context.ledgers, state, entry).unwrap_or(u32::MAX);
-    entry
-        .tally
-        .waiting()
-        .filter(|uid| {
-            state
-                .pod(namespace, uid)
-                .is_some_and(|pod| could_go(context, state, pod))
-        })
-        .take(usize::try_from(room).unwrap_or(usize::MAX))
+    let waiting = entry.tally.waiting().filter(|uid| {
+        state
+            .pod(namespace, uid)
+            .is_some_and(|pod| could_go(context, state, pod))
+    });
+    let mut next: Vec<Uid> = lost(context, entry);
+    next.extend(
+        waiting
+            .take(usize::try_from(room).unwrap_or(usize::MAX))
+            .cloned(),
+    );
+    next
+}
+
+/// Pods that wait although they have a claim, and have had it for a while.
+fn lost(context: &Context, entry: &Entry) -> Vec<Uid> {
+    let claims = context.ledgers.newer(&entry.key(), &entry.snapshot).claims;
+    let now = (context.now)();
+    let old = claims.claims.iter().filter(|((_, operation), claim)| {
+        *operation == Operation::Begin && now.duration_since(claim.detail.since) >= LOST
+    });
+    old.map(|((pod, _), _)| pod)
+        .filter(|pod| entry.tally.waiting().any(|waiting| waiting == *pod))
         .cloned()
         .collect()
 }

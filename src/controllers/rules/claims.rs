@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::{CALL_TIMEOUT, Context};
+use super::super::{CALL_TIMEOUT, Context, turns};
 use crate::cluster::index::State;
 use crate::cluster::pods;
 use crate::domain::inplace;
@@ -121,6 +121,9 @@ pub async fn release(
         let age = deadlines
             .since(&key.uid, pod, *operation, claim.attempt)
             .elapsed();
+        if *operation == Operation::Begin {
+            next.push(turns::LOST.unsigned_abs()); // its Pod may have to be asked for again
+        }
         if age < lifetime {
             next.push(lifetime - age);
         } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
