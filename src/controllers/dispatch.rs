@@ -46,6 +46,9 @@ fn everything(index: &Index, queues: &Queues) {
     for set in index.objects.sets.names() {
         queues.collasets.add(set);
     }
+    for pool in index.objects.pools.names() {
+        queues.collasets.add(pool); // as if of the set of its name, which may be gone
+    }
 }
 
 fn enqueue(index: &Index, queues: &Queues, change: Change) {

@@ -86,6 +86,9 @@ pub struct Spec {
     /// Readiness gates.
     #[serde(deserialize_with = "nullable")]
     pub readiness_gates: Vec<ReadinessGate>,
+    /// Names of the PersistentVolumeClaims among its volumes.
+    #[serde(rename = "volumes", deserialize_with = "claim_names")]
+    pub claims: Vec<String>,
 }
 
 /// A container: what an in-place change can alter.
@@ -307,6 +310,26 @@ fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::E
     Ok(waiting)
 }
 
+fn claim_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Volume {
+        persistent_volume_claim: Option<Source>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Source {
+        claim_name: String,
+    }
+    let volumes: Vec<Volume> = nullable(d)?;
+    let claims = volumes
+        .into_iter()
+        .filter_map(|v| v.persistent_volume_claim);
+    let mut names: Vec<_> = claims.map(|c| c.claim_name).collect();
+    names.shrink_to_fit();
+    Ok(names)
+}
+
 fn known_annotations<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -341,6 +364,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn of_volumes_the_claims_are_kept() {
+        let volumes = json!([
+            { "name": "a", "emptyDir": {} },
+            { "name": "b", "persistentVolumeClaim": { "claimName": "web-b", "readOnly": true } },
+            { "name": "c", "persistentVolumeClaim": null },
+        ]);
+        let spec: Spec = serde_json::from_value(json!({ "volumes": volumes })).unwrap();
+        assert_eq!(spec.claims, ["web-b"]);
+        let none: Spec = serde_json::from_value(json!({ "volumes": null })).unwrap();
+        assert_eq!(none.claims.len(), 0);
+    }
 
     #[test]
     fn a_container_status_keeps_what_runs_and_why_it_does_not() {

@@ -69,12 +69,12 @@ pub async fn of(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
     of
 }
 
-async fn names(scope: &Scope) -> Vec<String> {
+pub async fn names(scope: &Scope) -> Vec<String> {
     all(scope).await.iter().map(ResourceExt::name_any).collect()
 }
 
 /// Names of the claims that a Pod mounts.
-fn mounted(pod: &Pod) -> Vec<String> {
+pub fn mounted(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
     claims.map(|c| c.claim_name.clone()).collect()
@@ -153,6 +153,33 @@ async fn claims_that_are_retained_are_used_again() {
     assert_eq!((mounted, names(&scope).await), (claims.clone(), claims));
     for claim in all(&scope).await {
         assert_eq!(claim.owner_references().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn each_retention_policy_speaks_for_its_own_case() {
+    for (scaled, deleted, left) in [("Delete", "Retain", [1, 1]), ("Retain", "Delete", [2, 0])] {
+        let scope = Bed::shared().await.scope("retain-mixed").await;
+        volumes(&scope, 2).await;
+        let mut spec = template(&scope, "1Gi");
+        spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": {
+            "whenScaled": scaled, "whenDeleted": deleted,
+        } });
+        let set = Set::new(&scope, "web", 2, spec).await;
+        set.edit(json!({ "replicas": 1 })).await;
+        set.settled().await;
+        until_count(&scope, left[0]).await;
+        let pods = set.pods().await;
+        let mounted: Vec<_> = pods.values().flat_map(mounted).collect();
+        let there = names(&scope).await;
+        assert!(there.contains(&mounted[0]), "{there:?}");
+        delete(&set).await;
+        until_count(&scope, left[1]).await;
+        let freed = all(&scope)
+            .await
+            .iter()
+            .all(|c| c.owner_references().is_empty());
+        assert!(freed, "what is retained belongs to nobody");
     }
 }
 

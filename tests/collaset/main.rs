@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod admission;
+mod at_rest;
 #[allow(dead_code)] // shared with the tests of the guarantee
 #[path = "../guarantee/bed/mod.rs"]
 mod bed;
@@ -10,6 +11,7 @@ mod claims;
 mod delay;
 mod deletion;
 mod membership;
+mod node_lost;
 mod pool;
 mod replace;
 mod replace_update;
@@ -21,3 +23,5 @@ mod takeover;
 mod tools;
 mod trouble;
 mod update;
+mod walks;
+mod write_faults;

@@ -99,3 +99,34 @@ async fn of_two_pods_with_one_id_the_younger_goes() {
     set.settled().await;
     assert_eq!(uids(&set.pods().await), uids(&before));
 }
+
+#[tokio::test]
+async fn an_empty_pool_goes_unless_a_set_uses_it() {
+    let scope = Bed::shared().await.scope("pool-empty").await;
+    let context = json!({ "scaleStrategy": { "context": "used" } });
+    let set = Set::new(&scope, "web", 0, context).await;
+    let entry = json!({ "id": 0, "data": { "Owner": "somebody" } });
+    let pools = [
+        ("used", json!([])),
+        ("taken", json!([entry])),
+        ("empty", json!([])),
+    ];
+    for (name, contexts) in &pools {
+        let pool = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "ResourceContext",
+            "metadata": { "name": name }, "spec": { "contexts": contexts },
+        });
+        let pool = serde_json::from_value(pool).unwrap();
+        let created = set.pools().create(&PostParams::default(), &pool).await;
+        created.unwrap();
+    }
+    let there = async |name: &str| set.pools().get_opt(name).await.unwrap().is_some();
+    wait::until("the empty one to go", async || !there("empty").await).await;
+    assert!(there("used").await && there("taken").await);
+    // Nobody is left to use the other one once its entries are gone.
+    let edit = Patch::Merge(json!({ "spec": { "contexts": null } }));
+    let (pools, params) = (set.pools(), PatchParams::default());
+    pools.patch("taken", &params, &edit).await.unwrap();
+    wait::until("that one to go", async || !there("taken").await).await;
+    assert!(there("used").await);
+}

@@ -1,6 +1,6 @@
 //! How a new revision reaches the Pods.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
@@ -70,7 +70,12 @@ async fn a_pod_with_a_sidecar_changes_in_place() {
     };
     let set = Set::new(&scope, "web", 2, images("app:1", "proxy:1")).await;
     let before = set.pods().await;
-    for (app, sidecar) in [("app:2", "proxy:1"), ("app:3", "proxy:2")] {
+    let changes = [
+        ("app:2", "proxy:1"),
+        ("app:2", "proxy:2"),
+        ("app:3", "proxy:3"),
+    ];
+    for (app, sidecar) in changes {
         set.edit(images(app, sidecar)).await;
         set.settled().await;
         let pods = set.pods().await;
@@ -80,6 +85,10 @@ async fn a_pod_with_a_sidecar_changes_in_place() {
             let init = spec.init_containers.as_ref().unwrap();
             assert_eq!(spec.containers[0].image.as_deref(), Some(app));
             assert_eq!(init[0].image.as_deref(), Some(sidecar));
+            let status = pod.status.as_ref().unwrap();
+            let runs = |of: &Option<Vec<ContainerStatus>>| of.as_ref().unwrap()[0].image.clone();
+            assert_eq!(runs(&status.container_statuses), app);
+            assert_eq!(runs(&status.init_container_statuses), sidecar);
         }
     }
 }

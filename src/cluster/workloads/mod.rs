@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::index::Index;
 use super::sources;
 use crate::api::collaset::CollaSet;
-use crate::domain::collaset::observed::{Claim, Pool, Revision};
+use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
 
 use feed::{Feed, Sets};
 use store::Store;
@@ -43,6 +43,12 @@ impl Objects {
             let scale = set.spec.scale_strategy.as_ref();
             scale.is_some_and(|s| s.pod_to_include.iter().any(|name| name == pod))
         })
+    }
+
+    /// Names of the CollaSets of a namespace that take their instance IDs from the ResourceContext of this name.
+    pub fn sets_using(&self, namespace: &str, pool: &str) -> Vec<String> {
+        self.sets
+            .names_where(namespace, |set| pool_name(set) == pool)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
 use crate::cluster::sources::Object;
 use crate::cluster::watch::Source;
-use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
+use crate::domain::collaset::observed::{Claim, Pool, Revision};
 use crate::domain::pod::{Metadata, Owner};
 
 /// A kind that is cached.
@@ -240,10 +240,12 @@ impl Wire for PoolObject {
         })
     }
 
+    /// The sets that use it. One that nobody uses concerns the set of its name, which is gone: it may be left over.
     fn concerns(metadata: &Metadata, objects: &Objects) -> Vec<String> {
-        let name = &metadata.name;
-        objects
-            .sets
-            .names_where(&metadata.namespace, |set| pool_name(set) == name)
+        let users = objects.sets_using(&metadata.namespace, &metadata.name);
+        match users.is_empty() {
+            true => vec![metadata.name.clone()],
+            false => users,
+        }
     }
 }

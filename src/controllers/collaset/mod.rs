@@ -8,11 +8,13 @@
 //! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
 //! | `names` | names that have been given to what may or may not have been created |
 //! | `apply` | the stages of a plan |
-//! | `owner` | controller references
+//! | `owner` | controller references |
+//! | `leftover` | pools that are empty and that no set uses |
 //! | `call` | a request, and what its failure means; many at once |
 
 mod apply;
 mod call;
+mod leftover;
 mod memory;
 mod names;
 mod observe;
@@ -51,7 +53,7 @@ impl CollaSets {
     pub async fn reconcile(&self, name: SetName) -> Outcome {
         let Some(set) = self.context.index.objects.sets.get(&name.0, &name.1) else {
             self.memories.lock().remove(&name);
-            return Outcome::Done;
+            return leftover::sweep(&self.context, &name).await;
         };
         let memory = self.memory(name, &set);
         let generation = set.metadata.generation.unwrap_or(0);

@@ -43,7 +43,7 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     }
     let set = &facts.observed.set;
     let templates = data::claim_templates(&revision.data);
-    let existing = &facts.observed.claims;
+    let existing = facts.claims_at(id);
     let wanted = claims::for_instance(set, templates, id, existing, &facts.known_claims);
     let ready = wanted.ready;
     draft.claims.extend(wanted.create);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::claims;
+use super::claims::hash::Known;
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::revision::history::History;
 use super::strategy::Strategy;
@@ -21,8 +21,10 @@ pub struct Facts<'a> {
     pub selector: Selector,
     /// Revisions.
     pub history: History,
-    /// Hashes of all claim templates of these revisions.
-    pub known_claims: BTreeSet<String>,
+    /// All claim templates of these revisions.
+    pub known_claims: Known,
+    /// All claims by the instance ID that they carry.
+    claims: BTreeMap<i64, Vec<Arc<Claim>>>,
     /// Name of the set.
     pub name: &'a str,
     /// Name of the pool.
@@ -55,7 +57,8 @@ impl<'a> Facts<'a> {
             observed,
             strategy,
             selector,
-            known_claims: claims::hash::known(history.all()),
+            known_claims: Known::of_revisions(history.all()),
+            claims: BTreeMap::new(),
             history,
             name,
             pool: pool_name(set),
@@ -67,6 +70,12 @@ impl<'a> Facts<'a> {
             unselected: Vec::new(),
         };
         facts.foreign = facts.foreign_ids();
+        for claim in &observed.claims {
+            let id = claim.labels.get(keys::INSTANCE_ID);
+            if let Some(id) = id.and_then(|id| parse(id)) {
+                facts.claims.entry(id).or_default().push(claim.clone());
+            }
+        }
         let mut pods: Vec<&Arc<Pod>> = observed.pods.iter().collect();
         // The older of two Pods with one ID keeps it.
         pods.sort_by_key(|p| (&p.metadata.creation_timestamp, &p.metadata.name));
@@ -122,18 +131,16 @@ impl<'a> Facts<'a> {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
     }
 
-    /// The claims of an instance ID that the set controls.
-    pub fn claims_of(&self, id: i64) -> Vec<Arc<Claim>> {
+    /// The claims that carry an instance ID, whoever controls them.
+    pub fn claims_at(&self, id: i64) -> &[Arc<Claim>] {
+        self.claims.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// Of these, the ones that the set controls.
+    pub fn claims_of(&self, id: i64) -> impl Iterator<Item = &Arc<Claim>> {
         let uid = self.observed.set.metadata.uid.as_deref();
-        let id = id.to_string();
-        self.observed
-            .claims
-            .iter()
-            .filter(|c| {
-                c.controller.as_deref() == uid && c.labels.get(keys::INSTANCE_ID) == Some(&id)
-            })
-            .cloned()
-            .collect()
+        let at = self.claims_at(id).iter();
+        at.filter(move |c| c.controller.as_deref() == uid)
     }
 
     /// Whether a Pod stands in the way of another with this instance ID. A name that persists is free only when the

@@ -87,7 +87,7 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
 fn release_claims(facts: &Facts, draft: &mut Draft, id: i64) {
     for claim in facts.claims_of(id) {
         let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
-        draft.claim(&claim, labels, Ownership::Release);
+        draft.claim(claim, labels, Ownership::Release);
     }
 }
 
@@ -115,10 +115,10 @@ fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
     }
     let id = pool::allocate(facts, draft, pod.label(keys::REVISION));
     for claim in &facts.observed.claims {
+        // Of several Pods that left one ID after another, each has its own.
         let its = claim.controller.is_none()
             && claim.labels.contains_key(keys::ORPHANED)
-            && claim.labels.get(keys::INSTANCE_ID).map(String::as_str)
-                == pod.label(keys::INSTANCE_ID);
+            && pod.spec.claims.contains(&claim.name);
         if its {
             let labels = LabelPatch(
                 [

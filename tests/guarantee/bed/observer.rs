@@ -58,11 +58,20 @@ impl Observer {
     #[allow(dead_code)] // of the tests that share the bed, some have no use for it
     /// Every version of every Pod in the order in which they were written; complete up to the call.
     pub async fn versions(&self) -> Vec<Pod> {
+        let changes = self.changes().await;
+        changes.into_iter().filter_map(|(_, pod)| pod).collect()
+    }
+
+    #[allow(dead_code)] // as above
+    /// The same by UID, with `None` where a Pod is gone.
+    pub async fn changes(&self) -> Vec<(String, Option<Pod>)> {
         self.catch_up().await;
         let mut seen = self.seen.lock();
         seen.events.sort_by_key(|(version, ..)| *version);
-        let pods = seen.events.iter().filter_map(|(_, _, pod)| pod.clone());
-        pods.collect()
+        let changes = seen.events.iter();
+        changes
+            .map(|(_, uid, pod)| (uid.clone(), pod.clone()))
+            .collect()
     }
 
     /// Over every change since `matching` Pods that `counts` were available for the first time: the fewest that were.

@@ -1,6 +1,6 @@
 //! Hash of a claim template, the same that Kuperator has put on claims (contract 6.8).
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -15,13 +15,39 @@ pub fn hash(template: &Value) -> String {
     short_hash(&go_json(&CLAIM, template))
 }
 
-/// Hashes of all claim templates of these revisions. Another hash on a claim tells nothing about its template.
-pub fn known<'a>(revisions: impl IntoIterator<Item = &'a Arc<Revision>>) -> BTreeSet<String> {
-    revisions
-        .into_iter()
-        .flat_map(|r| claim_templates(&r.data))
-        .map(hash)
-        .collect()
+/// The claim templates of all revisions, which are few, each with its hash, which costs much more than a comparison. A
+/// hash on a claim that is none of these tells nothing about its template.
+#[derive(Clone, Debug, Default)]
+pub struct Known(Vec<(Value, String)>);
+
+impl Known {
+    /// These templates.
+    pub fn of<'a>(templates: impl IntoIterator<Item = &'a Value>) -> Known {
+        let mut known = Known::default();
+        for template in templates {
+            if !known.0.iter().any(|(other, _)| other == template) {
+                known.0.push((template.clone(), hash(template)));
+            }
+        }
+        known
+    }
+
+    /// Those of these revisions.
+    pub fn of_revisions<'a>(revisions: impl IntoIterator<Item = &'a Arc<Revision>>) -> Known {
+        let revisions = revisions.into_iter();
+        Known::of(revisions.flat_map(|r| claim_templates(&r.data)))
+    }
+
+    /// Hash of a template, be it one of these or not.
+    pub fn hash<'a>(&'a self, template: &Value) -> Cow<'a, str> {
+        let known = self.0.iter().find(|(other, _)| other == template);
+        known.map_or_else(|| hash(template).into(), |(_, hash)| hash.into())
+    }
+
+    /// Whether a hash is of one of these.
+    pub fn contains(&self, hash: &str) -> bool {
+        self.0.iter().any(|(_, known)| known == hash)
+    }
 }
 
 #[cfg(test)]
@@ -49,6 +75,16 @@ mod tests {
                 claim["value"]
             );
         }
+    }
+
+    #[test]
+    fn what_is_known_is_not_hashed_again() {
+        let template = |size| json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": size } } } });
+        let (small, large) = (template("1Gi"), template("2Gi"));
+        let known = Known::of([&small, &small]);
+        assert!(matches!(known.hash(&small), Cow::Borrowed(of) if of == hash(&small)));
+        assert_eq!(known.hash(&large), hash(&large));
+        assert!(known.contains(&hash(&small)) && !known.contains(&hash(&large)));
     }
 
     #[test]

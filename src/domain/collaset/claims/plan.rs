@@ -1,11 +1,11 @@
 //! Planning of claims (contract 6.8, Q45).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::hash::hash;
+use super::hash::Known;
 use crate::api::collaset::{CollaSet, RetentionPolicy};
 use crate::api::keys;
 use crate::domain::collaset::construct::{labels_of, name, owner};
@@ -26,7 +26,8 @@ pub struct Wanted {
 }
 
 /// The claims of instance `id`, whose Pod is of a revision with these templates. `existing` are all claims observed,
-/// `known` the template hashes of all revisions, from [`super::hash::known`].
+/// `known` the templates of all
+/// revisions.
 ///
 /// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
 /// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
@@ -36,11 +37,11 @@ pub fn for_instance(
     templates: &[Value],
     id: i64,
     existing: &[Arc<Claim>],
-    known: &BTreeSet<String>,
+    known: &Known,
 ) -> Wanted {
     let mut wanted = Wanted::default();
     for template in templates {
-        let (name, hash) = (claim_name(template), hash(template));
+        let (name, hash) = (claim_name(template), known.hash(template));
         match serving(set, id, name, &hash, existing, known) {
             Some(claim) => {
                 wanted.volumes.insert(name.to_owned(), claim.name.clone());
@@ -64,10 +65,10 @@ pub fn changed(
     templates: &[Value],
     id: i64,
     existing: &[Arc<Claim>],
-    known: &BTreeSet<String>,
+    known: &Known,
 ) -> bool {
     templates.iter().any(|template| {
-        let (name, hash) = (claim_name(template), hash(template));
+        let (name, hash) = (claim_name(template), known.hash(template));
         let mut there = existing
             .iter()
             .filter(|c| {
@@ -79,10 +80,9 @@ pub fn changed(
 }
 
 /// What becomes of claims apart from creation. `needed` are the templates of each instance that has an ID: of its Pod's
-/// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted.
+/// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted. What
+/// becomes of claims when the set is deleted is [`super::super::reclaim`]'s to say.
 ///
-/// - While the set is being deleted, claims are released if `whenDeleted` is Retain; otherwise the garbage collector
-///   takes them together with the set.
 /// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is deleted unless
 ///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
 /// - A claim that was left by Retain is adopted as soon as its instance is there again.
@@ -90,19 +90,16 @@ pub fn leftovers(
     set: &CollaSet,
     existing: &[Arc<Claim>],
     needed: &BTreeMap<i64, Vec<&Value>>,
-    known: &BTreeSet<String>,
+    known: &Known,
 ) -> Vec<ClaimChange> {
     let policy = set.spec.scale_strategy.as_ref();
-    let policy = policy
-        .and_then(|s| s.persistent_volume_claim_retention_policy.clone())
-        .unwrap_or_default();
-    let retains = |policy: Option<RetentionPolicy>| policy == Some(RetentionPolicy::Retain);
-    let (when_deleted, when_scaled) = (retains(policy.when_deleted), retains(policy.when_scaled));
+    let policy = policy.and_then(|s| s.persistent_volume_claim_retention_policy.clone());
+    let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
     let is_needed = |claim: &Claim| {
         let templates = instance(claim).and_then(|id| needed.get(&id));
         templates.into_iter().flatten().any(|template| {
             template_name(claim) == Some(claim_name(template))
-                && serves(claim, &hash(template), known)
+                && serves(claim, &known.hash(template), known)
         })
     };
 
@@ -111,29 +108,16 @@ pub fn leftovers(
     claims
         .into_iter()
         .filter_map(|claim| {
-            let patch = |ownership| {
-                let (claim, labels) = (claim.clone(), LabelPatch::default());
-                Some(ClaimChange::Patch {
-                    claim,
-                    labels,
-                    ownership,
-                })
-            };
-            let (owned, deleting) = (
-                is_owned(set, claim),
-                set.metadata.deletion_timestamp.is_some(),
-            );
-            if deleting {
-                return (owned && when_deleted)
-                    .then(|| patch(Ownership::Release))
-                    .flatten();
-            }
-            if !owned {
+            if !is_owned(set, claim) {
                 let wanted = is_adoptable(set, claim) && is_needed(claim);
-                return wanted.then(|| patch(Ownership::Adopt)).flatten();
+                return wanted.then(|| ClaimChange::Patch {
+                    claim: claim.clone(),
+                    labels: LabelPatch::default(),
+                    ownership: Ownership::Adopt,
+                });
             }
             let ours = instance(claim).is_some() && template_name(claim).is_some();
-            (ours && !when_scaled && !is_needed(claim)).then(|| ClaimChange::Delete(claim.clone()))
+            (ours && !retains && !is_needed(claim)).then(|| ClaimChange::Delete(claim.clone()))
         })
         .collect()
 }
@@ -144,7 +128,7 @@ fn serving<'a>(
     template: &str,
     hash: &str,
     existing: &'a [Arc<Claim>],
-    known: &BTreeSet<String>,
+    known: &Known,
 ) -> Option<&'a Arc<Claim>> {
     existing
         .iter()
@@ -154,7 +138,7 @@ fn serving<'a>(
 }
 
 /// Whether a claim is of the template with this hash, as far as can be known.
-fn serves(claim: &Claim, hash: &str, known: &BTreeSet<String>) -> bool {
+fn serves(claim: &Claim, hash: &str, known: &Known) -> bool {
     let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
     of == hash || !known.contains(of)
 }

@@ -1,18 +1,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::hash::hash;
+use super::hash::{Known, hash};
 use super::{changed, for_instance, leftovers};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership};
-use crate::domain::lifecycle::LabelPatch;
 
 fn set(policy: Value) -> CollaSet {
     serde_json::from_value(json!({
@@ -59,8 +58,8 @@ fn edited(claim: Claim, edit: impl FnOnce(&mut Claim)) -> Claim {
     claim
 }
 
-fn known(templates: &[&Value]) -> BTreeSet<String> {
-    templates.iter().map(|t| hash(t)).collect()
+fn known(templates: &[&Value]) -> Known {
+    Known::of(templates.iter().copied())
 }
 
 fn arcs(claims: Vec<Claim>) -> Vec<Arc<Claim>> {
@@ -243,31 +242,6 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
     assert_eq!(deleted(&all(json!({}))), ["old", "removed", "z-gone"]);
     assert_eq!(deleted(&all(json!({ "whenScaled": "Delete" }))).len(), 3);
     assert_eq!(all(json!({ "whenScaled": "Retain" })), []);
-}
-
-#[test]
-fn a_set_that_is_deleted_releases_what_it_retains() {
-    let data = template("data", "1Gi");
-    let claims = arcs(vec![
-        claim("a", 1, &data),
-        edited(claim("b", 2, &data), |c| c.controller = None),
-    ]);
-    let mut deleting = set(json!({ "whenDeleted": "Retain" }));
-    deleting.metadata.deletion_timestamp =
-        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
-    assert_eq!(
-        leftovers(&deleting, &claims, &BTreeMap::new(), &known(&[&data])),
-        [ClaimChange::Patch {
-            claim: claims[0].clone(),
-            labels: LabelPatch::default(),
-            ownership: Ownership::Release
-        }]
-    );
-    deleting.spec.scale_strategy = None;
-    assert_eq!(
-        leftovers(&deleting, &claims, &BTreeMap::new(), &known(&[&data])),
-        []
-    );
 }
 
 #[test]

@@ -90,12 +90,17 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
     status.conditions.retain(|c| c.type_ != "Stalled");
 }
 
+/// Pods that a message names at most.
+const NAMED: usize = 3;
+
 struct View {
     missing: usize,
     surplus: usize,
     behind: usize,
     updating: usize,
     unavailable: usize,
+    /// Pods that are terminating and whose names, which persist, others need.
+    awaited: Vec<String>,
     stuck: Option<String>,
 }
 
@@ -106,20 +111,20 @@ impl View {
             true => pods.len(),
             false => facts.strategy.replicas,
         };
-        let kept = match facts.strategy.scope {
-            Scope::Partition(partition) => partition,
-            Scope::ByLabel => pods
-                .iter()
-                .filter(|p| p.label(keys::UPDATE_INCLUDED).is_none())
+        let old = pods.iter().filter(|p| !facts.is_updated(p));
+        let behind = match facts.strategy.scope {
+            Scope::Partition(partition) => old.count().saturating_sub(partition),
+            Scope::ByLabel => old
+                .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
                 .count(),
         };
-        let old = pods.iter().filter(|p| !facts.is_updated(p)).count();
         View {
             missing: wanted.saturating_sub(pods.len()),
             surplus: pods.len().saturating_sub(wanted) + facts.misnumbered.len(),
-            behind: old.saturating_sub(kept),
+            behind,
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             unavailable: pods.iter().filter(|p| !p.is_available()).count(),
+            awaited: awaited(facts),
             stuck: pods
                 .iter()
                 .filter(|p| facts.is_updated(p))
@@ -129,7 +134,10 @@ impl View {
 
     fn ready(&self, facts: &Facts) -> (bool, &'static str, String) {
         if self.missing > 0 || self.surplus > 0 {
-            let message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
+            let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
+            if self.missing > 0 && !self.awaited.is_empty() {
+                message += &format!("; waiting for {} to end", self.awaited.join(", "));
+            }
             return (false, "Scaling", message);
         }
         if let Some(why) = &self.stuck {
@@ -151,6 +159,17 @@ impl View {
         }
         (true, "AsWanted", String::new())
     }
+}
+
+/// Names of Pods that have to end before others of their names can be made, the first few. On a node that is lost they
+/// hang until the node is back, its object is deleted, or somebody deletes them by force.
+fn awaited(facts: &Facts) -> Vec<String> {
+    let vacant = facts
+        .terminating
+        .iter()
+        .filter(|(id, _)| facts.strategy.sequence && !facts.members.contains_key(id));
+    let pods = vacant.flat_map(|(_, pods)| pods);
+    pods.map(|p| p.metadata.name.clone()).take(NAMED).collect()
 }
 
 /// Reasons of a waiting container that do not go away by waiting.

@@ -56,6 +56,18 @@ fn a_name_that_persists_waits_for_the_old_pod_to_be_gone() {
 }
 
 #[test]
+fn it_is_said_which_pod_holds_a_name() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, naming);
+    world.delete("web-1");
+    world.step();
+    let status = world.set.status.clone().unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    let message = "1 Pods missing, 0 to go; waiting for web-1 to end";
+    assert_eq!(ready.unwrap().message, message);
+}
+
+#[test]
 fn an_image_changes_in_place() {
     let mut world = settled(3, json!({}));
     let before = uids(&world);
@@ -152,6 +164,35 @@ fn by_label_updates_the_labelled_and_takes_the_label_off() {
 }
 
 #[test]
+fn a_labelled_pod_of_an_older_revision_is_behind_whatever_the_others_are() {
+    let mut world = settled(2, json!({}));
+    world.image("app:2");
+    world.settle();
+    let by_label = json!({ "rollingUpdate": { "byLabel": {} } });
+    world.edit(json!({ "replicas": 3, "updateStrategy": by_label }));
+    world.settle();
+    world.image("app:3");
+    world.settle();
+    let ready = |world: &World| {
+        let status = world.set.status.clone().unwrap();
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+        ready.unwrap().reason.clone()
+    };
+    let label = |world: &mut World, id: i64| {
+        let name = world.members()[&id].metadata.name.clone();
+        let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+        labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
+    };
+    label(&mut world, 0);
+    world.settle();
+    assert_eq!(ready(&world), "AsWanted");
+    // Another is of the updated revision and carries no label.
+    label(&mut world, 1);
+    world.step();
+    assert_eq!(ready(&world), "Updating");
+}
+
+#[test]
 fn a_replace_update_never_has_fewer_pods() {
     let mut world = settled(
         2,
@@ -245,6 +286,30 @@ fn an_excluded_pod_lives_on_and_can_be_included_again() {
 }
 
 #[test]
+fn an_included_pod_brings_its_own_claims_and_no_others() {
+    let claims = json!({ "volumeClaimTemplates": [{ "metadata": { "name": "data" } }] });
+    let mut world = settled(1, claims);
+    let mut left = Vec::new();
+    for _ in 0..2 {
+        let pod = world.members()[&0];
+        let (name, claims) = (pod.metadata.name.clone(), pod.spec.claims.clone());
+        assert_eq!(claims.len(), 1);
+        left.push((name, claims[0].clone()));
+        let names: Vec<_> = left.iter().map(|(name, _)| name).collect();
+        world.edit(json!({ "scaleStrategy": { "podToExclude": names } }));
+        world.settle();
+    }
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [left[0].0] } }));
+    world.settle();
+    assert_eq!(world.members()[&1].metadata.name, left[0].0);
+    let (back, away) = (&world.claims[&left[0].1], &world.claims[&left[1].1]);
+    assert_eq!(back.labels[keys::INSTANCE_ID], "1");
+    assert!(back.controller.is_some() && !back.labels.contains_key(keys::ORPHANED));
+    assert!(away.controller.is_none() && away.labels.contains_key(keys::ORPHANED));
+    assert_eq!(world.claims.len(), 3);
+}
+
+#[test]
 fn a_failed_pod_is_cleaned_away_and_made_again() {
     let mut world = settled(2, json!({}));
     let name = world.members()[&0].metadata.name.clone();
@@ -326,6 +391,28 @@ fn a_deleted_set_takes_its_pods_along_and_orphaning_leaves_them() {
             .values()
             .all(|p| p.label(keys::TO_DELETE).is_none())
     );
+}
+
+#[test]
+fn a_deleted_set_keeps_the_claims_that_are_retained_for_that_case() {
+    for (deleted, left) in [("Retain", 2), ("Delete", 0)] {
+        let policy = json!({ "whenScaled": "Retain", "whenDeleted": deleted });
+        let mut world = settled(
+            2,
+            json!({
+                "volumeClaimTemplates": [{ "metadata": { "name": "data" } }],
+                "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": policy },
+            }),
+        );
+        world.edit(json!({ "replicas": 1 }));
+        world.settle();
+        assert_eq!(world.claims.len(), 2);
+        let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        world.set.metadata.deletion_timestamp = Some(gone);
+        world.settle();
+        assert!(world.gone && world.claims.len() == left);
+        assert!(world.claims.values().all(|c| c.controller.is_none()));
+    }
 }
 
 #[test]

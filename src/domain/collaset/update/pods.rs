@@ -60,7 +60,7 @@ fn have_claims_changed(facts: &Facts, id: i64) -> bool {
         &observed.set,
         templates,
         id,
-        &observed.claims,
+        facts.claims_at(id),
         &facts.known_claims,
     )
 }

@@ -1,0 +1,34 @@
+//! What sets that are gone have left behind.
+
+use super::super::Context;
+use super::SetName;
+use super::call::{Trouble, call};
+use crate::cluster::queue::Outcome;
+use crate::cluster::workloads::{PoolObject, write};
+
+/// Deletes the ResourceContext of this name if it is empty (contract section 9) and no CollaSet uses it: one that was
+/// edited by hand, or that an earlier controller has left. One with entries stays, since another set of that name may
+/// want to go on with it.
+pub async fn sweep(context: &Context, (namespace, name): &SetName) -> Outcome {
+    let objects = &context.index.objects;
+    if !context.index.synced().for_workloads() {
+        return Outcome::Retry;
+    }
+    let Some(pool) = objects.pools.get(namespace, name) else {
+        return Outcome::Done;
+    };
+    if !pool.contexts.is_empty() || !objects.sets_using(namespace, name).is_empty() {
+        return Outcome::Done;
+    }
+    let (object, version) = (
+        (&**namespace, &**name, &*pool.uid),
+        Some(&*pool.resource_version),
+    );
+    let request = write::delete::<PoolObject>(&context.client, objects, object, version);
+    match call(&format!("ResourceContext {name}"), request).await {
+        Ok(()) => Outcome::Done,
+        Err(Trouble::Moved | Trouble::Exists | Trouble::Held | Trouble::Failed(_)) => {
+            Outcome::Retry
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The API server fails every n-th write of the server: the same set comes out, and on the way no instance ID is shared
+//! or lost, no claim forgotten, and no rule broken.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use operating::api::keys;
+use serde_json::{Value, json};
+use xtask::proxy::{Asked, Effect, Fault};
+
+use crate::at_rest::{Rest, no_id_was_shared, until_at_rest};
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, Scope};
+use crate::claims::{template, volumes};
+use crate::sets::Set;
+
+const ERROR: Effect = Effect::Answer(StatusCode::INTERNAL_SERVER_ERROR);
+const CONFLICT: Effect = Effect::Answer(StatusCode::CONFLICT);
+
+/// Of any kind of object, leases and events included. A dry run writes nothing.
+fn writes(asked: &Asked) -> bool {
+    asked.writes() && !asked.uri.query().unwrap_or_default().contains("dryRun=")
+}
+
+/// So many writes fail after each thing that is asked for; then all goes well again.
+const STRIKES: usize = 4;
+
+/// One life of a set.
+struct Run<'a> {
+    bed: &'a Bed,
+    set: Set<'a>,
+    /// What goes wrong, if anything, and how often.
+    strike: Option<(Effect, usize)>,
+    struck: Cell<usize>,
+}
+
+impl Run<'_> {
+    /// Asks for something that makes the server write, and waits for what shall come of it.
+    async fn ask<T>(&self, request: impl Future, outcome: impl Future<Output = T>) -> T {
+        let faults = self.bed.faults();
+        if let Some((effect, every)) = self.strike {
+            faults.set(Fault::new(effect).on(writes).every(every));
+        }
+        request.await;
+        let lifted = async {
+            while faults.struck() < STRIKES {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            faults.lift();
+            std::future::pending().await
+        };
+        let outcome = tokio::select! { outcome = outcome => outcome, outcome = lifted => outcome };
+        faults.lift();
+        if self.strike.is_some() {
+            self.struck.set(self.struck.get() + faults.struck());
+        }
+        outcome
+    }
+
+    async fn edit(&self, part: Value) -> Rest {
+        self.ask(self.set.edit(part), until_at_rest(&self.set))
+            .await
+    }
+
+    /// Uses all kinds of writes; returns what is there after each step.
+    async fn live(&self, spec: Value) -> Vec<Rest> {
+        let set = &self.set;
+        let made = Set::unsettled(set.scope, set.name, 2, spec);
+        let mut rests = vec![self.ask(made, until_at_rest(set)).await];
+
+        let before = set.pods().await;
+        let app = json!({ "name": "app", "image": "app:2", "volumeMounts": [{ "name": "data", "mountPath": "/data" }] });
+        let part = json!({ "replicas": 3, "template": { "spec": { "containers": [app] } } });
+        rests.push(self.edit(part).await);
+        let pods = set.pods().await;
+        let same = |(id, pod): (&i64, &Pod)| pods[id].uid() == pod.uid();
+        assert!(before.iter().all(same), "changed in place");
+
+        let origin = &pods[&1];
+        let name = origin.name_any();
+        let label = set.scope.label(&name, json!({ keys::TO_REPLACE: "1" }));
+        let replaced = async {
+            set.scope.until_gone(origin).await;
+            until_at_rest(set).await
+        };
+        rests.push(self.ask(label, replaced).await);
+        let after = set.pods().await;
+        assert!([0, 2].iter().all(|id| after[id].uid() == pods[id].uid()));
+
+        let name = after[&0].name_any();
+        let part = json!({ "replicas": 2, "scaleStrategy": { "podToDelete": [name] } });
+        rests.push(self.edit(part).await);
+        assert_eq!(set.pod(2).await.uid(), pods[&2].uid());
+        rests
+    }
+}
+
+/// A set of two with a claim each, under a rule that lets one go.
+async fn run(bed: &Bed, store: &Scope, strike: Option<(Effect, usize)>) -> Vec<Rest> {
+    let scope = bed.scope("faults").await;
+    scope.rule("web", json!({ "app": "web" }), json!(1)).await;
+    let observer = Observer::start(&scope).await;
+    let run = Run {
+        bed,
+        set: Set::of(&scope, "web"),
+        strike,
+        struck: Cell::default(),
+    };
+    let begun = Instant::now();
+    let rests = run.live(template(store, "1Gi")).await;
+    let struck = run.struck.get();
+    println!("{strike:?}: {struck} writes failed, {:?}", begun.elapsed());
+    assert_eq!(struck > 0, strike.is_some());
+    no_id_was_shared(&observer).await;
+    observer.fewest_available(|_| true, 2).await.at_least(1);
+    bed.assert_all_run().await;
+    rests
+}
+
+#[tokio::test]
+async fn whichever_writes_fail_the_same_set_comes_out() {
+    // Claims on the budget without effect lapse early.
+    let bed = Bed::with_faults(Duration::from_secs(20)).await;
+    let strikes = [
+        (ERROR, 1),
+        (ERROR, 2),
+        (ERROR, 3),
+        (CONFLICT, 2),
+        (Effect::LoseReply, 3),
+    ];
+    let store = bed.scope("store").await;
+    volumes(&store, 4 * (1 + strikes.len())).await;
+    let wanted = run(&bed, &store, None).await;
+    let ids = wanted.iter().map(|r| r.pods.keys().copied().collect());
+    let ids: Vec<Vec<i64>> = ids.collect();
+    assert_eq!(ids, [vec![0, 1], vec![0, 1, 2], vec![0, 2, 3], vec![2, 3]]);
+    for strike in strikes {
+        assert_eq!(run(&bed, &store, Some(strike)).await, wanted, "{strike:?}");
+    }
+}
