@@ -20,6 +20,12 @@ pub struct Set<'a> {
 }
 
 impl<'a> Set<'a> {
+    /// The one of this name, which may not be there yet.
+    pub fn of(scope: &'a Scope, name: &'static str) -> Set<'a> {
+        let api: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+        Set { scope, name, api }
+    }
+
     /// Creates one whose Pods carry `app=<name>`, with `part` merged into its spec, and waits until it is as wanted.
     pub async fn new(scope: &'a Scope, name: &'static str, replicas: i32, part: Value) -> Set<'a> {
         let set = Set::unsettled(scope, name, replicas, part).await;
@@ -43,14 +49,15 @@ impl<'a> Set<'a> {
             },
         });
         json_patch::merge(&mut spec, &part);
-        let api: Api<CollaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-        let set = serde_json::from_value(json!({
+        let set = Set::of(scope, name);
+        let object = serde_json::from_value(json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
             "metadata": { "name": name }, "spec": spec,
         }))
         .unwrap();
-        api.create(&PostParams::default(), &set).await.unwrap();
-        Set { scope, name, api }
+        let created = set.api.create(&PostParams::default(), &object).await;
+        created.unwrap();
+        set
     }
 
     pub async fn get(&self) -> CollaSet {
