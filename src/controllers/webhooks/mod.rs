@@ -8,9 +8,11 @@ mod pool;
 mod waiting;
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use kube::api::Api;
 use parking_lot::Mutex;
@@ -32,6 +34,9 @@ pub use pool::Pool;
 
 /// Never look again sooner: what is due at once has been done already.
 const SOONEST: Duration = Duration::from_millis(20);
+
+/// Why a call failed whose code panicked.
+const PANICKED: &str = "the call failed inside the server; see its log";
 
 /// The state of the webhook rules of one object, by name.
 pub type Memories = BTreeMap<String, Memory>;
@@ -181,7 +186,7 @@ impl Webhooks {
                     failed,
                     asked,
                     answer,
-                } = ask::ask(&self.context, &call, asked, spread).await;
+                } = self.asked(&call, asked, spread).await;
                 if let Some(Err(why)) = &answer {
                     self.warn(&call, why);
                 }
@@ -203,12 +208,25 @@ impl Webhooks {
                 });
             }
             Action::Poll(id) => {
-                let outcome = ask::poll(&self.context, &call.webhook, id, spread).await;
+                let polled = ask::poll(&self.context, &call.webhook, id, spread);
+                let polled = AssertUnwindSafe(polled).catch_unwind().await;
+                let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
                 self.settle(&call, |memory, now| {
                     memory.polled(&call.webhook, id, outcome, now);
                 });
             }
         }
+    }
+
+    /// Asks; a panic counts as a failure, since nobody would take the question back.
+    async fn asked(&self, call: &Call, about: &[Candidate], spread: f64) -> ask::Outcome {
+        let asked = ask::ask(&self.context, call, about, spread);
+        let asked = AssertUnwindSafe(asked).catch_unwind().await;
+        asked.unwrap_or_else(|_| ask::Outcome {
+            asked: about.to_vec(),
+            answer: Some(Err(PANICKED.to_owned())),
+            ..ask::Outcome::default()
+        })
     }
 
     /// Takes in an outcome, unless the rule is gone or has changed meanwhile.
@@ -296,7 +314,30 @@ fn trace_id() -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[test]
+    fn new_verdicts_and_tasks_are_urgent_and_those_that_go_are_not() {
+        let states = |webhook: Value| -> Vec<RuleState> {
+            serde_json::from_value(json!([{ "name": "ask", "webhookStatus": webhook }])).unwrap()
+        };
+        let passed = |names: &[&str]| {
+            let pods: Vec<_> = names.iter().map(|n| json!({ "name": n })).collect();
+            states(json!({ "generation": 1, "passed": pods }))
+        };
+        assert!(tell_more(&passed(&["a"]), &[]));
+        assert!(tell_more(&passed(&["a", "b"]), &passed(&["a"])));
+        assert!(!tell_more(&passed(&["a"]), &passed(&["a", "b"])));
+        assert!(!tell_more(&[], &passed(&["a"])));
+        let task = states(json!({ "generation": 1, "taskStates": [{ "taskId": "t" }] }));
+        assert!(tell_more(&task, &passed(&[])));
+        let says =
+            states(json!({ "generation": 1, "taskStates": [{ "taskId": "t", "message": "m" }] }));
+        assert!(!tell_more(&says, &task));
+    }
 
     #[test]
     fn trace_ids_are_uuids_of_version_4() {
