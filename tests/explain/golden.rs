@@ -200,3 +200,29 @@ fn golden_situations() {
         failures.join("\n")
     );
 }
+
+#[test]
+fn deletions_are_not_said_to_wait_for_a_rule_that_looks_at_labels_alone() {
+    let situation = r#"
+        pod: web-3
+        pods: [{ name: web-3, owner: StatefulSet/web }]
+        rules:
+          - metadata: { name: web, generation: 1 }
+            spec:
+              selector: { matchLabels: { app: web } }
+              rules: [{ name: drained, labelCheck: { requires: { matchLabels: { drained: "yes" } } } }]
+    "#;
+    let said = explain(&observed(serde_norway::from_str(situation).unwrap()));
+    let begin = "Pod web-3 is available, and an operation on it would wait for rule drained of PodTransitionRule web: ";
+    assert!(said.summary.starts_with(begin), "{}", said.summary);
+    assert!(
+        said.next[0].ends_with("deletions and evictions are not held by it"),
+        "{:?}",
+        said.next
+    );
+    let owner = said.owner.unwrap();
+    assert_eq!(
+        (owner.kind.as_str(), owner.name.as_str()),
+        ("StatefulSet", "web")
+    );
+}

@@ -300,7 +300,12 @@ fn without_other_pods_that_is_said() {
 fn unusable_input_is_named_with_file_place_and_field() {
     let desk = desk(2);
     for (file, text, told) in [
-        ("delete.json", "", "apiVersion: must be admission.k8s.io/v1"),
+        ("delete.json", "", "delete.json: holds no object"),
+        (
+            "delete.json",
+            "{\"apiVersion\":\"admission.k8s.io/v1beta1\"}",
+            "delete.json: apiVersion: must be admission.k8s.io/v1",
+        ),
         (
             "delete.json",
             "{\"kind\": ",
@@ -350,7 +355,7 @@ fn unusable_input_is_named_with_file_place_and_field() {
         (
             "rules.yaml",
             "kind: List\nitems:\n- kind: PodTransitionRule\n  metadata: {name: web}\n  spec: {rules: [{name: 3}]}\n",
-            "rules.yaml: items[0]: web: spec.rules",
+            "rules.yaml: items[0]: web: spec.rules[0].name: invalid type",
         ),
         (
             "pods.yaml",
@@ -403,4 +408,35 @@ fn what_is_never_sent_is_said() {
         said.err.contains("never sends CONNECT of pods/exec here"),
         "{said:?}"
     );
+}
+
+/// A verdict that rests on what only the API server can say would not be the server's.
+#[test]
+fn what_only_the_api_server_can_say_is_not_made_up() {
+    let desk = desk(2);
+    let set = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
+        "metadata": { "name": "web", "namespace": "shop" },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "main", "image": "web:1" }] },
+            },
+        },
+    });
+    let mut review: Value =
+        serde_json::from_str(&review("CREATE", None, None, Some(&set))).unwrap();
+    let group = json!({ "group": keys::GROUP, "version": keys::VERSION, "resource": "collasets" });
+    review["request"]["resource"] = group;
+    desk.put("create.json", review.to_string());
+    let said = desk.explain(&with("create.json"));
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{said:?}");
+    assert!(
+        said.err
+            .contains("can't be decided offline: /validate/collasets asks"),
+        "{said:?}"
+    );
+    assert!(said.err.contains("--dry-run=server"), "{said:?}");
 }

@@ -1,4 +1,5 @@
-//! A client that is answered from files: the few reads that admission makes, and nothing else.
+//! A client that is answered from files: the few reads that admission makes of Pods and rules. Whatever else it asks is
+//! noted, since a verdict that rests on it would not be the server's.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -6,12 +7,25 @@ use std::sync::Arc;
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::files::Objects;
 
-/// A client that knows the objects of the files.
-pub fn client(objects: &Objects) -> Client {
+/// Requests that were not answered.
+#[derive(Clone, Debug, Default)]
+pub struct Unanswered(Arc<Mutex<Vec<String>>>);
+
+impl Unanswered {
+    /// The first of them.
+    pub fn first(&self) -> Option<String> {
+        self.0.lock().first().cloned()
+    }
+}
+
+/// A client that knows the objects of the files, and what it could not answer.
+pub fn client(objects: &Objects) -> (Client, Unanswered) {
+    let unanswered = Unanswered::default();
     let known = Arc::new(Known {
         pods: objects.pods.clone(),
         rules: objects
@@ -19,6 +33,7 @@ pub fn client(objects: &Objects) -> Client {
             .iter()
             .filter_map(|rule| serde_json::to_value(rule).ok())
             .collect(),
+        unanswered: unanswered.clone(),
     });
     let service = tower::service_fn(move |request: Request<Body>| {
         let (code, answer) = known.answer(request.method(), request.uri().path());
@@ -26,12 +41,13 @@ pub fn client(objects: &Objects) -> Client {
         *response.status_mut() = code;
         std::future::ready(Ok::<_, Infallible>(response))
     });
-    Client::new(service, objects.namespace.clone())
+    (Client::new(service, objects.namespace.clone()), unanswered)
 }
 
 struct Known {
     pods: Vec<Value>,
     rules: Vec<Value>,
+    unanswered: Unanswered,
 }
 
 impl Known {
@@ -65,7 +81,9 @@ impl Known {
                 (http::StatusCode::OK, list)
             }
             _ => {
-                let why = format!("offline, {method} {path} is not answered");
+                let asked = format!("{method} {path}");
+                let why = format!("offline, {asked} is not answered");
+                self.unanswered.0.lock().push(asked);
                 refusal(
                     http::StatusCode::SERVICE_UNAVAILABLE,
                     "ServiceUnavailable",

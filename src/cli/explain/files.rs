@@ -61,6 +61,9 @@ pub fn review(path: &Path) -> anyhow::Result<Request> {
             let value: Value = serde_norway::from_str(&text).with_context(|| {
                 format!("{file}: is neither JSON nor YAML; pass the AdmissionReview that the API server sent")
             })?;
+            if !value.is_object() {
+                bail!("{file}: holds no object; pass the AdmissionReview that the API server sent");
+            }
             serde_json::to_vec(&value)?
         }
     };
@@ -257,15 +260,23 @@ fn typed<T: DeserializeOwned>(place: &Place<'_>, name: &str, value: Value) -> an
         Ok(object) => return Ok(object),
         Err(wrong) => wrong.to_string(),
     };
-    // Once more from the text: that knows the path and, outside of a List, the line.
+    // Once more from text: that knows the path and, outside of a List, the line.
     let located = match place.item {
         None => serde_norway::Deserializer::from_str(place.text)
             .nth(place.document)
-            .and_then(|document| T::deserialize(document).err()),
-        Some(_) => serde_norway::to_value(&value)
+            .and_then(|document| T::deserialize(document).err())
+            .map(|error| error.to_string()),
+        Some(_) => serde_norway::to_string(&value)
             .ok()
-            .and_then(|value| serde_norway::from_value::<T>(value).err()),
+            .and_then(|text| serde_norway::from_str::<T>(&text).err())
+            .and_then(|error| {
+                error
+                    .to_string()
+                    .split(" at line ")
+                    .next()
+                    .map(str::to_owned)
+            }),
     };
-    let wrong = located.map_or(wrong, |error| error.to_string());
+    let wrong = located.unwrap_or(wrong);
     bail!("{place}: {name}: {wrong}; write the field as kubectl explain shows it")
 }

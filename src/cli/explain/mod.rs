@@ -66,7 +66,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let mut objects = files::objects(&args.rules, &args.pods, &request.namespace)?;
     let mut notes = std::mem::take(&mut objects.notes);
     objects.add_subject(&request)?;
-    if args.pods.is_empty() {
+    if args.pods.is_empty() && request.resource.resource == "pods" {
         notes.push(
             "no other Pods are given (--pods): budgets are computed as if there were none beside this one".to_owned(),
         );
@@ -76,7 +76,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     }
     let index = Arc::new(Index::default());
     notes.extend(cluster::fill(&index, &objects));
-    let client = answers::client(&objects);
+    let (client, unanswered) = answers::client(&objects);
     let ledgers = Ledgers::new(RuleStore::new(
         client.clone(),
         Arc::clone(&index),
@@ -101,6 +101,12 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         let (_, handler) =
             handler.context("the table of webhooks names a path without a handler")?;
         let verdict = ask(handler, &mut request).await?;
+        if let Some(asked) = unanswered.first() {
+            anyhow::bail!(
+                "it can't be decided offline: {path} asks the API server for {asked}; try the request itself with \
+                 kubectl --dry-run=server"
+            );
+        }
         let allowed = verdict.is_allowed();
         verdicts.push((path, verdict));
         if !allowed {

@@ -91,8 +91,12 @@ pub async fn follow(
     loop {
         match look().await {
             Ok(look) if shown.as_ref() != Some(&look.key) => {
-                let clear = if terminal { "\x1b[2J\x1b[H" } else { "" };
-                output::write(&format!("{clear}{}", look.text))?;
+                let before = match (terminal, &shown) {
+                    (true, _) => "\x1b[2J\x1b[H",
+                    (false, Some(_)) if look.text.lines().count() > 1 => "\n",
+                    (false, _) => "",
+                };
+                output::write(&format!("{before}{}", look.text))?;
                 if look.last {
                     return Ok(());
                 }

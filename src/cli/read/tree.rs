@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::domain::explain::facts::{
-    BudgetFacts, Explanation, OperationFacts, OwnerFacts, RuleFacts, Verdict,
+    BudgetFacts, Explanation, On, OperationFacts, OwnerFacts, RuleFacts, Verdict,
 };
 use crate::domain::wording;
 
@@ -89,9 +89,13 @@ fn pod(all: &Explanation, now: Timestamp) -> Node {
         words.push("to be deleted");
     }
     let mut below: Vec<Node> = pod.unavailable_because.iter().map(Node::leaf).collect();
-    if let Some(since) = pod.readiness_since.filter(|_| !pod.available) {
+    if let Some(since) = pod
+        .readiness_since
+        .filter(|_| pod.managed && !pod.available)
+    {
+        let ready = if pod.ready { "Ready" } else { "not Ready" };
         below.push(Node::leaf(format!(
-            "readiness changed {} ago",
+            "{ready} for {}",
             wording::ago(since, now)
         )));
     }
@@ -148,7 +152,13 @@ fn operation(operation: &OperationFacts, now: Timestamp) -> Node {
         text += &format!(", begun {} ago", wording::ago(begun, now));
     }
     let waits = operation.waits_for.iter();
-    let waits = waits.map(|wait| Node::leaf(format!("waits for {}", wait.text)));
+    let waits = waits.map(|wait| match (wait.on, wait.name.split_once('/')) {
+        // Why it holds the Pod stands with the rule.
+        (On::Rule, Some((object, rule))) => {
+            Node::leaf(format!("waits for {}", wording::rule(object, rule)))
+        }
+        _ => Node::leaf(format!("waits for {}", wait.text)),
+    });
     Node::new(text, waits)
 }
 
@@ -164,24 +174,28 @@ fn rule(rule: &RuleFacts, now: Timestamp) -> Node {
         kind => format!(" ({kind}, {})", rule.stage),
     };
     let name = wording::rule(&rule.object, &rule.rule);
-    let mut below = vec![Node::leaf(&rule.reason)];
-    if let Some(budget) = rule
-        .budget
-        .as_ref()
-        .filter(|_| rule.verdict != Verdict::NotApplying)
-    {
-        below.extend(self::budget(budget, now));
-    }
+    let budget = rule.budget.as_ref();
+    let below = match budget.filter(|_| rule.verdict != Verdict::NotApplying) {
+        None => vec![Node::leaf(&rule.reason)],
+        Some(budget) => self::budget(budget, &rule.reason, now),
+    };
     Node::new(format!("{name}{kind} {says}"), below)
 }
 
-fn budget(budget: &BudgetFacts, now: Timestamp) -> Vec<Node> {
-    let BudgetFacts {
-        used,
-        limit,
-        allowed,
-        ..
-    } = budget;
+/// The reason, the figures where they are not what it says, who uses the budget up, and who waits for it.
+fn budget(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<Node> {
+    let figures = wording::figures(budget.used, budget.expected, budget.limit);
+    let mut below = Vec::new();
+    let mut head = match reason.starts_with(&figures) {
+        true => reason.to_owned(),
+        false => {
+            below.push(Node::leaf(reason));
+            figures
+        }
+    };
+    if budget.allowed > 0 {
+        head += &format!(": {} more may go", budget.allowed);
+    }
     let mut holders: Vec<Node> = budget
         .holders
         .iter()
@@ -199,10 +213,7 @@ fn budget(budget: &BudgetFacts, now: Timestamp) -> Vec<Node> {
             budget.unlisted
         )));
     }
-    let mut below = vec![Node::new(
-        format!("used {used} of {limit}, {allowed} more may go"),
-        holders,
-    )];
+    below.push(Node::new(head, holders));
     if budget.waiting > 0 {
         let before = match budget.before {
             None => String::new(),

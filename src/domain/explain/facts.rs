@@ -44,7 +44,9 @@ pub struct PodFacts {
     /// Why it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unavailable_because: Option<String>,
-    /// Since when the kubelet reports it Ready, or not Ready.
+    /// Whether the kubelet reports it Ready.
+    pub ready: bool,
+    /// Since when it does, or does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readiness_since: Option<Timestamp>,
     /// Whether deletion has begun.

@@ -122,6 +122,7 @@ fn pod(pod: &Pod) -> PodFacts {
         managed: pod.is_managed(),
         available: pod.is_available(),
         unavailable_because: obstacle(pod).map(str::to_owned),
+        ready: pod.is_ready(),
         readiness_since: readiness_since(pod),
         terminating: pod.is_terminating(),
         deletion_due: pod.metadata.deletion_timestamp.as_deref().and_then(time),

@@ -17,15 +17,16 @@ pub fn facts(observed: &Observed) -> Option<OwnerFacts> {
         rollout: None,
         remark: None,
     };
-    match observed.controller.as_ref()? {
-        Controller::CollaSet(set) => {
+    match &observed.controller {
+        None => {}
+        Some(Controller::CollaSet(set)) => {
             let rollout = rollout(set, &observed.pod);
             facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
             facts.remark = remark(&rollout, &observed.pod);
             facts.rollout = Some(rollout);
         }
-        Controller::Other { replicas } => facts.replicas = *replicas,
-        Controller::Gone => facts.remark = Some("it is gone".to_owned()),
+        Some(Controller::Other { replicas }) => facts.replicas = *replicas,
+        Some(Controller::Gone) => facts.remark = Some("it is gone".to_owned()),
     }
     Some(facts)
 }

@@ -30,19 +30,37 @@ pub fn facts(observed: &Observed) -> Vec<RuleFacts> {
                 kind: "",
                 stage: Stage::PreCheck.as_str(),
                 verdict: Verdict::Holds,
-                reason: format!("it can't be evaluated: {why}"),
+                reason: broken(why),
                 budget: None,
             });
             continue;
         }
         let written = &object.object.spec.rules;
-        all.extend(written.iter().map(|rule| one(observed, object, rule)));
+        // Compiled are those that are enabled, in the same order. Names may be there twice.
+        let mut enabled = object.set.rules.iter();
+        all.extend(written.iter().map(|rule| {
+            let compiled = (!rule.disabled).then(|| enabled.next()).flatten();
+            one(observed, object, rule, compiled)
+        }));
     }
     all
 }
 
-fn one(observed: &Observed, object: &RuleObject, written: &Written) -> RuleFacts {
-    let compiled = object.set.rules.iter().find(|r| r.name == written.name);
+/// What is said of a rule that can't be read. It holds its Pods, deletions and evictions included.
+fn broken(why: &str) -> String {
+    format!("{BROKEN}{why}")
+}
+
+/// How such a reason begins.
+pub const BROKEN: &str = "it can't be evaluated: ";
+
+/// A rule as it is written and, unless it is disabled, compiled.
+fn one(
+    observed: &Observed,
+    object: &RuleObject,
+    written: &Written,
+    compiled: Option<&Rule>,
+) -> RuleFacts {
     let stage = compiled.map_or(Stage::PreCheck, |r| r.stage);
     let mut facts = RuleFacts {
         object: object.set.name.clone(),
@@ -54,7 +72,7 @@ fn one(observed: &Observed, object: &RuleObject, written: &Written) -> RuleFacts
         budget: None,
     };
     let pod = &*observed.pod;
-    let Some(rule) = compiled.filter(|_| !written.disabled) else {
+    let Some(rule) = compiled else {
         (facts.verdict, facts.reason) = (Verdict::NotApplying, "it is disabled".to_owned());
         return facts;
     };
@@ -81,6 +99,11 @@ fn one(observed: &Observed, object: &RuleObject, written: &Written) -> RuleFacts
     } else {
         others(object, rule, pod)
     };
+    if let RuleKind::Broken(why) = &rule.kind
+        && facts.verdict == Verdict::Holds
+    {
+        facts.reason = broken(why);
+    }
     facts
 }
 
@@ -99,7 +122,7 @@ fn kind(rule: &Written) -> &'static str {
 
 fn applies(object: &RuleObject, rule: &Rule, pod: &Pod) -> bool {
     let mut applying = object.set.applying(rule.stage, pod);
-    applying.any(|other| other.name == rule.name)
+    applying.any(|other| std::ptr::eq(other, rule))
 }
 
 /// The status, if it speaks of the present spec.
@@ -241,10 +264,11 @@ fn holders(
         .iter()
         .filter(|pod| object.set.selects(pod) && !pod.is_terminating() && !pod.is_finished())
         .filter_map(|pod| {
+            let (since, because) = unavailable(pod)?;
             Some(HolderFacts {
                 pod: pod.metadata.name.clone(),
-                since: readiness_since(pod),
-                because: because(pod)?,
+                since,
+                because,
             })
         });
     let mut all: Vec<HolderFacts> = claimed.chain(unavailable).collect();
@@ -256,16 +280,20 @@ fn holders(
     all
 }
 
-/// Why a Pod is unavailable: the operation on it, if there is one.
-fn because(pod: &Pod) -> Option<String> {
+/// Since when a Pod is unavailable, and why: the operation on it, if there is one. `None` if it is available.
+fn unavailable(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     let obstacle = obstacle(pod)?;
     let in_flight = phases(pod)
         .into_iter()
         .find(|(_, phase)| *phase != Phase::PreCheck);
-    Some(match in_flight {
+    let because = match &in_flight {
         Some((id, phase)) => format!("operation {id} is in {phase:?}"),
         None => obstacle.to_owned(),
-    })
+    };
+    // While the kubelet has not followed, its word is older than the operation.
+    let granted = in_flight.and_then(|(id, _)| stamp(pod.label(&Family::PreChecked.key(&id))));
+    let since = granted.filter(|_| pod.is_ready());
+    Some((since.or(readiness_since(pod)), because))
 }
 
 /// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted.

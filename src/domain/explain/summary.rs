@@ -3,6 +3,7 @@
 use super::Observed;
 use super::facts::{Explanation, OperationFacts, RuleFacts, Verdict};
 use super::operations::expected;
+use super::rules::BROKEN;
 use crate::api::keys;
 use crate::domain::lifecycle::Stage;
 use crate::domain::wording;
@@ -27,7 +28,7 @@ pub fn summary(observed: &Observed, all: &Explanation) -> String {
     if let Some(first) = all.operations.first() {
         let more = match all.operations.len() {
             1 => String::new(),
-            n => format!(" (and {} more operations)", n - 1),
+            n => format!(" ({} more in flight)", n - 1),
         };
         return format!("Pod {name}: {}{more}", operation(observed, first));
     }
@@ -40,12 +41,18 @@ pub fn summary(observed: &Observed, all: &Explanation) -> String {
             "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it: nothing holds it"
         );
     }
-    match holding(all).next() {
-        Some(rule) => {
-            let by = wording::rule(&rule.object, &rule.rule);
-            format!("Pod {name} is available, and held by {by}: {}", rule.reason)
+    let Some(rule) = holding(all) else {
+        return format!("Pod {name} is available, and may go");
+    };
+    let (by, why) = (wording::rule(&rule.object, &rule.rule), &rule.reason);
+    match rule.verdict {
+        Verdict::Unknown => {
+            format!("Pod {name} is available, and it is not known yet whether {by} holds it: {why}")
         }
-        None => format!("Pod {name} is available, and may go"),
+        _ if holds_deletions(rule) => {
+            format!("Pod {name} is available, and held by {by}: {why}")
+        }
+        _ => format!("Pod {name} is available, and an operation on it would wait for {by}: {why}"),
     }
 }
 
@@ -66,13 +73,21 @@ pub fn operation(observed: &Observed, operation: &OperationFacts) -> String {
     )
 }
 
-/// Rules that would refuse to let an available Pod go.
-fn holding(all: &Explanation) -> impl Iterator<Item = &RuleFacts> {
-    let rules = all.rules.iter();
-    rules.filter(|rule| {
-        rule.stage == Stage::PreCheck.as_str()
-            && matches!(rule.verdict, Verdict::Holds | Verdict::Unknown)
-    })
+/// The rule that keeps an available Pod from going; first those that hold deletions and evictions too.
+fn holding(all: &Explanation) -> Option<&RuleFacts> {
+    let mut rules: Vec<_> = all
+        .rules
+        .iter()
+        .filter(|rule| rule.stage == Stage::PreCheck.as_str())
+        .filter(|rule| matches!(rule.verdict, Verdict::Holds | Verdict::Unknown))
+        .collect();
+    rules.sort_by_key(|rule| (rule.verdict == Verdict::Unknown, !holds_deletions(rule)));
+    rules.first().copied()
+}
+
+/// Rules that look at labels or ask an endpoint hold operations alone.
+fn holds_deletions(rule: &RuleFacts) -> bool {
+    rule.kind == "availablePolicy" || rule.reason.starts_with(BROKEN)
 }
 
 /// What happens next, or what to do.
@@ -132,9 +147,16 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
                 .iter()
                 .map(|w| format!("the Pod is available after {}", w.text)),
         );
-    } else if let Some(rule) = holding(all).next() {
+    } else if let Some(rule) = holding(all) {
         let by = wording::rule(&rule.object, &rule.rule);
-        next.push(format!("a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, until {by} lets it pass"));
+        let until = match rule.reason.starts_with(BROKEN) {
+            true => format!("until {by} is mended"),
+            false => format!("until {by} lets it pass"),
+        };
+        next.push(match holds_deletions(rule) {
+            true => format!("a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, {until}"),
+            false => format!("an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it"),
+        });
     }
     next
 }
