@@ -231,6 +231,25 @@ async fn a_claim_whose_reply_is_lost_breaks_no_rule_and_does_not_stay() {
 }
 
 #[tokio::test]
+async fn a_pod_whose_claim_got_no_answer_is_asked_for_again() {
+    // The claim would lapse long after this test has given up.
+    let bed = Bed::with_faults(Duration::from_secs(600)).await;
+    let scope = web(&bed, 2, json!(1)).await;
+    let pods = names(&scope.list("app=web").await);
+    bed.faults()
+        .set(Fault::new(Effect::LoseReply).on(ledger_writes));
+    scope.begin(&pods[0], ID).await.unwrap();
+    wait::until("a claim to be written", async || {
+        claims(&scope.status("web").await) == 1
+    })
+    .await;
+    bed.faults().lift();
+    operate(&scope, &pods[0]).await;
+    scope.all_available("app=web", 2).await;
+    scope.until_at_rest("web", 2).await;
+}
+
+#[tokio::test]
 async fn lifecycles_finish_though_every_third_request_fails() {
     let bed = Bed::with_faults(USUAL).await;
     let scope = web(&bed, 5, json!(2)).await;
