@@ -25,6 +25,9 @@ use crate::ledger::store::Uid;
 /// The status of one object is written at most this often.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
 
+/// The same where endpoints are asked: the next verdict takes the counts along.
+const COUNTS_PERIOD: Duration = Duration::from_secs(2);
+
 /// The same where Pods wait for what an endpoint has answered.
 const VERDICTS_PERIOD: Duration = Duration::from_millis(100);
 
@@ -189,10 +192,13 @@ impl Rules {
         }) else {
             return Outcome::Done;
         };
-        let period = if urgent {
-            VERDICTS_PERIOD
-        } else {
-            STATUS_PERIOD
+        let asks = self
+            .webhooks
+            .with(uid, |memories| memories.is_some_and(|m| !m.is_empty()));
+        let period = match (urgent, asks) {
+            (true, _) => VERDICTS_PERIOD,
+            (false, true) => COUNTS_PERIOD,
+            (false, false) => STATUS_PERIOD,
         };
         if let Some(seen) = self.seen.lock().get_mut(name) {
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {

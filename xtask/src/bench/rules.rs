@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::{Request, Response};
@@ -66,13 +66,13 @@ pub async fn measure(bench: &mut Bench) -> Result<()> {
     let (mark, before) = (traffic::mark(&bench.plane).await?, endpoint.counts().0);
     let span = Duration::from_secs(if bench.quick { 15 } else { 60 });
     tokio::time::sleep(span).await;
-    let requests = traffic::of_server_since(&bench.plane, mark).await?;
+    let requests = traffic::since(&bench.plane, mark, herd.namespace()).await?;
     let figure = format!(
-        "{what}: API requests of the server in {} s of rest, without its lease",
+        "{what}: API requests of the server about them in {} s of rest",
         span.as_secs()
     );
     let add = &mut bench.report;
-    add.add_with_bar(figure, requests.beside_lease().to_string(), "0");
+    add.add_with_bar(figure, requests.of_server().to_string(), "0");
     let figure = format!("{what}: requests to the endpoint in that time");
     add.add_with_bar(figure, (endpoint.counts().0 - before).to_string(), "0");
     Ok(())
@@ -120,13 +120,16 @@ async fn create_rules(
 
 /// Waits until the server has nothing more to write.
 async fn rest(bench: &Bench, herd: &Herd) -> Result<()> {
-    wait::until("the server to come to rest", PATIENCE, || async {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
         let mark = traffic::mark(&bench.plane).await?;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let since = traffic::since(&bench.plane, mark, herd.namespace()).await?;
-        Ok(since.of_server() == 0)
-    })
-    .await
+        if since.of_server() == 0 {
+            return Ok(());
+        }
+    }
+    bail!("the server does not come to rest")
 }
 
 /// An endpoint that lets everybody pass and counts.
