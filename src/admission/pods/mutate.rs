@@ -138,30 +138,37 @@ impl Mutate {
         granted: bool,
     ) -> Result<Leave, String> {
         let context = &self.0;
-        if !granted
-            && let Some(rule) = self.others_wait(old)
-            && let Err(note) = appeal.may_bypass(&rule).await
-        {
-            let text = format!(
-                "Pod {} waits: other Pods wait longer for the budget of PodTransitionRule {rule}",
-                old.metadata.name
-            );
-            return Err(note.map_or(text.clone(), |note| format!("{text}; {note}")));
+        let queues = if granted {
+            Vec::new()
+        } else {
+            self.others_wait(old)
+        };
+        for rule in queues {
+            if let Err(note) = appeal.may_bypass(&rule).await {
+                let text = format!(
+                    "Pod {} waits: other Pods wait longer for the budget of PodTransitionRule {rule}",
+                    old.metadata.name
+                );
+                return Err(note.map_or(text.clone(), |note| format!("{text}; {note}")));
+            }
         }
         let leave = appeal.claim(context.disruption(old, Claimed::Begin)).await;
         leave.map_err(|refused| refused.text(&old.metadata.name, (context.now)()))
     }
 
-    /// The longest waiting goes first: a begin that meets others in the queue joins it.
-    fn others_wait(&self, pod: &Pod) -> Option<String> {
+    /// The longest waiting goes first: a begin that meets others in the queue joins it. Names the rule objects with others
+    /// in their queue.
+    fn others_wait(&self, pod: &Pod) -> Vec<String> {
         let state = self.0.index.read();
-        let rules = &state.namespace(&pod.metadata.namespace)?.rules;
-        let busy = rules.values().find(|entry| {
+        let namespace = state.namespace(&pod.metadata.namespace);
+        let rules = namespace.into_iter().flat_map(|n| n.rules.values());
+        let busy = rules.filter(|entry| {
             entry.snapshot.rules.limits().next().is_some()
                 && entry.snapshot.rules.selects(pod)
                 && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
         });
         busy.map(|entry| entry.snapshot.rules.name.clone())
+            .collect()
     }
 
     fn rejections(&self, stage: Stage, pod: &Pod, waiting: &[Candidate]) -> Vec<Rejection> {
