@@ -354,8 +354,8 @@ fn unusable_input_is_named_with_file_place_and_field() {
         ),
         (
             "rules.yaml",
-            "kind: List\nitems:\n- kind: PodTransitionRule\n  metadata: {name: web}\n  spec: {rules: [{name: 3}]}\n",
-            "rules.yaml: items[0]: web: spec.rules[0].name: invalid type",
+            "kind: List\nitems:\n- kind: PodTransitionRule\n  metadata: {name: web}\n  spec: {rules: three}\n",
+            "rules.yaml: items[0]: web: spec.rules: invalid type",
         ),
         (
             "pods.yaml",
