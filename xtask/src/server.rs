@@ -25,7 +25,7 @@ pub const CONFIGURATIONS: [&str; 2] = [
     "kusionstack-controller-manager-validating",
 ];
 /// From the start to enforcing.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(300);
 /// Lines of the log that an error shows.
 const TAIL: usize = 20;
 

@@ -14,7 +14,7 @@ use super::process::Process;
 use crate::binaries;
 
 /// For `kubectl` to bring in the CRDs and see them established.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 impl Plane {
     /// Runs cert-manager (issuers, certificates, the CA injector) on this plane until the plane

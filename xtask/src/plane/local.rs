@@ -15,7 +15,7 @@ use super::process::Process;
 use super::{Options, nodes, ports, read_config, wait};
 
 /// For one component to get ready; generous, as a loaded machine runs many planes.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(300);
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// Lines of a component's log that an error shows.
