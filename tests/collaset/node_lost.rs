@@ -69,8 +69,19 @@ impl<'a> OwnNode<'a> {
             .await;
     }
 
-    /// Its kubelet stops: who plays it leaves a node alone whose lease another holds.
+    /// Its kubelet stops: who plays it leaves a node alone whose lease another holds. A renewal may have been on its way,
+    /// so the lease is taken until the node is given up.
     async fn lose(&self) {
+        wait::until("the node to be given up", async || {
+            if self.holder().await.as_deref() != Some(NOBODY) {
+                self.take_lease().await;
+            }
+            self.is_given_up().await
+        })
+        .await;
+    }
+
+    async fn take_lease(&self) {
         let taken = json!({ "holderIdentity": NOBODY, "leaseDurationSeconds": 3600 });
         let (params, taken) = (
             PatchParams::default(),
@@ -78,6 +89,14 @@ impl<'a> OwnNode<'a> {
         );
         let taken = self.leases().patch(&self.name, &params, &taken).await;
         taken.unwrap();
+    }
+
+    /// The controller-manager has heard nothing of the kubelet for long enough.
+    async fn is_given_up(&self) -> bool {
+        let node = self.nodes().get(&self.name).await.unwrap();
+        let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+        let mut ready = conditions.iter().filter(|c| c.type_ == "Ready");
+        ready.any(|c| c.status == "Unknown")
     }
 
     async fn remove(&self) {
