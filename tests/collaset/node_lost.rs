@@ -126,9 +126,10 @@ impl<'a> OwnNode<'a> {
     }
 }
 
-/// Pods that run on the nodes of the namespace and are given up as soon as theirs is lost.
+/// Pods that run on the nodes of the namespace and are given up soon after theirs is lost: not at once, since a Pod that
+/// the controller-manager has not yet marked as not ready is held, and after a few refusals it asks no more.
 fn on_own_nodes(scope: &Scope, naming: &str) -> Value {
-    let lost = |key: &str| json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1 });
+    let lost = |key: &str| json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 15 });
     json!({
         "namingStrategy": { "podNamingSuffixPolicy": naming },
         "template": { "spec": {
