@@ -29,7 +29,7 @@ const STATUS_PERIOD: Duration = Duration::from_millis(500);
 const COUNTS_PERIOD: Duration = Duration::from_secs(2);
 
 /// The same where Pods wait for what an endpoint has answered.
-const VERDICTS_PERIOD: Duration = Duration::from_millis(100);
+const VERDICTS_PERIOD: Duration = Duration::from_millis(200);
 
 /// The controller.
 pub struct Rules {

@@ -10,7 +10,7 @@ use super::{Candidate, UNANSWERED, Webhook};
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
 
 /// Pods that come within this time of each other are asked about in one call.
-const GATHERING: Duration = Duration::from_millis(100);
+const GATHERING: Duration = Duration::from_millis(300);
 
 /// Most operations of one rule that have an answer, or a task, and still wait; further ones are asked about when these
 /// have gone. It bounds the status.

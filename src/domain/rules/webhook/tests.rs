@@ -74,7 +74,7 @@ impl Bench {
     /// Plans over the time in which Pods are gathered.
     fn asks(&mut self, now: Timestamp) -> Vec<Action> {
         let first = self.plan(now);
-        let then = self.plan(now + SignedDuration::from_millis(100));
+        let then = self.plan(now + SignedDuration::from_millis(300));
         first.into_iter().chain(then).collect()
     }
 
