@@ -168,7 +168,7 @@ fn a_failure_passes_or_holds_by_the_policy_and_is_tried_again_ever_later() {
         failing.exchange(at(now), Err("connection refused".into()));
         assert_eq!(failing.reasons(), [Some("connection refused".into())]);
         assert_eq!(
-            failing.asks(at(now) + SignedDuration::from_millis(pause * 1000 - 200)),
+            failing.asks(at(now) + SignedDuration::from_millis(pause * 1000 - 400)),
             []
         );
         now += pause;
