@@ -26,7 +26,7 @@ use crate::ledger::store::Uid;
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
 
 /// The same where endpoints are asked: the next verdict takes the counts along.
-const COUNTS_PERIOD: Duration = Duration::from_secs(2);
+const COUNTS_PERIOD: Duration = Duration::from_secs(5);
 
 /// The same where Pods wait for what an endpoint has answered.
 const VERDICTS_PERIOD: Duration = Duration::from_millis(200);
