@@ -69,3 +69,23 @@ impl Context {
         }
     }
 }
+
+#[cfg(test)]
+impl Context {
+    /// For unit tests: a replica that has seen nothing yet, at the epoch.
+    pub fn at_epoch(client: Client) -> Context {
+        let index = Arc::new(Index::default());
+        let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
+        Context {
+            events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
+            client,
+            index,
+            ledgers: Ledgers::new(store),
+            settings: Settings {
+                request_timeout: Duration::from_secs(60),
+                grace_delete: false,
+            },
+            now: || Timestamp::UNIX_EPOCH,
+        }
+    }
+}

@@ -30,14 +30,7 @@ fn ledger_writes(asked: &Asked) -> bool {
 /// Available Pods of a Deployment `web` under a rule `web`.
 async fn web(bed: &Bed, replicas: usize, max_unavailable: Value) -> Scope {
     let scope = bed.scope("faults").await;
-    scope.deploy("web", replicas, json!({})).await;
-    scope.all_available("app=web", replicas).await;
-    scope
-        .rule("web", json!({"app": "web"}), max_unavailable)
-        .await;
-    scope
-        .until_at_rest("web", i32::try_from(replicas).unwrap())
-        .await;
+    scope.web_under_rule(replicas, max_unavailable).await;
     scope
 }
 

@@ -19,10 +19,7 @@ pub async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()
 
 async fn web() -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("in-place").await;
-    scope.deploy("web", 3, json!({})).await;
-    let pods = names(&scope.all_available("app=web", 3).await);
-    scope.rule("web", json!({"app": "web"}), json!(1)).await;
-    scope.until_at_rest("web", 3).await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
     (scope, pods)
 }
 

@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
 use serde_json::json;
 
-use crate::bed::objects::{in_flight, is_available, is_idle, may_operate, names, service_ready};
+use crate::bed::objects::{in_flight, is_available, is_idle, may_operate, service_ready};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope};
 
@@ -19,14 +19,7 @@ fn has(pod: &Pod, family: Family, id: &str) -> bool {
 /// A Deployment `web` of available Pods under a rule `web`, and their names.
 async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("life").await;
-    scope.deploy("web", replicas, json!({})).await;
-    let pods = names(&scope.all_available("app=web", replicas).await);
-    scope
-        .rule("web", json!({"app": "web"}), json!(max_unavailable))
-        .await;
-    scope
-        .until_at_rest("web", i32::try_from(replicas).unwrap())
-        .await;
+    let pods = scope.web_under_rule(replicas, json!(max_unavailable)).await;
     (scope, pods)
 }
 

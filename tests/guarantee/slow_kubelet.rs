@@ -7,7 +7,7 @@ use kube::api::DeleteParams;
 use operating::api::keys::{self, Family};
 use serde_json::json;
 
-use crate::bed::objects::{condition, is_available, is_idle, names, refusal, service_ready};
+use crate::bed::objects::{condition, is_available, is_idle, refusal, service_ready};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope, wait};
 
@@ -25,14 +25,7 @@ fn is_unnoticed(pod: &Pod) -> bool {
 /// Available Pods under a rule `web`, and their names.
 async fn web(replicas: usize, max_unavailable: i32) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("slow").await;
-    scope.deploy("web", replicas, json!({})).await;
-    let pods = names(&scope.all_available("app=web", replicas).await);
-    scope
-        .rule("web", json!({"app": "web"}), json!(max_unavailable))
-        .await;
-    scope
-        .until_at_rest("web", i32::try_from(replicas).unwrap())
-        .await;
+    let pods = scope.web_under_rule(replicas, json!(max_unavailable)).await;
     (scope, pods)
 }
 

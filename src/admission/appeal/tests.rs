@@ -10,11 +10,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admission::Settings;
-use crate::cluster::events::Recorder;
-use crate::cluster::index::Index;
-use crate::cluster::rulestore::RuleStore;
-use crate::ledger::commit::Ledgers;
 
 type Asked = Arc<Mutex<Vec<Value>>>;
 
@@ -34,20 +29,7 @@ fn context(answer: Option<(u16, Value)>) -> (Context, Asked) {
             Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
         }
     });
-    let client = Client::new(service, "default");
-    let index = Arc::new(Index::default());
-    let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
-    let context = Context {
-        events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
-        client,
-        index,
-        ledgers: Ledgers::new(store),
-        settings: Settings {
-            request_timeout: Duration::from_secs(60),
-            grace_delete: false,
-        },
-        now: || Timestamp::UNIX_EPOCH,
-    };
+    let context = Context::at_epoch(Client::new(service, "default"));
     (context, asked)
 }
 

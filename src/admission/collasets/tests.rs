@@ -5,18 +5,12 @@ use std::time::Duration;
 
 use http::Response;
 use http_body_util::BodyExt;
-use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
-use crate::admission::Settings;
-use crate::cluster::events::Recorder;
-use crate::cluster::index::Index;
-use crate::cluster::rulestore::RuleStore;
-use crate::ledger::commit::Ledgers;
 
 /// An API server that gives every dry-run the same answer.
 struct Bench {
@@ -51,20 +45,7 @@ impl Bench {
                 )
             }
         });
-        let client = Client::new(service, "default");
-        let index = Arc::new(Index::default());
-        let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
-        let context = Context {
-            events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
-            client,
-            index,
-            ledgers: Ledgers::new(store),
-            settings: Settings {
-                request_timeout: Duration::from_secs(60),
-                grace_delete: false,
-            },
-            now: || Timestamp::UNIX_EPOCH,
-        };
+        let context = Context::at_epoch(Client::new(service, "default"));
         Bench {
             context: Arc::new(context),
             asked,

@@ -8,6 +8,7 @@ use super::observed::{Claim, Observed, Revision, pool_name};
 use super::revision::history::History;
 use super::strategy::Strategy;
 use crate::api::keys;
+use crate::api::resourcecontext::data;
 use crate::api::selector::Selector;
 use crate::domain::pod::Pod;
 
@@ -115,7 +116,7 @@ impl<'a> Facts<'a> {
 
     /// Whether an entry of the pool is the set's own. One without an owner is, in a pool of the set's own name.
     pub fn owns(&self, data: &BTreeMap<String, String>) -> bool {
-        match data.get(super::pool::OWNER) {
+        match data.get(data::OWNER) {
             Some(owner) => owner == self.name,
             None => self.pool == self.name,
         }
@@ -176,7 +177,7 @@ impl<'a> Facts<'a> {
             .pool
             .iter()
             .flat_map(|p| &p.contexts)
-            .filter_map(|c| c.data.get(super::pool::REVISION));
+            .filter_map(|c| c.data.get(data::REVISION));
         pods.map(str::to_owned).chain(ids.cloned()).collect()
     }
 }

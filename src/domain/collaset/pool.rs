@@ -6,22 +6,9 @@ use super::draft::Draft;
 use super::facts::Facts;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
-
-/// Name of the CollaSet.
-pub const OWNER: &str = "Owner";
-/// Name of the revision to make the Pod of.
-pub const REVISION: &str = "Revision";
-/// `true` until a Pod of this ID has been seen.
-pub const JUST_CREATE: &str = "PodJustCreate";
-/// `true` once the Pod is going for good.
-pub const SCALE_IN: &str = "ScaleIn";
-/// On an origin: the ID of its new Pod.
-pub const REPLACE_NEW: &str = "ReplaceNewPodID";
-/// On the ID of a new Pod: the ID of the origin.
-pub const REPLACE_ORIGIN: &str = "ReplaceOriginPodID";
-/// Name of the Pod that `podToDelete` has had deleted, while the list still holds it: a name that persists comes back
-/// and must not be deleted again (contract 10.4 Q37).
-pub const DELETED: &str = "PodToDelete";
+pub use crate::api::resourcecontext::data::{
+    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION, SCALE_IN,
+};
 
 /// New IDs of one plan: however many replicas are asked for, the pool and the Pods grow step by step, and each step is
 /// seen to succeed first.

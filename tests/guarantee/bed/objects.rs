@@ -65,6 +65,17 @@ impl Scope {
             .unwrap();
     }
 
+    /// A Deployment `web` of available Pods under a rule `web`, at rest. Names of the Pods.
+    pub async fn web_under_rule(&self, replicas: usize, max_unavailable: Value) -> Vec<String> {
+        self.deploy("web", replicas, json!({})).await;
+        let pods = names(&self.all_available("app=web", replicas).await);
+        self.rule("web", json!({"app": "web"}), max_unavailable)
+            .await;
+        self.until_at_rest("web", i32::try_from(replicas).unwrap())
+            .await;
+        pods
+    }
+
     /// A [`Scope::deploy`] whose Pods can be kept from being replaced: they go to nodes that [`Scope::open_nodes`] and
     /// [`Scope::close_nodes`] open and close to this namespace. What is lost while they are closed stays lost, however
     /// long a test takes.

@@ -13,6 +13,14 @@ fn settled(replicas: i32, spec: serde_json::Value) -> World {
     world
 }
 
+/// A spec with one claim template.
+fn one_claim() -> serde_json::Value {
+    json!({ "volumeClaimTemplates": [{
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    }] })
+}
+
 fn uids(world: &World) -> BTreeSet<String> {
     world
         .pods
@@ -321,11 +329,7 @@ fn a_failed_pod_is_cleaned_away_and_made_again() {
 
 #[test]
 fn claims_come_before_their_pod_and_go_with_its_id() {
-    let claims = json!({ "volumeClaimTemplates": [{
-        "metadata": { "name": "data" },
-        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
-    }] });
-    let mut world = settled(2, claims);
+    let mut world = settled(2, one_claim());
     assert_eq!(world.claims.len(), 2);
     world.edit(json!({ "replicas": 1 }));
     world.settle();
@@ -465,11 +469,7 @@ fn a_replace_that_is_cancelled_leaves_the_origin_where_names_persist_too() {
 
 #[test]
 fn a_pod_that_the_selector_no_longer_matches_leaves_with_its_claims() {
-    let claims = json!({ "volumeClaimTemplates": [{
-        "metadata": { "name": "data" },
-        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
-    }] });
-    let mut world = settled(2, claims);
+    let mut world = settled(2, one_claim());
     let name = world.members()[&1].metadata.name.clone();
     let pod = world.pods.get_mut(&name).unwrap();
     pod.metadata.labels.insert("app".into(), "debug".into());
