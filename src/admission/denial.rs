@@ -21,6 +21,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Unhealthy { .. } => "budget-unhealthy",
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
+        Why::UnknownOwner(_) => "owner-unknown",
         Why::Unreachable(_) => "ledger-unreachable",
         Why::UnderWay => "change-under-way",
         Why::Contended => "ledger-contended",
@@ -62,6 +63,10 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 "Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment"
             )
         }
+        Why::UnknownOwner(what) => format!(
+            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}; try again in a \
+             moment"
+        ),
         Why::UnderWay => format!(
             "Pod {pod} is held by {rule}: containers have yet to restart for an earlier in-place change; try again when \
              the Pod is available, or delete it"
@@ -148,11 +153,22 @@ mod tests {
     }
 
     #[test]
+    fn owner_that_can_not_be_read_is_named_with_the_error() {
+        let why = Why::UnknownOwner("Rollout web can't be read: forbidden".into());
+        assert_eq!(
+            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
+             for Rollout web can't be read: forbidden; try again in a moment"
+        );
+    }
+
+    #[test]
     fn what_is_held_is_always_a_429() {
         for why in [
             Why::Behind,
             Why::UnderWay,
             Why::Contended,
+            Why::UnknownOwner("x".into()),
             Why::Broken("x".into()),
             Why::Unreachable("x".into()),
         ] {

@@ -11,11 +11,14 @@ const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garba
 /// The namespace controller's identity; it deletes only in namespaces that are terminating.
 const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
 /// Owner kinds that are watched, so that the index tells whether the owner is there.
-const WATCHED_KINDS: [&str; 4] = [
+const WATCHED_KINDS: [&str; 7] = [
     "ReplicaSet",
     "StatefulSet",
     "ReplicationController",
     "CollaSet",
+    "Deployment",
+    "DaemonSet",
+    "Job",
 ];
 
 /// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.

@@ -102,6 +102,10 @@ pub trait View<K> {
     fn position(&self) -> u64;
     /// How many Pods there should be.
     fn expected(&self) -> u32;
+    /// What a percentage is of; at most [`View::expected`].
+    fn base(&self) -> u32 {
+        self.expected()
+    }
     /// How many selected Pods are available, whatever the claims.
     fn available(&self) -> u32;
     /// Whether this Pod is among [`View::available`].

@@ -93,6 +93,8 @@ pub enum Why {
     Broken(String),
     /// This replica's cache has not caught up with the last release.
     Behind,
+    /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, and why.
+    UnknownOwner(String),
     /// The API server can't be reached, or refuses.
     Unreachable(String),
     /// Containers of the Pod have yet to restart for an earlier in-place change.

@@ -2,12 +2,20 @@
 
 use super::answer::{Answer, Denied, Disruption, Why};
 use crate::domain::pod::Pod;
-use crate::domain::rules::{Availability, RuleSet};
+use crate::domain::rules::{Availability, Expected, RuleSet};
 use crate::ledger::protocol::{Refusal, Request, View};
 use crate::ledger::store::{Claims, Uid};
 
 /// Claims that one rule object holds at most: its status stays far below the size that etcd takes.
 const MAX_CLAIMS: usize = 2000;
+
+/// The expected Pods of a view.
+fn size(view: &dyn View<Uid>) -> Expected {
+    Expected {
+        total: view.expected(),
+        base: view.base(),
+    }
+}
 
 /// Adds a claim for the disruption to `claims`, or says why not. Of several rules that hold the Pod the strictest
 /// decides.
@@ -32,7 +40,7 @@ pub fn admit(
         Availability::Held(held) => {
             let all = held
                 .into_iter()
-                .map(|(rule, limits)| (rule.to_owned(), limits.desired(view.expected())));
+                .map(|(rule, limits)| (rule.to_owned(), limits.desired(size(view))));
             match all.max_by_key(|(_, desired)| *desired) {
                 Some((rule, desired)) => (rule, if beyond { 0 } else { desired }),
                 None => return Ok(Answer::NotHeld),
@@ -91,7 +99,7 @@ pub fn let_go(
     let strict = held
         .into_iter()
         .filter(|(_, limits)| limits.if_healthy)
-        .map(|(rule, limits)| (rule, limits.desired(view.expected())));
+        .map(|(rule, limits)| (rule, limits.desired(size(view))));
     let Some((rule, desired)) = strict.max_by_key(|(_, desired)| *desired) else {
         return Ok(());
     };
