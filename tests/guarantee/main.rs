@@ -15,6 +15,7 @@ mod in_place;
 mod lifecycle;
 mod missed;
 mod never_held;
+mod retries;
 mod rules;
 mod slow_kubelet;
 mod storm;
