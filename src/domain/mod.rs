@@ -7,5 +7,6 @@ pub mod grace;
 pub mod inplace;
 pub mod lifecycle;
 pub mod pod;
+pub mod quantity;
 pub mod rules;
 pub mod wording;

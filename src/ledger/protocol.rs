@@ -1,4 +1,4 @@
-//! The ledger of one rule object and its two transitions: admit and release.
+//! The ledger of one rule object and its transitions: admit, close and release.
 //!
 //! Generic over the Pod key `K` (a UID) and the descriptive detail `D` of a claim, so that the model checker drives
 //! these very functions with small types.
@@ -19,16 +19,27 @@ pub enum Operation {
     InPlace,
     /// A label edit by which the Pod leaves the rule or the management.
     Leave,
+    /// An UPDATE that sets or lowers `spec.activeDeadlineSeconds`: the kubelet ends the Pod when that time is over.
+    Deadline,
+    /// An UPDATE that gives the Pod another controller: the garbage collector deletes the Pod if that controller does not
+    /// exist.
+    Reown,
+    /// An operation of a newer version of this program, read from the status. The claim counts, and is released only when
+    /// the Pod is gone or terminating.
+    Unknown,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 5] = [
+    pub const ALL: [Operation; 8] = [
         Operation::Delete,
         Operation::Evict,
         Operation::Begin,
         Operation::InPlace,
         Operation::Leave,
+        Operation::Deadline,
+        Operation::Reown,
+        Operation::Unknown,
     ];
 
     /// The word used in status and messages.
@@ -39,12 +50,17 @@ impl Operation {
             Operation::Begin => "Begin",
             Operation::InPlace => "InPlace",
             Operation::Leave => "Leave",
+            Operation::Deadline => "Deadline",
+            Operation::Reown => "Reown",
+            Operation::Unknown => "Unknown",
         }
     }
 
-    /// The operation of a word in status; `None` for a word of a newer version.
-    pub fn parse(word: &str) -> Option<Operation> {
-        Operation::ALL.into_iter().find(|o| o.as_str() == word)
+    /// The operation of a word in status.
+    pub fn parse(word: &str) -> Operation {
+        let mut all = Operation::ALL.into_iter();
+        all.find(|o| o.as_str() == word)
+            .unwrap_or(Operation::Unknown)
     }
 }
 
@@ -56,6 +72,10 @@ pub struct Claim<D> {
     /// Which of the ledger's admissions wrote this claim last: every admission is a write and a new deadline, and
     /// whoever releases or withdraws names the very one it means.
     pub attempt: u64,
+    /// The attempt that gave this claim. A claim that was released and given again has another number.
+    pub opened: u64,
+    /// The claim admits nothing more and waits for its end. It stays so until the claim is gone.
+    pub closing: bool,
     /// What people and the evidence need to know besides.
     pub detail: D,
 }
@@ -85,13 +105,13 @@ impl<K: Ord, D> Default for Ledger<K, D> {
 /// What a claim was given for, beyond its operation.
 pub trait Purpose {
     /// Whether a claim with this purpose may take the place of one with the `earlier` purpose, on the same Pod and for
-    /// the same operation. Not so for a second in-place change while the first is under way: the restart for the first
+    /// this same operation. Not so for a second in-place change while the first is under way: the restart for the first
     /// would pass for that of the second, which is still to come.
-    fn may_replace(&self, earlier: &Self) -> bool;
+    fn may_replace(&self, earlier: &Self, operation: Operation) -> bool;
 }
 
 impl Purpose for () {
-    fn may_replace(&self, (): &()) -> bool {
+    fn may_replace(&self, (): &(), _: Operation) -> bool {
         true
     }
 }
@@ -135,6 +155,9 @@ pub enum Refusal {
     },
     /// The Pod holds a claim for another purpose, whose effect must be seen first.
     UnderWay,
+    /// The Pod's claim for this operation is closing: its earlier attempts had no effect, and it ends before a new one is
+    /// given.
+    Closing,
     /// The budget is used up.
     Full {
         /// How many Pods would be left available, this one not counted.
@@ -195,22 +218,41 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         }
         let key = (request.pod.clone(), request.operation);
         let earlier = self.claims.get(&key);
-        if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail)) {
+        if earlier.is_some_and(|old| old.closing) {
+            return Err(Refusal::Closing);
+        }
+        if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail, request.operation)) {
             return Err(Refusal::UnderWay);
         }
         self.leaves_enough(view, desired, &request.pod)?;
-        let (at, fresh) = earlier.map_or((request.at, true), |old| (old.at.max(request.at), false));
         self.attempts += 1;
         let attempt = self.attempts;
+        let (at, opened) = earlier.map_or((request.at, attempt), |old| {
+            (old.at.max(request.at), old.opened)
+        });
         self.claims.insert(
             key,
             Claim {
                 at,
                 attempt,
+                opened,
+                closing: false,
                 detail: request.detail,
             },
         );
-        Ok(Grant { attempt, fresh })
+        Ok(Grant {
+            attempt,
+            fresh: opened == attempt,
+        })
+    }
+
+    /// Marks the claim that the attempt `opened` gave: from here on it admits nothing, so it ends once the requests that
+    /// it has admitted have ended. Without this, a request that is sent again and again would keep its place for ever.
+    /// False, and nothing changed, if that claim is gone or closing already.
+    pub fn close(&mut self, pod: &K, operation: Operation, opened: u64) -> bool {
+        let claim = self.claims.get_mut(&(pod.clone(), operation));
+        let open = claim.filter(|claim| claim.opened == opened && !claim.closing);
+        open.map(|claim| claim.closing = true).is_some()
     }
 
     /// Says of a Pod that is *not* available whether it may go although a rule holds such Pods: `desired` others are
@@ -415,11 +457,46 @@ mod tests {
     }
 
     #[test]
+    fn closing_claim_admits_nothing_until_it_is_released() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        let second = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(!ledger.close(&"a", Operation::Delete, second.attempt));
+        assert!(ledger.close(&"a", Operation::Delete, first.attempt));
+        assert!(!ledger.close(&"a", Operation::Delete, first.attempt));
+        let before = ledger.clone();
+        assert_eq!(
+            ledger.admit(&view, 0, delete("a", 1)),
+            Err(Refusal::Closing)
+        );
+        assert_eq!(ledger, before);
+        // Another operation on the Pod has a claim of its own.
+        let evict = Request {
+            operation: Operation::Evict,
+            ..delete("a", 1)
+        };
+        assert!(ledger.admit(&view, 1, evict).is_ok());
+        assert!(ledger.release(10, &"a", Operation::Delete, second.attempt, 2));
+        assert!(ledger.admit(&view, 1, delete("a", 3)).unwrap().fresh);
+    }
+
+    #[test]
+    fn late_close_does_not_touch_a_claim_given_anew() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
+        ledger.admit(&view, 1, delete("a", 3)).unwrap();
+        assert!(!ledger.close(&"a", Operation::Delete, first.attempt));
+    }
+
+    #[test]
     fn another_purpose_waits_until_the_first_is_served() {
         #[derive(Clone)]
         struct Image(u8);
         impl Purpose for Image {
-            fn may_replace(&self, earlier: &Image) -> bool {
+            fn may_replace(&self, earlier: &Image, _: Operation) -> bool {
                 self.0 == earlier.0
             }
         }

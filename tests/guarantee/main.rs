@@ -16,6 +16,7 @@ mod lifecycle;
 mod missed;
 mod never_held;
 mod owners;
+mod retries;
 mod rules;
 mod slow_kubelet;
 mod storm;

@@ -99,6 +99,12 @@ pub enum Why {
     Unreachable(String),
     /// Containers of the Pod have yet to restart for an earlier in-place change.
     UnderWay,
+    /// An earlier request for the same Pod and operation has the place and had no effect. The place is given back before
+    /// a new one is given.
+    Closing {
+        /// When about, by the clock of the replica that admitted the last request.
+        until: jiff::Timestamp,
+    },
     /// Too many writers, or too many waiting.
     Contended,
 }

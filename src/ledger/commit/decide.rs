@@ -1,8 +1,10 @@
 //! One disruption against one rule object, by a view of the Pods and a copy of the claims.
 
 use super::answer::{Answer, Denied, Disruption, Why};
+use crate::domain::inplace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, Expected, RuleSet};
+use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Refusal, Request, View};
 use crate::ledger::store::{Claims, Uid};
 
@@ -56,11 +58,19 @@ pub fn admit(
         .claims
         .get(&(uid.clone(), disruption.operation))
         .map(|c| &c.detail);
+    let pending = inplace::is_pending(pod);
+    let until = earlier.map_or(disruption.detail.since, |earlier| {
+        let end = earlier.until.checked_add(MARGIN);
+        end.unwrap_or(earlier.until)
+    });
     let request = Request {
         pod: uid,
         operation: disruption.operation,
         at: pod.metadata.resource_version,
-        detail: disruption.detail.clone().after(earlier),
+        detail: disruption
+            .detail
+            .clone()
+            .after(earlier, disruption.operation, pending),
     };
     claims
         .admit(view, desired, request)
@@ -68,6 +78,7 @@ pub fn admit(
         .map_err(|refusal| match refusal {
             Refusal::Behind { .. } => refuse(rule, Why::Behind),
             Refusal::UnderWay => refuse(rule, Why::UnderWay),
+            Refusal::Closing => refuse(rule, Why::Closing { until }),
             Refusal::Full {
                 desired, expected, ..
             } => {
@@ -119,7 +130,7 @@ pub fn let_go(
                     desired,
                     expected,
                 },
-                Refusal::Behind { .. } | Refusal::UnderWay => Why::Behind,
+                Refusal::Behind { .. } | Refusal::UnderWay | Refusal::Closing => Why::Behind,
             },
         })
 }
