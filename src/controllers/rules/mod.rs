@@ -1,6 +1,7 @@
 //! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
 
 mod claims;
+mod retries;
 mod status;
 
 use std::collections::HashMap;
@@ -43,6 +44,7 @@ pub struct Rules {
     seen: Mutex<HashMap<RuleName, Seen>>,
     deadlines: claims::Deadlines,
     webhooks: Arc<Webhooks>,
+    retries: retries::Retries,
 }
 
 /// What was there at the last look.
@@ -62,6 +64,7 @@ impl Rules {
             queues,
             seen: Mutex::default(),
             deadlines: claims::Deadlines::default(),
+            retries: retries::Retries::default(),
         })
     }
 
@@ -83,8 +86,9 @@ impl Rules {
             Ok(due) => (due, Outcome::Done),
             Err(outcome) => (None, outcome),
         };
+        let woken = self.retries.wake(&self.context, &name).await;
         let status = self.status(&name, &key.uid).await;
-        let again = release.into_iter().chain(asked).min();
+        let again = release.into_iter().chain(asked).chain(woken).min();
         match (status, again) {
             (Outcome::Done, _) if looked == Outcome::Retry => looked,
             (Outcome::Done, Some(pause)) => Outcome::After(pause),
@@ -160,6 +164,7 @@ impl Rules {
             self.deadlines.forget(&seen.uid);
             self.webhooks.forget(&seen.uid);
         }
+        self.retries.forget(&name.0);
         self.wake_all(&name.0);
         let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
         let going = match write("read a rule", rules.get_metadata_opt(&name.1)).await {
