@@ -1,5 +1,6 @@
 //! What this replica knows of the cluster, and how it writes to it.
 
+pub mod disruptionbudgets;
 pub mod events;
 pub mod index;
 pub mod lease;

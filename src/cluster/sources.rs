@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use super::disruptionbudgets;
 use super::index::Index;
 use super::tally::Workload;
 use super::watch::{self, Relist, Sink, Source};
@@ -68,6 +69,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         );
     }
     workloads::start(client, index, Workloads::new(index, COLLASET), stop);
+    disruptionbudgets::start(client, index, stop);
     relist
 }
 

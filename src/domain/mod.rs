@@ -2,6 +2,7 @@
 
 pub mod collaset;
 pub mod digest;
+pub mod disruptionbudget;
 pub mod explain;
 pub mod grace;
 pub mod inplace;

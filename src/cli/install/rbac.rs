@@ -90,6 +90,8 @@ pub const CLUSTER: &[Access] = &[
     // How many Pods their owners want.
     all("apps", &["replicasets", "statefulsets"], &["list", "watch"]),
     all("", &["replicationcontrollers"], &["list", "watch"]),
+    // Whether the API server is going to refuse an eviction anyway.
+    all("policy", &["poddisruptionbudgets"], &["list", "watch"]),
     // Which namespaces hold rules; the label that says so.
     all("", &["namespaces"], &["list", "watch", "patch"]),
     // Whether the Service of an expected finalizer still selects the Pod.
