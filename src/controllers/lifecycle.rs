@@ -59,7 +59,7 @@ impl Lifecycle {
         if let Some(problem) = &step.problem {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");
         }
-        let mut outcome = Outcome::Done;
+        let mut outcome = self.after_the_moment(pod, &step);
         if !step.labels.is_empty() {
             let patch = json!({ "labels": step.labels.to_merge_patch() });
             let written = write(
@@ -84,6 +84,16 @@ impl Lifecycle {
             outcome = Outcome::After(SERVICES_AGAIN); // Services are not watched
         }
         Ok(outcome)
+    }
+
+    /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
+    fn after_the_moment(&self, pod: &Pod, step: &Step) -> Outcome {
+        let mut waiting = step.reevaluate.iter();
+        if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
+            return Outcome::Done;
+        }
+        let left = self.context.index.read().moment_left(pod);
+        left.map_or(Outcome::Done, Outcome::After)
     }
 
     /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain.

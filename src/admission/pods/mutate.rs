@@ -90,14 +90,22 @@ impl Mutate {
         for id in run.awaiting(Stage::PostCheck) {
             self.decide(&mut run, Stage::PostCheck, &id, &new, &mut waits);
         }
-        let asking = run.awaiting(Stage::PreCheck);
+        // The kubelet's own write may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
+        // for that in a write of its own, which shows how things stand then.
+        let asking = match request.sub_resource.as_deref() {
+            Some("status") => Vec::new(),
+            _ => run.awaiting(Stage::PreCheck),
+        };
         for id in &asking {
             self.decide(&mut run, Stage::PreCheck, id, &new, &mut waits);
         }
         let mut bypassed = Verdict::allow();
         let mut settled = run.clone();
         settled.settle();
-        if settled.takes_offline() {
+        let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
+        // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
+        let prolongs = begins && self.0.index.is_down_for_a_moment(&old);
+        if settled.takes_offline() || prolongs {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
             let appeal = Appeal {
                 context: &self.0,
@@ -130,7 +138,7 @@ impl Mutate {
         waits.into_iter().fold(verdict, Verdict::warn)
     }
 
-    /// The claim that taking an available Pod offline needs; the error says why it waits.
+    /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
     async fn claim(
         &self,
         appeal: &Appeal<'_>,
@@ -247,9 +255,9 @@ fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
         && new.label(&mark).is_some()
 }
 
-/// Whether somebody takes the availability signal away by hand.
+/// Whether the write itself takes the availability signal away from a Pod that serves.
 fn removes_available(old: &Pod, new: &Pod) -> bool {
-    old.label(keys::SERVICE_AVAILABLE).is_some() && new.label(keys::SERVICE_AVAILABLE).is_none()
+    old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none()
 }
 
 fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {
