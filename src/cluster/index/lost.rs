@@ -1,7 +1,8 @@
-//! Which Pods have lost their readiness a moment ago, as this replica has seen it.
+//! Which Pods have stopped serving a moment ago, as this replica has seen it.
 //!
 //! A Pod that is down for a moment will serve again by itself. Whoever takes it into an operation while it is down makes
-//! the loss last. Therefore such a Pod does not count as free: what is done to it needs room in the budget.
+//! the loss last. Therefore such a Pod does not count as free: what is done to it needs room in the budget. The same holds
+//! for a Pod that is Ready again and only lacks the label `service-available`, which the leader is about to write.
 //!
 //! The time is this replica's own, on a monotonic clock. The `lastTransitionTime` of the Ready condition was written by
 //! the clock of another machine, and is not compared with it.
@@ -20,24 +21,22 @@ use crate::ledger::store::Uid;
 /// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
 pub const MOMENT: Duration = Duration::from_secs(30);
 
-/// When each Pod lost its readiness. Holds nothing of Pods that serve, that are ending or gone, or that an operation keeps
-/// off traffic.
+/// When each Pod stopped serving, or changed between Ready and not Ready after that. Holds nothing of Pods that serve, that
+/// are ending or gone, that an operation keeps off traffic, or that have never been Ready.
 #[derive(Debug, Default)]
 pub(super) struct Lost(HashMap<Uid, Instant>);
 
 impl Lost {
     /// Takes note of a change. `old` is `None` for a Pod that this replica has not known, `new` for one that is gone.
     ///
-    /// Of a Pod that was not known nobody can tell when it stopped being Ready: it counts as lost now, also after a restart
-    /// of this replica, unless it has never run.
+    /// Of a Pod that was not known nobody can tell when it stopped serving: it counts as lost now, also after a restart of
+    /// this replica, unless it has never run.
     pub fn observe(&mut self, uid: &Uid, old: Option<&Pod>, new: Option<&Pod>) {
-        let Some(new) = new.filter(|pod| may_come_back(pod)) else {
+        let Some(new) = new.filter(|pod| !pod.is_available() && may_come_back(pod)) else {
             self.0.remove(uid);
             return;
         };
-        if new.is_available() {
-            self.0.remove(uid);
-        } else if !new.is_ready() && old.map_or_else(|| has_run(new), Pod::is_ready) {
+        if old.map_or_else(|| has_run(new), |old| is_shift(old, new)) {
             self.0.insert(uid.clone(), Instant::now());
         }
     }
@@ -51,10 +50,11 @@ impl Index {
 }
 
 impl State {
-    /// Whether a Pod is not available, and this replica has seen it lose its readiness less than [`MOMENT`] ago. False for
-    /// a Pod that cannot run as it is ([`Pod::is_broken`]), that is ending, or that an operation keeps off traffic.
+    /// Whether a Pod is not available, and this replica has seen it serve or change between Ready and not Ready less than
+    /// [`MOMENT`] ago. False for a Pod that cannot run as it is ([`Pod::is_broken`]), that is ending, or that an operation
+    /// keeps off traffic.
     ///
-    /// `pod` may be newer than the cache: a Pod that is Ready there has lost its readiness since.
+    /// `pod` may be newer than the cache: a change that the cache has not seen is new.
     pub fn is_down_for_a_moment(&self, pod: &Pod) -> bool {
         self.moment_left(pod).is_some()
     }
@@ -67,21 +67,22 @@ impl State {
         let uid = pod.metadata.uid.as_str();
         let namespace = self.namespace(&pod.metadata.namespace);
         let known = namespace.and_then(|n| n.pods.get(uid));
-        let newly_lost = match known {
-            Some(known) => known.is_ready() && !pod.is_ready(),
-            None => !pod.is_ready() && has_run(pod),
-        };
-        if newly_lost {
+        if known.map_or_else(|| has_run(pod), |known| is_shift(known, pod)) {
             return Some(MOMENT);
         }
-        let lost = namespace?.lost.0.get(uid)?;
-        let left = MOMENT.saturating_sub(lost.elapsed());
+        let since = namespace?.lost.0.get(uid)?;
+        let left = MOMENT.saturating_sub(since.elapsed());
         (!left.is_zero()).then_some(left)
     }
 }
 
+/// Whether a Pod that does not serve now served before, or has changed between Ready and not Ready.
+fn is_shift(before: &Pod, now: &Pod) -> bool {
+    before.is_available() || before.is_ready() != now.is_ready()
+}
+
 fn may_come_back(pod: &Pod) -> bool {
-    !pod.is_terminating() && !pod.is_finished() && (pod.is_available() || !is_held_offline(pod))
+    !pod.is_terminating() && !pod.is_finished() && !is_held_offline(pod)
 }
 
 /// Whether the containers of a Pod have run: only then it can have been Ready.
@@ -156,9 +157,16 @@ mod tests {
         index.apply_pod(unlabelled(false));
         assert!(index.is_down_for_a_moment(&down));
         index.apply_pod(pod(true, json!({})));
+        let removed = unlabelled(true);
         assert!(
-            !index.is_down_for_a_moment(&unlabelled(true)),
-            "the label was removed"
+            index.is_down_for_a_moment(&removed),
+            "the leader puts the label back"
+        );
+        index.apply_pod(removed.clone());
+        tokio::time::advance(MOMENT).await;
+        assert!(
+            !index.is_down_for_a_moment(&removed),
+            "nobody puts the label back"
         );
     }
 
@@ -180,6 +188,10 @@ mod tests {
         assert!(!index.is_down_for_a_moment(&pending));
         index.apply_pod(unlabelled(false));
         assert!(!index.is_down_for_a_moment(&unlabelled(false)));
+        assert!(
+            index.is_down_for_a_moment(&unlabelled(true)),
+            "about to serve"
+        );
     }
 
     #[tokio::test]
