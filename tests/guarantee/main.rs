@@ -14,6 +14,7 @@ mod faults;
 mod in_place;
 mod lifecycle;
 mod missed;
+mod pod_writes;
 mod never_held;
 mod rules;
 mod slow_kubelet;

@@ -97,10 +97,7 @@ pub async fn release(
     for ((pod, operation), claim) in claims {
         let (sighting, position) = {
             let state = context.index.read();
-            (
-                sight(&state, key, pod, *operation, claim),
-                state.position,
-            )
+            (sight(&state, key, pod, *operation, claim), state.position)
         };
         let sighting = match sighting {
             Some(gone @ Sighting::Gone { .. }) if !is_conditional(*operation) => {
@@ -179,9 +176,7 @@ fn sight(
     claim: &Claim<Detail>,
 ) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
-        Some(seen) => seen
-            .is_readable()
-            .then(|| sighting(seen, operation, claim)),
+        Some(seen) => seen.is_readable().then(|| sighting(seen, operation, claim)),
         None => (state.last_event > claim.at).then_some(Sighting::Gone {
             version: state.last_event,
         }),
@@ -211,7 +206,11 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
             let deadline = pod.spec.active_deadline_seconds;
             deadline.is_some_and(|seconds| seconds <= latest)
         }
-        Operation::Reown => pod.controller().is_some_and(|owner| owner.uid == target),
+        // Without a controller the target is another owner: the garbage collector looks at all of them.
+        Operation::Reown => {
+            let mut owners = pod.metadata.owner_references.iter();
+            owners.any(|owner| owner.uid == target)
+        }
         _ => false,
     }
 }

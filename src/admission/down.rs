@@ -1,0 +1,10 @@
+//! Pods that are not available now but may be in a moment.
+
+use super::context::Context;
+use crate::domain::pod::Pod;
+
+/// Whether a Pod that is not available may be available again before the effect of a change reaches it. The change then
+/// takes from the budget as if the Pod were available. A Pod that is broken is mended by a change, so nothing holds it.
+pub fn is_down_for_a_moment(_context: &Context, pod: &Pod) -> bool {
+    !pod.is_broken()
+}
