@@ -60,6 +60,7 @@ impl Context {
             until,
             target: None,
             containers: Vec::new(),
+            word: None,
         };
         Disruption {
             pod: Arc::clone(pod),

@@ -6,6 +6,7 @@ pub mod index;
 pub mod lease;
 mod owners;
 pub mod pods;
+pub mod presence;
 pub mod queue;
 pub mod rulestore;
 pub mod sources;

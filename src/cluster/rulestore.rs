@@ -149,8 +149,8 @@ impl Snapshot {
     }
 }
 
-/// Claims as stored. A claim that can't be read is kept in the strictest form, an eviction judged at the newest
-/// version: it goes when its Pod goes, or at the deadline.
+/// Claims as stored. A claim of an operation that this version does not know is kept under its word, and goes when its
+/// Pod goes.
 fn from_api(ledger: &api::Ledger) -> Claims {
     let attempts = ledger
         .claims
@@ -159,7 +159,7 @@ fn from_api(ledger: &api::Ledger) -> Claims {
         .chain([ledger.attempts])
         .max();
     let claims = ledger.claims.iter().map(|c| {
-        let operation = Operation::parse(c.operation.as_str()).unwrap_or(Operation::Evict);
+        let operation = Operation::parse(c.operation.as_str());
         let claim = Claim {
             at: c.resource_version.parse().unwrap_or(0),
             attempt: u64::try_from(c.attempt).unwrap_or(0),
@@ -169,6 +169,7 @@ fn from_api(ledger: &api::Ledger) -> Claims {
                 until: c.until.0,
                 target: c.target.clone(),
                 containers: c.containers.iter().map(before).collect(),
+                word: (operation == Operation::Unknown).then(|| c.operation.clone()),
             },
         };
         ((Uid::from(c.pod_uid.as_str()), operation), claim)
@@ -188,6 +189,11 @@ fn before(container: &api::ClaimedContainer) -> Before {
     }
 }
 
+/// The word under which a claim is stored.
+fn word(operation: Operation, detail: &Detail) -> &str {
+    detail.word.as_deref().unwrap_or(operation.as_str())
+}
+
 fn to_api(claims: &Claims) -> api::Ledger {
     let list = claims
         .claims
@@ -195,7 +201,7 @@ fn to_api(claims: &Claims) -> api::Ledger {
         .map(|((uid, operation), claim)| api::Claim {
             pod_name: claim.detail.pod_name.clone(),
             pod_uid: uid.to_string(),
-            operation: operation.as_str().into(),
+            operation: word(*operation, &claim.detail).to_owned(),
             resource_version: claim.at.to_string(),
             attempt: i64::try_from(claim.attempt).unwrap_or(i64::MAX),
             since: Time(claim.detail.since),
@@ -252,6 +258,7 @@ mod tests {
                     image: None,
                 },
             ],
+            word: None,
         };
         let claim = Claim {
             at: 7,
@@ -268,6 +275,18 @@ mod tests {
     #[test]
     fn claims_are_read_as_they_were_written() {
         assert_eq!(from_api(&to_api(&claims(5, 3))), claims(5, 3));
+    }
+
+    #[test]
+    fn claim_of_newer_version_is_stored_as_it_was_read() {
+        let mut stored = to_api(&claims(5, 3));
+        stored.claims[0].operation = "Teleport".into();
+        let read = from_api(&stored);
+        assert!(
+            read.claims
+                .contains_key(&(Uid::from("uid-1"), Operation::Unknown))
+        );
+        assert_eq!(to_api(&read), stored);
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod explain;
 pub mod grace;
 pub mod inplace;
 pub mod lifecycle;
+pub mod ownership;
 pub mod pod;
 pub mod rules;
 pub mod wording;

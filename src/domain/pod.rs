@@ -86,6 +86,10 @@ pub struct Spec {
     /// Readiness gates.
     #[serde(deserialize_with = "nullable")]
     pub readiness_gates: Vec<ReadinessGate>,
+    /// Seconds after its start at which the kubelet ends the Pod.
+    pub active_deadline_seconds: Option<i64>,
+    /// Requests and limits of the Pod as a whole, kept raw: only compared.
+    pub resources: serde_json::Value,
     /// Names of the PersistentVolumeClaims among its volumes.
     #[serde(rename = "volumes", deserialize_with = "claim_names")]
     pub claims: Vec<String>,

@@ -16,11 +16,12 @@ pub enum Sighting {
     Seen {
         /// Its resourceVersion.
         version: u64,
-        /// Deletion has begun.
+        /// Deletion has begun, or the Pod has run to its end: it never serves again.
         terminating: bool,
         /// It serves.
         available: bool,
-        /// For an in-place change, whether the spec is the admitted one.
+        /// Whether the Pod carries what the claim was given for: the spec of an in-place change, the deadline, or the
+        /// controller. False for other operations.
         applied: bool,
         /// For an in-place change, how far the kubelet is with it.
         restart: Restart,
@@ -28,11 +29,16 @@ pub enum Sighting {
 }
 
 /// Whether the effect of an operation is conditional on the resourceVersion that was judged, so that it can't come once
-/// the Pod has moved on. An eviction deletes whatever it finds; the restart for an in-place change follows its write.
+/// the Pod has moved on. An eviction deletes whatever it finds; the restart for an in-place change, the end by a deadline
+/// and the deletion by the garbage collector follow their write.
 pub const fn is_conditional(operation: Operation) -> bool {
     match operation {
         Operation::Delete | Operation::Begin | Operation::Leave => true,
-        Operation::Evict | Operation::InPlace => false,
+        Operation::Evict
+        | Operation::InPlace
+        | Operation::Deadline
+        | Operation::Reown
+        | Operation::Unknown => false,
     }
 }
 
@@ -46,6 +52,8 @@ pub const fn is_conditional(operation: Operation) -> bool {
 ///   resourceVersion proves nothing (the eviction handler itself writes DisruptionTarget), nor does a flap to NotReady.
 /// - An in-place change takes effect when the kubelet gets to it: the Pod must be proven to run the new containers and be
 ///   available again, or be newer without the change.
+/// - A deadline or another controller ends the Pod some time after its write: only a newer Pod without it is evidence.
+/// - Of an operation that this version does not know, nothing but the end of the Pod is evidence.
 pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64> {
     match sighting {
         Sighting::Gone { version } => Some(version),
@@ -60,7 +68,8 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
             let released = terminating
                 || match operation {
                     Operation::Delete | Operation::Begin | Operation::Leave => true,
-                    Operation::Evict => false,
+                    Operation::Evict | Operation::Unknown => false,
+                    Operation::Deadline | Operation::Reown => !applied,
                     Operation::InPlace => !applied || (restart == Restart::Proven && available),
                 };
             released.then_some(version)
@@ -86,6 +95,9 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
         } => match operation {
             Operation::Evict | Operation::Delete => true,
             Operation::Begin | Operation::Leave => available,
+            // A deadline can only be lowered, and the garbage collector takes its time: what is written has its effect.
+            Operation::Deadline | Operation::Reown => !applied,
+            Operation::Unknown => false,
             Operation::InPlace => !applied || (restart == Restart::Unproven && available),
         },
     }
@@ -123,7 +135,16 @@ mod tests {
             .into_iter()
             .filter(|o| !is_conditional(*o))
             .collect();
-        assert_eq!(unconditional, [Operation::Evict, Operation::InPlace]);
+        assert_eq!(
+            unconditional,
+            [
+                Operation::Evict,
+                Operation::InPlace,
+                Operation::Deadline,
+                Operation::Reown,
+                Operation::Unknown
+            ]
+        );
     }
 
     #[test]
@@ -175,6 +196,32 @@ mod tests {
                 "{sighting:?}"
             );
         }
+    }
+
+    #[test]
+    fn deadline_and_new_controller_hold_while_the_pod_carries_them() {
+        let seen = |applied, terminating| Sighting::Seen {
+            version: 6,
+            terminating,
+            available: !terminating,
+            applied,
+            restart: Restart::Awaited,
+        };
+        for operation in [Operation::Deadline, Operation::Reown] {
+            assert_eq!(evidence(operation, 5, seen(true, false)), None);
+            assert_eq!(evidence(operation, 5, seen(false, false)), Some(6));
+            assert_eq!(evidence(operation, 5, seen(true, true)), Some(6));
+            assert!(!lapsed(operation, seen(true, false)));
+            assert!(lapsed(operation, seen(false, false)));
+        }
+    }
+
+    #[test]
+    fn claim_of_unknown_operation_ends_with_its_pod_only() {
+        assert_eq!(evidence(Operation::Unknown, 5, NEWER), None);
+        assert!(!lapsed(Operation::Unknown, NEWER));
+        let gone = Sighting::Gone { version: 9 };
+        assert_eq!(evidence(Operation::Unknown, 5, gone), Some(9));
     }
 
     #[test]

@@ -19,16 +19,27 @@ pub enum Operation {
     InPlace,
     /// A label edit by which the Pod leaves the rule or the management.
     Leave,
+    /// An UPDATE that sets or lowers `spec.activeDeadlineSeconds`: the kubelet ends the Pod when that time is over.
+    Deadline,
+    /// An UPDATE that gives the Pod another controller: the garbage collector deletes the Pod if that controller does not
+    /// exist.
+    Reown,
+    /// An operation of a newer version of this program, read from the status. The claim counts, and is released only when
+    /// the Pod is gone or terminating.
+    Unknown,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 5] = [
+    pub const ALL: [Operation; 8] = [
         Operation::Delete,
         Operation::Evict,
         Operation::Begin,
         Operation::InPlace,
         Operation::Leave,
+        Operation::Deadline,
+        Operation::Reown,
+        Operation::Unknown,
     ];
 
     /// The word used in status and messages.
@@ -39,12 +50,17 @@ impl Operation {
             Operation::Begin => "Begin",
             Operation::InPlace => "InPlace",
             Operation::Leave => "Leave",
+            Operation::Deadline => "Deadline",
+            Operation::Reown => "Reown",
+            Operation::Unknown => "Unknown",
         }
     }
 
-    /// The operation of a word in status; `None` for a word of a newer version.
-    pub fn parse(word: &str) -> Option<Operation> {
-        Operation::ALL.into_iter().find(|o| o.as_str() == word)
+    /// The operation of a word in status.
+    pub fn parse(word: &str) -> Operation {
+        let mut all = Operation::ALL.into_iter();
+        all.find(|o| o.as_str() == word)
+            .unwrap_or(Operation::Unknown)
     }
 }
 
@@ -85,13 +101,13 @@ impl<K: Ord, D> Default for Ledger<K, D> {
 /// What a claim was given for, beyond its operation.
 pub trait Purpose {
     /// Whether a claim with this purpose may take the place of one with the `earlier` purpose, on the same Pod and for
-    /// the same operation. Not so for a second in-place change while the first is under way: the restart for the first
+    /// this same operation. Not so for a second in-place change while the first is under way: the restart for the first
     /// would pass for that of the second, which is still to come.
-    fn may_replace(&self, earlier: &Self) -> bool;
+    fn may_replace(&self, earlier: &Self, operation: Operation) -> bool;
 }
 
 impl Purpose for () {
-    fn may_replace(&self, (): &()) -> bool {
+    fn may_replace(&self, (): &(), _: Operation) -> bool {
         true
     }
 }
@@ -191,7 +207,7 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         }
         let key = (request.pod.clone(), request.operation);
         let earlier = self.claims.get(&key);
-        if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail)) {
+        if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail, request.operation)) {
             return Err(Refusal::UnderWay);
         }
         self.leaves_enough(view, desired, &request.pod)?;
@@ -415,7 +431,7 @@ mod tests {
         #[derive(Clone)]
         struct Image(u8);
         impl Purpose for Image {
-            fn may_replace(&self, earlier: &Image) -> bool {
+            fn may_replace(&self, earlier: &Image, _: Operation) -> bool {
                 self.0 == earlier.0
             }
         }

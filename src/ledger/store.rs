@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::protocol::{Ledger, Purpose, View};
+use super::protocol::{Ledger, Operation, Purpose, View};
 use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 
@@ -33,18 +33,23 @@ pub struct Detail {
     /// When the API server has surely given the request up, by the same clock. For people only: the deadline itself is
     /// measured by the leader on its own monotonic clock.
     pub until: Timestamp,
-    /// For an in-place change: digest of the admitted spec.
+    /// For an in-place change: digest of the admitted spec. For a deadline: its seconds. For another controller: its UID.
     pub target: Option<String>,
     /// For an in-place change: the containers that it restarts.
     pub containers: Vec<Before>,
+    /// The word in the status for [`Operation::Unknown`], so that it is stored as it was read.
+    pub word: Option<String>,
 }
 
 impl Detail {
-    /// This detail for a claim that is written again: it is held since the first time, and containers that the earlier
-    /// change restarts are still awaited.
-    pub fn after(mut self, earlier: Option<&Detail>) -> Detail {
+    /// This detail for a claim that is written again: it is held since the first time, containers that the earlier
+    /// change restarts are still awaited, and of two deadlines the later one is the target: the Pod ends by either.
+    pub fn after(mut self, earlier: Option<&Detail>, operation: Operation) -> Detail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
+            if operation == Operation::Deadline {
+                self.target = later(earlier.target.as_ref(), self.target);
+            }
             let kept = earlier
                 .containers
                 .iter()
@@ -56,9 +61,15 @@ impl Detail {
     }
 }
 
+/// The deadline of more seconds.
+fn later(one: Option<&String>, other: Option<String>) -> Option<String> {
+    let seconds = |text: &String| text.parse::<u64>().unwrap_or(u64::MAX);
+    one.into_iter().cloned().chain(other).max_by_key(seconds)
+}
+
 impl Purpose for Detail {
-    fn may_replace(&self, earlier: &Detail) -> bool {
-        self.target == earlier.target
+    fn may_replace(&self, earlier: &Detail, operation: Operation) -> bool {
+        operation == Operation::Deadline || self.target == earlier.target
     }
 }
 

@@ -17,6 +17,7 @@ mod lifecycle;
 mod missed;
 mod moments;
 mod never_held;
+mod pod_writes;
 mod rules;
 mod slow_kubelet;
 mod storm;

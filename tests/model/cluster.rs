@@ -2,7 +2,7 @@
 
 use operating::domain::inplace::Restart;
 use operating::ledger::evidence::Sighting;
-use operating::ledger::protocol::Purpose;
+use operating::ledger::protocol::{Operation, Purpose};
 
 /// Most Pods that a scenario has.
 pub const PODS: usize = 3;
@@ -107,7 +107,7 @@ pub struct Change {
 }
 
 impl Purpose for Change {
-    fn may_replace(&self, earlier: &Change) -> bool {
+    fn may_replace(&self, earlier: &Change, _: Operation) -> bool {
         self.target == earlier.target
     }
 }

@@ -85,12 +85,12 @@ impl World {
         let moot = match operation {
             Operation::InPlace => pod.offline || pod.spec == s.requests[request].target,
             Operation::Begin => pod.offline,
-            Operation::Delete | Operation::Evict | Operation::Leave => false,
+            _ => false,
         };
         let unconditional = match operation {
             Operation::Evict => true,
             Operation::InPlace => !self.lacks(Fault::FreeInPlace),
-            Operation::Delete | Operation::Begin | Operation::Leave => false,
+            _ => false,
         };
         s.requests[request].phase = if !pod.is_watched() || pod.terminating || moot {
             Phase::Done // nothing that a rule would hold
@@ -150,6 +150,7 @@ impl World {
             Operation::Begin => p.offline = true,
             Operation::Leave => p.left = true,
             Operation::InPlace => p.spec = target,
+            other => unreachable!("no world asks for {other:?}"),
         });
         s.requests[request].phase = Phase::Done;
     }

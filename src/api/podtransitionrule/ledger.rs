@@ -33,7 +33,7 @@ pub struct Claim {
     /// UID of the Pod.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// Delete, Evict, Begin, InPlace or Leave.
+    /// Delete, Evict, Begin, InPlace, Leave, Deadline or Reown.
     pub operation: String,
     /// Resource version of the Pod that was judged.
     pub resource_version: String,

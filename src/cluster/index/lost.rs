@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Index, State};
+use super::State;
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
@@ -39,13 +39,6 @@ impl Lost {
         if old.map_or_else(|| has_run(new), |old| is_shift(old, new)) {
             self.0.insert(uid.clone(), Instant::now());
         }
-    }
-}
-
-impl Index {
-    /// As [`State::is_down_for_a_moment`].
-    pub fn is_down_for_a_moment(&self, pod: &Pod) -> bool {
-        self.read().is_down_for_a_moment(pod)
     }
 }
 
@@ -95,6 +88,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::{Value, json};
 
+    use super::super::Index;
     use super::*;
     use crate::api::keys;
 
@@ -141,31 +135,31 @@ mod tests {
     async fn pod_that_lost_readiness_is_down_for_a_moment_only() {
         let down = pod(false, json!({}));
         let index = seen([pod(true, json!({})), down.clone()]);
-        assert!(index.is_down_for_a_moment(&down));
+        assert!(index.read().is_down_for_a_moment(&down));
         index.apply_pod(unlabelled(false));
         tokio::time::advance(MOMENT / 2).await;
-        assert!(index.is_down_for_a_moment(&unlabelled(false)));
+        assert!(index.read().is_down_for_a_moment(&unlabelled(false)));
         assert!(
-            index.is_down_for_a_moment(&unlabelled(true)),
+            index.read().is_down_for_a_moment(&unlabelled(true)),
             "on its way back"
         );
         assert_eq!(index.read().moment_left(&down), Some(MOMENT / 2));
         tokio::time::advance(MOMENT / 2).await;
-        assert!(!index.is_down_for_a_moment(&down));
+        assert!(!index.read().is_down_for_a_moment(&down));
         // It is Ready for an instant: the time begins anew.
         index.apply_pod(unlabelled(true));
         index.apply_pod(unlabelled(false));
-        assert!(index.is_down_for_a_moment(&down));
+        assert!(index.read().is_down_for_a_moment(&down));
         index.apply_pod(pod(true, json!({})));
         let removed = unlabelled(true);
         assert!(
-            index.is_down_for_a_moment(&removed),
+            index.read().is_down_for_a_moment(&removed),
             "the leader puts the label back"
         );
         index.apply_pod(removed.clone());
         tokio::time::advance(MOMENT).await;
         assert!(
-            !index.is_down_for_a_moment(&removed),
+            !index.read().is_down_for_a_moment(&removed),
             "nobody puts the label back"
         );
     }
@@ -175,21 +169,21 @@ mod tests {
         let down = unlabelled(false);
         let index = Index::default();
         index.replace_pods(vec![down.clone()], 7);
-        assert!(index.is_down_for_a_moment(&down));
+        assert!(index.read().is_down_for_a_moment(&down));
         tokio::time::advance(MOMENT).await;
         index.replace_pods(vec![down.clone()], 8);
-        assert!(!index.is_down_for_a_moment(&down));
+        assert!(!index.read().is_down_for_a_moment(&down));
     }
 
     #[tokio::test]
     async fn pod_that_was_never_ready_is_not_lost() {
         let pending = pod(false, json!({ "status": { "phase": "Pending" } }));
         let index = seen([pending.clone()]);
-        assert!(!index.is_down_for_a_moment(&pending));
+        assert!(!index.read().is_down_for_a_moment(&pending));
         index.apply_pod(unlabelled(false));
-        assert!(!index.is_down_for_a_moment(&unlabelled(false)));
+        assert!(!index.read().is_down_for_a_moment(&unlabelled(false)));
         assert!(
-            index.is_down_for_a_moment(&unlabelled(true)),
+            index.read().is_down_for_a_moment(&unlabelled(true)),
             "about to serve"
         );
     }
@@ -204,18 +198,25 @@ mod tests {
         let failed = json!({ "status": { "phase": "Failed" } });
         for not_lost in [crashed, deleted, failed] {
             let pod = pod(false, not_lost);
-            assert!(!index.is_down_for_a_moment(&pod), "{pod:?}");
+            assert!(!index.read().is_down_for_a_moment(&pod), "{pod:?}");
         }
-        assert!(!index.is_down_for_a_moment(&operated()));
+        assert!(!index.read().is_down_for_a_moment(&operated()));
         index.apply_pod(operated());
-        assert!(!index.is_down_for_a_moment(&unlabelled(false)), "forgotten");
+        assert!(
+            !index.read().is_down_for_a_moment(&unlabelled(false)),
+            "forgotten"
+        );
     }
 
     #[tokio::test]
     async fn loss_that_the_cache_has_not_seen_counts() {
         let index = seen([pod(true, json!({}))]);
-        assert!(index.is_down_for_a_moment(&pod(false, json!({}))));
-        assert!(Index::default().is_down_for_a_moment(&pod(false, json!({}))));
+        assert!(index.read().is_down_for_a_moment(&pod(false, json!({}))));
+        assert!(
+            Index::default()
+                .read()
+                .is_down_for_a_moment(&pod(false, json!({})))
+        );
     }
 
     #[tokio::test]

@@ -97,11 +97,11 @@ pub async fn release(
     for ((pod, operation), claim) in claims {
         let (sighting, position) = {
             let state = context.index.read();
-            (sight(&state, key, pod, claim), state.position)
+            (sight(&state, key, pod, *operation, claim), state.position)
         };
         let sighting = match sighting {
             Some(gone @ Sighting::Gone { .. }) if !is_conditional(*operation) => {
-                confirm(context, key, pod, claim, gone).await
+                confirm(context, key, pod, *operation, claim, gone).await
             }
             sighting => sighting,
         };
@@ -168,26 +168,50 @@ fn release_one(
 }
 
 /// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or the Pod can't be read.
-fn sight(state: &State, key: &RuleKey, pod: &Uid, claim: &Claim<Detail>) -> Option<Sighting> {
+fn sight(
+    state: &State,
+    key: &RuleKey,
+    pod: &Uid,
+    operation: Operation,
+    claim: &Claim<Detail>,
+) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
-        Some(seen) => seen.is_readable().then(|| sighting(seen, claim)),
+        Some(seen) => seen.is_readable().then(|| sighting(seen, operation, claim)),
         None => (state.last_event > claim.at).then_some(Sighting::Gone {
             version: state.last_event,
         }),
     }
 }
 
-fn sighting(pod: &Pod, claim: &Claim<Detail>) -> Sighting {
+fn sighting(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> Sighting {
     Sighting::Seen {
         version: pod.metadata.resource_version,
-        terminating: pod.is_terminating(),
+        terminating: pod.is_terminating() || pod.is_finished(),
         available: pod.is_available(),
-        applied: claim
-            .detail
-            .target
-            .as_ref()
-            .is_some_and(|target| inplace::is_applied(pod, target)),
+        applied: is_applied(pod, operation, &claim.detail),
         restart: inplace::restart(pod, &claim.detail.containers),
+    }
+}
+
+/// Whether the Pod carries what its claim was given for.
+fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
+    let Some(target) = detail.target.as_deref() else {
+        return false;
+    };
+    match operation {
+        Operation::InPlace => inplace::is_applied(pod, target),
+        // A target that can't be read may be any deadline.
+        Operation::Deadline => {
+            let latest = target.parse().unwrap_or(i64::MAX);
+            let deadline = pod.spec.active_deadline_seconds;
+            deadline.is_some_and(|seconds| seconds <= latest)
+        }
+        // Without a controller the target is another owner: the garbage collector looks at all of them.
+        Operation::Reown => {
+            let mut owners = pod.metadata.owner_references.iter();
+            owners.any(|owner| owner.uid == target)
+        }
+        _ => false,
     }
 }
 
@@ -197,11 +221,12 @@ async fn confirm(
     context: &Arc<Context>,
     key: &RuleKey,
     pod: &Uid,
+    operation: Operation,
     claim: &Claim<Detail>,
     gone: Sighting,
 ) -> Option<Sighting> {
     let live = read(context, key, pod, claim).await?;
-    Some(live.map_or(gone, |live| sighting(&live, claim)))
+    Some(live.map_or(gone, |live| sighting(&live, operation, claim)))
 }
 
 /// Whether a live read shows that nothing came of the claim, and the version read.
@@ -213,7 +238,19 @@ async fn has_lapsed(
     claim: &Claim<Detail>,
 ) -> Option<u64> {
     let live = read(context, key, pod, claim).await??; // gone: the cache will say so
-    lapsed(operation, sighting(&live, claim)).then_some(live.metadata.resource_version)
+    let nothing_comes = lapsed(operation, sighting(&live, operation, claim))
+        || (operation == Operation::Reown && has_controller(context, &live));
+    nothing_comes.then_some(live.metadata.resource_version)
+}
+
+/// Whether the Pod's controller is known to exist: the garbage collector then leaves the Pod alone.
+fn has_controller(context: &Context, pod: &Pod) -> bool {
+    let state = context.index.read();
+    let namespace = state.namespace(&pod.metadata.namespace);
+    let owner = pod.controller();
+    namespace
+        .zip(owner)
+        .is_some_and(|(namespace, owner)| namespace.has_workload(&owner.uid))
 }
 
 /// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.

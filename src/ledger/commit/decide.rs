@@ -52,7 +52,10 @@ pub fn admit(
         pod: uid,
         operation: disruption.operation,
         at: pod.metadata.resource_version,
-        detail: disruption.detail.clone().after(earlier),
+        detail: disruption
+            .detail
+            .clone()
+            .after(earlier, disruption.operation),
     };
     claims
         .admit(view, desired, request)

@@ -158,6 +158,7 @@ fn delete(pod: &str) -> Disruption {
             until: Timestamp::UNIX_EPOCH,
             target: None,
             containers: Vec::new(),
+            word: None,
         },
         beyond: Default::default(),
     }
