@@ -1,49 +1,30 @@
 //! `pods/eviction`: claim here or never, for the delete behind an eviction passes no admission.
 
+mod body;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use json_patch::Patch;
-use serde::Deserialize;
-use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::appeal::{Appeal, Refused};
 use super::context::Context;
+use super::down::is_down_for_a_moment;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
-use crate::cluster::pods;
+use crate::cluster::{disruptionbudgets, pods};
+use crate::domain::disruptionbudget::Refusal;
 use crate::domain::pod::Pod;
-use crate::ledger::commit::Why;
+use crate::ledger::commit::{Disruption, Why};
 use crate::ledger::protocol::Operation;
+use body::{Bound, Eviction};
 
 /// For the live read, so that a denial is still in time when the API server does not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides evictions.
 pub struct Evictions(pub Arc<Context>);
-
-/// As much of policy/v1 and v1beta1 Eviction as the decision needs.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Eviction {
-    delete_options: Option<DeleteOptions>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct DeleteOptions {
-    dry_run: Option<Vec<String>>,
-    preconditions: Option<Preconditions>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Preconditions {
-    uid: Option<String>,
-    resource_version: Option<String>,
-}
 
 #[async_trait]
 impl Handler for Evictions {
@@ -65,53 +46,21 @@ impl Handler for Evictions {
             Ok(None) => return Verdict::allow().audit("free", "pod-not-found"), // the eviction itself says 404
             Err(why) => return self.unreadable(request, &why),
         };
-        if let Some(reason) = held::never(request, &pod, &context.index) {
-            return Verdict::allow().audit("free", reason);
+        if let Some(why) = eviction.mismatch(&pod) {
+            let message = format!("Pod {} can't be evicted: {why}", pod.metadata.name);
+            return Verdict::deny(409, "Conflict", message);
         }
-        // kubectl drain --dry-run=server says so in the body.
-        let options = eviction.delete_options.as_ref();
-        let in_body = options
-            .and_then(|o| o.dry_run.as_ref())
-            .is_some_and(|d| d.iter().any(|d| d == "All"));
-        let dry_run = request.dry_run || in_body;
         let appeal = Appeal {
             context,
             request,
             carrier: &pod,
-            dry_run,
+            dry_run: request.dry_run || eviction.is_dry_run(),
             deadline,
         };
-        if grace::is_due(context.settings.grace_delete, &pod) {
-            return grace::verdict(&appeal, &pod, Operation::Evict).await;
-        }
-        let refused = |refused: Refused| refused.verdict(&pod.metadata.name, (context.now)());
-        let disruption = context.disruption(&pod, Operation::Evict);
-        if pod.is_available() {
-            return match appeal.claim(disruption).await {
-                Ok(leave) if leave.claims.is_empty() => leave.audit(Verdict::allow(), &appeal),
-                Ok(leave) => leave.audit(Verdict::allow().audit("claimed", "eviction"), &appeal),
-                Err(denied) => refused(denied),
-            };
-        }
-        let leave = match appeal.let_go(&pod).await {
-            Ok(leave) => leave,
-            Err(denied) => return refused(denied),
-        };
-        let verdict = match gate::claim(context, &disruption, dry_run, deadline).await {
-            Ok(claims) if claims.is_empty() => Verdict::allow(),
-            Ok(_) => Verdict::allow().audit("claimed", "eviction"),
-            Err(denied) if matches!(denied.why, Why::Broken(_)) => match appeal
-                .claim(disruption)
-                .await
-            {
-                Ok(leave) => leave.audit(Verdict::allow().audit("claimed", "eviction"), &appeal),
-                Err(denied) => return refused(denied),
-            },
-            // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no
-            // webhook sees: let the delete happen only to the very version that was judged.
-            Err(_) => conditional(&pod, options),
-        };
-        leave.audit(verdict, &appeal)
+        let (verdict, bound) = self.judge(&appeal, &pod).await;
+        // The API server deletes by name, and tries again for up to 10 s: without this it could delete another Pod of the
+        // name, which nobody has judged.
+        verdict.with_patch(eviction.bind(&pod, bound))
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
@@ -136,6 +85,96 @@ impl Handler for Evictions {
 }
 
 impl Evictions {
+    /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
+    async fn judge(&self, appeal: &Appeal<'_>, pod: &Arc<Pod>) -> (Verdict, Bound) {
+        let context = &self.0;
+        if let Some(reason) = held::never(appeal.request, pod, &context.index) {
+            return (Verdict::allow().audit("free", reason), Bound::Uid);
+        }
+        if let Some(refused) = self.refused_anyway(appeal, pod).await {
+            return (refused, Bound::Uid);
+        }
+        if grace::is_due(context.settings.grace_delete, pod) {
+            let verdict = grace::verdict(appeal, pod, Operation::Evict).await;
+            return (verdict, Bound::Uid);
+        }
+        let disruption = context.disruption(pod, Operation::Evict);
+        if pod.is_available() {
+            return (self.claim(appeal, disruption).await, Bound::Uid);
+        }
+        let leave = match appeal.let_go(pod).await {
+            Ok(leave) => leave,
+            Err(denied) => return (self.refuse(pod, &denied), Bound::Uid),
+        };
+        // It would come back by itself, so the eviction makes the loss last. Not by the version either: the status that the
+        // kubelet writes in such a moment would turn the eviction into a conflict, which ends a drain.
+        if is_down_for_a_moment(context, pod) {
+            let verdict = self.claim(appeal, disruption).await;
+            return (leave.audit(verdict, appeal), Bound::Uid);
+        }
+        let (dry_run, deadline) = (appeal.dry_run, appeal.deadline);
+        let (verdict, bound) = match gate::claim(context, &disruption, dry_run, deadline).await {
+            Ok(claims) => (claimed(claims.is_empty()), Bound::Uid),
+            Err(denied) if matches!(denied.why, Why::Broken(_)) => {
+                (self.claim(appeal, disruption).await, Bound::Uid)
+            }
+            // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no
+            // webhook sees: let the delete happen only to the very version that was judged.
+            Err(_) => {
+                let verdict = Verdict::allow().audit("free", "unavailable-at-this-version");
+                (verdict, Bound::Version)
+            }
+        };
+        (leave.audit(verdict, appeal), bound)
+    }
+
+    /// The denial of an eviction that a PodDisruptionBudget is sure to refuse. A claim for it would keep a place in the budget
+    /// of the rules for nothing, and be renewed each time the caller tries again.
+    ///
+    /// The text is the API server's. The caller is not told to retry after some time (`Retry-After`): client-go would wait
+    /// inside of the call and say nothing, and `kubectl drain` tries again after 5 s on any 429.
+    async fn refused_anyway(&self, appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
+        let context = &self.0;
+        let begun = grace::is_under_way(context.settings.grace_delete, pod);
+        if begun || context.index.rules_of(pod).is_empty() {
+            return None; // the deletion is not up to the budgets any more, or nothing would be claimed
+        }
+        match context.index.disruption_budgets.refusal(pod)? {
+            Refusal::Disallowed { cause } => {
+                let text = format!(
+                    "Cannot evict pod as it would violate the pod's disruption budget. {cause}"
+                );
+                let (code, reason) = denial::HELD;
+                let denied = Verdict::deny(code, reason, text).caused_by("DisruptionBudget", cause);
+                Some(denied.audit("held", "disruption-budget"))
+            }
+            // This ends a drain, so the cache alone is not believed.
+            Refusal::Several => {
+                let live = disruptionbudgets::live_refusal(&context.client, pod);
+                let limit = appeal.deadline.min(Instant::now() + READ_TIMEOUT);
+                let Ok(Ok(Some(Refusal::Several))) = timeout_at(limit, live).await else {
+                    return None;
+                };
+                let text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                let denied = Verdict::deny(500, "InternalError", text);
+                Some(denied.audit("held", "disruption-budgets"))
+            }
+        }
+    }
+
+    /// Allows with a claim by every rule that holds the Pod.
+    async fn claim(&self, appeal: &Appeal<'_>, disruption: Disruption) -> Verdict {
+        let pod = Arc::clone(&disruption.pod);
+        match appeal.claim(disruption).await {
+            Ok(leave) => leave.audit(claimed(leave.claims.is_empty()), appeal),
+            Err(denied) => self.refuse(&pod, &denied),
+        }
+    }
+
+    fn refuse(&self, pod: &Pod, refused: &Refused) -> Verdict {
+        refused.verdict(&pod.metadata.name, (self.0.now)())
+    }
+
     async fn live(&self, request: &Request, deadline: Instant) -> Result<Option<Pod>, String> {
         match timeout_at(
             deadline.min(Instant::now() + READ_TIMEOUT),
@@ -154,38 +193,10 @@ impl Evictions {
     }
 }
 
-/// Allows with preconditions on the version that was judged, kept where the caller set stricter ones.
-fn conditional(pod: &Pod, options: Option<&DeleteOptions>) -> Verdict {
-    let judged = pod.metadata.resource_version.to_string();
-    let theirs = options.and_then(|o| o.preconditions.as_ref());
-    let conflicts = theirs.is_some_and(|p| {
-        p.resource_version.as_ref().is_some_and(|v| *v != judged)
-            || p.uid.as_ref().is_some_and(|u| *u != pod.metadata.uid)
-    });
-    if conflicts {
-        let message = format!(
-            "Pod {} is at resourceVersion {judged}, not what the preconditions name",
-            pod.metadata.name
-        );
-        return Verdict::deny(409, "Conflict", message);
-    }
-    let preconditions = json!({ "uid": pod.metadata.uid, "resourceVersion": judged });
-    let operation = match options {
-        Some(_) => {
-            json!([{ "op": "add", "path": "/deleteOptions/preconditions", "value": preconditions }])
-        }
-        None => {
-            json!([{ "op": "add", "path": "/deleteOptions", "value": { "preconditions": preconditions } }])
-        }
-    };
-    match serde_json::from_value::<Patch>(operation) {
-        Ok(patch) => Verdict::allow()
-            .with_patch(patch)
-            .audit("free", "unavailable-at-this-version"),
-        Err(e) => Verdict::deny(
-            500,
-            "InternalError",
-            format!("the preconditions could not be written: {e}"),
-        ),
+/// Allows; the audit annotation tells of a claim if there is one.
+fn claimed(without: bool) -> Verdict {
+    match without {
+        true => Verdict::allow(),
+        false => Verdict::allow().audit("claimed", "eviction"),
     }
 }

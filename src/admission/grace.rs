@@ -22,6 +22,11 @@ pub fn is_due(enabled: bool, pod: &Pod) -> bool {
     enabled && grace::concerns(pod) && !grace::permits(pod)
 }
 
+/// Whether the Pod goes through its lifecycle already because of a deletion or an eviction.
+pub fn is_under_way(enabled: bool, pod: &Pod) -> bool {
+    enabled && grace::is_begun(pod)
+}
+
 /// The verdict on a Delete or an Evict for which [`is_due`] holds: an appeal that helps admits it, anything else starts
 /// the lifecycle, by the label that the controller of deletions waits for.
 pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) -> Verdict {

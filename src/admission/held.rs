@@ -1,15 +1,28 @@
 //! Which requests no rule ever holds, each with the reason that goes into the audit annotation.
 
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::ListParams;
+use tokio::time::timeout;
+
+use super::context::Context;
 use super::review::Request;
 use super::routes::EXCLUDED_NAMESPACES;
 use crate::api::keys;
 use crate::cluster::index::{Index, State};
+use crate::cluster::presence::{self, Presence};
 use crate::domain::pod::Pod;
 
 /// The garbage collector's identity.
 const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 /// The namespace controller's identity; it deletes only in namespaces that are terminating.
 const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
+/// The identity of all controllers where kube-controller-manager runs without `--use-service-account-credentials`.
+const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+/// For the live read of a namespace.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Owner kinds that are watched, so that the index tells whether the owner is there.
 const WATCHED_KINDS: [&str; 7] = [
     "ReplicaSet",
@@ -69,4 +82,193 @@ fn owner_is_gone(state: &State, pod: &Pod) -> bool {
                 .namespace(&pod.metadata.namespace)
                 .is_none_or(|n| !n.has_workload(&owner.uid))
     })
+}
+
+/// Why a DELETE by [`CONTROLLER_MANAGER`] is never held; `None` when a rule may hold it.
+///
+/// The user name does not tell the garbage collector and the namespace controller from the controllers that scale and roll
+/// out. What they say is proven here: the namespace is terminating, or no owner of the Pod is left.
+pub async fn by_shared_identity(
+    context: &Context,
+    request: &Request,
+    pod: &Pod,
+) -> Option<&'static str> {
+    if request.user_info.username != CONTROLLER_MANAGER {
+        return None;
+    }
+    let seen = {
+        let state = context.index.read();
+        let namespace = state.namespace(&request.namespace);
+        namespace.is_some_and(|n| n.labels.is_some())
+    };
+    // A namespace that the cache has seen and that is terminating is for [`never`].
+    if !seen && is_terminating(context, &request.namespace).await {
+        return Some("namespace-terminating");
+    }
+    has_lost_its_owners(context, pod)
+        .await
+        .then_some("owner-gone")
+}
+
+/// Whether a namespace is terminating, by a live read; false if it cannot be read. A list, because the server may not
+/// `get` namespaces.
+async fn is_terminating(context: &Context, name: &str) -> bool {
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let one = ListParams::default().fields(&format!("metadata.name={name}"));
+    let Ok(Ok(list)) = timeout(READ_TIMEOUT, namespaces.list_metadata(&one)).await else {
+        return false;
+    };
+    let mut found = list.items.iter();
+    found.any(|n| n.metadata.deletion_timestamp.is_some())
+}
+
+/// Whether the Pod has owners and all of them are proven to be gone or going. An owner that cannot be read is gone only if
+/// the cache would know it.
+async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
+    let namespace = &pod.metadata.namespace;
+    let owners = &pod.metadata.owner_references;
+    let is_known = |uid: &str| {
+        let state = context.index.read();
+        let home = state.namespace(namespace);
+        home.is_some_and(|home| home.has_workload(uid))
+    };
+    for owner in owners {
+        if is_known(&owner.uid) {
+            return false;
+        }
+        match presence::of_owner(&context.client, namespace, owner).await {
+            Presence::Gone => {}
+            Presence::Unknown(_)
+                if WATCHED_KINDS.contains(&owner.kind.as_str()) && context.index.synced().all() => {
+            }
+            Presence::Here | Presence::Unknown(_) => return false,
+        }
+    }
+    !owners.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
+    use http::Response;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const THINGS: &str = "/apis/example.com/v1";
+    const THING: &str = "/apis/example.com/v1/namespaces/shop/things/web";
+    const NAMESPACES: &str = "/api/v1/namespaces";
+
+    fn status(code: u16) -> (u16, Value) {
+        let body = json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": "x", "code": code,
+        });
+        (code, body)
+    }
+
+    fn things() -> (u16, Value) {
+        let thing = json!({ "name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get"] });
+        let list = json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "example.com/v1", "resources": [thing],
+        });
+        (200, list)
+    }
+
+    fn metadata(metadata: Value) -> Value {
+        json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
+    }
+
+    fn thing(uid: &str, going: bool) -> (u16, Value) {
+        let at = going.then_some("2026-01-01T00:00:00Z");
+        let about =
+            json!({ "name": "web", "namespace": "shop", "uid": uid, "deletionTimestamp": at });
+        (200, metadata(about))
+    }
+
+    /// What of a DELETE by `user` is free, where the API server answers these paths, and no other.
+    async fn free(
+        user: &str,
+        owners: &[&str],
+        answers: &[(&'static str, (u16, Value))],
+    ) -> Option<&'static str> {
+        let answers = answers.to_vec();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let found = answers.iter().find(|(p, _)| *p == path);
+            let (code, body) = found.map_or_else(|| status(403), |(_, answer)| answer.clone());
+            let body = Body::from(body.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "DELETE", "namespace": "shop", "name": "web-1",
+                "kind": {"group": "", "version": "v1", "kind": "Pod"},
+                "resource": {"group": "", "version": "v1", "resource": "pods"},
+                "userInfo": { "username": user },
+            },
+        });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        let owners: Vec<_> = owners
+            .iter()
+            .map(|uid| json!({ "apiVersion": "example.com/v1", "kind": "Thing", "name": "web", "uid": uid }))
+            .collect();
+        let pod = json!({ "metadata": { "name": "web-1", "namespace": "shop", "ownerReferences": owners } });
+        by_shared_identity(&context, &request, &serde_json::from_value(pod).unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn shared_account_is_free_once_all_owners_are_gone() {
+        for (answer, expected) in [
+            (status(404), Some("owner-gone")),
+            (thing("other", false), Some("owner-gone")),
+            (thing("a", true), Some("owner-gone")),
+            (thing("a", false), None),
+            (status(403), None),
+            (status(500), None),
+        ] {
+            let said = format!("{answer:?}");
+            let found = free(
+                CONTROLLER_MANAGER,
+                &["a"],
+                &[(THINGS, things()), (THING, answer)],
+            )
+            .await;
+            assert_eq!(found, expected, "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn shared_account_is_held_for_pods_without_owner_or_of_unknown_kind() {
+        let gone = [(THINGS, things()), (THING, status(404))];
+        assert_eq!(free(CONTROLLER_MANAGER, &[], &gone).await, None);
+        assert_eq!(
+            free(CONTROLLER_MANAGER, &["a"], &[(THINGS, status(404))]).await,
+            None
+        );
+    }
+
+    #[tokio::test]
+    async fn shared_account_is_free_in_a_terminating_namespace() {
+        for (going, expected) in [(true, Some("namespace-terminating")), (false, None)] {
+            let at = going.then_some("2026-01-01T00:00:00Z");
+            let item = metadata(json!({ "name": "shop", "deletionTimestamp": at }));
+            let list = json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": [item],
+            });
+            let found = free(CONTROLLER_MANAGER, &[], &[(NAMESPACES, (200, list))]).await;
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn other_accounts_prove_nothing() {
+        let gone = [(THINGS, things()), (THING, status(404))];
+        assert_eq!(free("alice", &["a"], &gone).await, None);
+    }
 }

@@ -1,10 +1,12 @@
 //! What this replica knows of the cluster, and how it writes to it.
 
+pub mod disruptionbudgets;
 pub mod events;
 pub mod index;
 pub mod lease;
 mod owners;
 pub mod pods;
+pub mod presence;
 pub mod queue;
 pub mod rulestore;
 pub mod sizes;

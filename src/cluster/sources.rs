@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
+use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
@@ -67,6 +68,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         );
     }
     workloads::start(client, index, Workloads::new(index, Kind::CollaSet), stop);
+    disruptionbudgets::start(client, index, stop);
     relist
 }
 

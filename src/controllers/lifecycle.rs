@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::api::Api;
 use serde_json::json;
 use tracing::warn;
 
 use super::{Context, PodKey, turns, write};
+use crate::api::keys;
 use crate::cluster::pods;
+use crate::cluster::presence::{self, Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
 use crate::domain::pod::Pod;
@@ -20,18 +23,24 @@ use crate::domain::rules::stage::candidate;
 /// comes first.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Expected finalizers of Services are looked at again after this long.
-const SERVICES_AGAIN: Duration = Duration::from_secs(30);
+/// Objects whose finalizer is expected are looked at again after this long, because they are not watched.
+const OBJECTS_AGAIN: Duration = Duration::from_secs(30);
+/// As [`OBJECTS_AGAIN`], where none of them can be read.
+const UNREADABLE_AGAIN: Duration = Duration::from_secs(600);
+/// Reason of the Event about an expected finalizer that the server cannot judge.
+const EVENT: &str = "ExpectedFinalizerMissing";
 
 /// The controller.
 pub struct Lifecycle {
     context: Arc<Context>,
+    kinds: Kinds,
 }
 
 impl Lifecycle {
     /// A controller.
     pub fn new(context: Arc<Context>) -> Arc<Self> {
-        Arc::new(Lifecycle { context })
+        let kinds = Kinds::new(context.client.clone());
+        Arc::new(Lifecycle { context, kinds })
     }
 
     /// One look at a Pod.
@@ -59,7 +68,7 @@ impl Lifecycle {
         if let Some(problem) = &step.problem {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");
         }
-        let mut outcome = Outcome::Done;
+        let mut outcome = self.after_the_moment(pod, &step);
         if !step.labels.is_empty() {
             let patch = json!({ "labels": step.labels.to_merge_patch() });
             let written = write(
@@ -80,10 +89,19 @@ impl Lifecycle {
             .await?;
         }
         if !step.dirty.is_empty() {
-            self.clean(pod, &step.dirty).await?;
-            outcome = Outcome::After(SERVICES_AGAIN); // Services are not watched
+            outcome = Outcome::After(self.clean(pod, &step.dirty).await?);
         }
         Ok(outcome)
+    }
+
+    /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
+    fn after_the_moment(&self, pod: &Pod, step: &Step) -> Outcome {
+        let mut waiting = step.reevaluate.iter();
+        if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
+            return Outcome::Done;
+        }
+        let left = self.context.index.read().moment_left(pod);
+        left.map_or(Outcome::Done, Outcome::After)
     }
 
     /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain.
@@ -104,17 +122,15 @@ impl Lifecycle {
             .collect()
     }
 
-    /// Drops expected finalizers of Services that are gone or no longer select the Pod.
-    async fn clean(&self, pod: &Pod, keys: &[String]) -> Result<(), Outcome> {
-        let mut gone = Vec::new();
+    /// Drops the expected finalizers of objects that do not exist, and of Services that do not select the Pod any more.
+    /// Returns when to look again. If an object cannot be read, its entry stays and an Event on the Pod says what to do.
+    async fn clean(&self, pod: &Pod, keys: &[String]) -> Result<Duration, Outcome> {
+        let (mut gone, mut unknown) = (Vec::new(), Vec::new());
         for key in keys {
-            let [_, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
-                continue;
-            };
-            let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
-            let service = write("read a Service", services.get_opt(name)).await?;
-            if service.is_none_or(|s| !selects(&s, pod)) {
-                gone.push(key.clone());
+            match self.wants(pod, key).await? {
+                Presence::Gone => gone.push(key.clone()),
+                Presence::Here => {}
+                Presence::Unknown(why) => unknown.push(format!("{key} ({why})")),
             }
         }
         if let Some(patch) = Step::drop_dirty(pod, &gone) {
@@ -125,7 +141,68 @@ impl Lifecycle {
             )
             .await?;
         }
-        Ok(())
+        if !unknown.is_empty() && self.has_waited(pod) {
+            self.tell(pod, &unknown);
+            if unknown.len() == keys.len() {
+                return Ok(UNREADABLE_AGAIN);
+            }
+        }
+        Ok(OBJECTS_AGAIN)
+    }
+
+    /// Whether the object that a key of the expected finalizers names is there, and wants the Pod.
+    async fn wants(&self, pod: &Pod, key: &str) -> Result<Presence, Outcome> {
+        let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
+            return Ok(Presence::Here);
+        };
+        if ![namespace, name].into_iter().all(presence::is_segment) {
+            return Ok(Presence::Gone); // the API server stores no object of such a name
+        }
+        if kind == "Service" {
+            let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
+            let service = write("read a Service", services.get_opt(name)).await?;
+            return Ok(match service.is_some_and(|s| selects(&s, pod)) {
+                true => Presence::Here,
+                false => Presence::Gone,
+            });
+        }
+        // A Pod of one namespace must not tell what there is in another.
+        if namespace != pod.metadata.namespace {
+            let why = "it is in another namespace than the Pod".to_owned();
+            return Ok(Presence::Unknown(why));
+        }
+        Ok(self.kinds.find(kind, namespace, name).await)
+    }
+
+    /// Whether it is worth an Event that the Pod is Ready and still not available.
+    fn has_waited(&self, pod: &Pod) -> bool {
+        let conditions = pod.status.conditions.iter();
+        let changed = conditions
+            .filter(|c| ["Ready", keys::SERVICE_READY].contains(&c.type_.as_str()))
+            .filter_map(|c| c.last_transition_time.as_deref()?.parse::<Timestamp>().ok())
+            .max();
+        let notice = SignedDuration::try_from(self.context.wait_notice);
+        let notice = notice.unwrap_or(SignedDuration::MAX);
+        changed.is_none_or(|at| (self.context.now)().duration_since(at) >= notice)
+    }
+
+    /// Says on a Pod which expected finalizers nobody but a person can judge.
+    fn tell(&self, pod: &Pod, unknown: &[String]) {
+        let message = format!(
+            "The Pod stays unavailable until the finalizers are there that annotation {} expects. Whether these objects still \
+             exist cannot be told: {}. Remove their entries from the annotation, or let the server read their kind.",
+            keys::AVAILABLE_CONDITIONS,
+            unknown.join(", ")
+        );
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.metadata.namespace.clone()),
+            name: Some(pod.metadata.name.clone()),
+            uid: Some(pod.metadata.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.context.events.record(&about, true, EVENT, &message);
     }
 }
 

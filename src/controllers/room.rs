@@ -30,3 +30,16 @@ pub fn allowed(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) 
     entry.snapshot.rules.limits().next()?;
     gauges(ledgers, state, entry).map(|g| g.allowed)
 }
+
+/// Whether fewer Pods are available without a claim than the object wants. What is done to a Pod that is down already
+/// keeps within the budget if not.
+pub fn is_overdrawn(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> bool {
+    let key = entry.key();
+    let claims = ledgers.newer(&key, &entry.snapshot).claims;
+    let rules = &entry.snapshot.rules;
+    state.view(rules, |view| {
+        let expected = view.expected();
+        let desired = rules.limits().map(|l| l.desired(expected)).max();
+        claims.unclaimed(view) < desired.unwrap_or(0)
+    })
+}

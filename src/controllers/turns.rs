@@ -18,21 +18,27 @@ pub const LOST: SignedDuration = SignedDuration::from_secs(2);
 
 /// The longest waiting Pods that the budget of `entry` has room for. A Pod that could not go anyway, because another
 /// rule keeps it waiting or has no room at all, does not hold up those behind it. One that has a place already needs no
-/// room: it would keep the place from all others until the claim lapses.
+/// room: it would keep the place from all others until the claim lapses. Nor does one that is down: its place in the
+/// budget is taken by the loss itself.
 pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
     let namespace = &entry.snapshot.rules.namespace;
     let room = room::allowed(&context.ledgers, state, entry).unwrap_or(u32::MAX);
-    let waiting = entry.tally.waiting().filter(|uid| {
-        state
-            .pod(namespace, uid)
-            .is_some_and(|pod| could_go(context, state, pod))
+    let find = |uid: &Uid| state.pod(namespace, uid);
+    let down = entry.tally.unavailable().map(|(_, uid)| uid);
+    let down = down.filter(|uid| {
+        find(uid).is_some_and(|pod| {
+            state.is_down_for_a_moment(pod)
+                && any_passes(state, Stage::PreCheck, pod)
+                && is_next(context, state, pod)
+        })
     });
+    let up = entry.tally.waiting().filter(|uid| {
+        find(uid)
+            .is_some_and(|pod| !state.is_down_for_a_moment(pod) && could_go(context, state, pod))
+    });
+    let up = up.take(usize::try_from(room).unwrap_or(usize::MAX));
     let mut next: Vec<Uid> = lost(context, entry);
-    next.extend(
-        waiting
-            .take(usize::try_from(room).unwrap_or(usize::MAX))
-            .cloned(),
-    );
+    next.extend(down.chain(up).cloned());
     next
 }
 
@@ -52,8 +58,13 @@ fn lost(context: &Context, entry: &Entry) -> Vec<Uid> {
         .collect()
 }
 
-/// Whether it is the Pod's turn by every rule that covers it. A Pod that is down takes nothing from a budget.
+/// Whether it is the Pod's turn by every rule that covers it. A Pod that is down takes nothing more from a budget. If it is
+/// down for a moment only, the budget must not be overdrawn already: the operation would make the loss last.
 pub fn is_next(context: &Context, state: &State, pod: &Pod) -> bool {
+    if state.is_down_for_a_moment(pod) {
+        return covering(state, pod)
+            .all(|entry| !room::is_overdrawn(&context.ledgers, state, entry));
+    }
     !pod.is_available()
         || covering(state, pod).all(|entry| {
             next(context, state, entry)

@@ -80,11 +80,14 @@ pub fn is_pending(pod: &Pod) -> bool {
 /// What an UPDATE changes in place; `None` when nothing restarts.
 ///
 /// The kubelet restarts a container when its image changes, and on a resize of a resource whose `resizePolicy` is
-/// `RestartContainer`. Init containers count only if they are restartable: others have run already.
+/// `RestartContainer`. A container without a limit of its own has that of the Pod, so a resize of the Pod restarts it in
+/// the same way. Init containers count only if they are restartable: others have run already.
 pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
     let restarting: Vec<_> = running(new)
         .filter_map(|c| {
-            let o = running(old).find(|o| o.name == c.name && restarts(o, c))?;
+            let o = running(old).find(|o| {
+                o.name == c.name && (restarts(o, c) || inherits_another_limit((old, o), (new, c)))
+            })?;
             let now = status(old, &c.name);
             Some(Before {
                 name: c.name.clone(),
@@ -186,6 +189,27 @@ fn restarts(old: &Container, new: &Container) -> bool {
         })
 }
 
+/// Whether a limit of the Pod changed that the container inherits, in a way that restarts it. Requests of the Pod restart
+/// nothing (`containerResourcesFromRequirements` in `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, Kubernetes 1.36).
+fn inherits_another_limit(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
+    restarting(new.1).any(|name| {
+        let [old, new] = [old, new].map(|at| inherited(at, name).map(quantity::normal));
+        old != new
+    })
+}
+
+/// The limit of a resource that the container has from its Pod; `None` where it has its own, or neither has one.
+fn inherited<'a>(
+    (pod, container): (&'a Pod, &Container),
+    name: &str,
+) -> Option<&'a serde_json::Value> {
+    let [_, own] = resource(container, name);
+    match own {
+        Some(_) => None,
+        None => pod.spec.resources.get("limits")?.get(name),
+    }
+}
+
 /// Request and limit of one resource.
 fn resource<'a>(container: &'a Container, name: &str) -> [Option<&'a serde_json::Value>; 2] {
     ["requests", "limits"].map(|kind| container.resources.get(kind).and_then(|r| r.get(name)))
@@ -209,6 +233,10 @@ fn digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> String {
             for value in resource(container, name) {
                 digest.feed(&value.map(&text).unwrap_or_default());
             }
+        }
+        // Fed only where there is one: claims of earlier versions know nothing of them.
+        for limit in restarting(container).filter_map(|name| inherited((pod, container), name)) {
+            digest.feed(&text(limit));
         }
     }
     format!("{:016x}", digest.value())
@@ -258,6 +286,42 @@ mod tests {
         );
         let resize = change(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
         assert_eq!(resize.containers[0].image, None);
+    }
+
+    /// A Pod with these limits as a whole, and two containers: `own` has a limit of memory, `bare` has none.
+    fn with_limits(memory: &str, cpu: &str) -> Pod {
+        let policy = json!([{ "resourceName": "memory", "restartPolicy": "RestartContainer" }]);
+        serde_json::from_value(json!({ "spec": {
+            "resources": { "limits": { "memory": memory, "cpu": cpu }, "requests": { "memory": memory } },
+            "containers": [
+                { "name": "own", "resizePolicy": policy, "resources": { "limits": { "memory": "1Gi" } } },
+                { "name": "bare", "resizePolicy": policy },
+                { "name": "free" },
+            ],
+        } }))
+        .unwrap()
+    }
+
+    #[test]
+    fn resize_of_the_pod_restarts_containers_without_own_limit() {
+        let old = with_limits("2Gi", "1");
+        let resized = with_limits("3Gi", "1");
+        let change = change(&old, &resized).unwrap();
+        let names: Vec<_> = change.containers.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["bare"]);
+        assert!(!is_applied(&old, &change.target));
+        assert!(is_applied(&resized, &change.target));
+    }
+
+    #[test]
+    fn resize_of_the_pod_without_restart_policy_is_no_change() {
+        assert_eq!(
+            change(&with_limits("2Gi", "1"), &with_limits("2Gi", "2")),
+            None
+        );
+        let mut requests = with_limits("2Gi", "1");
+        requests.spec.resources["requests"]["memory"] = json!("1Gi");
+        assert_eq!(change(&with_limits("2Gi", "1"), &requests), None);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 pub mod collaset;
 pub mod digest;
+pub mod disruptionbudget;
 pub mod explain;
 pub mod grace;
 pub mod inplace;
 pub mod lifecycle;
+pub mod ownership;
 pub mod pod;
 pub mod quantity;
 pub mod rules;

@@ -90,6 +90,8 @@ pub struct Spec {
     pub readiness_gates: Vec<ReadinessGate>,
     /// Seconds after its start at which the kubelet ends the Pod.
     pub active_deadline_seconds: Option<i64>,
+    /// Requests and limits of the Pod as a whole, kept raw: only compared.
+    pub resources: serde_json::Value,
     /// Names of the PersistentVolumeClaims among its volumes.
     #[serde(rename = "volumes", deserialize_with = "claim_names")]
     pub claims: Vec<String>,
@@ -242,6 +244,26 @@ pub struct Waiting {
     pub message: String,
 }
 
+/// Values of `state.waiting.reason` that say that a container cannot run as the Pod describes it. The kubelet sets them
+/// (`pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`, `pkg/kubelet/kuberuntime`). The other reasons,
+/// `ContainerCreating` and `PodInitializing`, belong to every normal start.
+const BROKEN: [&str; 14] = [
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImageInspectError",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "PostStartHookError",
+    "PreCreateHookError",
+    "PreStartHookError",
+    "RegistryUnavailable",
+    "RunContainerError",
+    "SignatureValidationFailed",
+];
+
 /// Bytes of a message that are kept: when an image is missing, each of thousands of Pods has one.
 const MESSAGE_LIMIT: usize = 200;
 
@@ -300,6 +322,24 @@ impl Pod {
             && self.is_ready()
             && !self.is_terminating()
             && !self.is_finished()
+    }
+
+    /// Whether the Pod is not Ready and will hardly become Ready unless somebody changes it: it has not started yet
+    /// (phase `Pending`), or a container crashes again and again, or cannot be created, or its image cannot be pulled.
+    ///
+    /// Nothing is lost when such a Pod is changed or goes. A Pod that is merely not Ready can be Ready in a moment.
+    pub fn is_broken(&self) -> bool {
+        let mut statuses = self
+            .status
+            .container_statuses
+            .iter()
+            .chain(&self.status.init_container_statuses);
+        !self.is_ready()
+            && (self.status.phase == "Pending"
+                || statuses.any(|s| {
+                    let waiting = s.waiting.as_ref();
+                    waiting.is_some_and(|w| BROKEN.contains(&w.reason.as_str()))
+                }))
     }
 
     /// Whether the readiness gate of the lifecycle is in the spec.
@@ -424,6 +464,42 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// A Pod in this phase whose container `list` waits for `reason`; without a reason it runs.
+    fn waits(phase: &str, ready: &str, list: &str, reason: Option<&str>) -> Pod {
+        let state = match reason {
+            Some(reason) => json!({ "waiting": { "reason": reason } }),
+            None => json!({ "running": {} }),
+        };
+        serde_json::from_value(json!({ "status": {
+            "phase": phase,
+            "conditions": [{ "type": "Ready", "status": ready }],
+            list: [{ "name": "fine", "state": { "running": {} } }, { "name": "app", "state": state }],
+        } }))
+        .unwrap()
+    }
+
+    #[test]
+    fn pod_that_crashes_or_cannot_start_is_broken() {
+        for reason in BROKEN {
+            for list in ["containerStatuses", "initContainerStatuses"] {
+                let pod = waits("Running", "False", list, Some(reason));
+                assert!(pod.is_broken(), "{reason} in {list}");
+            }
+        }
+        assert!(waits("Pending", "False", "containerStatuses", None).is_broken());
+    }
+
+    #[test]
+    fn pod_that_may_recover_is_not_broken() {
+        for reason in [None, Some("ContainerCreating"), Some("PodInitializing")] {
+            let pod = waits("Running", "False", "containerStatuses", reason);
+            assert!(!pod.is_broken(), "{reason:?}");
+        }
+        let ready = waits("Running", "True", "containerStatuses", Some(BROKEN[0]));
+        assert!(!ready.is_broken());
+        assert!(!Pod::default().is_broken());
+    }
 
     #[test]
     fn of_volumes_the_claims_are_kept() {

@@ -1,6 +1,6 @@
 //! Both versions of an Eviction are judged alike.
 
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::ByteString;
 use kube::{Client, Config, ResourceExt};
 use operating::admission::routes::Route;
 use operating::api::keys;
@@ -104,14 +104,8 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
     assert_eq!(claims(&scope.status("web").await), 0);
 
     // More is lost than the rule allows: what serves is held, what is down may go as it is.
-    let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-    let lost = Patch::Strategic(lost);
     for pod in &pods[..2] {
-        scope.pause_kubelet(pod).await;
-        let pods = scope.pods();
-        pods.patch_status(pod, &PatchParams::default(), &lost)
-            .await
-            .unwrap();
+        scope.crash(pod).await;
         scope
             .until_pod(pod, "out of service", |p| {
                 !p.labels().contains_key(keys::SERVICE_AVAILABLE)
@@ -156,4 +150,35 @@ async fn a_review_of_either_version_gets_the_same_verdict() {
         .map(|c| (c.pod_name.as_str(), c.operation.as_str()))
         .collect();
     assert_eq!(claimed, [(pods[2].as_str(), "Evict")]);
+}
+
+#[tokio::test]
+async fn allowed_eviction_is_bound_to_the_uid_of_the_pod() {
+    let bed = Bed::shared().await;
+    let (scope, pods) = three(bed).await;
+    let uid = scope.get(&pods[0]).await.uid().unwrap();
+    let said = review(bed, &scope, &pods[0], "v1", true).await;
+    assert_eq!(said["allowed"], true);
+    let patch: ByteString = serde_json::from_value(said["patch"].clone()).unwrap();
+    let patch: Value = serde_json::from_slice(&patch.0).unwrap();
+    let wanted =
+        json!([{"op": "add", "path": "/deleteOptions", "value": {"preconditions": {"uid": uid}}}]);
+    assert_eq!(patch, wanted);
+}
+
+#[tokio::test]
+async fn eviction_of_another_pod_of_the_name_is_a_conflict_without_a_claim() {
+    let bed = Bed::shared().await;
+    let (scope, pods) = three(bed).await;
+    let path = format!(
+        "/api/v1/namespaces/{}/pods/{}/eviction",
+        scope.namespace, pods[0]
+    );
+    let mut body = eviction(&scope, &pods[0], "v1");
+    body["deleteOptions"] = json!({"preconditions": {"uid": "of-an-earlier-pod"}});
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(body.to_string().into_bytes()).unwrap();
+    let status = refusal(scope.client.request::<Value>(request).await);
+    assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
+    assert_eq!(claims(&scope.status("web").await), 0);
 }

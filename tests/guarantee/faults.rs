@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
-use kube::api::PostParams;
 use serde_json::json;
 
 use crate::bed::objects::{claims, names, refusal};
@@ -53,40 +50,22 @@ async fn no_claim_of_a_killed_replica_stays() {
 }
 
 #[tokio::test]
-async fn an_eviction_that_a_disruption_budget_refuses_gives_its_place_back() {
+async fn eviction_refused_after_admission_gives_its_place_back() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
-    let scope = bed.scope("pdb").await;
-    scope.deploy("web", 2, json!({})).await;
-    let pods = names(&scope.all_available("app=web", 2).await);
-    let budget: PodDisruptionBudget = serde_json::from_value(json!({
-        "metadata": {"name": "web"},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-    }))
-    .unwrap();
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    budgets
-        .create(&PostParams::default(), &budget)
-        .await
-        .unwrap();
-    wait::until("the budget to be observed", async || {
-        budgets
-            .get("web")
-            .await
-            .unwrap()
-            .status
-            .is_some_and(|s| s.observed_generation == Some(1))
-    })
-    .await;
-    scope.rule("web", json!({"app": "web"}), json!(1)).await;
-    scope.until_at_rest("web", 2).await;
-
-    let status = refusal(scope.evict(&pods[0]).await);
-    assert_eq!(status.code, 429);
-    assert!(
-        status.message.contains("disruption budget"),
-        "{}",
-        status.message
+    let scope = bed.scope("refused").await;
+    let pods = scope.web_under_rule(2, json!(1)).await;
+    // The eviction handler compares the names after admission.
+    let path = format!(
+        "/api/v1/namespaces/{}/pods/{}/eviction",
+        scope.namespace, pods[0]
     );
+    let body = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "another"},
+    });
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(body.to_string().into_bytes()).unwrap();
+    let status = refusal(scope.client.request::<serde_json::Value>(request).await);
+    assert_eq!(status.code, 400, "{status:?}");
     // The place is taken while the eviction might still have its effect, and then is free again.
     assert_eq!(claims(&scope.status("web").await), 1);
     assert!(

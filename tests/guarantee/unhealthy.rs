@@ -29,15 +29,9 @@ async fn three(policy: Option<&str>) -> (Scope, Vec<String>) {
     (scope, pods)
 }
 
-/// A Pod stops serving by itself, and does so until [`Scope::resume_kubelet`].
+/// A Pod stops serving by itself, not for a moment, until [`Scope::resume_kubelet`].
 async fn fails(scope: &Scope, pod: &str) {
-    scope.pause_kubelet(pod).await;
-    let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-    scope
-        .pods()
-        .patch_status(pod, &PatchParams::default(), &Patch::Strategic(lost))
-        .await
-        .unwrap();
+    scope.crash(pod).await;
     scope
         .until_pod(pod, "out of service", |p| {
             !p.labels().contains_key(keys::SERVICE_AVAILABLE)

@@ -389,7 +389,7 @@ fn q6b_a_service_that_is_gone_does_not_keep_the_pod_unavailable() {
 }
 
 #[test]
-fn q6b_only_services_can_be_dirty_and_only_while_they_matter() {
+fn q6b_any_object_can_be_dirty_while_the_pod_waits_for_it() {
     let mut world = World::serving();
     let annotation = r#"{"expectedFinalizers":{"Slb/ns/a":"x","Service/a":"y","Service/ns/":"z"}}"#;
     world
@@ -402,7 +402,7 @@ fn q6b_only_services_can_be_dirty_and_only_while_they_matter() {
         "an available Pod needs none of it"
     );
     world.pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
-    assert!(controller_step(&world.pod, 9).is_empty());
+    assert_eq!(controller_step(&world.pod, 9).dirty, ["Slb/ns/a"]);
     world
         .pod
         .metadata

@@ -2,6 +2,7 @@
 
 mod mutate;
 mod validate;
+mod writes;
 
 use serde_json::value::RawValue;
 

@@ -11,6 +11,7 @@ use super::{invalid, parse};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::denial;
+use crate::admission::down::is_down_for_a_moment;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{Run, Stage, validate};
@@ -90,14 +91,22 @@ impl Mutate {
         for id in run.awaiting(Stage::PostCheck) {
             self.decide(&mut run, Stage::PostCheck, &id, &new, &mut waits);
         }
-        let asking = run.awaiting(Stage::PreCheck);
+        // The kubelet's own write may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
+        // for that in a write of its own, which shows how things stand then.
+        let asking = match request.sub_resource.as_deref() {
+            Some("status") => Vec::new(),
+            _ => run.awaiting(Stage::PreCheck),
+        };
         for id in &asking {
             self.decide(&mut run, Stage::PreCheck, id, &new, &mut waits);
         }
         let mut bypassed = Verdict::allow();
         let mut settled = run.clone();
         settled.settle();
-        if settled.takes_offline() {
+        let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
+        // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
+        let prolongs = begins && is_down_for_a_moment(&self.0, &old);
+        if settled.takes_offline() || prolongs {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
             let appeal = Appeal {
                 context: &self.0,
@@ -130,7 +139,7 @@ impl Mutate {
         waits.into_iter().fold(verdict, Verdict::warn)
     }
 
-    /// The claim that taking an available Pod offline needs; the error says why it waits.
+    /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
     async fn claim(
         &self,
         appeal: &Appeal<'_>,
@@ -247,9 +256,9 @@ fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
         && new.label(&mark).is_some()
 }
 
-/// Whether somebody takes the availability signal away by hand.
+/// Whether the write itself takes the availability signal away from a Pod that serves.
 fn removes_available(old: &Pod, new: &Pod) -> bool {
-    old.label(keys::SERVICE_AVAILABLE).is_some() && new.label(keys::SERVICE_AVAILABLE).is_none()
+    old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none()
 }
 
 fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {

@@ -1,23 +1,24 @@
-//! Holds what would break a rule: deletions, in-place changes of Pods that serve, and label edits that would dodge it.
+//! Holds what would break a rule: deletions, whatever else ends or restarts a Pod that serves, and label edits that would
+//! dodge the rule.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{invalid, parse};
+use super::{invalid, parse, writes};
 use crate::admission::appeal::Appeal;
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, grace, held};
-use crate::api::keys::{self, Family};
+use crate::api::keys::Family;
 use crate::domain::grace::is_operated;
-use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::validate;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption};
-use crate::ledger::protocol::Operation as Claimed;
+use crate::ledger::protocol::{Grant, Operation as Claimed};
+use crate::ledger::store::RuleKey;
 
 /// Holds what would break a rule.
 pub struct Validate(pub Arc<Context>);
@@ -60,6 +61,9 @@ impl Validate {
             Err(verdict) => return verdict,
         };
         if let Some(reason) = held::never(request, &old, &self.0.index) {
+            return Verdict::allow().audit("free", reason);
+        }
+        if let Some(reason) = held::by_shared_identity(&self.0, request, &old).await {
             return Verdict::allow().audit("free", reason);
         }
         let appeal = self.appeal(request, &old, deadline);
@@ -112,6 +116,7 @@ impl Validate {
             Ok(left) => left,
             Err(denied) => return self.held(&old, &denied),
         };
+        let mut taken = Taken::default();
         if let Some(rule) = left.first() {
             if let Some(id) = in_flight(&old) {
                 let message = format!(
@@ -125,20 +130,30 @@ impl Validate {
                 let disruption = self.0.disruption(&old, Claimed::Leave);
                 let claimed =
                     gate::claim_by(&self.0, left, &disruption, request.dry_run, deadline).await;
-                if let Err(denied) = claimed {
-                    return self.held(&old, &denied);
+                match claimed {
+                    Ok(claims) => taken.add(Claimed::Leave, claims),
+                    Err(denied) => return self.held(&old, &denied),
                 }
             }
         }
-        match restart_of(&old, &new) {
-            Some(change) => {
-                let mut disruption = self.0.disruption(&old, Claimed::InPlace);
-                disruption.detail.target = Some(change.target);
-                disruption.detail.containers = change.containers;
-                let appeal = self.appeal(request, &new, deadline);
-                self.claim(&appeal, disruption).await
+        let appeal = self.appeal(request, &new, deadline);
+        let mut verdict = Verdict::allow();
+        for disruption in writes::disruptions(&self.0, &old, &new, deadline).await {
+            let operation = disruption.operation;
+            match appeal.claim(disruption).await {
+                Ok(leave) => {
+                    verdict = leave.audit(verdict, &appeal);
+                    taken.add(operation, leave.claims);
+                }
+                Err(refused) => {
+                    taken.withdraw(&self.0, &old);
+                    return refused.verdict(&old.metadata.name, (self.0.now)());
+                }
             }
-            None => Verdict::allow(),
+        }
+        match taken.operations() {
+            Some(operations) => verdict.audit("claimed", operations),
+            None => verdict,
         }
     }
 
@@ -168,7 +183,7 @@ impl Validate {
         let lets_go = !deletes
             || is_operated(old)
             || index.synced().all() && gate::strict(index, old).is_empty();
-        if !old.is_available() && restart(request, old).is_none() && lets_go {
+        if !old.is_available() && !self.ends(request, old) && lets_go {
             return Some("unavailable");
         }
         if !self.disrupts(request, old) {
@@ -185,22 +200,40 @@ impl Validate {
         let Ok(new) = parse(request, request.object.as_deref()) else {
             return true;
         };
-        restart_of(old, &new).is_some() || old.metadata.labels != new.metadata.labels
+        writes::may_disrupt(&self.0, old, &new) || old.metadata.labels != new.metadata.labels
+    }
+
+    /// Whether the request is an UPDATE that may end or restart the Pod.
+    fn ends(&self, request: &Request, old: &Pod) -> bool {
+        let new = parse(request, request.object.as_deref());
+        new.is_ok_and(|new| writes::may_disrupt(&self.0, old, &new))
     }
 }
 
-/// The restart that an in-place change brings upon a Pod on traffic. One that is just not Ready is on traffic all the
-/// same: it may recover before the kubelet gets to the restart. One that a lifecycle has taken off traffic, or that this
-/// same write takes off, stays off until the lifecycle ends.
-fn restart_of(old: &Pod, new: &Pod) -> Option<Change> {
-    let on_traffic = |pod: &Pod| pod.label(keys::SERVICE_AVAILABLE).is_some();
-    inplace::change(old, new).filter(|_| on_traffic(old) && on_traffic(new))
-}
+/// The claims that one request has taken so far, by operation.
+#[derive(Debug, Default)]
+struct Taken(Vec<(Claimed, Vec<(RuleKey, Grant)>)>);
 
-/// As [`restart_of`], for a request as it is.
-fn restart(request: &Request, old: &Pod) -> Option<Change> {
-    let new = parse(request, request.object.as_deref()).ok()?;
-    restart_of(old, &new)
+impl Taken {
+    fn add(&mut self, operation: Claimed, claims: Vec<(RuleKey, Grant)>) {
+        if !claims.is_empty() {
+            self.0.push((operation, claims));
+        }
+    }
+
+    /// Takes all of them back, because the request is refused.
+    fn withdraw(self, context: &Context, pod: &Pod) {
+        for (operation, claims) in self.0 {
+            let uid = &pod.metadata.uid;
+            context.ledgers.withdraw(uid, operation, claims);
+        }
+    }
+
+    /// For the audit annotation.
+    fn operations(&self) -> Option<String> {
+        let words: Vec<_> = self.0.iter().map(|(o, _)| o.as_str()).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
 }
 
 /// An ID in flight on the Pod, if any.
@@ -212,44 +245,4 @@ fn in_flight(pod: &Pod) -> Option<&str> {
             Some((Family::OperationPermission, _)) | None => None,
             Some((_, id)) => Some(id),
         })
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod(image: &str, on_traffic: bool, ready: bool) -> Pod {
-        let labels = if on_traffic {
-            json!({ keys::SERVICE_AVAILABLE: "true" })
-        } else {
-            json!({})
-        };
-        let ready = if ready { "True" } else { "False" };
-        serde_json::from_value(json!({
-            "metadata": { "labels": labels },
-            "spec": { "containers": [{ "name": "app", "image": image }] },
-            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn a_restart_is_held_for_pods_on_traffic_even_while_they_are_not_ready() {
-        for ready in [true, false] {
-            assert!(
-                restart_of(&pod("a:1", true, ready), &pod("a:2", true, ready)).is_some(),
-                "ready: {ready}"
-            );
-        }
-        assert!(restart_of(&pod("a:1", true, true), &pod("a:1", true, true)).is_none());
-    }
-
-    #[test]
-    fn a_restart_off_traffic_is_free() {
-        assert!(restart_of(&pod("a:1", false, true), &pod("a:2", false, true)).is_none());
-        assert!(restart_of(&pod("a:1", true, true), &pod("a:2", false, true)).is_none());
-    }
 }

@@ -23,6 +23,14 @@ struct Denial {
     code: u16,
     reason: &'static str,
     message: String,
+    cause: Option<Box<Cause>>,
+}
+
+/// An entry of `status.details.causes`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Cause {
+    reason: &'static str,
+    message: String,
 }
 
 impl Verdict {
@@ -44,9 +52,20 @@ impl Verdict {
                 code,
                 reason,
                 message: message.into(),
+                cause: None,
             }),
             ..Verdict::allow()
         }
+    }
+
+    /// Adds a cause to a denial, for clients that look at `status.details.causes`: the API server passes it on. `reason` is a
+    /// `metav1.CauseType` such as `DisruptionBudget`.
+    pub fn caused_by(mut self, reason: &'static str, message: impl Into<String>) -> Verdict {
+        if let Some(denial) = &mut self.denial {
+            let message = message.into();
+            denial.cause = Some(Box::new(Cause { reason, message }));
+        }
+        self
     }
 
     /// Changes the object by an RFC 6902 patch. An empty one, or one on a denial, is not sent.
@@ -131,6 +150,10 @@ impl Verdict {
                     code: denial.code,
                     reason: denial.reason,
                     message: &denial.message,
+                    details: denial
+                        .cause
+                        .as_ref()
+                        .map(|cause| Details { causes: [cause] }),
                 }),
                 warnings: &self.warnings,
                 audit_annotations: &self.audit,
@@ -171,6 +194,13 @@ struct Status<'a> {
     code: u16,
     reason: &'a str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    causes: [&'a Cause; 1],
 }
 
 #[derive(Serialize)]

@@ -19,8 +19,9 @@ pub enum Condition {
     LifecycleChanged,
     /// What the validation of Pods looks at changed: labels, expected finalizers.
     LabelsChanged,
-    /// As [`Condition::LabelsChanged`], or an image or the resources of a container.
-    LabelsOrContainersChanged,
+    /// As [`Condition::LabelsChanged`], or something changed that may end or restart the Pod: an image, resources of a
+    /// container or of the Pod, the deadline, the owners.
+    LabelsOrDisruptiveFieldsChanged,
     /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), or is Ready and not yet
     /// available.
     InFlight,
@@ -53,7 +54,7 @@ impl Condition {
             Condition::NotTerminating => "not-terminating",
             Condition::LifecycleChanged => "lifecycle-changed",
             Condition::LabelsChanged => "labels-changed",
-            Condition::LabelsOrContainersChanged => "labels-or-containers-changed",
+            Condition::LabelsOrDisruptiveFieldsChanged => "labels-or-disruptive-fields-changed",
             Condition::InFlight => "in-flight",
             Condition::ReadinessChanged => "readiness-changed",
             Condition::NotFinished => "not-finished",
@@ -80,11 +81,13 @@ impl Condition {
                 changed(labels),
                 changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
             ]),
-            Condition::LabelsOrContainersChanged => any([
+            Condition::LabelsOrDisruptiveFieldsChanged => any([
                 Condition::LabelsChanged.expression(),
                 changed(|o| each_container(o, "containers")),
                 changed(|o| each_container(o, "initContainers")),
                 changed(|o| or_empty(o, &["spec", "resources"], "{}")),
+                changed(|o| or_empty(o, &["spec", "activeDeadlineSeconds"], "0")),
+                changed(|o| or_empty(o, &["metadata", "ownerReferences"], "[]")),
             ]),
             Condition::InFlight => {
                 let [preparing, completing] =

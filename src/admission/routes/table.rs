@@ -232,7 +232,8 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
-    // Label edits that would dodge a rule, malformed lifecycle labels, and in-place changes, which take a claim.
+    // Label edits that would dodge a rule, malformed lifecycle labels, and whatever else ends or restarts a running Pod:
+    // in-place changes, a deadline, another owner. Those take a claim.
     Webhook {
         name: "pod-update.validate.apps.kusionstack.io",
         route: Route::ValidatePods,
@@ -249,7 +250,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 10,
         conditions: &[
             Condition::NotTerminating,
-            Condition::LabelsOrContainersChanged,
+            Condition::LabelsOrDisruptiveFieldsChanged,
         ],
     },
     // Without a rule only the form of the lifecycle's own labels is checked; not worth stopping anyone for.

@@ -12,7 +12,7 @@ const ALL_CONDITIONS: [Condition; 14] = [
     Condition::NotTerminating,
     Condition::LifecycleChanged,
     Condition::LabelsChanged,
-    Condition::LabelsOrContainersChanged,
+    Condition::LabelsOrDisruptiveFieldsChanged,
     Condition::InFlight,
     Condition::ReadinessChanged,
     Condition::NotFinished,
@@ -248,14 +248,14 @@ fn updates_that_change_nothing_of_ours_are_not_sent() {
         pod(
             json!({"status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": "now"}]}}),
         ),
-        pod(json!({"spec": {"activeDeadlineSeconds": 5}})),
+        pod(json!({"spec": {"tolerations": [{"key": "a", "operator": "Exists"}]}})),
     ] {
         assert!(
             !holds(Condition::LifecycleChanged, &object, &old),
             "{object}"
         );
         assert!(
-            !holds(Condition::LabelsOrContainersChanged, &object, &old),
+            !holds(Condition::LabelsOrDisruptiveFieldsChanged, &object, &old),
             "{object}"
         );
         assert!(
@@ -286,6 +286,29 @@ fn updates_that_the_lifecycle_lives_on_are_sent() {
 }
 
 #[test]
+fn changed_deadline_or_owner_is_sent() {
+    let old = pod(json!({}));
+    let owned = |uid: &str| {
+        pod(
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": uid}]}}),
+        )
+    };
+    let due = |seconds: i64| pod(json!({"spec": {"activeDeadlineSeconds": seconds}}));
+    for (old, object) in [
+        (&old, due(5)),
+        (&due(5), due(1)),
+        (&old, owned("a")),
+        (&owned("a"), owned("b")),
+        (&owned("a"), old.clone()),
+    ] {
+        let condition = Condition::LabelsOrDisruptiveFieldsChanged;
+        assert!(holds(condition, &object, old), "{object}");
+        assert!(!holds(condition, &object, &object), "{object}");
+        assert!(!holds(Condition::LabelsChanged, &object, old), "{object}");
+    }
+}
+
+#[test]
 fn in_place_changes_are_sent() {
     let old = pod(json!({}));
     for object in [
@@ -297,7 +320,7 @@ fn in_place_changes_are_sent() {
         pod(json!({"spec": {"resources": {"limits": {"cpu": "1"}}}})),
     ] {
         assert!(
-            holds(Condition::LabelsOrContainersChanged, &object, &old),
+            holds(Condition::LabelsOrDisruptiveFieldsChanged, &object, &old),
             "{object}"
         );
         assert!(!holds(Condition::LabelsChanged, &object, &old), "{object}");

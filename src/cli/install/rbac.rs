@@ -104,6 +104,8 @@ pub const CLUSTER: &[Access] = &[
     all("", &["replicationcontrollers"], &["get", "list", "watch"]),
     // The same for owners of all other kinds.
     SCALES,
+    // Whether the API server is going to refuse an eviction anyway.
+    all("policy", &["poddisruptionbudgets"], &["list", "watch"]),
     // Which namespaces hold rules; the label that says so.
     all("", &["namespaces"], &["list", "watch", "patch"]),
     // Whether the Service of an expected finalizer still selects the Pod.

@@ -1,5 +1,6 @@
 //! What this replica knows of the cluster: one index fed by one watch per kind, shared by admission and controllers.
 
+mod lost;
 mod namespaces;
 mod pods;
 mod rules;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::{broadcast, watch};
 
+use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
 use super::sizes::{Workload, Workloads};
 use super::tally::Tally;
@@ -23,6 +25,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::Pod;
 use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::{RuleKey, Snapshot, Uid};
+use lost::Lost;
 
 pub use namespaces::NamespaceFacts;
 
@@ -49,6 +52,8 @@ pub enum Change {
 pub struct Index {
     /// What the controllers of workloads look at besides Pods.
     pub objects: Objects,
+    /// What an eviction is refused for beside the rules.
+    pub disruption_budgets: DisruptionBudgets,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -114,6 +119,7 @@ pub struct Namespace {
     pub rules: BTreeMap<String, Entry>,
     owners: Owners,
     workloads: Workloads,
+    lost: Lost,
 }
 
 /// A rule object with its counts.
@@ -145,6 +151,7 @@ impl Default for Index {
     fn default() -> Self {
         Index {
             objects: Objects::default(),
+            disruption_budgets: DisruptionBudgets::default(),
             state: RwLock::default(),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),

@@ -59,6 +59,7 @@ impl Index {
             rules,
             owners,
             workloads,
+            lost,
             ..
         } = state.namespaces.entry(namespace.to_owned()).or_default();
         let new = pod.map(Arc::new);
@@ -66,6 +67,7 @@ impl Index {
             Some(new) => pods.insert(uid.clone(), Arc::clone(new)),
             None => pods.remove(&uid),
         };
+        lost.observe(&uid, old.as_deref(), new.as_deref());
         for set in owners.replace(&uid, old.as_ref(), new.as_ref()) {
             self.tell(Change::CollaSet(namespace.to_owned(), set));
         }

@@ -61,6 +61,11 @@ impl Tally {
         }
     }
 
+    /// Direct owners of the selected Pods, and owners whose templates make such Pods.
+    pub fn owners(&self) -> impl Iterator<Item = &Uid> {
+        self.owned.direct()
+    }
+
     /// Owners that do not say how many Pods they are to have; their living Pods count.
     pub fn unknown_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.owned.no_scale()

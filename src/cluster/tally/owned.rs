@@ -68,6 +68,11 @@ impl Owned {
         self.total
     }
 
+    /// Direct owners.
+    pub fn direct(&self) -> impl Iterator<Item = &Uid> {
+        self.direct.keys()
+    }
+
     /// Owners that do not say how many Pods they are to have.
     pub fn no_scale(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.roots.values().filter_map(|r| r.no_scale.as_ref())

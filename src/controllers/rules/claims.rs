@@ -262,7 +262,11 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
             let deadline = pod.spec.active_deadline_seconds;
             deadline.is_some_and(|seconds| seconds <= latest)
         }
-        Operation::Reown => pod.controller().is_some_and(|owner| owner.uid == target),
+        // Without a controller the target is another owner: the garbage collector looks at all of them.
+        Operation::Reown => {
+            let mut owners = pod.metadata.owner_references.iter();
+            owners.any(|owner| owner.uid == target)
+        }
         _ => false,
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn without(text: &str, keys: &[String]) -> Option<String> {
 
 impl super::Step {
     /// The merge patch that drops the entries `gone` (those of [`super::Step::dirty`] that turned out to be dirty:
-    /// the Service is not found or no longer selects the Pod) from the Pod's annotation; `None` when it has none of
+    /// the object does not exist, or the Service no longer selects the Pod) from the Pod's annotation; `None` when it has none of
     /// them.
     pub fn drop_dirty(pod: &Pod, gone: &[String]) -> Option<Value> {
         let text = without(pod.annotation(keys::AVAILABLE_CONDITIONS)?, gone)?;

@@ -32,7 +32,7 @@ mod validate;
 pub use expected::ExpectedFinalizers;
 pub use patch::LabelPatch;
 pub use phase::Phase;
-pub use run::{Run, phases};
+pub use run::{Run, is_held_offline, phases};
 pub use step::{Step, controller_step, controller_step_passing};
 pub use validate::{FieldError, validate};
 

@@ -226,6 +226,11 @@ pub fn phases(pod: &Pod) -> BTreeMap<String, Phase> {
     phases.filter(|(_, phase)| *phase != Phase::Idle).collect()
 }
 
+/// Whether an ID keeps the Pod off traffic. It came there by the leave of its rules.
+pub fn is_held_offline(pod: &Pod) -> bool {
+    phases(pod).into_values().any(Phase::holds_offline)
+}
+
 /// Row 5, finalizers first (contract 10.1 Q3), and the kubelet has followed the condition: while Ready is still True,
 /// traffic is still on, and a run that ended before the kubelet noticed would bring the Pod back only to lose it to the
 /// kubelet's late answer. A Pod without the gate is off traffic as far as the lifecycle can bring it.

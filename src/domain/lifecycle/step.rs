@@ -14,8 +14,8 @@ pub struct Step {
     /// very version that was looked at. Follows from what is stored, never from what `labels` asks for. From False to
     /// True only once Ready has followed.
     pub service_ready: Option<bool>,
-    /// Keys `Service/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` that keep the Pod
-    /// from coming back: dirty if the Service is not found or no longer selects the Pod, then see
+    /// Keys `<Kind>/<namespace>/<name>` of the annotation `pod.kusionstack.io/available-conditions` that keep the Pod from
+    /// coming back: dirty if the object does not exist, or is a Service that does not select the Pod any more; then see
     /// [`Step::drop_dirty`].
     pub dirty: Vec<String>,
     /// IDs that wait for the rules of a stage, to be granted through [`controller_step_passing`].
@@ -87,7 +87,7 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
             Ok(expected) => {
                 step.dirty = expected
                     .missing(pod)
-                    .filter(|k| is_service(k))
+                    .filter(|k| names_object(k))
                     .map(str::to_owned)
                     .collect();
             }
@@ -127,8 +127,9 @@ fn service_ready(pod: &Pod, run: &Run<'_>, available: bool) -> Option<bool> {
     (wanted && now != Some(true) && !unnoticed && !unseen).then_some(true)
 }
 
-/// Whether a key of the expected finalizers names a Service, the one kind of which it can be known whether it still
-/// wants the Pod.
-fn is_service(key: &str) -> bool {
-    matches!(key.split('/').collect::<Vec<_>>()[..], ["Service", namespace, name] if !namespace.is_empty() && !name.is_empty())
+/// Whether a key of the expected finalizers names an object. The finalizer of any other key can only be added, or its
+/// entry taken out, by whoever wrote it.
+fn names_object(key: &str) -> bool {
+    let parts: Vec<_> = key.split('/').collect();
+    parts.len() == 3 && parts.iter().all(|part| !part.is_empty())
 }

@@ -262,6 +262,36 @@ impl Scope {
         self.annotate(pod, json!({PAUSED: null})).await;
     }
 
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// A Pod stops being Ready by itself, until [`Scope::resume_kubelet`].
+    pub async fn lose_readiness(&self, pod: &str) {
+        let status = json!({"conditions": [{"type": "Ready", "status": "False"}]});
+        self.freeze(pod, status).await;
+    }
+
+    #[allow(dead_code)] // as above
+    /// The container of a Pod crashes again and again, until [`Scope::resume_kubelet`].
+    pub async fn crash(&self, pod: &str) {
+        let status = json!({
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{
+                "name": "main", "image": "web:1", "imageID": "", "ready": false, "restartCount": 7,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            }],
+        });
+        self.freeze(pod, status).await;
+    }
+
+    #[allow(dead_code)] // as above
+    async fn freeze(&self, pod: &str, status: Value) {
+        self.pause_kubelet(pod).await;
+        let patch = Patch::Strategic(json!({"status": status}));
+        self.pods()
+            .patch_status(pod, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
     async fn annotate(&self, pod: &str, annotations: Value) {
         let patch = json!({"metadata": {"annotations": annotations}});
         self.patch(pod, patch).await.unwrap();

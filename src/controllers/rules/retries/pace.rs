@@ -80,10 +80,7 @@ mod tests {
         let mut pace = Pace::new(SEEN, now);
         assert_eq!(pace.turn(SEEN, now), Turn::Wait(PATIENCE));
         assert_eq!(pace.turn(SEEN, now + PATIENCE), Turn::Wake(2 * PATIENCE));
-        assert_eq!(
-            pace.turn(SEEN, now + PATIENCE),
-            Turn::Wait(2 * PATIENCE)
-        );
+        assert_eq!(pace.turn(SEEN, now + PATIENCE), Turn::Wait(2 * PATIENCE));
     }
 
     #[test]

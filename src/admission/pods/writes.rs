@@ -1,0 +1,267 @@
+//! What an UPDATE of a Pod does to its containers or to the Pod itself, beyond its labels: the disruptions that need a
+//! claim each. docs/pod-writes.md lists every write, held or not, with the reason.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::admission::context::Context;
+use crate::admission::down::is_down_for_a_moment;
+use crate::cluster::presence::{self, Presence};
+use crate::domain::inplace::{self, Change};
+use crate::domain::lifecycle::{Phase, phases};
+use crate::domain::ownership::{self, Reowned};
+use crate::domain::pod::Pod;
+use crate::ledger::commit::Disruption;
+use crate::ledger::protocol::Operation;
+
+/// The disruptions that an UPDATE brings, each to be claimed for. Owners that are not in the cache are looked up until
+/// `deadline`; an owner that cannot be read counts as absent.
+pub async fn disruptions(
+    context: &Context,
+    old: &Arc<Pod>,
+    new: &Pod,
+    deadline: Instant,
+) -> Vec<Disruption> {
+    let mut found = Vec::new();
+    if let Some(change) = in_place(context, old, new) {
+        let mut disruption = context.disruption(old, Operation::InPlace);
+        disruption.detail.target = Some(change.target);
+        disruption.detail.containers = change.containers;
+        found.push(disruption);
+    }
+    if let Some(seconds) = deadline_of(old, new) {
+        let mut disruption = context.disruption(old, Operation::Deadline);
+        disruption.detail.target = Some(seconds.to_string());
+        found.push(disruption);
+    }
+    if let Some(reowned) = ownership::change(old, new) {
+        let lives = is_any_here(context, new, &reowned, deadline).await;
+        if reowned.other_controller || !lives {
+            let mut disruption = context.disruption(old, Operation::Reown);
+            // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
+            // the Pod, so the claim ends with the next version of the Pod.
+            disruption.detail.target = (!lives).then(|| reowned.target().to_owned());
+            found.push(disruption);
+        }
+    }
+    found
+}
+
+/// Whether [`disruptions`] may find any, told without reading anything.
+pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
+    in_place(context, old, new).is_some()
+        || deadline_of(old, new).is_some()
+        || ownership::change(old, new).is_some()
+}
+
+/// The restart that an in-place change brings and that needs a claim.
+///
+/// It needs none if a lifecycle keeps the Pod off traffic before and after the write: its rules were asked when the
+/// lifecycle began. The label `service-available` alone proves nothing, because a flap takes it off, and so may anybody
+/// by hand. Nor does a Pod need a claim that is down and will hardly come back by itself.
+fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
+    let change = inplace::change(old, new)?;
+    let is_lost = || !old.is_available() && !is_down_for_a_moment(context, old);
+    let is_free = is_kept_offline(old) && is_kept_offline(new) || is_lost();
+    (!is_free).then_some(change)
+}
+
+/// Whether an operation in flight on the Pod keeps it off traffic.
+fn is_kept_offline(pod: &Pod) -> bool {
+    phases(pod).into_values().any(Phase::holds_offline)
+}
+
+/// The deadline that an UPDATE sets or lowers, in seconds after the start of the Pod; the API server lets nobody raise
+/// or remove it. It needs a claim whatever the state of the Pod: when the time is over, the Pod may be available.
+fn deadline_of(old: &Pod, new: &Pod) -> Option<i64> {
+    let seconds = new.spec.active_deadline_seconds?;
+    let earlier = old.spec.active_deadline_seconds;
+    earlier
+        .is_none_or(|earlier| seconds < earlier)
+        .then_some(seconds)
+}
+
+/// Whether one of the new owners is known to exist.
+async fn is_any_here(
+    context: &Context,
+    pod: &Pod,
+    reowned: &Reowned<'_>,
+    deadline: Instant,
+) -> bool {
+    let namespace = &pod.metadata.namespace;
+    {
+        let state = context.index.read();
+        let home = state.namespace(namespace);
+        let mut owners = reowned.owners.iter();
+        if home.is_some_and(|home| owners.any(|o| home.has_workload(&o.uid))) {
+            return true;
+        }
+    }
+    let look_up = async {
+        for owner in reowned.owners {
+            if presence::of_owner(&context.client, namespace, owner).await == Presence::Here {
+                return true;
+            }
+        }
+        false
+    };
+    timeout_at(deadline, look_up).await.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys::{self, Family};
+    use crate::cluster::sizes::{Kind, Workload};
+
+    /// A context whose API server never answers.
+    fn context() -> Context {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            std::future::pending::<
+                Result<http::Response<kube::client::Body>, std::convert::Infallible>,
+            >()
+            .await
+        });
+        Context::at_epoch(kube::Client::new(service, "default"))
+    }
+
+    fn pod(image: &str, labels: &Value, status: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "web-1", "namespace": "shop", "labels": labels },
+            "spec": { "containers": [{ "name": "app", "image": image }] },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn ready(ready: &str) -> Value {
+        json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": ready }] })
+    }
+
+    fn on_traffic() -> Value {
+        json!({ (keys::SERVICE_AVAILABLE): "1" })
+    }
+
+    fn in_operate() -> Value {
+        let keys = [Family::Operating, Family::PreChecked, Family::Operate].map(|f| f.key("x"));
+        keys.into_iter().map(|key| (key, json!("1"))).collect()
+    }
+
+    /// Whether an image change of a Pod in this state, that also changes the labels, needs a claim.
+    fn claims(labels: [&Value; 2], status: &Value) -> bool {
+        let [before, after] = labels;
+        let (old, new) = (pod("a:1", before, status), pod("a:2", after, status));
+        in_place(&context(), &old, &new).is_some()
+    }
+
+    #[tokio::test]
+    async fn image_of_pod_that_serves_or_may_serve_again_needs_a_claim() {
+        for is_ready in ["True", "False"] {
+            for labels in [[&on_traffic(), &on_traffic()], [&json!({}), &json!({})]] {
+                assert!(
+                    claims(labels, &ready(is_ready)),
+                    "{labels:?}, Ready {is_ready}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn image_and_removed_label_in_one_write_need_a_claim() {
+        assert!(claims([&on_traffic(), &json!({})], &ready("True")));
+    }
+
+    #[tokio::test]
+    async fn image_in_operate_is_free() {
+        assert!(!claims([&in_operate(), &in_operate()], &ready("False")));
+    }
+
+    #[tokio::test]
+    async fn lifecycle_that_begins_or_ends_with_the_write_needs_a_claim() {
+        assert!(claims([&on_traffic(), &in_operate()], &ready("True")));
+        assert!(claims([&in_operate(), &json!({})], &ready("False")));
+    }
+
+    #[tokio::test]
+    async fn image_of_broken_pod_is_free() {
+        let mut status = ready("False");
+        status["containerStatuses"] =
+            json!([{ "name": "app", "state": { "waiting": { "reason": "CrashLoopBackOff" } } }]);
+        assert!(!claims([&on_traffic(), &on_traffic()], &status));
+        assert!(!claims([&json!({}), &json!({})], &status));
+    }
+
+    /// A Pod with this deadline and this owner.
+    fn with(seconds: Option<i64>, owner: Option<&str>) -> Arc<Pod> {
+        let mut pod = pod("a:1", &on_traffic(), &ready("True"));
+        pod.spec.active_deadline_seconds = seconds;
+        pod.metadata.owner_references = owner
+            .map(|uid| crate::domain::pod::Owner {
+                uid: uid.to_owned(),
+                controller: true,
+                ..Default::default()
+            })
+            .into_iter()
+            .collect();
+        Arc::new(pod)
+    }
+
+    async fn found(old: &Arc<Pod>, new: &Pod) -> Vec<(Operation, Option<String>)> {
+        let soon = Instant::now() + std::time::Duration::from_secs(1);
+        let found = disruptions(&context(), old, new, soon).await;
+        found
+            .into_iter()
+            .map(|d| (d.operation, d.detail.target))
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadline_set_or_lowered_needs_a_claim() {
+        let one = vec![(Operation::Deadline, Some("1".to_owned()))];
+        for earlier in [None, Some(2)] {
+            assert_eq!(found(&with(earlier, None), &with(Some(1), None)).await, one);
+        }
+        assert_eq!(found(&with(Some(1), None), &with(Some(1), None)).await, []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owner_that_cannot_be_read_needs_a_claim() {
+        let new = with(None, Some("new"));
+        for earlier in [None, Some("old")] {
+            let found = found(&with(None, earlier), &new).await;
+            assert_eq!(found, [(Operation::Reown, Some("new".to_owned()))]);
+        }
+        assert_eq!(found(&with(None, Some("old")), &with(None, None)).await, []);
+    }
+
+    fn workload() -> Workload {
+        Workload {
+            kind: Kind::ReplicaSet,
+            name: "new".to_owned(),
+            version: 1,
+            replicas: Some(1),
+            controller: None,
+            template_labels: None,
+            rolling: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn adoption_by_known_workload_passes_and_change_of_controller_does_not() {
+        let context = context();
+        context
+            .index
+            .set_workload("shop", "new".into(), Some(workload()));
+        let soon = Instant::now() + std::time::Duration::from_secs(1);
+        let new = with(None, Some("new"));
+        let adopted = disruptions(&context, &with(None, None), &new, soon).await;
+        assert!(adopted.is_empty());
+        let moved = disruptions(&context, &with(None, Some("old")), &new, soon).await;
+        assert_eq!(moved[0].operation, Operation::Reown);
+        assert_eq!(moved[0].detail.target, None);
+    }
+}

@@ -1,0 +1,236 @@
+//! Which Pods have stopped serving a moment ago, as this replica has seen it.
+//!
+//! A Pod that is down for a moment will serve again by itself. Whoever takes it into an operation while it is down makes
+//! the loss last. Therefore such a Pod does not count as free: what is done to it needs room in the budget. The same holds
+//! for a Pod that is Ready again and only lacks the label `service-available`, which the leader is about to write.
+//!
+//! The time is this replica's own, on a monotonic clock. The `lastTransitionTime` of the Ready condition was written by
+//! the clock of another machine, and is not compared with it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::State;
+use crate::domain::lifecycle::is_held_offline;
+use crate::domain::pod::Pod;
+use crate::ledger::store::Uid;
+
+/// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
+/// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
+pub const MOMENT: Duration = Duration::from_secs(30);
+
+/// When each Pod stopped serving, or changed between Ready and not Ready after that. Holds nothing of Pods that serve, that
+/// are ending or gone, that an operation keeps off traffic, or that have never been Ready.
+#[derive(Debug, Default)]
+pub(super) struct Lost(HashMap<Uid, Instant>);
+
+impl Lost {
+    /// Takes note of a change. `old` is `None` for a Pod that this replica has not known, `new` for one that is gone.
+    ///
+    /// Of a Pod that was not known nobody can tell when it stopped serving: it counts as lost now, also after a restart of
+    /// this replica, unless it has never run.
+    pub fn observe(&mut self, uid: &Uid, old: Option<&Pod>, new: Option<&Pod>) {
+        let Some(new) = new.filter(|pod| !pod.is_available() && may_come_back(pod)) else {
+            self.0.remove(uid);
+            return;
+        };
+        if old.map_or_else(|| has_run(new), |old| is_shift(old, new)) {
+            self.0.insert(uid.clone(), Instant::now());
+        }
+    }
+}
+
+impl State {
+    /// Whether a Pod is not available, and this replica has seen it serve or change between Ready and not Ready less than
+    /// [`MOMENT`] ago. False for a Pod that cannot run as it is ([`Pod::is_broken`]), that is ending, or that an operation
+    /// keeps off traffic.
+    ///
+    /// `pod` may be newer than the cache: a change that the cache has not seen is new.
+    pub fn is_down_for_a_moment(&self, pod: &Pod) -> bool {
+        self.moment_left(pod).is_some()
+    }
+
+    /// For how much longer [`State::is_down_for_a_moment`] holds if nothing changes; `None` if it does not hold now.
+    pub fn moment_left(&self, pod: &Pod) -> Option<Duration> {
+        if pod.is_available() || pod.is_broken() || !may_come_back(pod) {
+            return None;
+        }
+        let uid = pod.metadata.uid.as_str();
+        let namespace = self.namespace(&pod.metadata.namespace);
+        let known = namespace.and_then(|n| n.pods.get(uid));
+        if known.map_or_else(|| has_run(pod), |known| is_shift(known, pod)) {
+            return Some(MOMENT);
+        }
+        let since = namespace?.lost.0.get(uid)?;
+        let left = MOMENT.saturating_sub(since.elapsed());
+        (!left.is_zero()).then_some(left)
+    }
+}
+
+/// Whether a Pod that does not serve now served before, or has changed between Ready and not Ready.
+fn is_shift(before: &Pod, now: &Pod) -> bool {
+    before.is_available() || before.is_ready() != now.is_ready()
+}
+
+fn may_come_back(pod: &Pod) -> bool {
+    !pod.is_terminating() && !pod.is_finished() && !is_held_offline(pod)
+}
+
+/// Whether the containers of a Pod have run: only then it can have been Ready.
+fn has_run(pod: &Pod) -> bool {
+    !matches!(pod.status.phase.as_str(), "" | "Pending")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::super::Index;
+    use super::*;
+    use crate::api::keys;
+
+    fn pod(ready: bool, patch: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "namespace": "n", "name": "web-1", "uid": "u1",
+                "labels": { (keys::CONTROL): keys::CONTROL_VALUE, (keys::SERVICE_AVAILABLE): "1" },
+            },
+            "spec": { "containers": [{ "name": "app" }] },
+            "status": {
+                "phase": "Running",
+                "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
+            },
+        });
+        json_patch::merge(&mut pod, &patch);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// Not Ready, and the leader has taken the label off.
+    fn unlabelled(ready: bool) -> Pod {
+        let labels = json!({ (keys::SERVICE_AVAILABLE): null });
+        pod(ready, json!({ "metadata": { "labels": labels } }))
+    }
+
+    fn operated() -> Pod {
+        let labels = json!({
+            (keys::SERVICE_AVAILABLE): null,
+            "operating.podopslifecycle.kusionstack.io/id": "1",
+            "preparing.podopslifecycle.kusionstack.io/id": "1",
+        });
+        pod(false, json!({ "metadata": { "labels": labels } }))
+    }
+
+    fn seen(versions: impl IntoIterator<Item = Pod>) -> Index {
+        let index = Index::default();
+        for version in versions {
+            index.apply_pod(version);
+        }
+        index
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_that_lost_readiness_is_down_for_a_moment_only() {
+        let down = pod(false, json!({}));
+        let index = seen([pod(true, json!({})), down.clone()]);
+        assert!(index.read().is_down_for_a_moment(&down));
+        index.apply_pod(unlabelled(false));
+        tokio::time::advance(MOMENT / 2).await;
+        assert!(index.read().is_down_for_a_moment(&unlabelled(false)));
+        assert!(
+            index.read().is_down_for_a_moment(&unlabelled(true)),
+            "on its way back"
+        );
+        assert_eq!(index.read().moment_left(&down), Some(MOMENT / 2));
+        tokio::time::advance(MOMENT / 2).await;
+        assert!(!index.read().is_down_for_a_moment(&down));
+        // It is Ready for an instant: the time begins anew.
+        index.apply_pod(unlabelled(true));
+        index.apply_pod(unlabelled(false));
+        assert!(index.read().is_down_for_a_moment(&down));
+        index.apply_pod(pod(true, json!({})));
+        let removed = unlabelled(true);
+        assert!(
+            index.read().is_down_for_a_moment(&removed),
+            "the leader puts the label back"
+        );
+        index.apply_pod(removed.clone());
+        tokio::time::advance(MOMENT).await;
+        assert!(
+            !index.read().is_down_for_a_moment(&removed),
+            "nobody puts the label back"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_found_down_after_a_restart_counts_as_lost_then() {
+        let down = unlabelled(false);
+        let index = Index::default();
+        index.replace_pods(vec![down.clone()], 7);
+        assert!(index.read().is_down_for_a_moment(&down));
+        tokio::time::advance(MOMENT).await;
+        index.replace_pods(vec![down.clone()], 8);
+        assert!(!index.read().is_down_for_a_moment(&down));
+    }
+
+    #[tokio::test]
+    async fn pod_that_was_never_ready_is_not_lost() {
+        let pending = pod(false, json!({ "status": { "phase": "Pending" } }));
+        let index = seen([pending.clone()]);
+        assert!(!index.read().is_down_for_a_moment(&pending));
+        index.apply_pod(unlabelled(false));
+        assert!(!index.read().is_down_for_a_moment(&unlabelled(false)));
+        assert!(
+            index.read().is_down_for_a_moment(&unlabelled(true)),
+            "about to serve"
+        );
+    }
+
+    #[tokio::test]
+    async fn broken_ending_or_operated_pod_is_not_down_for_a_moment() {
+        let index = seen([pod(true, json!({})), pod(false, json!({}))]);
+        let crashed = json!({ "status": { "containerStatuses": [
+            { "name": "app", "state": { "waiting": { "reason": "CrashLoopBackOff" } } },
+        ] } });
+        let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        let failed = json!({ "status": { "phase": "Failed" } });
+        for not_lost in [crashed, deleted, failed] {
+            let pod = pod(false, not_lost);
+            assert!(!index.read().is_down_for_a_moment(&pod), "{pod:?}");
+        }
+        assert!(!index.read().is_down_for_a_moment(&operated()));
+        index.apply_pod(operated());
+        assert!(
+            !index.read().is_down_for_a_moment(&unlabelled(false)),
+            "forgotten"
+        );
+    }
+
+    #[tokio::test]
+    async fn loss_that_the_cache_has_not_seen_counts() {
+        let index = seen([pod(true, json!({}))]);
+        assert!(index.read().is_down_for_a_moment(&pod(false, json!({}))));
+        assert!(
+            Index::default()
+                .read()
+                .is_down_for_a_moment(&pod(false, json!({})))
+        );
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_pods_that_serve_or_are_gone() {
+        let kept = |index: &Index| index.read().namespace("n").unwrap().lost.0.len();
+        let index = seen([pod(true, json!({})), pod(false, json!({}))]);
+        assert_eq!(kept(&index), 1);
+        index.delete_pod(&pod(false, json!({})));
+        assert_eq!(kept(&index), 0);
+        let index = seen([
+            pod(true, json!({})),
+            pod(false, json!({})),
+            pod(true, json!({})),
+        ]);
+        assert_eq!(kept(&index), 0);
+    }
+}

@@ -1,0 +1,180 @@
+//! Whether an object of any kind exists, read from the API server.
+//!
+//! The server may not read every kind. Where it may not read the object itself but its `scale` subresource, the answer of
+//! that tells as much. Everything else is [`Presence::Unknown`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::Api;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::discovery::{self, ApiCapabilities, Discovery, Scope};
+use kube::{Client, Error};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use crate::domain::pod::Owner;
+
+/// No look-up takes longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// What the API server serves is read again after this long.
+const REFRESH: Duration = Duration::from_secs(60);
+const NO_ANSWER: &str = "the API server did not answer in time";
+
+/// What a read said of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It exists and its deletion has not begun.
+    Here,
+    /// It does not exist, has another UID, or its deletion has begun.
+    Gone,
+    /// It could not be read; the text says why.
+    Unknown(String),
+}
+
+/// Whether the owner that a reference of an object in `namespace` names exists. An owner of a cluster-scoped kind is
+/// looked up without the namespace.
+pub async fn of_owner(client: &Client, namespace: &str, owner: &Owner) -> Presence {
+    let (group, version) = match owner.api_version.split_once('/') {
+        Some((group, version)) => (group, version),
+        None => ("", owner.api_version.as_str()),
+    };
+    if ![group, version, owner.name.as_str()]
+        .into_iter()
+        .all(is_segment)
+    {
+        return Presence::Gone; // the API server stores no object of such a name
+    }
+    let kind = GroupVersionKind::gvk(group, version, &owner.kind);
+    let read = async {
+        let (resource, capabilities) = discovery::pinned_kind(client, &kind).await?;
+        let found = read(client, namespace, &owner.name, &resource, &capabilities).await?;
+        Ok(found.filter(|uid| *uid == owner.uid).is_some())
+    };
+    in_time(read).await
+}
+
+/// Looks objects up of which the kind is known, but not its group.
+pub struct Kinds {
+    client: Client,
+    served: Mutex<Option<(Instant, Arc<Discovery>)>>,
+}
+
+impl Kinds {
+    /// A look-up that has read nothing yet.
+    pub fn new(client: Client) -> Kinds {
+        Kinds {
+            client,
+            served: Mutex::default(),
+        }
+    }
+
+    /// Whether an object of this kind exists in a namespace, in any of the groups that serve such a kind.
+    pub async fn find(&self, kind: &str, namespace: &str, name: &str) -> Presence {
+        if name.is_empty() || ![namespace, name].into_iter().all(is_segment) {
+            return Presence::Gone; // the API server stores no object of such a name
+        }
+        let served = match timeout(READ_TIMEOUT, self.served()).await {
+            Ok(Ok(served)) => served,
+            Ok(Err(e)) => return Presence::Unknown(e.to_string()),
+            Err(_) => return Presence::Unknown(NO_ANSWER.to_owned()),
+        };
+        let kinds: Vec<_> = served
+            .groups()
+            .filter_map(|group| group.recommended_kind(kind))
+            .collect();
+        if kinds.is_empty() {
+            return Presence::Unknown(format!("the API server serves no kind {kind}"));
+        }
+        for (resource, capabilities) in kinds {
+            let read = async {
+                let found = read(&self.client, namespace, name, &resource, &capabilities).await?;
+                Ok(found.is_some())
+            };
+            match in_time(read).await {
+                Presence::Gone => {}
+                other => return other,
+            }
+        }
+        Presence::Gone
+    }
+
+    /// What the API server serves, read again after [`REFRESH`].
+    async fn served(&self) -> Result<Arc<Discovery>, Error> {
+        let mut known = self.served.lock().await;
+        if let Some((at, served)) = known.as_ref()
+            && at.elapsed() < REFRESH
+        {
+            return Ok(Arc::clone(served));
+        }
+        let served = Discovery::new(self.client.clone()).run_aggregated().await?;
+        let served = Arc::new(served);
+        *known = Some((Instant::now(), Arc::clone(&served)));
+        Ok(served)
+    }
+}
+
+/// Whether a text that a user wrote can stand in the path of a request without changing its meaning. Names of some kinds
+/// have colons.
+pub fn is_segment(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    !matches!(text, "." | "..") && text.chars().all(plain)
+}
+
+async fn in_time(read: impl Future<Output = Result<bool, Error>>) -> Presence {
+    match timeout(READ_TIMEOUT, read).await {
+        Ok(Ok(true)) => Presence::Here,
+        Ok(Ok(false)) => Presence::Gone,
+        Ok(Err(e)) => Presence::Unknown(e.to_string()),
+        Err(_) => Presence::Unknown(NO_ANSWER.to_owned()),
+    }
+}
+
+/// UID of the object, unless its deletion has begun; `None` if there is none.
+async fn read(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    resource: &ApiResource,
+    capabilities: &ApiCapabilities,
+) -> Result<Option<String>, Error> {
+    let client = client.clone();
+    let api: Api<DynamicObject> = match capabilities.scope {
+        Scope::Cluster => Api::all_with(client, resource),
+        Scope::Namespaced => Api::namespaced_with(client, namespace, resource),
+    };
+    let denied = match api.get_metadata_opt(name).await {
+        Ok(object) => {
+            let alive = object.filter(|o| o.metadata.deletion_timestamp.is_none());
+            return Ok(alive.and_then(|o| o.metadata.uid));
+        }
+        Err(e) => e,
+    };
+    let has_scale = capabilities.subresources.iter().any(|(r, _)| {
+        let name = r.plural.rsplit('/').next();
+        name == Some("scale")
+    });
+    if !has_scale || !matches!(&denied, Error::Api(status) if status.code == 403) {
+        return Err(denied);
+    }
+    match api.get_scale(name).await {
+        Ok(scale) => Ok(scale.metadata.uid),
+        Err(Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(_) => Err(denied),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_segment;
+
+    #[test]
+    fn text_that_changes_a_path_is_no_segment() {
+        for text in ["web-1", "system:node", "a.b", ""] {
+            assert!(is_segment(text), "{text}");
+        }
+        for text in ["a/b", "..", "a?x=1", "a%2fb", "a#b", "é"] {
+            assert!(!is_segment(text), "{text}");
+        }
+    }
+}

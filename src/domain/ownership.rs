@@ -1,0 +1,118 @@
+//! Changes of `metadata.ownerReferences` after which the garbage collector may delete a Pod.
+//!
+//! The garbage collector deletes an object whose `ownerReferences` name no object that exists, whether or not one of them
+//! is the controller. An object without any reference is left alone, and one reference to an object that exists is
+//! enough to keep it (`attemptToDeleteItem` in `pkg/controller/garbagecollector/garbagecollector.go`).
+
+use super::pod::{Owner, Pod};
+
+/// A change of the owners that may end the Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reowned<'a> {
+    /// The references as they shall be stored; at least one.
+    pub owners: &'a [Owner],
+    /// Whether the Pod goes from one controller to another. Otherwise the change is harmless if one of the owners exists.
+    pub other_controller: bool,
+}
+
+impl Reowned<'_> {
+    /// UID of the new controller, or of the first owner if there is no controller.
+    pub fn target(&self) -> &str {
+        let controller = self.owners.iter().find(|o| o.controller);
+        controller
+            .or(self.owners.first())
+            .map_or("", |o| o.uid.as_str())
+    }
+}
+
+/// What an UPDATE changes in the owners of a Pod; `None` if the garbage collector treats the Pod as before or leaves it
+/// alone: all references are gone, or all that there were are kept.
+pub fn change<'a>(old: &Pod, new: &'a Pod) -> Option<Reowned<'a>> {
+    let owners = &new.metadata.owner_references;
+    let before = &old.metadata.owner_references;
+    if owners.is_empty() {
+        return None;
+    }
+    let other_controller = matches!(
+        (old.controller(), new.controller()),
+        (Some(old), Some(new)) if old.uid != new.uid
+    );
+    let is_kept = |one: &Owner| owners.iter().any(|o| same(o, one));
+    let harmless = !before.is_empty() && before.iter().all(is_kept);
+    (other_controller || !harmless).then_some(Reowned {
+        owners,
+        other_controller,
+    })
+}
+
+/// Whether two references name the same object. The garbage collector looks an owner up by its kind and name too.
+fn same(one: &Owner, other: &Owner) -> bool {
+    let key = |o: &Owner| (o.api_version.clone(), o.kind.clone(), o.name.clone());
+    one.uid == other.uid && key(one) == key(other)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A Pod with owners of these UIDs; one that begins with `c` is the controller.
+    fn owned(uids: &[&str]) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.owner_references = uids
+            .iter()
+            .map(|uid| Owner {
+                uid: (*uid).to_owned(),
+                controller: uid.starts_with('c'),
+                ..Owner::default()
+            })
+            .collect();
+        pod
+    }
+
+    /// Whether the change is named, whether it is one of the controller, and its target.
+    fn judged(old: &[&str], new: &[&str]) -> Option<(bool, String)> {
+        let (old, new) = (owned(old), owned(new));
+        change(&old, &new).map(|c| (c.other_controller, c.target().to_owned()))
+    }
+
+    #[test]
+    fn change_of_controller_is_named() {
+        assert_eq!(judged(&["c1"], &["c2"]), Some((true, "c2".to_owned())));
+        assert_eq!(
+            judged(&["c1", "a"], &["a", "c2"]),
+            Some((true, "c2".to_owned()))
+        );
+    }
+
+    #[test]
+    fn new_owner_of_a_pod_without_one_is_named() {
+        assert_eq!(judged(&[], &["c1"]), Some((false, "c1".to_owned())));
+        assert_eq!(judged(&[], &["a"]), Some((false, "a".to_owned())));
+    }
+
+    #[test]
+    fn loss_of_one_owner_of_two_is_named() {
+        assert_eq!(judged(&["c1", "a"], &["a"]), Some((false, "a".to_owned())));
+    }
+
+    #[test]
+    fn dropping_all_owners_or_adding_one_is_harmless() {
+        for (old, new) in [
+            (&["c1", "a"][..], &[][..]),
+            (&["c1"], &["c1"]),
+            (&["c1"], &["c1", "a"]),
+            (&["a"], &["c1", "a"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(judged(old, new), None, "{old:?} to {new:?}");
+        }
+    }
+
+    #[test]
+    fn same_uid_under_another_name_is_another_owner() {
+        let (old, mut new) = (owned(&["c1"]), owned(&["c1"]));
+        new.metadata.owner_references[0].name = "other".to_owned();
+        assert!(change(&old, &new).is_some());
+    }
+}

@@ -1,0 +1,255 @@
+//! Writes that end or restart a Pod without deleting it. Of six Pods under a rule that lets one be unavailable, one is
+//! admitted and five are refused.
+
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::objects::{claims, names, refusal};
+use crate::bed::{Bed, Scope};
+
+const PODS: usize = 6;
+
+/// Six available Pods under a rule that lets one be unavailable. Their kubelet is slow, and none is replaced.
+async fn six(prefix: &str, extra: Value) -> (Scope, Vec<String>) {
+    let scope = Bed::shared().await.scope(prefix).await;
+    scope.open_nodes().await;
+    let mut template = json!({"spec": {"nodeSelector": {scope.namespace.clone(): "open"}}});
+    json_patch::merge(&mut template, &extra);
+    scope.deploy("web", PODS, template).await;
+    let pods = names(&scope.all_available("app=web", PODS).await);
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope
+        .until_at_rest("web", i32::try_from(PODS).unwrap())
+        .await;
+    scope.close_nodes().await;
+    for pod in &pods {
+        scope.pause_kubelet(pod).await;
+    }
+    (scope, pods)
+}
+
+/// Asserts that one of these outcomes is a success and all others are refused for want of budget.
+fn assert_one(outcomes: Vec<kube::Result<()>>) {
+    let admitted = outcomes.iter().filter(|o| o.is_ok()).count();
+    for outcome in outcomes.into_iter().filter(Result::is_err) {
+        let status = refusal(outcome);
+        assert_eq!(
+            (status.code, status.reason.as_str()),
+            (429, "TooManyRequests"),
+            "{}",
+            status.message
+        );
+    }
+    assert_eq!(admitted, 1);
+}
+
+/// What comes of a write to each Pod, one after another.
+async fn one_after_another(
+    pods: &[String],
+    write: impl AsyncFn(&str) -> kube::Result<()>,
+) -> Vec<kube::Result<()>> {
+    let mut outcomes = Vec::new();
+    for pod in pods {
+        outcomes.push(write(pod).await);
+    }
+    outcomes
+}
+
+async fn strategic(scope: &Scope, pod: &str, patch: Value) -> kube::Result<()> {
+    let patch = Patch::Strategic(patch);
+    let written = scope
+        .pods()
+        .patch(pod, &PatchParams::default(), &patch)
+        .await;
+    written.map(drop)
+}
+
+fn image() -> Value {
+    json!([{"name": "main", "image": "web:2"}])
+}
+
+fn carries_label(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
+    pod.labels().contains_key(keys::SERVICE_AVAILABLE)
+}
+
+#[tokio::test]
+async fn image_and_removed_label_in_one_write() {
+    let (scope, pods) = six("label-image", json!({})).await;
+    let outcomes = one_after_another(&pods, async |pod| {
+        let patch = json!({
+            "metadata": {"labels": {keys::SERVICE_AVAILABLE: null}},
+            "spec": {"containers": image()},
+        });
+        let outcome = strategic(&scope, pod, patch).await;
+        // The leader puts the label back at once.
+        scope
+            .until_pod(pod, "be labelled again", carries_label)
+            .await;
+        scope
+            .until_status("web", "only the claim of the image", |s| claims(s) <= 1)
+            .await;
+        outcome
+    })
+    .await;
+    assert_one(outcomes);
+}
+
+#[tokio::test]
+async fn image_while_a_flap_has_taken_the_label_off() {
+    let (scope, pods) = six("flap-image", json!({})).await;
+    let set_ready = async |pod: &str, ready: &str| {
+        let patch = Patch::Strategic(
+            json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}}),
+        );
+        let params = PatchParams::default();
+        scope
+            .pods()
+            .patch_status(pod, &params, &patch)
+            .await
+            .unwrap();
+    };
+    let outcomes = one_after_another(&pods, async |pod| {
+        set_ready(pod, "False").await;
+        scope
+            .until_pod(pod, "lose its label", |p| !carries_label(p))
+            .await;
+        let outcome = strategic(&scope, pod, json!({"spec": {"containers": image()}})).await;
+        set_ready(pod, "True").await;
+        scope
+            .until_pod(pod, "be labelled again", carries_label)
+            .await;
+        outcome
+    })
+    .await;
+    assert_one(outcomes);
+}
+
+#[tokio::test]
+async fn deadline_set_on_running_pods() {
+    let (scope, pods) = six("deadline", json!({})).await;
+    let outcomes = one_after_another(&pods, async |pod| {
+        let patch = json!({"spec": {"activeDeadlineSeconds": 1}});
+        scope.patch(pod, patch).await.map(drop)
+    })
+    .await;
+    assert_one(outcomes);
+}
+
+#[tokio::test]
+async fn controller_changed_to_one_that_does_not_exist() {
+    let (scope, pods) = six("reown", json!({})).await;
+    let outcomes = one_after_another(&pods, async |pod| {
+        let owner = json!([{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "nobody", "controller": true,
+            "uid": "00000000-0000-0000-0000-000000000000",
+        }]);
+        let patch = json!({"metadata": {"ownerReferences": owner}});
+        scope.patch(pod, patch).await.map(drop)
+    })
+    .await;
+    assert_one(outcomes);
+}
+
+#[tokio::test]
+async fn resize_of_the_pod_that_restarts_its_container() {
+    let spec = json!({"spec": {
+        "resources": {"limits": {"memory": "10Mi"}, "requests": {"memory": "10Mi"}},
+        "containers": [{
+            "name": "main", "image": "web:1",
+            "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+        }],
+    }});
+    let (scope, pods) = six("pod-resize", spec).await;
+    let outcomes = one_after_another(&pods, async |pod| {
+        let patch =
+            Patch::Strategic(json!({"spec": {"resources": {"limits": {"memory": "20Mi"}}}}));
+        let params = PatchParams::default();
+        let resized = scope.pods().patch_resize(pod, &params, &patch).await;
+        resized.map(drop)
+    })
+    .await;
+    assert_one(outcomes);
+}
+
+#[tokio::test]
+async fn orphaned_pods_stay_and_can_be_adopted() {
+    let scope = Bed::shared().await.scope("orphans").await;
+    let pods = scope.web_under_rule(2, json!(0)).await;
+    let before = scope.get(&pods[0]).await.metadata.owner_references;
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    scope.deployments().delete("web", &orphan).await.unwrap();
+    // The ReplicaSet is an orphan then; the Pods become orphans with the ReplicaSet.
+    let set = before.unwrap().remove(0);
+    let sets: kube::Api<k8s_openapi::api::apps::v1::ReplicaSet> =
+        kube::Api::namespaced(scope.client.clone(), &scope.namespace);
+    let template = sets.get(&set.name).await.unwrap();
+    sets.delete(&set.name, &orphan).await.unwrap();
+    for pod in &pods {
+        scope
+            .until_pod(pod, "have no owner", |p| {
+                p.metadata
+                    .owner_references
+                    .as_deref()
+                    .unwrap_or_default()
+                    .is_empty()
+            })
+            .await;
+    }
+    let mut again = template;
+    again.metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+        name: Some("again".to_owned()),
+        labels: again.metadata.labels,
+        ..Default::default()
+    };
+    sets.create(&Default::default(), &again).await.unwrap();
+    for pod in &pods {
+        scope
+            .until_pod(pod, "be adopted", |p| {
+                p.owner_references().iter().any(|o| o.name == "again")
+            })
+            .await;
+    }
+}
+
+/// A client of a kube-controller-manager whose controllers have no accounts of their own.
+async fn controller_manager(bed: &Bed) -> Client {
+    let kubeconfig = Kubeconfig::read_from(bed.kubeconfig()).unwrap();
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    config.auth_info.impersonate = Some("system:kube-controller-manager".to_owned());
+    config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+    Client::try_from(config).unwrap()
+}
+
+#[tokio::test]
+async fn shared_controller_account_is_held_while_the_owner_exists() {
+    let bed = Bed::shared().await;
+    let scope = bed.scope("shared-account").await;
+    let pods = scope.web_under_rule(2, json!(0)).await;
+    let controllers = Scope {
+        client: controller_manager(bed).await,
+        namespace: scope.namespace.clone(),
+    };
+    let status = refusal(controllers.delete(&pods[0]).await);
+    assert_eq!(status.code, 429, "{}", status.message);
+}
+
+#[tokio::test]
+async fn expected_finalizer_of_an_object_that_is_gone_is_dropped() {
+    let scope = Bed::shared().await.scope("expected").await;
+    let key = format!("PersistentVolumeClaim/{}/gone", scope.namespace);
+    let expected = json!({"expectedFinalizers": {key: "prot.podopslifecycle.kusionstack.io/gone"}});
+    let annotations = json!({keys::AVAILABLE_CONDITIONS: expected.to_string()});
+    scope
+        .pod("web", json!({"metadata": {"annotations": annotations}}))
+        .await;
+    scope.all_available("app=web", 1).await;
+}
