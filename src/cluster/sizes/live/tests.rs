@@ -168,6 +168,19 @@ async fn kind_without_scale_and_unserved_kind_count_by_living_pods() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn scale_that_a_kind_gets_later_is_found() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, false);
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (2, 1));
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    tokio::time::sleep(RECENT).await;
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (10, 0));
+}
+
 #[tokio::test]
 async fn failed_read_is_an_error_that_names_the_owner() {
     for (code, message) in [(403, "forbidden"), (500, "no such field"), (504, "timeout")] {
