@@ -3,7 +3,9 @@
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -357,4 +359,32 @@ async fn deployment_scaled_out_while_watches_of_owners_stall_is_expected_as_scal
     }
     observer.fewest_available(|_| true, 30).await.at_least(27);
     bed.faults().lift();
+}
+
+#[tokio::test]
+async fn pods_whose_owner_can_not_be_read_are_held_with_the_reason() {
+    let bed = Bed::with_faults(std::time::Duration::from_secs(60)).await;
+    let scope = bed.scope("unread").await;
+    let kind = kind(&scope, "Fleet", true).await;
+    let owner = owner(&scope, &kind, 4).await;
+    let pods = pods_of(&scope, &owner, 4).await;
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 4).await;
+    let scales = |asked: &Asked| asked.uri.path().ends_with("/scale");
+    bed.faults()
+        .set(Fault::new(Effect::Answer(http::StatusCode::FORBIDDEN)).on(scales));
+    // What was read before is believed for a second.
+    wait::until("the server to miss the owner", async || {
+        let dry = DeleteParams::default().dry_run();
+        scope.pods().delete(&pods[0], &dry).await.is_err()
+    })
+    .await;
+    let status = refusal(scope.delete(&pods[0]).await);
+    assert_eq!(status.code, 429, "{status:?}");
+    assert!(
+        status.message.contains("Fleet web can't be read"),
+        "{status:?}"
+    );
+    bed.faults().lift();
+    wait::until("a Pod to go", async || scope.delete(&pods[0]).await.is_ok()).await;
 }

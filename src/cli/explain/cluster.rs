@@ -43,7 +43,7 @@ pub fn fill(index: &Index, objects: &Objects) -> Vec<String> {
     notes
 }
 
-/// Owners that count by their replicas, and are not in the files.
+/// Owners that ask for a number of Pods which the files do not tell.
 fn missing_owners(objects: &Objects, pods: &[Pod]) -> Vec<String> {
     let known = |uid: &str| {
         let mut all = objects.workloads.iter();
@@ -52,12 +52,19 @@ fn missing_owners(objects: &Objects, pods: &[Pod]) -> Vec<String> {
     let mut missing: Vec<String> = pods
         .iter()
         .filter_map(Pod::controller)
-        .filter(|owner| Kind::of(owner).is_some() && !known(&owner.uid))
+        .filter(|owner| !known(&owner.uid))
         .map(|owner| {
-            format!(
-                "{} {} is not in the files: its Pods count for themselves, and missing ones do not; add it to --pods",
-                owner.kind, owner.name
-            )
+            let (kind, name) = (&owner.kind, &owner.name);
+            match Kind::of(owner) {
+                Some(_) => format!(
+                    "{kind} {name} is not in the files: its Pods count for themselves, and missing ones do not; add it to \
+                     --pods"
+                ),
+                None => format!(
+                    "{kind} {name} is of a kind whose scale the server reads live, if it has one; here its living Pods \
+                     count"
+                ),
+            }
         })
         .collect();
     missing.sort();

@@ -10,10 +10,11 @@ use serde::Deserialize;
 
 use super::shared::Shared;
 
-/// How long an answer of the API server is used: a CustomResourceDefinition may get a `scale` at any time.
+/// How long it is believed that a kind has a `scale`. If it has none any more, reading it answers 404.
 const KEPT: Duration = Duration::from_secs(60);
-/// The same where it could not be asked.
-const FAILED: Duration = Duration::from_secs(1);
+/// How long it is believed that a kind has no `scale`, or that there is no such kind: a CustomResourceDefinition may be
+/// made or get a `scale` at any time. Failures are asked for again after this time too.
+const DOUBTED: Duration = Duration::from_secs(1);
 
 /// A resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,9 +44,9 @@ impl Discovery {
         api_version: &str,
         kind: &str,
     ) -> Result<Option<Resource>, String> {
-        let age = |answer: &Result<_, _>| match answer {
-            Ok(_) => KEPT,
-            Err(_) => FAILED,
+        let age = |answer: &Result<Arc<Kinds>, _>| match answer {
+            Ok(kinds) if kinds.get(kind).is_some_and(|r| r.scale) => KEPT,
+            _ => DOUBTED,
         };
         let key = api_version.to_owned();
         let kinds = self.0.get(&key, age, || list(client, api_version)).await?;

@@ -10,6 +10,7 @@ use http::Request;
 use kube::{Client, Error};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::discovery::Discovery;
@@ -22,6 +23,8 @@ use crate::ledger::store::{RuleKey, Uid};
 
 /// Reads under way at a time for one rule object.
 const AT_ONCE: usize = 16;
+/// Reads under way at a time for all rule objects. Whoever may label Pods may name any number of owners.
+const AT_ONCE_IN_ALL: usize = 64;
 /// No read takes longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// A read may show an owner that is in doubt in turn: a ReplicaSet, then its controller.
@@ -37,6 +40,7 @@ pub struct LiveOwners {
     /// By namespace and UID; an error is the answer too.
     reads: Shared<(String, String), Result<(), String>>,
     discovery: Discovery,
+    turns: Semaphore,
 }
 
 /// An owner that could not be read, so that it is not known how many Pods there should be.
@@ -83,6 +87,7 @@ impl LiveOwners {
             index: Arc::clone(index),
             reads: Shared::default(),
             discovery: Discovery::default(),
+            turns: Semaphore::new(AT_ONCE_IN_ALL),
         })
     }
 
@@ -128,7 +133,11 @@ impl LiveOwners {
         let read = || async {
             let limit = Instant::now() + READ_TIMEOUT;
             let timed_out = || Err("the API server gave no answer in time".to_owned());
-            timeout_at(limit, self.fetch(client, namespace, &owner))
+            let read = async {
+                let _turn = self.turns.acquire().await;
+                self.fetch(client, namespace, &owner).await
+            };
+            timeout_at(limit, read)
                 .await
                 .unwrap_or_else(|_| timed_out())
         };
@@ -156,7 +165,14 @@ impl LiveOwners {
         }
         if let Some(kind) = Kind::of(owner) {
             let path = kind.object_path(namespace, &owner.name);
-            let found: Option<Object> = get(client, &path).await?;
+            let found: Option<Object> = match get(client, &path).await? {
+                Answer::Found(object) => Some(object),
+                Answer::NoObject => None,
+                Answer::NotServed => {
+                    put(Reading::NoScale);
+                    return Ok(());
+                }
+            };
             let ((_, found), workload) = found.map(|o| wire::read(kind, o)).unwrap_or_default();
             let workload = workload.filter(|_| found == uid);
             self.index.set_workload(namespace, uid, workload);
@@ -182,7 +198,11 @@ impl LiveOwners {
             "/{root}/{}/{within}{}/{}/scale",
             owner.api_version, resource.plural, owner.name
         );
-        let scale: Option<Scale> = get(client, &path).await?;
+        let scale: Option<Scale> = match get(client, &path).await? {
+            Answer::Found(scale) => Some(scale),
+            Answer::NoObject => None,
+            Answer::NotServed => return Err(format!("the API server does not serve {path} yet")),
+        };
         let scale = scale
             .filter(|s| s.metadata.uid == owner.uid && s.metadata.deletion_timestamp.is_none());
         put(scale.map_or(Reading::Gone, |s| {
@@ -192,14 +212,24 @@ impl LiveOwners {
     }
 }
 
-/// The object at a path; `None` if there is none.
-async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Option<T>, String> {
+/// What the API server answers to a GET.
+enum Answer<T> {
+    Found(T),
+    NoObject,
+    /// 404 without a word of an object: the path is not known.
+    NotServed,
+}
+
+async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Answer<T>, String> {
     let request = Request::get(path)
         .body(Vec::new())
         .map_err(|e| e.to_string())?;
     match client.request::<T>(request).await {
-        Ok(found) => Ok(Some(found)),
-        Err(Error::Api(status)) if status.code == 404 => Ok(None),
+        Ok(found) => Ok(Answer::Found(found)),
+        Err(Error::Api(status)) if status.code == 404 => match status.reason.as_str() {
+            "NotFound" => Ok(Answer::NoObject),
+            _ => Ok(Answer::NotServed),
+        },
         Err(Error::Api(status)) => Err(status.message),
         Err(e) => Err(e.to_string()),
     }

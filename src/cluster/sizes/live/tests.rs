@@ -32,13 +32,12 @@ impl Fake {
             let path = request.uri().path().to_owned();
             let known = fake.answers.lock().get(&path).cloned();
             fake.asked.lock().push(path);
-            let (code, body) = known.unwrap_or((404, json!({ "message": "not found" })));
-            let mut body = body;
+            let missing = (404, json!({ "reason": "NotFound", "message": "not found" }));
+            let (code, mut body) = known.unwrap_or(missing);
             if code >= 400 {
                 body["kind"] = json!("Status");
                 body["apiVersion"] = json!("v1");
                 body["status"] = json!("Failure");
-                body["reason"] = json!("Whatever");
                 body["code"] = json!(code);
             }
             let body = Body::from(serde_json::to_vec(&body).unwrap());
@@ -168,12 +167,32 @@ async fn kind_without_scale_and_unserved_kind_count_by_living_pods() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn scale_that_a_kind_gets_later_is_found() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, false);
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (2, 1));
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    tokio::time::sleep(RECENT).await;
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (10, 0));
+}
+
 #[tokio::test]
 async fn failed_read_is_an_error_that_names_the_owner() {
-    for (code, message) in [(403, "forbidden"), (500, "no such field"), (504, "timeout")] {
+    let not_served = "the API server does not serve /apis/argoproj.io/v1alpha1/namespaces/n/rollouts/web/scale yet";
+    for (code, message) in [
+        (403, "forbidden"),
+        (500, "no such field"),
+        (504, "timeout"),
+        (404, not_served),
+    ] {
         let rig = rig(2, rollout());
         serve_rollouts(&rig.fake, true);
-        rig.fake.answer(SCALE, code, json!({ "message": message }));
+        rig.fake
+            .answer(SCALE, code, json!({ "reason": "", "message": message }));
         let error = rig.refresh().await.unwrap_err();
         assert_eq!(
             error.to_string(),
