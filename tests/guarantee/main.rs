@@ -16,6 +16,8 @@ mod lifecycle;
 mod missed;
 mod pod_writes;
 mod never_held;
+mod owners;
+mod retries;
 mod rules;
 mod slow_kubelet;
 mod storm;
