@@ -143,7 +143,8 @@ pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
     each.min().unwrap_or(Restart::Proven)
 }
 
-/// Whether a container has the resources of its spec, as far as they restart it.
+/// Whether a container has the resources of its spec, as far as they restart it. Not known of one that inherits a limit
+/// from its Pod: its status reports its own resources.
 fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
     let Some(container) = running(pod).find(|c| c.name == status.name) else {
         return false;
@@ -151,7 +152,9 @@ fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
     let wanted = Resources::of(&container.resources);
     let mut restarting = restarting(container);
     let reported = status.resources != Resources::default();
-    reported && restarting.all(|name| wanted.named(name) == status.resources.named(name))
+    let inherits = |name| inherited((pod, container), name).is_some();
+    let known = reported && !self::restarting(container).any(inherits);
+    known && restarting.all(|name| wanted.named(name) == status.resources.named(name))
 }
 
 /// The resources whose resize restarts a container.
@@ -192,7 +195,10 @@ fn restarts(old: &Container, new: &Container) -> bool {
 /// Whether a limit of the Pod changed that the container inherits, in a way that restarts it. Requests of the Pod restart
 /// nothing (`containerResourcesFromRequirements` in `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, Kubernetes 1.36).
 fn inherits_another_limit(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
-    restarting(new.1).any(|name| inherited(old, name) != inherited(new, name))
+    restarting(new.1).any(|name| {
+        let [old, new] = [old, new].map(|at| inherited(at, name).map(quantity::normal));
+        old != new
+    })
 }
 
 /// The limit of a resource that the container has from its Pod; `None` where it has its own, or neither has one.
@@ -205,14 +211,6 @@ fn inherited<'a>(
         Some(_) => None,
         None => pod.spec.resources.get("limits")?.get(name),
     }
-}
-
-/// The resources whose resize restarts the container.
-fn restarting(container: &Container) -> impl Iterator<Item = &str> {
-    let policies = container.resize_policy.iter();
-    policies
-        .filter(|p| p.restart_policy == "RestartContainer")
-        .map(|p| p.resource_name.as_str())
 }
 
 /// Request and limit of one resource.
@@ -241,7 +239,7 @@ fn digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> String {
         }
         // Fed only where there is one: claims of earlier versions know nothing of them.
         for limit in restarting(container).filter_map(|name| inherited((pod, container), name)) {
-            digest.feed(&limit.to_string());
+            digest.feed(&text(limit));
         }
     }
     format!("{:016x}", digest.value())
