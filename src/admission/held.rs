@@ -164,8 +164,9 @@ mod tests {
     const NAMESPACES: &str = "/api/v1/namespaces";
 
     fn status(code: u16) -> (u16, Value) {
+        let reason = if code == 404 { "NotFound" } else { "Other" };
         let body = json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": "x", "code": code,
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": reason, "code": code,
         });
         (code, body)
     }

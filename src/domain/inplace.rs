@@ -143,7 +143,8 @@ pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
     each.min().unwrap_or(Restart::Proven)
 }
 
-/// Whether a container has the resources of its spec, as far as they restart it.
+/// Whether a container has the resources of its spec, as far as they restart it. Not known of one that inherits a limit
+/// from its Pod: its status reports its own resources.
 fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
     let Some(container) = running(pod).find(|c| c.name == status.name) else {
         return false;
@@ -151,7 +152,9 @@ fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
     let wanted = Resources::of(&container.resources);
     let mut restarting = restarting(container);
     let reported = status.resources != Resources::default();
-    reported && restarting.all(|name| wanted.named(name) == status.resources.named(name))
+    let inherits = |name| inherited((pod, container), name).is_some();
+    let known = reported && !self::restarting(container).any(inherits);
+    known && restarting.all(|name| wanted.named(name) == status.resources.named(name))
 }
 
 /// The resources whose resize restarts a container.
