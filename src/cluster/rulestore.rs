@@ -14,7 +14,7 @@ use super::index::Index;
 use super::watch::Relist;
 use crate::api::podtransitionrule::{self as api, PodTransitionRule};
 use crate::domain::inplace::Before;
-use crate::domain::rules::RuleSet;
+use crate::domain::rules::{RuleSet, Skips};
 use crate::ledger::protocol::{Claim, Ledger, Operation, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
@@ -63,7 +63,7 @@ impl Store for RuleStore {
                     o.metadata.uid.as_deref() == Some(&*key.uid)
                         && o.metadata.deletion_timestamp.is_none()
                 })
-                .map(|o| Snapshot::of(&o, self.cached(key).as_ref()))),
+                .map(|o| Snapshot::of(&o, self.cached(key).as_ref(), self.index.skips()))),
             Err(e) => Err(write_error(e)),
         }
     }
@@ -83,7 +83,7 @@ impl Store for RuleStore {
             .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(write_error)?;
-        Ok(Snapshot::of(&written, Some(base)))
+        Ok(Snapshot::of(&written, Some(base), self.index.skips()))
     }
 
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
@@ -121,7 +121,7 @@ impl Store for RuleStore {
 
 impl Snapshot {
     /// The object as the ledger sees it; what `known` has compiled from the same generation is used again.
-    pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>) -> Snapshot {
+    pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>, skips: Skips) -> Snapshot {
         let meta = &object.metadata;
         let same = |s: &&Snapshot| {
             Some(&*s.rules.uid) == meta.uid.as_deref()
@@ -134,7 +134,10 @@ impl Snapshot {
                 .and_then(|v| v.parse().ok())
                 .unwrap_or(0),
             rules: known.filter(same).map_or_else(
-                || Arc::new(RuleSet::compile(object)),
+                || {
+                    let compiled = RuleSet::compile(object);
+                    Arc::new(RuleSet { skips, ..compiled })
+                },
                 |s| Arc::clone(&s.rules),
             ),
             claims: Arc::new(

@@ -19,6 +19,7 @@ mod moments;
 mod never_held;
 mod pod_writes;
 mod rules;
+mod skipped_rules;
 mod slow_kubelet;
 mod storm;
 mod tightened;
