@@ -10,6 +10,7 @@ use kube::Client;
 use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sizes::LiveOwners;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Disruption, Ledgers};
 use crate::ledger::protocol::Operation;
@@ -28,10 +29,12 @@ pub struct Settings {
 /// What every handler works with.
 pub struct Context {
     /// Client for the live reads that admission makes: the Pod of an eviction, the rules of a namespace that should have
-    /// some and has none in the cache.
+    /// some and has none in the cache, owners of Pods that are in doubt.
     pub client: Client,
     /// What this replica knows.
     pub index: Arc<Index>,
+    /// Live reads of the owners of Pods.
+    pub owners: Arc<LiveOwners>,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// For what users should know beside the verdict.
@@ -80,6 +83,7 @@ impl Context {
         Context {
             events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
             client,
+            owners: LiveOwners::new(&index),
             index,
             ledgers: Ledgers::new(store),
             settings: Settings {

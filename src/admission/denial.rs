@@ -21,8 +21,10 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Unhealthy { .. } => "budget-unhealthy",
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
+        Why::UnknownOwner(_) => "owner-unknown",
         Why::Unreachable(_) => "ledger-unreachable",
         Why::UnderWay => "change-under-way",
+        Why::Closing { .. } => "claim-closing",
         Why::Contended => "ledger-contended",
     }
 }
@@ -62,9 +64,18 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 "Pod {pod} is held by {rule}: its budget can't be read or written ({why}); try again in a moment"
             )
         }
+        Why::UnknownOwner(what) => format!(
+            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}; try again in a \
+             moment"
+        ),
         Why::UnderWay => format!(
-            "Pod {pod} is held by {rule}: containers have yet to restart for an earlier in-place change; try again when \
-             the Pod is available, or delete it"
+            "Pod {pod} is held by {rule}: an earlier change of this Pod has yet to take effect (containers that restart, \
+             or another controller); try again when it has and the Pod is available, or delete the Pod"
+        ),
+        Why::Closing { until } => format!(
+            "Pod {pod} is held by {rule}: an earlier request for the same operation on this Pod was admitted and had no \
+             effect; its place in the budget is given back in about {}, try again then",
+            wording::ago(now, *until)
         ),
         Why::Contended => {
             format!(
@@ -142,8 +153,29 @@ mod tests {
     fn a_second_in_place_change_says_what_it_waits_for() {
         assert_eq!(
             text("p", &denied(Why::UnderWay), Timestamp::UNIX_EPOCH),
-            "Pod p is held by rule availability of PodTransitionRule web: containers have yet to restart for an earlier \
-             in-place change; try again when the Pod is available, or delete it"
+            "Pod p is held by rule availability of PodTransitionRule web: an earlier change of this Pod has yet to take \
+             effect (containers that restart, or another controller); try again when it has and the Pod is available, or \
+             delete the Pod"
+        );
+    }
+
+    #[test]
+    fn closing_claim_says_when_its_place_is_free() {
+        let until = "1970-01-01T00:00:40Z".parse().unwrap();
+        assert_eq!(
+            text("p", &denied(Why::Closing { until }), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: an earlier request for the same operation on \
+             this Pod was admitted and had no effect; its place in the budget is given back in about 40s, try again then"
+        );
+    }
+
+    #[test]
+    fn owner_that_can_not_be_read_is_named_with_the_error() {
+        let why = Why::UnknownOwner("Rollout web can't be read: forbidden".into());
+        assert_eq!(
+            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
+             for Rollout web can't be read: forbidden; try again in a moment"
         );
     }
 
@@ -152,7 +184,11 @@ mod tests {
         for why in [
             Why::Behind,
             Why::UnderWay,
+            Why::Closing {
+                until: Timestamp::UNIX_EPOCH,
+            },
             Why::Contended,
+            Why::UnknownOwner("x".into()),
             Why::Broken("x".into()),
             Why::Unreachable("x".into()),
         ] {

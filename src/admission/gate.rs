@@ -10,9 +10,10 @@ use super::context::Context;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
+use crate::cluster::sizes;
 use crate::domain::grace;
 use crate::domain::pod::Pod;
-use crate::domain::rules::RuleSet;
+use crate::domain::rules::{Availability, RuleSet};
 use crate::ledger::commit::{Denied, Disruption, Why};
 use crate::ledger::protocol::Grant;
 use crate::ledger::store::RuleKey;
@@ -36,6 +37,11 @@ pub async fn claim_by(
     dry_run: bool,
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+    let of_budgets = rules.iter().filter(|key| {
+        let beyond = disruption.beyond.contains(&key.name);
+        !beyond && has_budget(context, key, &disruption.pod)
+    });
+    know_owners(context, of_budgets, deadline).await?;
     let asked = context
         .ledgers
         .claim(rules.clone(), disruption, dry_run, deadline)
@@ -93,6 +99,7 @@ pub async fn let_go(
     }
     let mut strict = strict(&context.index, pod);
     strict.retain(|key| !beyond.contains(&key.name));
+    know_owners(context, strict.iter(), deadline).await?;
     context.ledgers.let_go(&strict, pod, deadline).await
 }
 
@@ -106,6 +113,34 @@ pub fn strict(index: &Index, pod: &Pod) -> Vec<RuleKey> {
             .is_some_and(|entry| entry.snapshot.rules.holds_unavailable())
     };
     rules.into_iter().filter(holds).collect()
+}
+
+/// Whether an availability rule of the object holds the Pod.
+fn has_budget(context: &Context, key: &RuleKey, pod: &Pod) -> bool {
+    let state = context.index.read();
+    let entry = state.rule(&key.namespace, &key.name);
+    entry.is_some_and(|entry| {
+        let held = entry.snapshot.rules.availability(pod);
+        matches!(held, Availability::Held(_))
+    })
+}
+
+/// Reads the owners live that these rule objects are in doubt about. What can't be read is not guessed.
+async fn know_owners(
+    context: &Context,
+    rules: impl Iterator<Item = &RuleKey>,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    for key in rules {
+        let (owners, client) = (&context.owners, &context.client);
+        let read = owners.refresh(client, key, sizes::RECENT, deadline).await;
+        read.map_err(|unreadable| Denied {
+            object: key.name.clone(),
+            rule: String::new(),
+            why: Why::UnknownOwner(unreadable.to_string()),
+        })?;
+    }
+    Ok(())
 }
 
 /// The labels of a Pod that are not the lifecycle's.

@@ -24,11 +24,14 @@ const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// For the live read of a namespace.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Owner kinds that are watched, so that the index tells whether the owner is there.
-const WATCHED_KINDS: [&str; 4] = [
+const WATCHED_KINDS: [&str; 7] = [
     "ReplicaSet",
     "StatefulSet",
     "ReplicationController",
     "CollaSet",
+    "Deployment",
+    "DaemonSet",
+    "Job",
 ];
 
 /// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.
@@ -161,8 +164,9 @@ mod tests {
     const NAMESPACES: &str = "/api/v1/namespaces";
 
     fn status(code: u16) -> (u16, Value) {
+        let reason = if code == 404 { "NotFound" } else { "Other" };
         let body = json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": "x", "code": code,
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": reason, "code": code,
         });
         (code, body)
     }

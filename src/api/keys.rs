@@ -63,6 +63,9 @@ pub const DELETE_TIMESTAMP: &str = "gracedelete.kusionstack.io/delete-timestamp"
 /// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
+/// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, RFC 3339. Its change wakes
+/// a controller that backs off after a denied deletion. Written by the rule controller, read by nobody.
+pub const CONTROLLER_WOKEN: &str = "operating.kusionstack.io/controller-woken";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 

@@ -9,6 +9,7 @@ pub mod pods;
 pub mod presence;
 pub mod queue;
 pub mod rulestore;
+pub mod sizes;
 pub mod sources;
 pub mod tally;
 pub mod watch;

@@ -56,15 +56,22 @@ impl Store for RuleStore {
         (entry.snapshot.rules.uid == key.uid).then(|| entry.snapshot.clone())
     }
 
+    fn is_replaced(&self, key: &RuleKey) -> bool {
+        let state = self.index.read();
+        let entry = state.rule(&key.namespace, &key.name);
+        entry.is_some_and(|entry| entry.snapshot.rules.uid != key.uid)
+    }
+
     async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
-        match self.api(key).get_opt(&key.name).await {
-            Ok(object) => Ok(object
-                .filter(|o| {
-                    o.metadata.uid.as_deref() == Some(&*key.uid)
-                        && o.metadata.deletion_timestamp.is_none()
-                })
-                .map(|o| Snapshot::of(&o, self.cached(key).as_ref(), self.index.skips()))),
-            Err(e) => Err(write_error(e)),
+        let object = self.api(key).get_opt(&key.name).await;
+        match object.map_err(write_error)? {
+            Some(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
+            Some(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
+                &o,
+                self.cached(key).as_ref(),
+                self.index.skips(),
+            ))),
+            _ => Ok(None),
         }
     }
 
@@ -163,9 +170,15 @@ fn from_api(ledger: &api::Ledger) -> Claims {
         .max();
     let claims = ledger.claims.iter().map(|c| {
         let operation = Operation::parse(c.operation.as_str());
+        let attempt = u64::try_from(c.attempt).unwrap_or(0);
         let claim = Claim {
             at: c.resource_version.parse().unwrap_or(0),
-            attempt: u64::try_from(c.attempt).unwrap_or(0),
+            attempt,
+            opened: c
+                .opened
+                .and_then(|n| u64::try_from(n).ok())
+                .unwrap_or(attempt),
+            closing: c.closing,
             detail: Detail {
                 pod_name: c.pod_name.clone(),
                 since: c.since.0,
@@ -189,6 +202,7 @@ fn before(container: &api::ClaimedContainer) -> Before {
         name: container.name.clone(),
         run: container.container_id.clone(),
         image: u64::from_str_radix(&container.image_hash, 16).ok(),
+        by_resources: container.by_resources,
     }
 }
 
@@ -207,6 +221,9 @@ fn to_api(claims: &Claims) -> api::Ledger {
             operation: word(*operation, &claim.detail).to_owned(),
             resource_version: claim.at.to_string(),
             attempt: i64::try_from(claim.attempt).unwrap_or(i64::MAX),
+            opened: (claim.opened != claim.attempt)
+                .then(|| i64::try_from(claim.opened).unwrap_or(i64::MAX)),
+            closing: claim.closing,
             since: Time(claim.detail.since),
             until: Time(claim.detail.until),
             target: claim.detail.target.clone(),
@@ -221,6 +238,7 @@ fn to_api(claims: &Claims) -> api::Ledger {
                         .image
                         .map(|i| format!("{i:016x}"))
                         .unwrap_or_default(),
+                    by_resources: before.by_resources,
                 })
                 .collect(),
         });
@@ -254,11 +272,13 @@ mod tests {
                     name: "app".into(),
                     run: "run-1".into(),
                     image: Some(7),
+                    by_resources: false,
                 },
                 Before {
                     name: "resized".into(),
                     run: "run-2".into(),
                     image: None,
+                    by_resources: true,
                 },
             ],
             word: None,
@@ -266,6 +286,8 @@ mod tests {
         let claim = Claim {
             at: 7,
             attempt,
+            opened: attempt,
+            closing: false,
             detail,
         };
         Ledger {
@@ -278,6 +300,15 @@ mod tests {
     #[test]
     fn claims_are_read_as_they_were_written() {
         assert_eq!(from_api(&to_api(&claims(5, 3))), claims(5, 3));
+    }
+
+    #[test]
+    fn renewed_and_closing_claims_are_read_as_they_were_written() {
+        let mut renewed = claims(5, 3);
+        for claim in renewed.claims.values_mut() {
+            (claim.opened, claim.closing) = (1, true);
+        }
+        assert_eq!(from_api(&to_api(&renewed)), renewed);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The watches: one per kind, each feeding the index.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kube::Client;
@@ -9,11 +9,11 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::disruptionbudgets;
-use super::index::Index;
-use super::tally::Workload;
+use super::index::{Index, NamespaceFacts};
+use super::sizes::wire::{self, Object};
+use super::sizes::{Kind, Workload};
 use super::watch::{self, Relist, Sink, Source};
 use super::workloads;
-use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
@@ -54,21 +54,20 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         Relist::default(),
         stop,
     );
-    for (kind, path) in (0u8..).zip([
-        "/apis/apps/v1/replicasets",
-        "/apis/apps/v1/statefulsets",
-        "/api/v1/replicationcontrollers",
-    ]) {
-        let sink = Workloads::new(index, kind);
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::CollaSet) {
+        let source = Source {
+            path: kind.path(),
+            labels: None,
+        };
         spawn::<Object, _>(
             client,
-            Source { path, labels: None },
-            Arc::new(sink),
+            source,
+            Arc::new(Workloads::new(index, kind)),
             Relist::default(),
             stop,
         );
     }
-    workloads::start(client, index, Workloads::new(index, COLLASET), stop);
+    workloads::start(client, index, Workloads::new(index, Kind::CollaSet), stop);
     disruptionbudgets::start(client, index, stop);
     relist
 }
@@ -145,64 +144,19 @@ impl Sink<PodTransitionRule> for Rules {
     }
 }
 
-/// As much of a Namespace or a workload as a budget needs.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Object {
-    metadata: Meta,
-    spec: Option<Spec>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Meta {
-    namespace: String,
-    name: String,
-    uid: String,
-    labels: Option<BTreeMap<String, String>>,
-    deletion_timestamp: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    replicas: Option<i64>,
-    template: Option<Template>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Template {
-    metadata: Option<Meta>,
-}
-
 struct Namespaces(Arc<Index>);
 
 impl Sink<Object> for Namespaces {
     fn replace(&self, objects: Vec<Object>, _version: u64) {
-        self.0.replace_namespaces(
-            objects
-                .into_iter()
-                .map(|o| {
-                    (
-                        o.metadata.name,
-                        o.metadata.labels.unwrap_or_default(),
-                        o.metadata.deletion_timestamp.is_some(),
-                    )
-                })
-                .collect(),
-        );
+        self.0
+            .replace_namespaces(objects.into_iter().map(facts).collect());
     }
-    fn apply(&self, o: Object) {
-        let terminating = o.metadata.deletion_timestamp.is_some();
-        self.0.apply_namespace(
-            o.metadata.name,
-            o.metadata.labels.unwrap_or_default(),
-            terminating,
-        );
+    fn apply(&self, object: Object) {
+        self.0.apply_namespace(facts(object));
     }
     fn delete(&self, object: Object) {
-        self.0.delete_namespace(&object.metadata.name);
+        let metadata = object.metadata;
+        self.0.delete_namespace(&metadata.name, &metadata.uid);
     }
     fn bookmark(&self, _version: u64) {}
     fn unreadable(&self, _raw: &str) -> Option<Object> {
@@ -211,20 +165,26 @@ impl Sink<Object> for Namespaces {
     }
 }
 
-/// The bit of CollaSets in [`super::index::Synced::workloads`].
-const COLLASET: u8 = 3;
+fn facts(object: Object) -> NamespaceFacts {
+    let metadata = object.metadata;
+    NamespaceFacts {
+        name: metadata.name,
+        uid: metadata.uid,
+        labels: metadata.labels.unwrap_or_default(),
+        terminating: metadata.deletion_timestamp.is_some(),
+    }
+}
 
 /// The sink of one kind of workload.
 pub(super) struct Workloads {
     index: Arc<Index>,
-    /// Bit in [`super::index::Synced::workloads`].
-    kind: u8,
+    kind: Kind,
     /// What was listed or seen, to tell what is gone after a list.
     known: Mutex<HashSet<(String, Uid)>>,
 }
 
 impl Workloads {
-    fn new(index: &Arc<Index>, kind: u8) -> Self {
+    fn new(index: &Arc<Index>, kind: Kind) -> Self {
         Workloads {
             index: Arc::clone(index),
             kind,
@@ -233,50 +193,12 @@ impl Workloads {
     }
 
     fn read(&self, object: Object) -> ((String, Uid), Option<Workload>) {
-        read(self.kind, object)
+        wire::read(self.kind, object)
     }
-}
-
-/// A workload as the index keeps it, from its JSON; `kind` is its bit in [`super::index::Synced::workloads`]. `None` for
-/// one whose deletion has begun, or that can't be read.
-pub fn workload(kind: u8, object: serde_json::Value) -> Option<(String, Uid, Workload)> {
-    let object = serde_json::from_value(object).ok()?;
-    let ((namespace, uid), workload) = read(kind, object);
-    Some((namespace, uid, workload?))
-}
-
-/// Key and content; `None` content for one whose deletion has begun: its Pods count for themselves from then on.
-fn read(kind: u8, object: Object) -> ((String, Uid), Option<Workload>) {
-    let key = (object.metadata.namespace, Uid::from(object.metadata.uid));
-    let spec = object.spec.unwrap_or_default();
-    let template = spec.template.and_then(|t| t.metadata);
-    let mut template_labels = template.and_then(|m| m.labels).unwrap_or_default();
-    if kind == COLLASET {
-        // CollaSet adds the label itself (contract 6.3).
-        template_labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
-    }
-    let managed = template_labels
-        .get(keys::CONTROL)
-        .is_some_and(|v| v == keys::CONTROL_VALUE);
-    let template_labels = managed.then_some(template_labels);
-    // ReplicaSets and their like have the default written by the API server; a CollaSet without counts as 0.
-    let replicas = u32::try_from(spec.replicas.unwrap_or(0)).unwrap_or(0);
-    let workload = Workload {
-        replicas,
-        template_labels,
-    };
-    (
-        key,
-        object
-            .metadata
-            .deletion_timestamp
-            .is_none()
-            .then_some(workload),
-    )
 }
 
 impl Sink<Object> for Workloads {
-    fn replace(&self, objects: Vec<Object>, _version: u64) {
+    fn replace(&self, objects: Vec<Object>, version: u64) {
         let all: Vec<_> = objects
             .into_iter()
             .map(|o| self.read(o))
@@ -290,7 +212,7 @@ impl Sink<Object> for Workloads {
             .into_iter()
             .map(|((namespace, uid), workload)| (namespace, uid, workload))
             .collect();
-        self.index.replace_workloads(self.kind, all, gone);
+        self.index.replace_workloads(self.kind, all, gone, version);
     }
     fn apply(&self, object: Object) {
         let (key, workload) = self.read(object);
@@ -308,6 +230,11 @@ impl Sink<Object> for Workloads {
         self.index.set_workload(&key.0, key.1, None);
     }
     fn bookmark(&self, _version: u64) {}
+    /// An API server may serve without a built-in group: then nothing of the kind owns Pods.
+    fn absent(&self) {
+        self.index
+            .replace_workloads(self.kind, Vec::new(), Vec::new(), 0);
+    }
     fn unreadable(&self, _raw: &str) -> Option<Object> {
         self.index.count_unreadable();
         None
@@ -320,6 +247,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::api::keys;
 
     fn deliver(index: &Arc<Index>, kind: &str, object: &Value) -> Option<u64> {
         let source = Source {
@@ -337,19 +265,6 @@ mod tests {
         state.view(&entry.snapshot.rules, |view| {
             (view.position(), view.expected(), view.available())
         })
-    }
-
-    #[test]
-    fn what_is_null_in_a_workload_reads_as_absent() {
-        for spec in [
-            json!(null),
-            json!({ "replicas": null, "template": null }),
-            json!({ "template": { "metadata": null } }),
-            json!({ "template": { "metadata": { "labels": null } } }),
-        ] {
-            let object = json!({ "metadata": { "name": "a" }, "spec": spec });
-            serde_json::from_value::<Object>(object).unwrap();
-        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn bookmark(&self, version: u64);
     /// An object can't be read. What to take it for instead, from the JSON as it is; `None` leaves what was known of it.
     fn unreadable(&self, raw: &str) -> Option<T>;
+    /// The API server does not serve the kind (404). It is asked again later.
+    fn absent(&self) {}
 }
 
 /// What to watch.
@@ -82,7 +84,12 @@ pub async fn run<T, S>(
                     sink.replace(parse_all::<T, S>(&source, &sink, objects), version);
                     follow::<T, S>(&client, &source, &*sink, &relist, version).await;
                 }
-                Err(e) => warn!(path = source.path, error = %e, "list failed"),
+                Err(e) => {
+                    warn!(path = source.path, error = %e, "list failed");
+                    if is_not_served(&e) {
+                        sink.absent();
+                    }
+                }
             }
             failures = (failures + 1).min(8);
             let most = MAX_BACKOFF.min(Duration::from_millis(50 << failures));
@@ -90,6 +97,11 @@ pub async fn run<T, S>(
         }
     };
     tokio::select! { () = stop.cancelled() => {}, () = work => {} }
+}
+
+fn is_not_served(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<kube::Error>();
+    matches!(error, Some(kube::Error::Api(status)) if status.code == 404)
 }
 
 #[derive(Deserialize)]

@@ -24,6 +24,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::queue::{Outcome, Queue};
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sizes::LiveOwners;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
@@ -44,6 +45,8 @@ pub struct Context {
     pub client: Client,
     /// What this replica knows.
     pub index: Arc<Index>,
+    /// Live reads of the owners of Pods.
+    pub owners: Arc<LiveOwners>,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Events.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cluster::index::{Entry, State};
 use crate::cluster::rulestore::RuleStore;
-use crate::domain::rules::budget::Gauges;
+use crate::domain::rules::budget::{Expected, Gauges};
 use crate::ledger::commit::Ledgers;
 
 /// The gauges of a rule object by what this replica knows; `None` if it has no availability rule or can't be read.
@@ -15,7 +15,10 @@ pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -
     Some(state.view(&entry.snapshot.rules, |view| {
         Gauges::new(
             entry.snapshot.rules.limits(),
-            view.expected(),
+            Expected {
+                total: view.expected(),
+                base: view.base(),
+            },
             claims.unclaimed(view),
             waiting,
         )

@@ -42,12 +42,15 @@ pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
     next
 }
 
-/// Pods that wait although they have a claim, and have had it for a while.
+/// Pods that wait although they have a claim, and have had it for a while. A closing claim admits nothing: its Pod waits
+/// until the claim is gone, and then for its turn.
 fn lost(context: &Context, entry: &Entry) -> Vec<Uid> {
     let claims = context.ledgers.newer(&entry.key(), &entry.snapshot).claims;
     let now = (context.now)();
     let old = claims.claims.iter().filter(|((_, operation), claim)| {
-        *operation == Operation::Begin && now.duration_since(claim.detail.since) >= LOST
+        *operation == Operation::Begin
+            && !claim.closing
+            && now.duration_since(claim.detail.since) >= LOST
     });
     old.map(|((pod, _), _)| pod)
         .filter(|pod| entry.tally.waiting().any(|waiting| waiting == *pod))

@@ -1,7 +1,8 @@
 //! Changes of a running Pod that restart containers, and whether the kubelet has caught up with them.
 
 use super::digest::Digest;
-use super::pod::{Container, ContainerStatus, Pod};
+use super::pod::{Container, ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources};
+use super::quantity;
 
 /// An in-place change that restarts at least one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,9 @@ pub struct Before {
     pub run: String,
     /// If the change is one of the image, the digest of the ID of the image that it ran.
     pub image: Option<u64>,
+    /// Only the resources in force tell that the change is over. The kubelet may restart the container for an earlier
+    /// resize too, so a new run proves nothing.
+    pub by_resources: bool,
 }
 
 /// How far the restart is that a change brings.
@@ -31,8 +35,46 @@ pub enum Restart {
     /// All run anew, but one has the very image it had: either it has crashed before the kubelet got to the change, or the
     /// new image is the old one by another name.
     Unproven,
+    /// Nothing restarts: the kubelet has found the resize infeasible, or the resources in force are those of the spec.
+    Nothing,
     /// All run as they shall.
     Proven,
+}
+
+/// What the kubelet says of the last resize.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resize {
+    /// Neither pending nor in progress.
+    Idle,
+    /// It is being made, or an answer is yet to come.
+    InProgress,
+    /// The node has no room now. The kubelet tries again by itself, so the restart may come at any time.
+    Deferred,
+    /// The node can never have room. The kubelet does not try again.
+    Infeasible,
+}
+
+/// What the kubelet says of the resize to the Pod's spec.
+fn resize(pod: &Pod) -> Resize {
+    if !pod.is_observed() || pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
+        return Resize::InProgress;
+    }
+    let mut conditions = pod.status.conditions.iter();
+    let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
+    let Some(pending) = pending else {
+        return Resize::Idle;
+    };
+    let (said, wanted) = (pending.observed_generation, pod.metadata.generation);
+    match pending.reason.as_str() {
+        _ if said != 0 && said < wanted => Resize::InProgress,
+        "Infeasible" => Resize::Infeasible,
+        _ => Resize::Deferred,
+    }
+}
+
+/// Whether the kubelet has not begun with the last resize of the Pod, and says so. Another resize may take its place.
+pub fn is_pending(pod: &Pod) -> bool {
+    matches!(resize(pod), Resize::Deferred | Resize::Infeasible)
 }
 
 /// What an UPDATE changes in place; `None` when nothing restarts.
@@ -51,38 +93,76 @@ pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
                 name: c.name.clone(),
                 run: now.map(|s| s.container_id.clone()).unwrap_or_default(),
                 image: (o.image != c.image).then(|| now.map_or(0, image)),
+                by_resources: false,
             })
         })
         .collect();
     (!restarting.is_empty()).then(|| Change {
-        target: digest(new),
+        target: digest(new, quantity::normal),
         containers: restarting,
     })
 }
 
-/// Whether the Pod's spec is the admitted one.
+/// Whether the Pod's spec is the admitted one. Claims of earlier versions have a digest of quantities as they are written.
 pub fn is_applied(pod: &Pod, target: &str) -> bool {
-    digest(pod) == target
+    digest(pod, quantity::normal) == target || digest(pod, ToString::to_string) == target
 }
 
 /// How far the kubelet is with a change of these containers.
 ///
 /// A new run is none of the change while the kubelet has not seen the spec. Nor is it proof as soon as it has: the kubelet
 /// writes the status before it ends the containers.
+///
+/// A resize may never come. One that is `Infeasible` is over: the kubelet drops it. One that is `Deferred` is not: the
+/// kubelet makes it as soon as the node has room.
+/// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>)
 pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
     if !pod.is_observed() {
         return Restart::Awaited;
     }
+    let resize = resize(pod);
     let each = containers.iter().map(|before| {
-        let anew = status(pod, &before.name)
-            .filter(|s| s.ready && !s.container_id.is_empty() && s.container_id != before.run);
-        match anew {
-            None => Restart::Awaited,
-            Some(now) if before.image == Some(image(now)) => Restart::Unproven,
-            Some(_) => Restart::Proven,
+        let Some(now) = status(pod, &before.name).filter(|s| s.ready && !s.container_id.is_empty())
+        else {
+            return Restart::Awaited;
+        };
+        let anew = now.container_id != before.run;
+        match before.image {
+            Some(old) if anew && old == image(now) => Restart::Unproven,
+            Some(_) if anew => Restart::Proven,
+            Some(_) => Restart::Awaited,
+            None => match resize {
+                Resize::Infeasible => Restart::Nothing,
+                Resize::InProgress | Resize::Deferred => Restart::Awaited,
+                Resize::Idle if has_resources(pod, now) => Restart::Nothing,
+                Resize::Idle if anew && !before.by_resources => Restart::Proven,
+                Resize::Idle => Restart::Awaited,
+            },
         }
     });
     each.min().unwrap_or(Restart::Proven)
+}
+
+/// Whether a container has the resources of its spec, as far as they restart it. Not known of one that inherits a limit
+/// from its Pod: its status reports its own resources.
+fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
+    let Some(container) = running(pod).find(|c| c.name == status.name) else {
+        return false;
+    };
+    let wanted = Resources::of(&container.resources);
+    let mut restarting = restarting(container);
+    let reported = status.resources != Resources::default();
+    let inherits = |name| inherited((pod, container), name).is_some();
+    let known = reported && !self::restarting(container).any(inherits);
+    known && restarting.all(|name| wanted.named(name) == status.resources.named(name))
+}
+
+/// The resources whose resize restarts a container.
+fn restarting(container: &Container) -> impl Iterator<Item = &str> {
+    let policies = container.resize_policy.iter();
+    policies
+        .filter(|policy| policy.restart_policy == "RestartContainer")
+        .map(|policy| policy.resource_name.as_str())
 }
 
 /// Digest of the ID of the image that a container runs; 0 when absent.
@@ -106,16 +186,19 @@ fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
 
 fn restarts(old: &Container, new: &Container) -> bool {
     old.image != new.image
-        || new.resize_policy.iter().any(|policy| {
-            policy.restart_policy == "RestartContainer"
-                && resource(old, &policy.resource_name) != resource(new, &policy.resource_name)
+        || restarting(new).any(|name| {
+            let [old, new] = [old, new].map(|c| resource(c, name).map(|v| v.map(quantity::normal)));
+            old != new
         })
 }
 
 /// Whether a limit of the Pod changed that the container inherits, in a way that restarts it. Requests of the Pod restart
 /// nothing (`containerResourcesFromRequirements` in `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, Kubernetes 1.36).
 fn inherits_another_limit(old: (&Pod, &Container), new: (&Pod, &Container)) -> bool {
-    restarting(new.1).any(|name| inherited(old, name) != inherited(new, name))
+    restarting(new.1).any(|name| {
+        let [old, new] = [old, new].map(|at| inherited(at, name).map(quantity::normal));
+        old != new
+    })
 }
 
 /// The limit of a resource that the container has from its Pod; `None` where it has its own, or neither has one.
@@ -128,14 +211,6 @@ fn inherited<'a>(
         Some(_) => None,
         None => pod.spec.resources.get("limits")?.get(name),
     }
-}
-
-/// The resources whose resize restarts the container.
-fn restarting(container: &Container) -> impl Iterator<Item = &str> {
-    let policies = container.resize_policy.iter();
-    policies
-        .filter(|p| p.restart_policy == "RestartContainer")
-        .map(|p| p.resource_name.as_str())
 }
 
 /// Request and limit of one resource.
@@ -151,24 +226,20 @@ fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
         .find(|s| s.name == name)
 }
 
-/// Digest of what [`restarts`] compares, as hex.
-fn digest(pod: &Pod) -> String {
+/// Digest of what [`restarts`] compares, as hex; `text` says how a quantity is written.
+fn digest(pod: &Pod, text: impl Fn(&serde_json::Value) -> String) -> String {
     let mut digest = Digest::default();
     for container in running(pod) {
         digest.feed(&container.name);
         digest.feed(&container.image);
-        for policy in container
-            .resize_policy
-            .iter()
-            .filter(|p| p.restart_policy == "RestartContainer")
-        {
-            for value in resource(container, &policy.resource_name) {
-                digest.feed(&value.map(ToString::to_string).unwrap_or_default());
+        for name in restarting(container) {
+            for value in resource(container, name) {
+                digest.feed(&value.map(&text).unwrap_or_default());
             }
         }
         // Fed only where there is one: claims of earlier versions know nothing of them.
         for limit in restarting(container).filter_map(|name| inherited((pod, container), name)) {
-            digest.feed(&limit.to_string());
+            digest.feed(&text(limit));
         }
     }
     format!("{:016x}", digest.value())
@@ -295,5 +366,88 @@ mod tests {
                 "{observed} of {generation}"
             );
         }
+    }
+
+    /// A Pod of generation 2 whose memory is to be `wanted`, has `actual`, and whose resize is as `pending` says.
+    fn resized(wanted: &str, actual: &str, run: &str, pending: Option<&str>) -> Pod {
+        let mut pod = pod("a:1", wanted, run, "a:1");
+        let actual = json!({ "requests": { "memory": actual, "cpu": "1" } });
+        pod.status.container_statuses[0].resources = Resources::of(&actual);
+        pod.metadata.generation = 2;
+        pod.status.observed_generation = 2;
+        pod.status.conditions = pending
+            .map(|reason| {
+                serde_json::from_value(json!({
+                    "type": RESIZE_PENDING, "status": "True", "reason": reason, "observedGeneration": 2,
+                }))
+                .unwrap()
+            })
+            .into_iter()
+            .collect();
+        pod
+    }
+
+    #[test]
+    fn infeasible_resize_restarts_nothing_and_deferred_one_may() {
+        let resize = change(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
+        let far = |pod: &Pod| restart(pod, &resize.containers);
+        assert_eq!(far(&resized("2Gi", "1Gi", "run-1", None)), Restart::Awaited);
+        let infeasible = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
+        assert_eq!(far(&infeasible), Restart::Nothing);
+        let deferred = resized("2Gi", "1Gi", "run-1", Some("Deferred"));
+        assert_eq!(far(&deferred), Restart::Awaited);
+        assert!(is_pending(&infeasible) && is_pending(&deferred));
+        let mut of_the_last = infeasible.clone();
+        of_the_last.status.conditions[0].observed_generation = 1;
+        assert_eq!(far(&of_the_last), Restart::Awaited);
+        assert!(!is_pending(&of_the_last));
+        let mut unseen = infeasible;
+        unseen.metadata.generation = 3;
+        assert_eq!(far(&unseen), Restart::Awaited);
+    }
+
+    #[test]
+    fn resize_to_the_resources_in_force_restarts_nothing() {
+        let wanted = resized("2Gi", "1Gi", "run-1", Some("Infeasible"));
+        let back = change(&wanted, &resized("1Gi", "1Gi", "run-1", None)).unwrap();
+        let far = |pod: &Pod| restart(pod, &back.containers);
+        assert_eq!(far(&resized("1Gi", "1Gi", "run-1", None)), Restart::Nothing);
+        let notation = resized("1Gi", "1073741824", "run-1", None);
+        assert_eq!(far(&notation), Restart::Nothing);
+        let mut acting = resized("1Gi", "1Gi", "run-1", None);
+        acting.status.conditions.push(
+            serde_json::from_value(json!({ "type": RESIZE_IN_PROGRESS, "status": "True" }))
+                .unwrap(),
+        );
+        assert_eq!(far(&acting), Restart::Awaited);
+    }
+
+    #[test]
+    fn new_run_of_stacked_resize_proves_nothing() {
+        let stacked = [Before {
+            by_resources: true,
+            ..change(&before(), &resized("2Gi", "1Gi", "run-1", None))
+                .unwrap()
+                .containers[0]
+                .clone()
+        }];
+        let far = |pod: &Pod| restart(pod, &stacked);
+        assert_eq!(far(&resized("1Gi", "2Gi", "run-2", None)), Restart::Awaited);
+        assert_eq!(far(&resized("1Gi", "1Gi", "run-3", None)), Restart::Nothing);
+    }
+
+    #[test]
+    fn another_notation_of_a_quantity_is_no_change() {
+        let old = before();
+        assert_eq!(
+            change(&old, &pod("a:1", "1073741824", "run-1", "a:1")),
+            None
+        );
+        let resize = change(&old, &pod("a:1", "2Gi", "run-1", "a:1")).unwrap();
+        let same = pod("a:1", "2147483648", "run-1", "a:1");
+        assert!(is_applied(&same, &resize.target));
+        // As earlier versions have stored it.
+        let stored = digest(&pod("a:1", "2Gi", "run-1", "a:1"), ToString::to_string);
+        assert!(is_applied(&pod("a:1", "2Gi", "run-1", "a:1"), &stored));
     }
 }

@@ -9,5 +9,6 @@ pub mod inplace;
 pub mod lifecycle;
 pub mod ownership;
 pub mod pod;
+pub mod quantity;
 pub mod rules;
 pub mod wording;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+use super::digest::Digest;
+use super::quantity;
 use crate::api::keys;
 
 /// Condition of a Pod whose resize the kubelet has not begun: deferred, or infeasible on its node.
@@ -160,6 +162,10 @@ pub struct Condition {
     pub status: String,
     /// RFC 3339; since when the status is what it is.
     pub last_transition_time: Option<String>,
+    /// Why, in one word. Kept of a pending resize only: `Deferred` or `Infeasible`.
+    pub reason: String,
+    /// The generation that the condition speaks of; 0 when absent.
+    pub observed_generation: i64,
 }
 
 /// A container status.
@@ -176,9 +182,56 @@ pub struct ContainerStatus {
     pub image_id: String,
     /// Whether the container is ready.
     pub ready: bool,
+    /// The resources that are in force.
+    pub resources: Resources,
     /// Why it does not run, from `state.waiting`.
     #[serde(rename = "state", deserialize_with = "waiting")]
     pub waiting: Option<Box<Waiting>>,
+}
+
+/// Resources of a container that can be resized, each as a digest of its request and limit; 0 when not reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Of `cpu`.
+    pub cpu: u64,
+    /// Of `memory`.
+    pub memory: u64,
+}
+
+impl Resources {
+    /// Those of a `resources` field.
+    pub fn of(resources: &serde_json::Value) -> Resources {
+        let digest = |name| {
+            let mut digest = Digest::default();
+            for kind in ["requests", "limits"] {
+                let value = resources.get(kind).and_then(|r| r.get(name));
+                digest.feed(&value.map(quantity::normal).unwrap_or_default());
+            }
+            digest.value()
+        };
+        match resources {
+            serde_json::Value::Object(_) => Resources {
+                cpu: digest("cpu"),
+                memory: digest("memory"),
+            },
+            _ => Resources::default(),
+        }
+    }
+
+    /// The digest of a resource by its name in a `resizePolicy`; `None` for a resource that can't be resized.
+    pub fn named(&self, name: &str) -> Option<u64> {
+        match name {
+            "cpu" => Some(self.cpu),
+            "memory" => Some(self.memory),
+            _ => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Resources {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Resources, D::Error> {
+        Ok(Resources::of(&serde_json::Value::deserialize(d)?))
+    }
 }
 
 /// `state.waiting` of a container status.
@@ -398,6 +451,9 @@ fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D
             "Ready" | keys::SERVICE_READY | "PodScheduled" | RESIZE_PENDING | RESIZE_IN_PROGRESS
         )
     });
+    for condition in all.iter_mut().filter(|c| c.type_ != RESIZE_PENDING) {
+        condition.reason = String::new();
+    }
     all.shrink_to_fit();
     Ok(all)
 }

@@ -1,7 +1,13 @@
 //! When a claim may be released: only on evidence newer than itself.
 
+use std::time::Duration;
+
 use super::protocol::Operation;
 use crate::domain::inplace::Restart;
+
+/// A claim without effect lapses this long after the API server's request timeout: time for the reply, and for clocks that
+/// tick unevenly.
+pub const MARGIN: Duration = Duration::from_secs(15);
 
 /// A Pod as a cache that has caught up with the ledger sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,8 +56,8 @@ pub const fn is_conditional(operation: Operation) -> bool {
 ///   state counts now) or shows that the transaction must fail and ask again.
 /// - An eviction deletes unconditionally behind its admission: nothing but deletion is evidence. A moved
 ///   resourceVersion proves nothing (the eviction handler itself writes DisruptionTarget), nor does a flap to NotReady.
-/// - An in-place change takes effect when the kubelet gets to it: the Pod must be proven to run the new containers and be
-///   available again, or be newer without the change.
+/// - An in-place change takes effect when the kubelet gets to it: the Pod must be proven to run the new containers, or to
+///   have nothing to restart, and be available; or be newer without the change.
 /// - A deadline or another controller ends the Pod some time after its write: only a newer Pod without it is evidence.
 /// - Of an operation that this version does not know, nothing but the end of the Pod is evidence.
 pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64> {
@@ -70,7 +76,7 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
                     Operation::Delete | Operation::Begin | Operation::Leave => true,
                     Operation::Evict | Operation::Unknown => false,
                     Operation::Deadline | Operation::Reown => !applied,
-                    Operation::InPlace => !applied || (restart == Restart::Proven && available),
+                    Operation::InPlace => !applied || (restart >= Restart::Nothing && available),
                 };
             released.then_some(version)
         }
@@ -185,6 +191,8 @@ mod tests {
         for (applied, restart, available, based_on) in [
             (true, Restart::Awaited, true, None),
             (true, Restart::Unproven, true, None),
+            (true, Restart::Nothing, false, None),
+            (true, Restart::Nothing, true, Some(6)),
             (true, Restart::Proven, false, None),
             (true, Restart::Proven, true, Some(6)),
             (false, Restart::Awaited, true, Some(6)),

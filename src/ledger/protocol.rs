@@ -1,4 +1,4 @@
-//! The ledger of one rule object and its two transitions: admit and release.
+//! The ledger of one rule object and its transitions: admit, close and release.
 //!
 //! Generic over the Pod key `K` (a UID) and the descriptive detail `D` of a claim, so that the model checker drives
 //! these very functions with small types.
@@ -72,6 +72,10 @@ pub struct Claim<D> {
     /// Which of the ledger's admissions wrote this claim last: every admission is a write and a new deadline, and
     /// whoever releases or withdraws names the very one it means.
     pub attempt: u64,
+    /// The attempt that gave this claim. A claim that was released and given again has another number.
+    pub opened: u64,
+    /// The claim admits nothing more and waits for its end. It stays so until the claim is gone.
+    pub closing: bool,
     /// What people and the evidence need to know besides.
     pub detail: D,
 }
@@ -118,6 +122,10 @@ pub trait View<K> {
     fn position(&self) -> u64;
     /// How many Pods there should be.
     fn expected(&self) -> u32;
+    /// What a percentage is of; at most [`View::expected`].
+    fn base(&self) -> u32 {
+        self.expected()
+    }
     /// How many selected Pods are available, whatever the claims.
     fn available(&self) -> u32;
     /// Whether this Pod is among [`View::available`].
@@ -147,6 +155,9 @@ pub enum Refusal {
     },
     /// The Pod holds a claim for another purpose, whose effect must be seen first.
     UnderWay,
+    /// The Pod's claim for this operation is closing: its earlier attempts had no effect, and it ends before a new one is
+    /// given.
+    Closing,
     /// The budget is used up.
     Full {
         /// How many Pods would be left available, this one not counted.
@@ -207,22 +218,41 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         }
         let key = (request.pod.clone(), request.operation);
         let earlier = self.claims.get(&key);
+        if earlier.is_some_and(|old| old.closing) {
+            return Err(Refusal::Closing);
+        }
         if earlier.is_some_and(|old| !request.detail.may_replace(&old.detail, request.operation)) {
             return Err(Refusal::UnderWay);
         }
         self.leaves_enough(view, desired, &request.pod)?;
-        let (at, fresh) = earlier.map_or((request.at, true), |old| (old.at.max(request.at), false));
         self.attempts += 1;
         let attempt = self.attempts;
+        let (at, opened) = earlier.map_or((request.at, attempt), |old| {
+            (old.at.max(request.at), old.opened)
+        });
         self.claims.insert(
             key,
             Claim {
                 at,
                 attempt,
+                opened,
+                closing: false,
                 detail: request.detail,
             },
         );
-        Ok(Grant { attempt, fresh })
+        Ok(Grant {
+            attempt,
+            fresh: opened == attempt,
+        })
+    }
+
+    /// Marks the claim that the attempt `opened` gave: from here on it admits nothing, so it ends once the requests that
+    /// it has admitted have ended. Without this, a request that is sent again and again would keep its place for ever.
+    /// False, and nothing changed, if that claim is gone or closing already.
+    pub fn close(&mut self, pod: &K, operation: Operation, opened: u64) -> bool {
+        let claim = self.claims.get_mut(&(pod.clone(), operation));
+        let open = claim.filter(|claim| claim.opened == opened && !claim.closing);
+        open.map(|claim| claim.closing = true).is_some()
     }
 
     /// Says of a Pod that is *not* available whether it may go although a rule holds such Pods: `desired` others are
@@ -424,6 +454,41 @@ mod tests {
         assert!(!ledger.withdraw(&"a", Operation::Delete, first));
         assert!(!ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
         assert!(ledger.withdraw(&"a", Operation::Delete, second));
+    }
+
+    #[test]
+    fn closing_claim_admits_nothing_until_it_is_released() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        let second = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(!ledger.close(&"a", Operation::Delete, second.attempt));
+        assert!(ledger.close(&"a", Operation::Delete, first.attempt));
+        assert!(!ledger.close(&"a", Operation::Delete, first.attempt));
+        let before = ledger.clone();
+        assert_eq!(
+            ledger.admit(&view, 0, delete("a", 1)),
+            Err(Refusal::Closing)
+        );
+        assert_eq!(ledger, before);
+        // Another operation on the Pod has a claim of its own.
+        let evict = Request {
+            operation: Operation::Evict,
+            ..delete("a", 1)
+        };
+        assert!(ledger.admit(&view, 1, evict).is_ok());
+        assert!(ledger.release(10, &"a", Operation::Delete, second.attempt, 2));
+        assert!(ledger.admit(&view, 1, delete("a", 3)).unwrap().fresh);
+    }
+
+    #[test]
+    fn late_close_does_not_touch_a_claim_given_anew() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        let first = ledger.admit(&view, 1, delete("a", 1)).unwrap();
+        assert!(ledger.release(10, &"a", Operation::Delete, first.attempt, 2));
+        ledger.admit(&view, 1, delete("a", 3)).unwrap();
+        assert!(!ledger.close(&"a", Operation::Delete, first.attempt));
     }
 
     #[test]

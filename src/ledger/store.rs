@@ -44,7 +44,15 @@ pub struct Detail {
 impl Detail {
     /// This detail for a claim that is written again: it is held since the first time, containers that the earlier
     /// change restarts are still awaited, and of two deadlines the later one is the target: the Pod ends by either.
-    pub fn after(mut self, earlier: Option<&Detail>, operation: Operation) -> Detail {
+    ///
+    /// `pending` says that the kubelet has not begun with the earlier change, a resize. Another resize may then take its
+    /// place, such as the change back. Whichever of the two the kubelet makes, the resources in force tell the end.
+    pub fn after(
+        mut self,
+        earlier: Option<&Detail>,
+        operation: Operation,
+        pending: bool,
+    ) -> Detail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
             if operation == Operation::Deadline {
@@ -56,6 +64,12 @@ impl Detail {
                 .filter(|old| self.containers.iter().all(|new| new.name != old.name));
             let kept: Vec<_> = kept.cloned().collect();
             self.containers.extend(kept);
+            let mut both = self.containers.iter().chain(&earlier.containers);
+            let resizes = both.all(|container| container.image.is_none());
+            let stays = earlier.containers.iter().any(|c| c.by_resources);
+            for container in &mut self.containers {
+                container.by_resources |= stays || (pending && resizes);
+            }
         }
         self
     }
@@ -69,7 +83,12 @@ fn later(one: Option<&String>, other: Option<String>) -> Option<String> {
 
 impl Purpose for Detail {
     fn may_replace(&self, earlier: &Detail, operation: Operation) -> bool {
-        operation == Operation::Deadline || self.target == earlier.target
+        let resizes = !self.containers.is_empty()
+            && self
+                .containers
+                .iter()
+                .all(|c| c.by_resources && c.image.is_none());
+        operation == Operation::Deadline || self.target == earlier.target || resizes
     }
 }
 
@@ -96,6 +115,9 @@ pub enum WriteError {
     /// The rule object is gone.
     #[error("the rule is gone")]
     Gone,
+    /// The rule was deleted, and another one was made under its name. This replica has yet to see that.
+    #[error("the rule was replaced by another one of its name")]
+    Replaced,
     /// The API server did not answer, or refused.
     #[error("{0}")]
     Unreachable(String),
@@ -105,7 +127,9 @@ pub enum WriteError {
 pub trait Store: Send + Sync + 'static {
     /// The rule object as the cache has it.
     fn cached(&self, key: &RuleKey) -> Option<Snapshot>;
-    /// The rule object as etcd has it; `None` when it is gone or a new one has its name.
+    /// Whether the cache has another rule object under the name of this one.
+    fn is_replaced(&self, key: &RuleKey) -> bool;
+    /// The rule object as etcd has it; `None` when nothing has its name, or it is being deleted.
     fn live(
         &self,
         key: &RuleKey,

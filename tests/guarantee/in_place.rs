@@ -5,7 +5,7 @@ use kube::api::Patch;
 use operating::api::keys;
 use serde_json::json;
 
-use crate::bed::objects::{claims, names, refusal};
+use crate::bed::objects::{claims, condition, names, refusal};
 use crate::bed::{Bed, Scope};
 
 pub async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
@@ -80,8 +80,24 @@ async fn of_three_new_images_at_once_one_passes() {
     scope.until_at_rest("web", 3).await;
 }
 
-#[tokio::test]
-async fn a_resize_that_restarts_nothing_is_free() {
+/// Makes the kubelet answer resizes of a Pod with this reason until it is to have its resources as before.
+async fn answer_resizes(scope: &Scope, pod: &str, reason: &str) {
+    let answer = json!({"metadata": {"annotations": {"plane.test/resize": reason}}});
+    scope.patch(pod, answer).await.unwrap();
+}
+
+async fn resize(scope: &Scope, pod: &str, resource: &str, value: &str) -> kube::Result<()> {
+    let container = json!({"name": "main", "resources": {"requests": {resource: value}}});
+    let change = json!({"spec": {"containers": [container]}});
+    scope
+        .pods()
+        .patch_resize(pod, &Default::default(), &Patch::Strategic(change))
+        .await
+        .map(drop)
+}
+
+/// Two Pods whose container restarts when its memory is resized.
+async fn resizable(max_unavailable: i32) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("resize").await;
     let container = json!({
         "name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
@@ -92,17 +108,62 @@ async fn a_resize_that_restarts_nothing_is_free() {
         .deploy("web", 2, json!({"spec": {"containers": [container]}}))
         .await;
     let pods = names(&scope.all_available("app=web", 2).await);
-    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope
+        .rule("web", json!({"app": "web"}), json!(max_unavailable))
+        .await;
     scope.until_at_rest("web", 2).await;
-    let resize = async |resource: &str, value: &str| {
-        let change = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {resource: value}}}]}});
-        scope
-            .pods()
-            .patch_resize(&pods[0], &Default::default(), &Patch::Strategic(change))
-            .await
-    };
-    resize("cpu", "2m").await.unwrap();
-    let status = refusal(resize("memory", "2Mi").await);
+    (scope, pods)
+}
+
+#[tokio::test]
+async fn infeasible_resize_gives_its_place_back_and_can_be_changed_back() {
+    let (scope, pods) = resizable(1).await;
+    answer_resizes(&scope, &pods[0], "Infeasible").await;
+    resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
+    scope.until_at_rest("web", 2).await;
+    scope.delete(&pods[1]).await.unwrap();
+    scope.until_at_rest("web", 2).await;
+    resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
+    scope.until_at_rest("web", 2).await;
+    let pod = scope.get(&pods[0]).await;
+    let main = &pod.status.unwrap().container_statuses.unwrap()[0];
+    assert_eq!(main.restart_count, 0);
+}
+
+#[tokio::test]
+async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
+    let (scope, pods) = resizable(1).await;
+    answer_resizes(&scope, &pods[0], "Deferred").await;
+    resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
+    scope
+        .until_pod(&pods[0], "deferred", |pod| {
+            condition(pod, "PodResizePending") == Some(true)
+        })
+        .await;
+    // The kubelet may restart the container at any time, once its node has room.
+    let status = refusal(scope.delete(&pods[1]).await);
+    assert!(
+        status.message.contains("the limit is 1"),
+        "{}",
+        status.message
+    );
+    resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
+    scope.until_at_rest("web", 2).await;
+    scope.delete(&pods[1]).await.unwrap();
+}
+
+#[tokio::test]
+async fn other_notation_of_a_quantity_is_free() {
+    let (scope, pods) = resizable(0).await;
+    resize(&scope, &pods[0], "memory", "1048576").await.unwrap();
+    assert_eq!(claims(&scope.status("web").await), 0);
+}
+
+#[tokio::test]
+async fn a_resize_that_restarts_nothing_is_free() {
+    let (scope, pods) = resizable(0).await;
+    resize(&scope, &pods[0], "cpu", "2m").await.unwrap();
+    let status = refusal(resize(&scope, &pods[0], "memory", "2Mi").await);
     assert_eq!(
         (status.code, status.reason.as_str()),
         (429, "TooManyRequests")

@@ -1,9 +1,11 @@
 //! Writes that end or restart a Pod without deleting it. Of six Pods under a rule that lets one be unavailable, one is
 //! admitted and five are refused.
 
-use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Api, Client, Config, ResourceExt};
 use operating::api::keys;
 use serde_json::{Value, json};
 
@@ -153,6 +155,21 @@ async fn controller_changed_to_one_that_does_not_exist() {
     assert_one(outcomes);
 }
 
+/// Lets the nodes say, as a real kubelet of 1.36 does, that they can resize a Pod as a whole. The API server refuses the
+/// resize otherwise.
+async fn declare_resize(client: &Client) {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let features = Patch::Merge(
+        json!({"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}}),
+    );
+    for node in nodes.list(&ListParams::default()).await.unwrap() {
+        nodes
+            .patch_status(&node.name_any(), &PatchParams::default(), &features)
+            .await
+            .unwrap();
+    }
+}
+
 #[tokio::test]
 async fn resize_of_the_pod_that_restarts_its_container() {
     let spec = json!({"spec": {
@@ -162,6 +179,7 @@ async fn resize_of_the_pod_that_restarts_its_container() {
             "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
         }],
     }});
+    declare_resize(&Bed::shared().await.admin()).await;
     let (scope, pods) = six("pod-resize", spec).await;
     let outcomes = one_after_another(&pods, async |pod| {
         let patch =
@@ -186,8 +204,7 @@ async fn orphaned_pods_stay_and_can_be_adopted() {
     scope.deployments().delete("web", &orphan).await.unwrap();
     // The ReplicaSet is an orphan then; the Pods become orphans with the ReplicaSet.
     let set = before.unwrap().remove(0);
-    let sets: kube::Api<k8s_openapi::api::apps::v1::ReplicaSet> =
-        kube::Api::namespaced(scope.client.clone(), &scope.namespace);
+    let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
     let template = sets.get(&set.name).await.unwrap();
     sets.delete(&set.name, &orphan).await.unwrap();
     for pod in &pods {

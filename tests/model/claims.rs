@@ -30,6 +30,17 @@ impl World {
             s.requests[request].phase = admitted(condition(operation, &object), grants);
             return Some(());
         };
+        if rule == 0 && s.replicas[replica].knows != s.uid {
+            if !self.lacks(Fault::AnotherUidTakenForGone) {
+                return None;
+            }
+            grants.push(Answer {
+                attempt: 0,
+                fresh: false,
+            });
+            self.granted(s, request, object, grants);
+            return Some(());
+        }
         if let Some(known) = s
             .remembered
             .as_ref()
@@ -49,21 +60,29 @@ impl World {
         {
             claim.detail.target = target;
         }
+        if self.lacks(Fault::ClosingRenewed)
+            && let Some(claim) = next.claims.get_mut(&(pod, operation))
+        {
+            claim.closing = false;
+        }
         let covered = self.rules[rule].covers;
         let position = s.replicas[replica].position;
         let view = Look {
             position,
             pods: s.pods.at(position),
             covered,
+            expected: self.expected(s, &self.rules[rule]),
         };
-        let desired = u32::try_from(covered.len())
-            .unwrap()
-            .saturating_sub(self.rules[rule].max);
+        let desired = view.expected.saturating_sub(self.rules[rule].max);
         let detail = match operation {
             Operation::InPlace => Change {
                 target,
                 run: object.run,
                 running: object.running,
+                stacked: base
+                    .claims
+                    .get(&(pod, operation))
+                    .is_some_and(|claim| claim.detail.stacked || object.is_pending()),
             },
             _ => Change::default(),
         };
@@ -79,6 +98,11 @@ impl World {
             Err(_) => self.refused(s, request, object, grants),
             Ok(grant) => {
                 let mut grant = grant;
+                let closing = base
+                    .claims
+                    .get(&(pod, operation))
+                    .is_some_and(|c| c.closing);
+                s.renewed |= closing;
                 if self.lacks(Fault::AttemptReused) {
                     // Numbered per claim, from 1 for each new one.
                     grant.attempt = base
@@ -164,6 +188,7 @@ impl World {
         r.phase = match free {
             true if self.lacks(Fault::UnconditionalFreeEviction) => admitted(None, Vec::new()),
             true => admitted(Some(object.version), Vec::new()),
+            false if r.is_endless() => Phase::Start,
             false => Phase::Done,
         };
     }
@@ -194,7 +219,19 @@ impl World {
     ) -> Option<Release> {
         let claim = s.ledgers[rule].claims.get(&(pod, operation))?;
         let position = s.replicas[replica].position;
-        let sighting = self.sight(s, position, pod, operation, claim)?;
+        let mut sighting = self.sight(s, position, pod, operation, claim)?;
+        if let Sighting::Seen {
+            applied, restart, ..
+        } = &mut sighting
+        {
+            let seen = s.pods.at(position)[usize::from(pod)];
+            if self.lacks(Fault::ChangeBackForgetsFirst) {
+                *applied = seen.spec == claim.detail.target;
+            }
+            if self.lacks(Fault::DeferredTakenForInfeasible) && seen.is_pending() {
+                *restart = Restart::Nothing;
+            }
+        }
         let at = if self.lacks(Fault::OldEvidence) {
             0
         } else {
@@ -283,8 +320,19 @@ impl World {
                 Phase::Asking { grants, .. }
                 | Phase::Writing { grants, .. }
                 | Phase::Admitted { grants, .. } => grants.len(),
+                // It may come again at any time, and write the claim anew.
+                Phase::Start if r.is_endless() && !claim.closing => usize::MAX,
                 Phase::Start | Phase::Done => 0,
             };
+            let first = match &r.phase {
+                Phase::Asking { grants, .. } | Phase::Admitted { grants, .. } => {
+                    grants.iter().any(|grant| grant.attempt == claim.opened)
+                }
+                _ => false,
+            };
+            if self.lacks(Fault::LapseAfterFirstAttempt) && !first {
+                return false;
+            }
             r.pod == pod
                 && r.operation == operation
                 && self.covering(pod).take(held).any(|held| held == rule)

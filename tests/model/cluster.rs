@@ -22,10 +22,14 @@ pub struct Pod {
     pub offline: bool,
     /// It has left the management: no cache shows it, no rule counts it.
     pub left: bool,
+    /// It carries the availability label.
+    pub label: bool,
     /// What its spec says.
     pub spec: u8,
     /// The spec that the kubelet has seen, by its own word.
     pub observed: u8,
+    /// The kubelet's answer to its spec, if that is not yet made.
+    pub pending: Option<Pending>,
     /// The spec that the kubelet starts the containers with, while it does.
     pub starting: Option<u8>,
     /// The spec that runs.
@@ -34,6 +38,15 @@ pub struct Pod {
     pub run: u8,
     /// It is unavailable because somebody wanted something of it.
     pub voluntary: bool,
+}
+
+/// Why the kubelet does not make an in-place change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pending {
+    /// Not now: it makes the change as soon as the node has room.
+    Deferred,
+    /// Never.
+    Infeasible,
 }
 
 impl Pod {
@@ -45,8 +58,10 @@ impl Pod {
         ready: true,
         offline: false,
         left: false,
+        label: true,
         spec: 0,
         observed: 0,
+        pending: None,
         starting: None,
         running: 0,
         run: 0,
@@ -55,7 +70,7 @@ impl Pod {
 
     /// Whether it serves, by its own state.
     pub fn serves(&self) -> bool {
-        self.exists && self.ready && !self.offline && !self.terminating
+        self.exists && self.ready && self.label && !self.offline && !self.terminating
     }
 
     /// Whether it counts as available for the rules.
@@ -70,7 +85,16 @@ impl Pod {
 
     /// Whether a restart is still to come by which an available Pod goes down.
     pub fn will_restart(&self) -> bool {
-        self.exists && !self.terminating && self.starting.is_none() && self.spec != self.running
+        self.exists
+            && !self.terminating
+            && self.starting.is_none()
+            && self.spec != self.running
+            && self.pending != Some(Pending::Infeasible)
+    }
+
+    /// Whether the kubelet has said that it does not make the change now.
+    pub fn is_pending(&self) -> bool {
+        self.observed == self.spec && self.pending.is_some()
     }
 
     /// The Pod as evidence on a claim.
@@ -79,13 +103,20 @@ impl Pod {
             version: u64::from(self.version),
             terminating: self.terminating,
             available: self.serves(),
-            applied: self.spec == change.target,
+            applied: change.stacked || self.spec == change.target,
             restart: self.restart(change),
         }
     }
 
     fn restart(&self, change: &Change) -> Restart {
-        if self.observed != self.spec || !self.ready || self.run == change.run {
+        let in_force = self.spec == self.running && self.starting.is_none();
+        if self.observed != self.spec || !self.ready || self.pending == Some(Pending::Deferred) {
+            Restart::Awaited
+        } else if self.pending == Some(Pending::Infeasible)
+            || (in_force && (change.stacked || self.run == change.run))
+        {
+            Restart::Nothing
+        } else if change.stacked || self.run == change.run {
             Restart::Awaited
         } else if self.running == change.running {
             Restart::Unproven
@@ -104,11 +135,13 @@ pub struct Change {
     pub run: u8,
     /// What ran at that time.
     pub running: u8,
+    /// It has taken the place of a change that the kubelet had not begun with.
+    pub stacked: bool,
 }
 
 impl Purpose for Change {
     fn may_replace(&self, earlier: &Change, _: Operation) -> bool {
-        self.target == earlier.target
+        self.target == earlier.target || self.stacked
     }
 }
 
@@ -121,11 +154,13 @@ pub struct History {
 }
 
 impl History {
-    /// Pods that serve.
-    pub fn new() -> History {
+    /// Pods that serve; with `namesake` the last one is yet to be made.
+    pub fn new(namesake: bool) -> History {
+        let mut pods = [Pod::NEW; PODS];
+        pods[PODS - 1].exists = !namesake;
         History {
             version: 1,
-            past: vec![[Pod::NEW; PODS]],
+            past: vec![pods],
         }
     }
 

@@ -35,4 +35,33 @@ pub enum Fault {
     LapseBeforeTheEnd,
     /// A Pod that the cache lost is believed to be deleted, though it may only have left the management.
     LeftTakenForDeleted,
+    /// An in-place change of a Pod without the availability label is free, though no lifecycle holds it offline.
+    FreeInPlaceOffLabel,
+    /// An eviction deletes whatever has the name, without a precondition on the UID.
+    NoUidPrecondition,
+    /// A rule of another UID under the name of the one that was asked is taken for a rule that is gone.
+    AnotherUidTakenForGone,
+    /// The direct owners' replicas are what is expected, though a rollout moves them.
+    SumOfDirectOwners,
+    /// A claim never closes.
+    NeverClosing,
+    /// A closing claim is written again.
+    ClosingRenewed,
+    /// A claim lapses when the request that it was given for has ended, though others have renewed it.
+    LapseAfterFirstAttempt,
+    /// A change that the kubelet defers is taken for one that never happens.
+    DeferredTakenForInfeasible,
+    /// A change back that takes the place of a deferred change counts as withdrawn when it is not written.
+    ChangeBackForgetsFirst,
+}
+
+impl Fault {
+    /// The property that breaks.
+    pub fn breaks(self) -> &'static str {
+        match self {
+            Fault::NeverClosing => super::model::ENDS,
+            Fault::ClosingRenewed => super::model::CLOSES,
+            _ => super::model::SAFE,
+        }
+    }
 }

@@ -3,7 +3,8 @@
 //! and mishaps are counted), so that nothing is cut off. `LEDGER_MODEL=full` explores larger worlds as well.
 //!
 //! Bounds: up to 3 Pods, 2 rules, 3 replicas, 4 requests. Outside of the model: a Pod that joins a rule (or comes back to
-//! the management) while an eviction admitted outside of it is on its way; a rule made or tightened meanwhile; a
+//! the management) while an eviction admitted outside of it is on its way; a rule made (also under a name used before) or
+//! tightened while disruptions are on their way or caches trail; a
 //! container that crashes at the very moment of an in-place change that keeps its image (a resize, or another name of the
 //! same image): by nothing that the kubelet reports can its new run be told from the restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -58,7 +59,7 @@ fn without_any_one_rule_of_the_protocol_the_limit_breaks() {
         });
         // One thread: breadth first then finds a shortest way.
         let checker = world.clone().checker().spawn_bfs().join();
-        let Some(path) = checker.discovery("no rule is broken") else {
+        let Some(path) = checker.discovery(fault.breaks()) else {
             panic!("{fault:?} breaks nothing in {world}");
         };
         let steps = path.into_actions();

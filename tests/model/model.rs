@@ -7,7 +7,14 @@ use stateright::{Model, Property};
 
 use super::cluster::{History, PODS};
 use super::fault::Fault;
-use super::state::{Claims, Mishaps, Phase, Replica, Request, State};
+use super::state::{Claims, ENDLESS, Mishaps, Phase, Replica, Request, State};
+
+/// The limit holds.
+pub const SAFE: &str = "no rule is broken";
+/// What is closing stays closing.
+pub const CLOSES: &str = "a closing claim is not written again";
+/// No client keeps a place by asking.
+pub const ENDS: &str = "a claim ends although its request is sent again for ever";
 
 /// A rule of the model.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +42,12 @@ pub struct World {
     pub split_releases: bool,
     /// A deletion takes the object away at once, as with grace period 0.
     pub at_once: bool,
+    /// The leader keeps the availability label.
+    pub labels: bool,
+    /// The last Pod has the name of the first, and is made when that one is gone.
+    pub namesake: bool,
+    /// The Pods have two direct owners, whose replicas move from one to the other.
+    pub rollout: bool,
     /// The rule of the protocol that is taken out.
     pub fault: Option<Fault>,
 }
@@ -58,6 +71,32 @@ pub enum Step {
     Commit { request: usize },
     /// The request vanishes with whoever carried it.
     Crash { request: usize },
+    /// What stands behind the webhook refuses an admitted request that is sent again for ever.
+    Refuse { request: usize },
+    /// A replica that takes itself for the leader marks a claim: it admits nothing more.
+    Close {
+        rule: usize,
+        pod: u8,
+        operation: Operation,
+    },
+    /// The leader takes the availability label off a Pod that is not ready.
+    Unlabel { pod: u8 },
+    /// The leader puts it back.
+    Relabel { pod: u8 },
+    /// A Pod is made under the name of one that is gone.
+    Recreate,
+    /// The first rule is deleted, and another one is made under its name.
+    Replace,
+    /// A replica's watch brings the rule of that name.
+    Learn { replica: usize },
+    /// A rollout takes a replica from the old owner.
+    Shrink,
+    /// A rollout gives a replica to the new owner.
+    Grow,
+    /// The kubelet says that it can't make an in-place change now.
+    Defer { pod: u8 },
+    /// The kubelet says that it can never make it.
+    Decline { pod: u8 },
     /// The next claim to be taken back is.
     Withdraw { request: usize },
     /// A replica that takes itself for the leader finds evidence for a release.
@@ -101,8 +140,10 @@ impl fmt::Display for World {
         for (i, &(operation, pod, retries)) in self.requests.iter().enumerate() {
             let comma = if i > 0 { ", " } else { "" };
             write!(f, "{comma}{}{pod}", operation.as_str())?;
-            if retries > 0 {
-                write!(f, "+{retries}")?;
+            match retries {
+                0 => {}
+                ENDLESS => f.write_str("+…")?,
+                _ => write!(f, "+{retries}")?,
             }
         }
         f.write_str(" |")?;
@@ -115,6 +156,9 @@ impl fmt::Display for World {
             lost,
             rejoins,
             restarts,
+            replaced,
+            infeasible,
+            deferred,
         } = self.mishaps;
         write!(
             f,
@@ -127,6 +171,12 @@ impl fmt::Display for World {
             (self.split_writes, "split writes"),
             (self.split_releases, "split releases"),
             (self.at_once, "grace 0"),
+            (self.labels, "labels"),
+            (self.namesake, "a name used again"),
+            (self.rollout, "rollout"),
+            (replaced > 0, "a rule replaced"),
+            (infeasible > 0, "infeasible"),
+            (deferred > 0, "deferred"),
         ] {
             if is {
                 write!(f, ", {word}")?;
@@ -151,12 +201,32 @@ impl World {
             .map(|(i, _)| i)
     }
 
+    /// How many Pods of a rule there should be: what the user asked for, whatever the direct owners have at the moment.
+    pub fn expected(&self, state: &State, rule: &Rule) -> u32 {
+        if self.rollout && self.lacks(Fault::SumOfDirectOwners) {
+            return state.owners.iter().copied().map(u32::from).sum();
+        }
+        u32::try_from(rule.covers.len()).unwrap() - u32::from(self.namesake)
+    }
+
+    /// Whether a request is sent again for ever.
+    pub fn is_endless(&self) -> bool {
+        self.requests
+            .iter()
+            .any(|(_, _, retries)| *retries == ENDLESS)
+    }
+
+    /// Whether a Pod has been made again under its name.
+    pub fn is_made_again(&self, pods: &[super::cluster::Pod; PODS], pod: u8) -> bool {
+        self.namesake && pod == 0 && pods[PODS - 1].exists
+    }
+
     /// Pods of one rule that are down because somebody wanted something of them.
     fn voluntary(&self, state: &State, rule: &Rule) -> usize {
         let pods = state.pods.now();
         rule.covers
             .iter()
-            .filter(|pod| pods[usize::from(**pod)].voluntary)
+            .filter(|pod| pods[usize::from(**pod)].voluntary && !self.is_made_again(pods, **pod))
             .count()
     }
 
@@ -189,6 +259,23 @@ impl World {
                 .all(|(i, _)| claimed(i, Operation::InPlace))
     }
 
+    /// Where nothing can happen but that a request is sent again, no claim is left.
+    fn ends(&self, state: &State) -> bool {
+        let waits = self.is_endless()
+            && state.ledgers.iter().any(|ledger| !ledger.claims.is_empty())
+            && state.requests.iter().all(|request| {
+                request.phase == Phase::Done
+                    || (request.is_endless() && request.phase == Phase::Start)
+            });
+        !waits || {
+            let mut steps = Vec::new();
+            self.actions(state, &mut steps);
+            steps.into_iter().any(|step| {
+                !matches!(step, Step::Begin { .. }) && self.next_state(state, step).is_some()
+            })
+        }
+    }
+
     /// Where nothing more can happen, no claim is left and no request is stuck.
     fn comes_to_rest(&self, state: &State) -> bool {
         let behind = state
@@ -206,6 +293,37 @@ impl World {
             steps
                 .into_iter()
                 .any(|step| self.next_state(state, step).is_some())
+        }
+    }
+}
+
+impl World {
+    /// What happens to rules, names and owners.
+    fn beside(&self, state: &State, steps: &mut Vec<Step>) {
+        let pods = state.pods.now();
+        if self.namesake && !pods[0].exists && !pods[PODS - 1].exists && !pods[PODS - 1].voluntary {
+            steps.push(Step::Recreate);
+        }
+        let idle = state.requests.iter().all(|request| match &request.phase {
+            Phase::Start | Phase::Done => request.back.is_empty(),
+            Phase::Asking { grants, .. } => grants.is_empty(),
+            Phase::Writing { .. } | Phase::Admitted { .. } => false,
+        });
+        let caught_up = state
+            .replicas
+            .iter()
+            .all(|replica| replica.position == state.pods.version);
+        if state.left.replaced > 0 && idle && caught_up && state.ledgers[0].claims.is_empty() {
+            steps.push(Step::Replace);
+        }
+        if self.rollout {
+            let [old, new] = state.owners;
+            if old > 0 {
+                steps.push(Step::Shrink);
+            }
+            if usize::from(old + new) < self.rules[0].covers.len() {
+                steps.push(Step::Grow);
+            }
         }
     }
 }
@@ -229,21 +347,27 @@ impl Model for World {
                 .iter_mut()
                 .filter(|r| r.operation == Operation::InPlace),
         ) {
-            request.target = target;
+            // A world in which the kubelet may not make a change has one there and one back.
+            let back = self.mishaps.infeasible + self.mishaps.deferred > 0;
+            request.target = if back { target % 2 } else { target };
         }
         vec![State {
-            pods: History::new(),
+            pods: History::new(self.namesake),
             ledgers: vec![Claims::default(); self.rules.len()],
             remembered: None,
             replicas: vec![
                 Replica {
                     position: 1,
+                    knows: 0,
                     release: None
                 };
                 self.replicas
             ],
             requests,
             left: self.mishaps,
+            owners: [u8::try_from(self.rules[0].covers.len()).unwrap(), 0],
+            uid: 0,
+            renewed: false,
         }]
     }
 
@@ -271,6 +395,9 @@ impl Model for World {
                 Phase::Writing { .. } => steps.push(Step::Write { request: i }),
                 Phase::Admitted { marked, .. } => {
                     steps.push(Step::Commit { request: i });
+                    if request.is_endless() && !marked {
+                        steps.push(Step::Refuse { request: i });
+                    }
                     if request.operation == Operation::Evict && !marked {
                         steps.push(Step::Mark { request: i });
                     }
@@ -285,8 +412,22 @@ impl Model for World {
                 steps.push(Step::Withdraw { request: i });
             }
         }
+        if self.is_endless() && !self.lacks(Fault::NeverClosing) {
+            for (rule, ledger) in state.ledgers.iter().enumerate() {
+                let open = ledger.claims.iter().filter(|(_, claim)| !claim.closing);
+                steps.extend(open.map(|(&(pod, operation), _)| Step::Close {
+                    rule,
+                    pod,
+                    operation,
+                }));
+            }
+        }
+        self.beside(state, steps);
         for &replica in &replicas {
             let r = &state.replicas[replica];
+            if r.knows < state.uid {
+                steps.push(Step::Learn { replica });
+            }
             if r.position < state.pods.version {
                 steps.push(Step::Advance { replica });
             }
@@ -328,11 +469,26 @@ impl Model for World {
             } else if !p.ready {
                 steps.push(Step::Recover { pod });
             }
+            let answers = self.mishaps.infeasible + self.mishaps.deferred > 0;
+            // Elsewhere it makes no difference.
+            if p.observed != p.spec && (answers || (self.mishaps.restarts > 0 && p.will_restart()))
+            {
+                steps.push(Step::Observe { pod });
+            }
+            if self.labels && p.label && !p.ready {
+                steps.push(Step::Unlabel { pod });
+            }
+            if self.labels && !p.label && p.ready {
+                steps.push(Step::Relabel { pod });
+            }
             if p.will_restart() {
                 steps.push(Step::Stop { pod });
-                // Elsewhere neither makes a difference.
-                if self.mishaps.restarts > 0 && p.observed != p.spec {
-                    steps.push(Step::Observe { pod });
+                let unanswered = p.observed == p.spec && p.pending.is_none();
+                if unanswered && state.left.infeasible > 0 {
+                    steps.push(Step::Decline { pod });
+                }
+                if unanswered && state.left.deferred > 0 {
+                    steps.push(Step::Defer { pod });
                 }
                 if state.left.restarts > 0 && p.is_available() {
                     steps.push(Step::Restart { pod });
@@ -356,17 +512,24 @@ impl Model for World {
             .replicas
             .first()
             .map_or(next.pods.version, |replica| replica.position);
+        if self.is_endless() {
+            next.number_attempts_anew();
+        }
         next.pods.forget_before(oldest);
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let safe = Property::<Self>::always("no rule is broken", World::is_safe);
-        if self.fault.is_some() {
-            return vec![safe];
+        let mut breakable = vec![
+            Property::<Self>::always(SAFE, World::is_safe),
+            Property::<Self>::always(CLOSES, |_, state| !state.renewed),
+            Property::<Self>::always(ENDS, World::ends),
+        ];
+        if let Some(fault) = self.fault {
+            breakable.retain(|property| property.name == fault.breaks());
+            return breakable;
         }
-        vec![
-            safe,
+        breakable.extend([
             Property::<Self>::always(
                 "every disruption on its way holds its claims",
                 World::is_covered,
@@ -375,6 +538,7 @@ impl Model for World {
                 "everything comes to rest without claims",
                 World::comes_to_rest,
             ),
-        ]
+        ]);
+        breakable
     }
 }

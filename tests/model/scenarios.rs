@@ -4,7 +4,7 @@ use operating::ledger::protocol::Operation::{self, Begin, Delete, Evict, InPlace
 
 use super::fault::Fault;
 use super::model::{Rule, World};
-use super::state::Mishaps;
+use super::state::{ENDLESS, Mishaps};
 
 type Requests = &'static [(Operation, u8, u8)];
 
@@ -52,7 +52,7 @@ fn mishaps(flaps: u8, crashes: u8, lost: u8, rejoins: u8) -> Mishaps {
         crashes,
         lost,
         rejoins,
-        restarts: 0,
+        ..Mishaps::default()
     }
 }
 
@@ -65,6 +65,9 @@ fn world(rules: &'static [Rule], requests: Requests, mishaps: Mishaps) -> World 
         split_writes: false,
         split_releases: false,
         at_once: false,
+        labels: false,
+        namesake: false,
+        rollout: false,
         fault: None,
     }
 }
@@ -91,6 +94,50 @@ impl World {
     fn crashing(self) -> World {
         let mishaps = Mishaps {
             restarts: 1,
+            ..self.mishaps
+        };
+        World { mishaps, ..self }
+    }
+
+    /// The leader keeps the availability label.
+    fn labelled(self) -> World {
+        World {
+            labels: true,
+            ..self
+        }
+    }
+
+    /// The third Pod has the name of the first, which is gone when it is made.
+    fn namesake(self) -> World {
+        World {
+            namesake: true,
+            at_once: true,
+            ..self
+        }
+    }
+
+    /// A rollout moves replicas from one owner to another.
+    fn rollout(self) -> World {
+        World {
+            rollout: true,
+            ..self
+        }
+    }
+
+    /// The first rule is deleted and made again.
+    fn replaced(self) -> World {
+        let mishaps = Mishaps {
+            replaced: 1,
+            ..self.mishaps
+        };
+        World { mishaps, ..self }
+    }
+
+    /// The kubelet finds an in-place change infeasible, and defers another.
+    fn pending(self, infeasible: u8, deferred: u8) -> World {
+        let mishaps = Mishaps {
+            infeasible,
+            deferred,
             ..self.mishaps
         };
         World { mishaps, ..self }
@@ -229,6 +276,51 @@ pub fn usual() -> Vec<World> {
         ),
         // three replicas
         world(PAIR, &[(Delete, 0, 1), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).three_replicas(),
+        // requests that are refused behind the webhook, and sent again for ever
+        world(
+            PAIR,
+            &[(Evict, 0, ENDLESS), (Delete, 1, 1)],
+            mishaps(1, 1, 1, 0),
+        ),
+        world(
+            PAIR,
+            &[(Delete, 0, ENDLESS), (Evict, 1, 0)],
+            mishaps(1, 0, 1, 0),
+        ),
+        world(
+            PAIR,
+            &[(Begin, 0, ENDLESS), (Delete, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        ),
+        world(
+            CROSSING,
+            &[(Evict, 0, ENDLESS), (Delete, 1, 0), (Delete, 2, 0)],
+            mishaps(0, 0, 0, 0),
+        ),
+        // in-place changes that never happen, or late; the second is the change back
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 0, 0, 0),
+        )
+        .pending(1, 1),
+        // the availability label comes and goes
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (Delete, 1, 0)],
+            mishaps(1, 0, 0, 0),
+        )
+        .labelled(),
+        // names used again, of Pods and of rules
+        world(
+            THREE,
+            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 1, 0, 0),
+        )
+        .namesake(),
+        world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).replaced(),
+        // owners whose replicas move
+        world(PAIR, &[(Delete, 0, 0), (Evict, 1, 0)], mishaps(1, 0, 0, 0)).rollout(),
     ]
 }
 
@@ -305,6 +397,7 @@ pub fn controls() -> Vec<World> {
     let two_deletes: Requests = &[(Delete, 0, 0), (Delete, 1, 0)];
     let evict_and_delete: Requests = &[(Evict, 0, 0), (Delete, 1, 0)];
     let in_place: Requests = &[(InPlace, 0, 0), (Delete, 1, 0)];
+    let endless: Requests = &[(Evict, 0, ENDLESS), (Delete, 1, 0)];
     vec![
         world(PAIR, two_deletes, flap)
             .split()
@@ -355,5 +448,34 @@ pub fn controls() -> Vec<World> {
             mishaps(0, 0, 0, 1),
         )
         .without(Fault::LeftTakenForDeleted),
+        world(PAIR, in_place, flap)
+            .labelled()
+            .without(Fault::FreeInPlaceOffLabel),
+        world(
+            THREE,
+            &[(Delete, 0, 0), (Evict, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 0, 0, 0),
+        )
+        .namesake()
+        .without(Fault::NoUidPrecondition),
+        world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
+            .replaced()
+            .without(Fault::AnotherUidTakenForGone),
+        world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
+            .rollout()
+            .without(Fault::SumOfDirectOwners),
+        world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::NeverClosing),
+        world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::ClosingRenewed),
+        world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::LapseAfterFirstAttempt),
+        world(PAIR, in_place, mishaps(0, 0, 0, 0))
+            .pending(0, 1)
+            .without(Fault::DeferredTakenForInfeasible),
+        world(
+            PAIR,
+            &[(InPlace, 0, 0), (InPlace, 0, 0), (Delete, 1, 0)],
+            mishaps(0, 0, 0, 0),
+        )
+        .pending(0, 1)
+        .without(Fault::ChangeBackForgetsFirst),
     ]
 }

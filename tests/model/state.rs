@@ -22,6 +22,12 @@ pub struct State {
     pub requests: Vec<Request>,
     /// What may still go wrong.
     pub left: Mishaps,
+    /// Replicas of the two direct owners of the Pods, in a rollout.
+    pub owners: [u8; 2],
+    /// Counts how often the first rule was deleted and made again.
+    pub uid: u8,
+    /// A claim was written again although it was closing.
+    pub renewed: bool,
 }
 
 /// A replica.
@@ -29,6 +35,8 @@ pub struct State {
 pub struct Replica {
     /// How far its cache has come.
     pub position: u8,
+    /// Which of the rules of the first rule's name it knows.
+    pub knows: u8,
     /// A release that it has decided on and not yet written.
     pub release: Option<Release>,
 }
@@ -61,10 +69,21 @@ pub struct Request {
     pub target: u8,
     /// How far it is.
     pub phase: Phase,
-    /// How often it may begin anew.
+    /// How often it may begin anew; [`ENDLESS`] is never used up.
     pub retries: u8,
     /// Claims to be taken back in the background: rule and grant.
     pub back: Vec<(usize, Answer)>,
+}
+
+/// Retries of a request that is refused behind the webhook, by a PodDisruptionBudget or a policy, and sent again for ever.
+/// Any of its tries may succeed all the same.
+pub const ENDLESS: u8 = u8::MAX;
+
+impl Request {
+    /// Whether it is sent again for ever.
+    pub fn is_endless(&self) -> bool {
+        self.retries == ENDLESS
+    }
 }
 
 /// A grant, hashable.
@@ -145,6 +164,12 @@ pub struct Mishaps {
     pub rejoins: u8,
     /// Containers that crash, and run anew before anybody sees the Pod unready. (Where it is seen, it is a flap besides.)
     pub restarts: u8,
+    /// Deletions of the first rule, each followed by a new one of its name.
+    pub replaced: u8,
+    /// In-place changes that the kubelet finds infeasible.
+    pub infeasible: u8,
+    /// In-place changes that the kubelet defers.
+    pub deferred: u8,
 }
 
 /// What a cache shows of the Pods of one rule.
@@ -155,6 +180,8 @@ pub struct Look<'a> {
     pub pods: &'a [Pod; PODS],
     /// Those of the rule.
     pub covered: &'a [u8],
+    /// How many there should be.
+    pub expected: u32,
 }
 
 impl View<u8> for Look<'_> {
@@ -163,7 +190,7 @@ impl View<u8> for Look<'_> {
     }
 
     fn expected(&self) -> u32 {
-        u32::try_from(self.covered.len()).unwrap()
+        self.expected
     }
 
     fn available(&self) -> u32 {
@@ -178,5 +205,46 @@ impl View<u8> for Look<'_> {
 
     fn is_available(&self, pod: &u8) -> bool {
         self.covered.contains(pod) && self.pods[usize::from(*pod)].is_available()
+    }
+}
+
+impl State {
+    /// Numbers all attempts anew, in their order. Only their order matters, and requests that are sent again for ever would
+    /// make states without end.
+    pub fn number_attempts_anew(&mut self) {
+        let mut numbers = Vec::new();
+        self.attempts(|attempt| numbers.push(*attempt));
+        numbers.sort_unstable();
+        numbers.dedup();
+        let rank = |attempt: u64| numbers.iter().take_while(|n| **n < attempt).count() as u64 + 1;
+        self.attempts(|attempt| *attempt = rank(*attempt));
+        for ledger in &mut self.ledgers {
+            ledger.attempts = numbers.len() as u64;
+        }
+    }
+
+    /// Visits every number of an attempt that somebody knows.
+    fn attempts(&mut self, mut visit: impl FnMut(&mut u64)) {
+        for claim in self.ledgers.iter_mut().flat_map(|l| l.claims.values_mut()) {
+            visit(&mut claim.attempt);
+            visit(&mut claim.opened);
+        }
+        for release in self.replicas.iter_mut().filter_map(|r| r.release.as_mut()) {
+            visit(&mut release.attempt);
+        }
+        for request in &mut self.requests {
+            for (_, grant) in &mut request.back {
+                visit(&mut grant.attempt);
+            }
+            match &mut request.phase {
+                Phase::Asking { grants, .. } | Phase::Admitted { grants, .. } => {
+                    grants
+                        .iter_mut()
+                        .for_each(|grant| visit(&mut grant.attempt));
+                }
+                Phase::Writing { .. } => unreachable!("claims that never end are not split"),
+                Phase::Start | Phase::Done => {}
+            }
+        }
     }
 }

@@ -2,10 +2,13 @@
 
 use operating::ledger::protocol::Operation;
 
-use super::cluster::Pod;
+use super::cluster::{PODS, Pending, Pod};
 use super::fault::Fault;
 use super::model::{Step, World};
-use super::state::{Phase, State};
+use super::state::{Claims, Phase, State};
+
+/// The Pod that is made under the name of the first one.
+const NAMESAKE: u8 = PODS as u8 - 1;
 
 impl World {
     /// Takes a step; `None` if it is not possible.
@@ -29,6 +32,42 @@ impl World {
                 }
             }
             Step::Withdraw { request } => self.withdraw(s, request),
+            Step::Refuse { request } => again(s, request),
+            Step::Close {
+                rule,
+                pod,
+                operation,
+            } => {
+                let ledger = &mut s.ledgers[rule];
+                let opened = ledger.claims.get(&(pod, operation))?.opened;
+                return ledger.close(&pod, operation, opened).then_some(());
+            }
+            Step::Unlabel { pod } => s.pods.write(pod, false, |p| p.label = false),
+            Step::Relabel { pod } => s.pods.write(pod, false, |p| p.label = true),
+            Step::Recreate => s.pods.write(NAMESAKE, false, |p| {
+                *p = Pod {
+                    version: p.version,
+                    ..Pod::NEW
+                }
+            }),
+            Step::Replace => {
+                s.left.replaced -= 1;
+                s.uid += 1;
+                s.ledgers[0] = Claims::default();
+            }
+            Step::Learn { replica } => s.replicas[replica].knows = s.uid,
+            Step::Shrink => s.owners[0] -= 1,
+            Step::Grow => s.owners[1] += 1,
+            Step::Defer { pod } => {
+                s.left.deferred -= 1;
+                s.pods
+                    .write(pod, false, |p| p.pending = Some(Pending::Deferred));
+            }
+            Step::Decline { pod } => {
+                s.left.infeasible -= 1;
+                s.pods
+                    .write(pod, false, |p| p.pending = Some(Pending::Infeasible));
+            }
             Step::Release {
                 replica,
                 rule,
@@ -60,6 +99,7 @@ impl World {
             }
             Step::Observe { pod } => s.pods.write(pod, false, |p| p.observed = p.spec),
             Step::Stop { pod } => s.pods.write(pod, true, |p| {
+                p.pending = None;
                 p.ready = false;
                 p.observed = p.spec;
                 p.starting = Some(p.spec);
@@ -89,7 +129,10 @@ impl World {
         };
         let unconditional = match operation {
             Operation::Evict => true,
-            Operation::InPlace => !self.lacks(Fault::FreeInPlace),
+            Operation::InPlace => {
+                !self.lacks(Fault::FreeInPlace)
+                    && (pod.label || !self.lacks(Fault::FreeInPlaceOffLabel))
+            }
             _ => false,
         };
         s.requests[request].phase = if !pod.is_watched() || pod.terminating || moot {
@@ -135,6 +178,11 @@ impl World {
             let r = &s.requests[request];
             (r.pod, r.operation, r.target)
         };
+        let by_name = operation == Operation::Evict && self.lacks(Fault::NoUidPrecondition);
+        let pod = match by_name && self.is_made_again(s.pods.now(), pod) {
+            true => NAMESAKE,
+            false => pod,
+        };
         let p = s.pods.now()[usize::from(pod)];
         if !p.exists || p.terminating {
             s.requests[request].phase = Phase::Done;
@@ -149,7 +197,7 @@ impl World {
             Operation::Delete | Operation::Evict => p.terminating = true,
             Operation::Begin => p.offline = true,
             Operation::Leave => p.left = true,
-            Operation::InPlace => p.spec = target,
+            Operation::InPlace => (p.spec, p.pending) = (target, None),
             other => unreachable!("no world asks for {other:?}"),
         });
         s.requests[request].phase = Phase::Done;
@@ -178,5 +226,7 @@ pub fn again(s: &mut State, request: usize) {
     } else {
         Phase::Done
     };
-    r.retries = r.retries.saturating_sub(1);
+    if !r.is_endless() {
+        r.retries = r.retries.saturating_sub(1);
+    }
 }

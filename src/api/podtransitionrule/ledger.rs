@@ -39,6 +39,13 @@ pub struct Claim {
     pub resource_version: String,
     /// Number of the attempt that wrote the claim last, counted over all claims of the rule.
     pub attempt: i64,
+    /// Number of the attempt that gave the claim, where that is an earlier one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opened: Option<i64>,
+    /// Whether the claim admits nothing more: its request was sent again and again without an effect, and its place is
+    /// given back as soon as no admitted request can have one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub closing: bool,
     /// When the claim was first granted.
     #[schemars(schema_with = "schema::time")]
     #[serde(deserialize_with = "since")]
@@ -78,6 +85,8 @@ impl Default for Claim {
             operation: String::new(),
             resource_version: String::new(),
             attempt: 0,
+            opened: None,
+            closing: false,
             since: Time(Timestamp::UNIX_EPOCH),
             until: Time(Timestamp::MAX),
             target: None,
@@ -107,4 +116,7 @@ pub struct ClaimedContainer {
     /// Hash of the ID of the image that ran, if the change is one of the image.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub image_hash: String,
+    /// Whether only the resources in force tell that the change is over: it has taken the place of an earlier resize.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_resources: bool,
 }

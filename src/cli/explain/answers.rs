@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::files::Objects;
+use crate::cluster::sizes::Kind;
 
 /// Requests that were not answered.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +34,7 @@ pub fn client(objects: &Objects) -> (Client, Unanswered) {
             .iter()
             .filter_map(|rule| serde_json::to_value(rule).ok())
             .collect(),
+        workloads: objects.workloads.clone(),
         unanswered: unanswered.clone(),
     });
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -47,26 +49,25 @@ pub fn client(objects: &Objects) -> (Client, Unanswered) {
 struct Known {
     pods: Vec<Value>,
     rules: Vec<Value>,
+    workloads: Vec<(Kind, Value)>,
     unanswered: Unanswered,
 }
 
 impl Known {
+    /// Whether a path is that of an owner of a watched kind.
+    fn is_owner(namespace: &str, name: &str, path: &str) -> bool {
+        Kind::ALL
+            .iter()
+            .any(|kind| kind.object_path(namespace, name) == path)
+    }
+
     fn answer(&self, method: &Method, path: &str) -> (http::StatusCode, Value) {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         match (method, &parts[..]) {
             (&Method::GET, ["api", "v1", "namespaces", namespace, "pods", name]) => {
                 let mut pods = self.pods.iter();
                 let pod = pods.find(|pod| is(pod, namespace) && pod["metadata"]["name"] == *name);
-                pod.map_or_else(
-                    || {
-                        refusal(
-                            http::StatusCode::NOT_FOUND,
-                            "NotFound",
-                            "the files do not hold it",
-                        )
-                    },
-                    |pod| (http::StatusCode::OK, pod.clone()),
-                )
+                pod.map_or_else(missing, |pod| (http::StatusCode::OK, pod.clone()))
             }
             (&Method::GET, ["apis", _, _, "namespaces", namespace, "podtransitionrules"]) => {
                 let items: Vec<_> = self
@@ -80,6 +81,17 @@ impl Known {
                 });
                 (http::StatusCode::OK, list)
             }
+            // The server would ask for the scale of an owner of such a kind. Of the files only Pods count.
+            (&Method::GET, ["apis", _, _] | ["api", _]) => missing(),
+            (&Method::GET, [.., "namespaces", namespace, _, name])
+                if Self::is_owner(namespace, name, path) =>
+            {
+                let found = self
+                    .workloads
+                    .iter()
+                    .find(|(kind, value)| is_at(*kind, value, path));
+                found.map_or_else(missing, |(_, value)| (http::StatusCode::OK, value.clone()))
+            }
             _ => {
                 let asked = format!("{method} {path}");
                 let why = format!("offline, {asked} is not answered");
@@ -92,6 +104,17 @@ impl Known {
             }
         }
     }
+}
+
+fn is_at(kind: Kind, object: &Value, path: &str) -> bool {
+    let metadata = &object["metadata"];
+    let text = |key: &str| metadata[key].as_str().unwrap_or_default();
+    kind.object_path(text("namespace"), text("name")) == path
+}
+
+fn missing() -> (http::StatusCode, Value) {
+    let why = "the files do not hold it";
+    refusal(http::StatusCode::NOT_FOUND, "NotFound", why)
 }
 
 fn is(object: &Value, namespace: &str) -> bool {

@@ -1,18 +1,19 @@
 //! The index of the server, filled from files: all of them are taken as one moment.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::files::{Objects, WORKLOADS};
+use super::files::Objects;
 use crate::admission::review::Request;
 use crate::api::keys;
-use crate::cluster::index::Index;
+use crate::cluster::index::{Index, NamespaceFacts};
 use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sources;
+use crate::cluster::sizes::{self, Kind};
 use crate::domain::pod::Pod;
-use crate::domain::rules::budget::Gauges;
+use crate::domain::rules::budget::{Expected, Gauges};
 use crate::ledger::commit::Ledgers;
 
 /// Fills an empty index. Returns what a reader should know.
@@ -30,10 +31,10 @@ pub fn fill(index: &Index, objects: &Objects) -> Vec<String> {
     });
     let versions = pods.iter().map(|pod| pod.metadata.resource_version);
     let position = watermarks.chain(versions).max().unwrap_or(0);
-    for (bit, kind) in (0u8..).zip(WORKLOADS) {
+    for kind in Kind::ALL {
         let of_kind = objects.workloads.iter().filter(|(of, _)| *of == kind);
-        let found = of_kind.filter_map(|(_, value)| sources::workload(bit, value.clone()));
-        index.replace_workloads(bit, found.collect(), Vec::new());
+        let found = of_kind.filter_map(|(_, value)| sizes::workload(kind, value.clone()));
+        index.replace_workloads(kind, found.collect(), Vec::new(), u64::MAX);
     }
     notes.extend(missing_owners(objects, &pods));
     index.replace_namespaces(namespaces(objects));
@@ -51,7 +52,7 @@ fn missing_owners(objects: &Objects, pods: &[Pod]) -> Vec<String> {
     let mut missing: Vec<String> = pods
         .iter()
         .filter_map(Pod::controller)
-        .filter(|owner| WORKLOADS.contains(&owner.kind.as_str()) && !known(&owner.uid))
+        .filter(|owner| Kind::of(owner).is_some() && !known(&owner.uid))
         .map(|owner| {
             format!(
                 "{} {} is not in the files: its Pods count for themselves, and missing ones do not; add it to --pods",
@@ -65,9 +66,7 @@ fn missing_owners(objects: &Objects, pods: &[Pod]) -> Vec<String> {
 }
 
 /// All namespaces that are named, with the mark that the server gives to those with rules.
-fn namespaces(
-    objects: &Objects,
-) -> Vec<(String, std::collections::BTreeMap<String, String>, bool)> {
+fn namespaces(objects: &Objects) -> Vec<NamespaceFacts> {
     let named = objects
         .pods
         .iter()
@@ -76,34 +75,29 @@ fn namespaces(
         .rules
         .iter()
         .map(|rule| rule.metadata.namespace.as_deref().unwrap_or_default());
-    let mut all: std::collections::BTreeMap<
-        String,
-        (std::collections::BTreeMap<String, String>, bool),
-    > = named
-        .map(|name| (name.to_owned(), Default::default()))
-        .chain([(objects.namespace.clone(), Default::default())])
-        .collect();
+    let mut all: BTreeMap<String, NamespaceFacts> = BTreeMap::new();
+    for name in named.chain([objects.namespace.as_str()]) {
+        all.entry(name.to_owned()).or_default();
+    }
     for name in of_rules {
-        let entry = all.entry(name.to_owned()).or_default();
-        entry
-            .0
-            .insert(keys::NAMESPACE_HAS_RULES.to_owned(), "true".to_owned());
+        let labels = &mut all.entry(name.to_owned()).or_default().labels;
+        labels.insert(keys::NAMESPACE_HAS_RULES.to_owned(), "true".to_owned());
     }
     for namespace in &objects.namespaces {
         let metadata = &namespace["metadata"];
-        let entry = all
-            .entry(metadata["name"].as_str().unwrap_or_default().to_owned())
-            .or_default();
+        let name = metadata["name"].as_str().unwrap_or_default();
+        let entry = all.entry(name.to_owned()).or_default();
         let labels = metadata["labels"].as_object().into_iter().flatten();
         entry
-            .0
+            .labels
             .extend(labels.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))));
-        entry.1 = metadata
+        entry.terminating = metadata
             .get("deletionTimestamp")
             .is_some_and(Value::is_string);
     }
-    all.into_iter()
-        .map(|(name, (labels, terminating))| (name, labels, terminating))
+    let named = all.into_iter();
+    named
+        .map(|(name, facts)| NamespaceFacts { name, ..facts })
         .collect()
 }
 
@@ -145,7 +139,11 @@ pub fn budgets(index: &Index, ledgers: &Arc<Ledgers<RuleStore>>, request: &Reque
         let limits = entry.snapshot.rules.limits();
         let waiting = u32::try_from(entry.tally.waiting().len()).unwrap_or(u32::MAX);
         let gauges = state.view(&entry.snapshot.rules, |view| {
-            Gauges::new(limits, view.expected(), claims.unclaimed(view), waiting)
+            let size = Expected {
+                total: view.expected(),
+                base: view.base(),
+            };
+            Gauges::new(limits, size, claims.unclaimed(view), waiting)
         });
         Budget {
             object: entry.snapshot.rules.name.clone(),

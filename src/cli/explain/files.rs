@@ -12,15 +12,8 @@ use serde_json::{Value, json};
 use crate::admission::review::Request;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::validation;
+use crate::cluster::sizes::Kind;
 use crate::domain::pod::Pod;
-
-/// Kinds of workloads, in the order of their bits in the index.
-pub const WORKLOADS: [&str; 4] = [
-    "ReplicaSet",
-    "StatefulSet",
-    "ReplicationController",
-    "CollaSet",
-];
 
 /// What the files hold.
 #[derive(Debug, Default)]
@@ -29,8 +22,8 @@ pub struct Objects {
     pub rules: Vec<PodTransitionRule>,
     /// Pods, as they are written.
     pub pods: Vec<Value>,
-    /// Kind, and workloads as they are written.
-    pub workloads: Vec<(&'static str, Value)>,
+    /// Owners of the kinds that the server watches, as they are written.
+    pub workloads: Vec<(Kind, Value)>,
     /// Namespaces, as they are written.
     pub namespaces: Vec<Value>,
     /// The namespace of objects that name none.
@@ -187,7 +180,7 @@ impl Objects {
                 self.pods.push(value);
             }
             "Namespace" => self.namespaces.push(value),
-            kind => match WORKLOADS.iter().find(|known| **known == kind) {
+            kind => match Kind::ALL.into_iter().find(|known| known.name() == kind) {
                 Some(kind) => self.workloads.push((kind, value)),
                 None => self.notes.push(format!(
                     "{place}: {kind} {name} is of no concern, and left out"

@@ -24,6 +24,7 @@ use crate::admission::{self, Context, Settings};
 use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sizes::LiveOwners;
 use crate::cluster::watch::Relist;
 use crate::ledger::commit::Ledgers;
 use outcome::Outcome;
@@ -86,6 +87,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         events: Recorder::new(client.clone(), Timestamp::now),
         client,
         index: Arc::clone(&index),
+        owners: LiveOwners::new(&index),
         ledgers: Arc::clone(&ledgers),
         settings: Settings {
             request_timeout: DEADLINE,

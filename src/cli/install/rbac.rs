@@ -39,6 +39,9 @@ const fn all(
     }
 }
 
+/// The number of Pods that any owner is asked to have, and nothing else of it. The only wildcards.
+const SCALES: Access = all("*", &["*/scale"], &["get"]);
+
 /// Cluster-wide, in the order of the lines of `ClusterRole operating`.
 pub const CLUSTER: &[Access] = &[
     // The cache; labels, finalizers and readiness of the lifecycle; the deletion at the end of `pod-delete`; the Pods of
@@ -60,7 +63,11 @@ pub const CLUSTER: &[Access] = &[
     // Their ledger, by compare-and-swap, and their gauges.
     all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
     // CollaSets: the finalizer, the status, and references to them that block their deletion.
-    all(keys::GROUP, &["collasets"], &["list", "watch", "patch"]),
+    all(
+        keys::GROUP,
+        &["collasets"],
+        &["get", "list", "watch", "patch"],
+    ),
     all(keys::GROUP, &["collasets/status"], &["patch"]),
     all(keys::GROUP, &["collasets/finalizers"], &["update"]),
     // Their revisions, claims and instance IDs.
@@ -87,9 +94,16 @@ pub const CLUSTER: &[Access] = &[
     ),
     // What users should know.
     all("", &["events"], &["create", "patch"]),
-    // How many Pods their owners want.
-    all("apps", &["replicasets", "statefulsets"], &["list", "watch"]),
-    all("", &["replicationcontrollers"], &["list", "watch"]),
+    // How many Pods their owners want: by watches, and by a live read where a watch seems to trail.
+    all(
+        "apps",
+        &["daemonsets", "deployments", "replicasets", "statefulsets"],
+        &["get", "list", "watch"],
+    ),
+    all("batch", &["jobs"], &["get", "list", "watch"]),
+    all("", &["replicationcontrollers"], &["get", "list", "watch"]),
+    // The same for owners of all other kinds.
+    SCALES,
     // Whether the API server is going to refuse an eviction anyway.
     all("policy", &["poddisruptionbudgets"], &["list", "watch"]),
     // Which namespaces hold rules; the label that says so.
@@ -203,8 +217,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_granted_by_wildcard_and_secrets_are_ours_alone() {
-        for access in CLUSTER.iter().chain(OWN_NAMESPACE) {
+    fn only_reads_of_scales_are_granted_by_wildcard_and_secrets_are_ours_alone() {
+        let all = CLUSTER.iter().chain(OWN_NAMESPACE);
+        for access in all.filter(|access| **access != SCALES) {
             let words = access
                 .resources
                 .iter()

@@ -13,6 +13,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sizes::LiveOwners;
 use crate::controllers::webhooks::Pool;
 use crate::controllers::{self, Context};
 use crate::ledger::commit::Ledgers;
@@ -22,6 +23,7 @@ pub fn start(
     args: &ServeArgs,
     client: &Client,
     index: &Arc<Index>,
+    owners: &Arc<LiveOwners>,
     ledgers: &Arc<Ledgers<RuleStore>>,
     calls: &Arc<Pool>,
     stop: &CancellationToken,
@@ -29,6 +31,7 @@ pub fn start(
     let context = Arc::new(Context {
         client: client.clone(),
         index: Arc::clone(index),
+        owners: Arc::clone(owners),
         ledgers: Arc::clone(ledgers),
         events: Recorder::new(client.clone(), Timestamp::now),
         request_timeout: args.request_timeout,

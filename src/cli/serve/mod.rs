@@ -21,6 +21,7 @@ use crate::admission::{self, Context, Settings};
 use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sizes::LiveOwners;
 use crate::cluster::sources;
 use crate::controllers::webhooks::Pool;
 use crate::domain::rules::Skips;
@@ -69,9 +70,11 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         drain: args.drain_timeout,
         ..Limits::default()
     };
+    let owners = LiveOwners::new(&index);
     let context = Arc::new(Context {
         client: client.clone(),
         index: Arc::clone(&index),
+        owners: Arc::clone(&owners),
         ledgers: Arc::clone(&ledgers),
         events: Recorder::new(client.clone(), Timestamp::now),
         settings: Settings {
@@ -109,7 +112,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         index.wait_synced().await; // from here on the API server asks; answer well from the first review
         enforce(&args, &client, ca_bundle).await?;
     }
-    let controllers = controllers::start(&args, &client, &index, &ledgers, &calls, &stop);
+    let controllers = controllers::start(&args, &client, &index, &owners, &ledgers, &calls, &stop);
 
     ended().await?;
     info!("ending: draining reviews");

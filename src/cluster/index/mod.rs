@@ -4,6 +4,8 @@ mod lost;
 mod namespaces;
 mod pods;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod view;
 mod workloads;
 
@@ -16,7 +18,8 @@ use tokio::sync::{broadcast, watch};
 
 use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
-use super::tally::{Tally, Workload};
+use super::sizes::{Workload, Workloads};
+use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::Pod;
@@ -24,6 +27,8 @@ use crate::domain::rules::Skips;
 use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::{RuleKey, Snapshot, Uid};
 use lost::Lost;
+
+pub use namespaces::NamespaceFacts;
 
 /// Changes that a slow listener may be behind; beyond that it is told to look at everything again.
 const CHANGES: usize = 16_384;
@@ -67,14 +72,14 @@ pub struct Synced {
     pub rules: bool,
     /// Namespaces.
     pub namespaces: bool,
-    /// How many kinds of workloads.
+    /// Kinds of owners, a bit for each ([`super::sizes::Kind::bit`]).
     pub workloads: u8,
     /// Kinds of [`Index::objects`], a bit for each.
     pub objects: u8,
 }
 
-/// Kinds of workloads that are watched: ReplicaSet, StatefulSet, ReplicationController, CollaSet.
-pub const WORKLOAD_KINDS: u8 = 4;
+/// Kinds of owners that are watched, see [`super::sizes::Kind::ALL`].
+pub const WORKLOAD_KINDS: u8 = 7;
 
 impl Synced {
     /// Whether all are that the guarantee rests on.
@@ -106,6 +111,8 @@ pub struct State {
 pub struct Namespace {
     /// Whether its deletion has begun.
     pub terminating: bool,
+    /// Its UID; empty until the namespace has been seen.
+    pub uid: String,
     /// Its labels; `None` until the namespace has been seen.
     pub labels: Option<BTreeMap<String, String>>,
     /// Managed Pods by UID.
@@ -113,7 +120,7 @@ pub struct Namespace {
     /// Rule objects by name.
     pub rules: BTreeMap<String, Entry>,
     owners: Owners,
-    workloads: HashMap<Uid, Workload>,
+    workloads: Workloads,
     lost: Lost,
 }
 
@@ -270,8 +277,39 @@ impl Namespace {
         self.owners.pods(controller)
     }
 
-    /// Whether a controller of a watched kind is there.
+    /// Whether an owner of a watched kind is there.
     pub fn has_workload(&self, uid: &str) -> bool {
-        self.workloads.contains_key(uid)
+        self.workloads.get(uid).is_some()
+    }
+
+    /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.
+    pub fn workloads(&self) -> impl Iterator<Item = (&Uid, &Workload)> {
+        self.workloads.iter()
+    }
+
+    /// An owner of a watched kind.
+    pub fn workload(&self, uid: &str) -> Option<&Workload> {
+        self.workloads.get(uid)
+    }
+
+    /// How many living managed Pods an owner has beyond its own number: Pods that its controller is to delete. 0 for an
+    /// owner that is not watched.
+    pub fn surplus(&self, uid: &str) -> u32 {
+        let Some(wanted) = self.workloads.get(uid).and_then(|w| w.replicas) else {
+            return 0;
+        };
+        let living = self
+            .owned_by(uid)
+            .filter(|pod| !pod.is_terminating() && !pod.is_finished());
+        let living = u32::try_from(living.count()).unwrap_or(u32::MAX);
+        living.saturating_sub(wanted)
+    }
+
+    /// Whether nothing is left of it.
+    fn is_forgotten(&self) -> bool {
+        self.labels.is_none()
+            && self.pods.is_empty()
+            && self.rules.is_empty()
+            && self.workloads.is_empty()
     }
 }

@@ -1,43 +1,65 @@
 //! Namespaces in the index: their labels, and whether they are going.
+//!
+//! Pods, rules and owners are never dropped with their namespace: their own watches deliver their end. A namespace may be
+//! made again under its name, and its new Pods may arrive before the word that the earlier one is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{Change, Index};
 
+/// A namespace, as far as the index keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether its deletion has begun.
+    pub terminating: bool,
+}
+
 impl Index {
     /// The namespaces; others are gone.
-    pub fn replace_namespaces(&self, all: Vec<(String, BTreeMap<String, String>, bool)>) {
-        let mut state = self.state.write();
-        for namespace in state.namespaces.values_mut() {
-            namespace.labels = None;
-            namespace.terminating = false;
-        }
-        for (name, labels, terminating) in all {
-            let home = state.namespaces.entry(name.clone()).or_default();
-            home.labels = Some(labels);
-            home.terminating = terminating;
-            self.tell(Change::Namespace(name));
-        }
+    pub fn replace_namespaces(&self, all: Vec<NamespaceFacts>) {
+        let state = self.state.read();
+        let listed: HashSet<&str> = all.iter().map(|n| n.name.as_str()).collect();
+        let known = state.namespaces.iter();
+        let gone: Vec<(String, String)> = known
+            .filter(|(name, _)| !listed.contains(name.as_str()))
+            .map(|(name, namespace)| (name.clone(), namespace.uid.clone()))
+            .collect();
         drop(state);
+        for (name, uid) in gone {
+            self.delete_namespace(&name, &uid);
+        }
+        for namespace in all {
+            self.apply_namespace(namespace);
+        }
         self.mark(|s| s.namespaces = true);
     }
 
     /// A namespace was added or changed.
-    pub fn apply_namespace(
-        &self,
-        name: String,
-        labels: BTreeMap<String, String>,
-        terminating: bool,
-    ) {
+    pub fn apply_namespace(&self, facts: NamespaceFacts) {
         let mut state = self.state.write();
-        let home = state.namespaces.entry(name.clone()).or_default();
-        home.labels = Some(labels);
-        home.terminating = terminating;
-        self.tell(Change::Namespace(name));
+        let home = state.namespaces.entry(facts.name.clone()).or_default();
+        home.uid = facts.uid;
+        home.labels = Some(facts.labels);
+        home.terminating = facts.terminating;
+        self.tell(Change::Namespace(facts.name));
     }
 
-    /// A namespace was deleted.
-    pub fn delete_namespace(&self, name: &str) {
-        self.state.write().namespaces.remove(name);
+    /// The namespace of this UID was deleted. Nothing changes if another one is known by that name.
+    pub fn delete_namespace(&self, name: &str, uid: &str) {
+        let mut state = self.state.write();
+        let Some(home) = state.namespaces.get_mut(name) else {
+            return;
+        };
+        if home.uid != uid {
+            return;
+        }
+        (home.uid, home.labels, home.terminating) = (String::new(), None, false);
+        state.forget(name);
     }
 }

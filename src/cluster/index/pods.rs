@@ -82,6 +82,9 @@ impl Index {
                 tally.add(&snapshot.rules, new, workloads);
             }
         }
+        if new.is_none() {
+            state.forget(namespace);
+        }
         self.tell(Change::Pod(namespace.to_owned(), uid));
     }
 }

@@ -45,6 +45,7 @@ impl Index {
         if let Some(entry) = state.namespaces.get_mut(&namespace) {
             entry.rules.remove(&name);
         }
+        state.forget(&namespace);
         self.tell(Change::Rule(namespace, name));
     }
 

@@ -57,6 +57,10 @@ impl View<Uid> for PodView<'_> {
         self.tally.expected()
     }
 
+    fn base(&self) -> u32 {
+        self.tally.base()
+    }
+
     fn available(&self) -> u32 {
         self.tally.available()
     }

@@ -1,45 +1,96 @@
-//! Controllers that own Pods in the index: how many Pods each wants.
+//! Owners of Pods in the index: how many Pods each is to have.
 
-use super::{Change, Entry, Index, Namespace};
-use crate::cluster::tally::Workload;
-use crate::ledger::store::Uid;
+use std::sync::Arc;
+
+use super::{Change, Entry, Index, Namespace, State};
+use crate::cluster::sizes::{Kind, Reading, Workload};
+use crate::domain::pod::Owner;
+use crate::ledger::store::{RuleKey, Uid};
 
 impl Index {
-    /// The workloads of one kind (a bit of [`Synced::workloads`]).
+    /// The owners of one kind, listed at `version`. Those in `gone` are not listed any more.
     pub fn replace_workloads(
         &self,
-        kind: u8,
+        kind: Kind,
         all: Vec<(String, Uid, Workload)>,
         gone: Vec<(String, Uid)>,
+        version: u64,
     ) {
         for (namespace, uid) in gone {
+            // What was read live after the list says more than the list.
+            let newer = |w: &Workload| w.version > version;
+            let state = self.read();
+            let home = state.namespace(&namespace);
+            if home.and_then(|n| n.workload(&uid)).is_some_and(newer) {
+                continue;
+            }
+            drop(state);
             self.set_workload(&namespace, uid, None);
         }
         for (namespace, uid, workload) in all {
             self.set_workload(&namespace, uid, Some(workload));
         }
-        self.mark(|s| s.workloads |= 1 << kind);
+        self.mark(|s| s.workloads |= 1 << kind.bit());
     }
 
-    /// A workload came, changed or (`None`) went.
+    /// An owner of a watched kind came, changed or (`None`) went. An older version than the known one changes nothing.
     pub fn set_workload(&self, namespace: &str, uid: Uid, workload: Option<Workload>) {
+        let Some(workload) = workload else {
+            return self.set_reading(namespace, uid, Reading::Gone);
+        };
         let mut state = self.state.write();
+        let home = state.namespaces.entry(namespace.to_owned()).or_default();
+        if home.workloads.put(&uid, workload) {
+            self.recount(namespace, home, &uid);
+        }
+    }
+
+    /// An owner was read live, or is known to be gone.
+    pub fn set_reading(&self, namespace: &str, uid: Uid, reading: Reading) {
+        let mut state = self.state.write();
+        let Some(home) = state.namespaces.get_mut(namespace) else {
+            return;
+        };
+        let Namespace {
+            workloads, owners, ..
+        } = home;
+        let has_pods = |uid: &str| owners.pods(uid).next().is_some();
+        if workloads.put_reading(&uid, reading, has_pods) {
+            self.recount(namespace, home, &uid);
+        }
+        state.forget(namespace);
+    }
+
+    fn recount(&self, name: &str, namespace: &mut Namespace, uid: &Uid) {
         let Namespace {
             rules, workloads, ..
-        } = state.namespaces.entry(namespace.to_owned()).or_default();
-        if workloads.get(&uid) == workload.as_ref() {
-            return;
-        }
+        } = namespace;
         for Entry {
             snapshot, tally, ..
         } in rules.values_mut()
         {
-            tally.set_workload(&snapshot.rules, &uid, workload.as_ref());
+            tally.update_owner(&snapshot.rules, uid, workloads);
         }
-        match workload {
-            Some(workload) => workloads.insert(uid, workload),
-            None => workloads.remove(&uid),
-        };
-        self.tell(Change::Workload(namespace.to_owned()));
+        self.tell(Change::Workload(name.to_owned()));
+    }
+
+    /// Owners to be read live before a rule object decides, see [`crate::cluster::tally::Tally::doubts`].
+    pub fn doubts(&self, rule: &RuleKey) -> Vec<Arc<Owner>> {
+        let state = self.read();
+        let entry = state.rule(&rule.namespace, &rule.name);
+        entry.map_or_else(Vec::new, |e| e.tally.doubts().cloned().collect())
+    }
+}
+
+impl State {
+    /// Drops a namespace of which nothing is left.
+    pub(super) fn forget(&mut self, name: &str) {
+        if self
+            .namespaces
+            .get(name)
+            .is_some_and(Namespace::is_forgotten)
+        {
+            self.namespaces.remove(name);
+        }
     }
 }

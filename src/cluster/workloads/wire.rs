@@ -10,7 +10,7 @@ use super::store::{Key, Store};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
-use crate::cluster::sources::Object;
+use crate::cluster::sizes::wire::Object;
 use crate::cluster::watch::Source;
 use crate::domain::collaset::observed::{Claim, Pool, Revision};
 use crate::domain::pod::{Metadata, Owner};

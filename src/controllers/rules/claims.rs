@@ -14,12 +14,9 @@ use crate::cluster::pods;
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
-use crate::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
+use crate::ledger::evidence::{MARGIN, Sighting, evidence, is_conditional, lapsed};
 use crate::ledger::protocol::{Claim, Operation};
 use crate::ledger::store::{Detail, RuleKey, Uid};
-
-/// Time on top of the API server's request timeout, for the reply and for clocks that tick unevenly.
-const MARGIN: Duration = Duration::from_secs(15);
 
 /// Claims of Pods that are seen unavailable are released together, this often. Such a claim takes nothing from the
 /// budget any more, and each release is a write that every replica's watch receives.
@@ -28,11 +25,11 @@ const TOGETHER: Duration = Duration::from_millis(500);
 /// A claim that was to be released is looked at again after this long: the write may have failed, and nobody is told.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// When this process first saw each claim, by its own monotonic clock: clocks of different machines are never compared.
-/// A new leader starts anew, which only makes a claim live longer.
+/// When this process first saw each claim and its last attempt, by its own monotonic clock: clocks of different machines
+/// are never compared. A new leader starts anew, which only makes a claim live longer.
 #[derive(Default)]
 pub struct Deadlines {
-    seen: Mutex<HashMap<Claimed, (u64, Instant)>>,
+    seen: Mutex<HashMap<Claimed, Seen>>,
     /// When claims of a rule object were last released.
     released: Mutex<HashMap<Uid, Instant>>,
 }
@@ -40,17 +37,64 @@ pub struct Deadlines {
 /// Rule object, Pod and operation of a claim.
 type Claimed = (Uid, Uid, Operation);
 
-impl Deadlines {
-    /// Since when this very attempt of a claim is known here.
-    fn since(&self, rule: &Uid, pod: &Uid, operation: Operation, attempt: u64) -> Instant {
-        let mut seen = self.seen.lock();
-        let entry = seen
-            .entry((rule.clone(), pod.clone(), operation))
-            .or_insert_with(|| (attempt, Instant::now()));
-        if entry.0 != attempt {
-            *entry = (attempt, Instant::now());
+/// A claim as this process knows it.
+#[derive(Clone, Copy)]
+struct Seen {
+    opened: u64,
+    /// When the claim was first seen, whatever its attempts since.
+    first: Instant,
+    attempt: u64,
+    /// When this attempt was first seen.
+    last: Instant,
+}
+
+impl Seen {
+    /// A claim that is seen at `now`, of which `known` was known before. One that was released and given again is another
+    /// claim.
+    fn of(claim: &Claim<Detail>, known: Option<Seen>, now: Instant) -> Seen {
+        let known = known.filter(|known| known.opened == claim.opened);
+        let same = known.filter(|known| known.attempt == claim.attempt);
+        Seen {
+            opened: claim.opened,
+            first: known.map_or(now, |known| known.first),
+            attempt: claim.attempt,
+            last: same.map_or(now, |known| known.last),
         }
-        entry.1
+    }
+
+    /// How long until the claim is to be marked as closing; `None` if it needs no mark. A claim that nobody has written
+    /// again lapses by itself, so the mark and its write are for those that are renewed.
+    fn closes_in(
+        &self,
+        claim: &Claim<Detail>,
+        timeout: Duration,
+        now: Instant,
+    ) -> Option<Duration> {
+        let renewed = claim.attempt != claim.opened && !claim.closing;
+        renewed.then(|| timeout.saturating_sub(now - self.first))
+    }
+
+    /// How long until every request that the claim has admitted has surely ended.
+    fn ends_in(&self, timeout: Duration, now: Instant) -> Duration {
+        (timeout + MARGIN).saturating_sub(now - self.last)
+    }
+}
+
+impl Deadlines {
+    /// What is known of a claim, which is seen at `now`.
+    fn see(
+        &self,
+        rule: &Uid,
+        pod: &Uid,
+        operation: Operation,
+        claim: &Claim<Detail>,
+        now: Instant,
+    ) -> Seen {
+        let mut seen = self.seen.lock();
+        let key = (rule.clone(), pod.clone(), operation);
+        let current = Seen::of(claim, seen.get(&key).copied(), now);
+        seen.insert(key, current);
+        current
     }
 
     /// Forgets claims of a rule object that are not in `current`.
@@ -90,7 +134,6 @@ pub async fn release(
     deadlines.keep(&key.uid, |pod, operation| {
         claims.contains_key(&(pod.clone(), operation))
     });
-    let lifetime = context.request_timeout + MARGIN;
     let mut next = Vec::new();
     let mut proven = Vec::new();
     let mut urgent = false;
@@ -118,14 +161,23 @@ pub async fn release(
             proven.push((pod, *operation, claim, based_on, position));
             continue;
         }
-        let age = deadlines
-            .since(&key.uid, pod, *operation, claim.attempt)
-            .elapsed();
+        let now = Instant::now();
+        let seen = deadlines.see(&key.uid, pod, *operation, claim, now);
+        match seen.closes_in(claim, context.request_timeout, now) {
+            Some(Duration::ZERO) => {
+                info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
+                let (pod, opened) = (pod.clone(), claim.opened);
+                context.ledgers.close(key, pod, *operation, opened);
+                next.push(AGAIN);
+            }
+            pause => next.extend(pause),
+        }
         if *operation == Operation::Begin {
             next.push(turns::LOST.unsigned_abs()); // its Pod may have to be asked for again
         }
-        if age < lifetime {
-            next.push(lifetime - age);
+        let end = seen.ends_in(context.request_timeout, now);
+        if !end.is_zero() {
+            next.push(end);
         } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
             info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
             release_one(context, key, pod, *operation, claim, version, position);
@@ -199,7 +251,11 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
         return false;
     };
     match operation {
-        Operation::InPlace => inplace::is_applied(pod, target),
+        // A change that has taken the place of a resize need not be written: the resize may come all the same.
+        Operation::InPlace => {
+            let stacked = detail.containers.iter().any(|c| c.by_resources);
+            stacked || inplace::is_applied(pod, target)
+        }
         // A target that can't be read may be any deadline.
         Operation::Deadline => {
             let latest = target.parse().unwrap_or(i64::MAX);
@@ -276,5 +332,65 @@ async fn read(
             warn!(pod = %name, "the Pod of a claim could not be read in time");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn claim(opened: u64, attempt: u64) -> Claim<Detail> {
+        Claim {
+            at: 1,
+            attempt,
+            opened,
+            closing: false,
+            detail: Detail {
+                pod_name: "web-1".into(),
+                since: Timestamp::UNIX_EPOCH,
+                until: Timestamp::UNIX_EPOCH,
+                target: None,
+                containers: Vec::new(),
+                word: None,
+            },
+        }
+    }
+
+    #[test]
+    fn renewal_moves_the_end_of_a_claim_but_not_its_closing() {
+        let (begin, seconds) = (Instant::now(), Duration::from_secs);
+        let first = Seen::of(&claim(3, 3), None, begin);
+        assert_eq!(first.closes_in(&claim(3, 3), TIMEOUT, begin), None);
+        assert_eq!(first.ends_in(TIMEOUT, begin), TIMEOUT + MARGIN);
+        let now = begin + seconds(50);
+        let again = Seen::of(&claim(3, 4), Some(first), now);
+        assert_eq!(
+            again.closes_in(&claim(3, 4), TIMEOUT, now),
+            Some(seconds(10))
+        );
+        assert_eq!(again.ends_in(TIMEOUT, now), TIMEOUT + MARGIN);
+        let now = begin + seconds(61);
+        let again = Seen::of(&claim(3, 4), Some(again), now);
+        let due = again.closes_in(&claim(3, 4), TIMEOUT, now);
+        assert_eq!(due, Some(Duration::ZERO));
+        assert_eq!(again.ends_in(TIMEOUT, now), seconds(64));
+        let closing = Claim {
+            closing: true,
+            ..claim(3, 4)
+        };
+        assert_eq!(again.closes_in(&closing, TIMEOUT, now), None);
+    }
+
+    #[test]
+    fn claim_given_anew_has_clocks_of_its_own() {
+        let begin = Instant::now();
+        let old = Seen::of(&claim(3, 4), None, begin);
+        let now = begin + TIMEOUT;
+        let new = Seen::of(&claim(5, 6), Some(old), now);
+        assert_eq!(new.closes_in(&claim(5, 6), TIMEOUT, now), Some(TIMEOUT));
     }
 }

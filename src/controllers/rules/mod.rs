@@ -1,6 +1,7 @@
 //! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
 
 mod claims;
+mod retries;
 mod status;
 
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, turns, write};
@@ -20,7 +21,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::Stage;
-use crate::ledger::store::Uid;
+use crate::ledger::store::{RuleKey, Uid};
 
 /// The status of one object is written at most this often.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
@@ -31,6 +32,11 @@ const COUNTS_PERIOD: Duration = Duration::from_secs(5);
 /// The same where Pods wait for what an endpoint has answered.
 const VERDICTS_PERIOD: Duration = Duration::from_millis(200);
 
+/// Owners that no watch tells of are read again at a look when their reading is this old.
+const OWNERS_PERIOD: Duration = Duration::from_secs(5);
+/// A look does not wait longer for such a read.
+const OWNERS_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The controller.
 pub struct Rules {
     context: Arc<Context>,
@@ -38,6 +44,7 @@ pub struct Rules {
     seen: Mutex<HashMap<RuleName, Seen>>,
     deadlines: claims::Deadlines,
     webhooks: Arc<Webhooks>,
+    retries: retries::Retries,
 }
 
 /// What was there at the last look.
@@ -57,6 +64,7 @@ impl Rules {
             queues,
             seen: Mutex::default(),
             deadlines: claims::Deadlines::default(),
+            retries: retries::Retries::default(),
         })
     }
 
@@ -71,19 +79,31 @@ impl Rules {
         let Some((key, generation)) = key else {
             return self.gone(name).await;
         };
+        self.read_owners(&key).await;
         self.wake(&name, &key.uid, generation);
         let release = claims::release(&self.context, &self.deadlines, &key).await;
         let (asked, looked) = match self.webhooks.look(&key).await {
             Ok(due) => (due, Outcome::Done),
             Err(outcome) => (None, outcome),
         };
+        let woken = self.retries.wake(&self.context, &name).await;
         let status = self.status(&name, &key.uid).await;
-        let again = release.into_iter().chain(asked).min();
+        let again = release.into_iter().chain(asked).chain(woken).min();
         match (status, again) {
             (Outcome::Done, _) if looked == Outcome::Retry => looked,
             (Outcome::Done, Some(pause)) => Outcome::After(pause),
             (Outcome::After(a), Some(b)) => Outcome::After(a.min(b)),
             (outcome, _) => outcome,
+        }
+    }
+
+    /// Brings the numbers of owners up to date that no watch tells of. Admission reads them itself before it decides;
+    /// here they are for the status and for who is woken, so that a failure only leaves them as they were.
+    async fn read_owners(&self, key: &RuleKey) {
+        let (owners, client) = (&self.context.owners, &self.context.client);
+        let deadline = Instant::now() + OWNERS_TIMEOUT;
+        if let Err(e) = owners.refresh(client, key, OWNERS_PERIOD, deadline).await {
+            debug!(namespace = %key.namespace, rule = %key.name, error = %e, "an owner of Pods is not known");
         }
     }
 
@@ -144,6 +164,7 @@ impl Rules {
             self.deadlines.forget(&seen.uid);
             self.webhooks.forget(&seen.uid);
         }
+        self.retries.forget(&name.0);
         self.wake_all(&name.0);
         let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
         let going = match write("read a rule", rules.get_metadata_opt(&name.1)).await {

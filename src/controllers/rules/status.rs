@@ -166,7 +166,7 @@ fn detail(
     {
         rejected.extend(held.into_iter().map(|(name, limits)| {
             // The wording is Kuperator's (contract 5.3).
-            let limit = gauges.expected.saturating_sub(limits.desired(gauges.expected));
+            let limit = gauges.expected.saturating_sub(limits.desired(gauges.size()));
             let reason = format!(
                 "blocked by max unavailable policy: [max unavailable]={limit}/{}, [current unavailable]={}/{}",
                 gauges.expected, gauges.unavailable, gauges.expected

@@ -2,8 +2,24 @@
 
 use crate::api::int_or_percent::IntOrPercent;
 
-/// The two bounds of an availability rule; at least one is set. Percentages are of the expected Pods, rounded up for
-/// maxUnavailable and down for minAvailable (contract 5.3).
+/// How many Pods there should be, and of how many of them a percentage is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Expected {
+    /// All expected Pods.
+    pub total: u32,
+    /// What a percentage is of: at most `total`. Pods without an owner are left out where there are others.
+    pub base: u32,
+}
+
+impl From<u32> for Expected {
+    /// Percentages are of all expected Pods.
+    fn from(total: u32) -> Expected {
+        Expected { total, base: total }
+    }
+}
+
+/// The two bounds of an availability rule; at least one is set. Percentages are rounded up for maxUnavailable and down
+/// for minAvailable (contract 5.3).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// How many Pods may be unavailable.
@@ -15,15 +31,21 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How many of `expected` Pods must stay available: the stricter of the two bounds.
-    pub fn desired(&self, expected: u32) -> u32 {
-        let by_max = self.max_unavailable.as_ref().map_or(0, |max| {
-            expected.saturating_sub(max.of_rounded_up(expected))
+    /// How many of the expected Pods must stay available: the stricter of the two bounds.
+    ///
+    /// A percentage allows a part of the base to be unavailable, and no Pod beyond that: for minAvailable the base less
+    /// the percentage of it.
+    pub fn desired(&self, expected: impl Into<Expected>) -> u32 {
+        let Expected { total, base } = expected.into();
+        let by_max = self
+            .max_unavailable
+            .map_or(0, |max| total.saturating_sub(max.of_rounded_up(base)));
+        let by_min = self.min_available.map_or(0, |min| match min {
+            IntOrPercent::Int(count) => count,
+            IntOrPercent::Percent(_) => {
+                total.saturating_sub(base.saturating_sub(min.of_rounded_down(base)))
+            }
         });
-        let by_min = self
-            .min_available
-            .as_ref()
-            .map_or(0, |min| min.of_rounded_down(expected));
         by_max.max(by_min)
     }
 }
@@ -33,6 +55,8 @@ impl Limits {
 pub struct Gauges {
     /// How many Pods there should be.
     pub expected: u32,
+    /// What a percentage is of, see [`Expected::base`].
+    pub base: u32,
     /// Available Pods without a claim.
     pub available: u32,
     /// Expected but not available, or claimed.
@@ -49,18 +73,29 @@ impl Gauges {
     /// Gauges from counts; `unclaimed` are the available Pods without a claim.
     pub fn new<'a>(
         limits: impl Iterator<Item = &'a Limits>,
-        expected: u32,
+        expected: impl Into<Expected>,
         unclaimed: u32,
         waiting: u32,
     ) -> Gauges {
-        let desired = limits.map(|l| l.desired(expected)).max();
+        let size: Expected = expected.into();
+        let desired = limits.map(|l| l.desired(size)).max();
+        let (expected, base) = (size.total, size.base);
         Gauges {
             expected,
+            base,
             available: unclaimed,
             unavailable: expected.saturating_sub(unclaimed),
             limit: expected.saturating_sub(desired.unwrap_or(0)),
             allowed: unclaimed.saturating_sub(desired.unwrap_or(0)),
             waiting,
+        }
+    }
+
+    /// The expected Pods, as [`Limits::desired`] takes them.
+    pub fn size(&self) -> Expected {
+        Expected {
+            total: self.expected,
+            base: self.base,
         }
     }
 }
@@ -88,6 +123,28 @@ mod tests {
     }
 
     #[test]
+    fn percentage_is_of_the_base_and_a_count_is_a_count() {
+        let size = Expected {
+            total: 40,
+            base: 10,
+        };
+        assert_eq!(
+            limits(Some(IntOrPercent::Percent(30)), None).desired(size),
+            37
+        );
+        assert_eq!(limits(Some(IntOrPercent::Int(3)), None).desired(size), 37);
+        assert_eq!(
+            limits(None, Some(IntOrPercent::Percent(75))).desired(size),
+            37
+        ); // 10 − floor(7.5) = 3
+        assert_eq!(limits(None, Some(IntOrPercent::Int(7))).desired(size), 7);
+        assert_eq!(
+            limits(None, Some(IntOrPercent::Percent(100))).desired(size),
+            40
+        );
+    }
+
+    #[test]
     fn the_stricter_bound_wins() {
         let both = limits(Some(IntOrPercent::Int(5)), Some(IntOrPercent::Int(8)));
         assert_eq!(both.desired(10), 8);
@@ -102,6 +159,7 @@ mod tests {
         let gauges = Gauges::new(rules.iter(), 10, 8, 1);
         let want = Gauges {
             expected: 10,
+            base: 10,
             available: 8,
             unavailable: 2,
             limit: 3,

@@ -9,7 +9,7 @@ pub mod webhook;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use budget::Limits;
+pub use budget::{Expected, Limits};
 pub use webhook::Webhook;
 
 pub use super::lifecycle::Stage;

@@ -93,10 +93,18 @@ pub enum Why {
     Broken(String),
     /// This replica's cache has not caught up with the last release.
     Behind,
+    /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, and why.
+    UnknownOwner(String),
     /// The API server can't be reached, or refuses.
     Unreachable(String),
     /// Containers of the Pod have yet to restart for an earlier in-place change.
     UnderWay,
+    /// An earlier request for the same Pod and operation has the place and had no effect. The place is given back before
+    /// a new one is given.
+    Closing {
+        /// When about, by the clock of the replica that admitted the last request.
+        until: jiff::Timestamp,
+    },
     /// Too many writers, or too many waiting.
     Contended,
 }

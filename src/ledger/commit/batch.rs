@@ -63,7 +63,7 @@ impl<S: Store> Ledgers<S> {
         lane: &Mutex<Lane>,
         batch: &mut Vec<Ask>,
     ) -> Result<Vec<Outcome>, End> {
-        let mut base = self.latest(key).ok_or(End::Gone)?;
+        let mut base = self.current(key).map_err(End::Held)?.ok_or(End::Gone)?;
         for round in 0..MAX_ROUNDS {
             let now = Instant::now();
             batch.retain(|ask| ask.is_awaited(now));
@@ -91,6 +91,7 @@ impl<S: Store> Ledgers<S> {
                     return Ok(outcomes);
                 }
                 Ok(Err(WriteError::Gone)) => return Err(End::Gone),
+                Ok(Err(WriteError::Replaced)) => return Err(End::Held(Why::Behind)),
                 Ok(Err(WriteError::Unreachable(why))) => return Err(unreachable(why)),
                 Err(_) => return Err(unreachable("the write timed out")),
                 Ok(Err(WriteError::Conflict)) => {}
@@ -100,7 +101,10 @@ impl<S: Store> Ledgers<S> {
             base = timeout_at(Instant::now() + CALL_TIMEOUT, self.store.live(key))
                 .await
                 .map_err(|_| unreachable("the read timed out"))?
-                .map_err(|e| unreachable(e.to_string()))?
+                .map_err(|e| match e {
+                    WriteError::Replaced => End::Held(Why::Behind),
+                    e => unreachable(e.to_string()),
+                })?
                 .ok_or(End::Gone)?;
         }
         Err(End::Held(Why::Contended))
@@ -134,6 +138,14 @@ fn apply(view: &dyn View<Uid>, rules: &RuleSet, claims: &mut Claims, ask: &Ask) 
             claims.withdraw(pod, *operation, *grant);
             Outcome::Done
         }
+        Ask::Close {
+            pod,
+            operation,
+            opened,
+        } => {
+            claims.close(pod, *operation, *opened);
+            Outcome::Done
+        }
         Ask::Release { evidence: e } => {
             if claims.release(e.position, &e.pod, e.operation, e.attempt, e.based_on) {
                 Outcome::Released
@@ -150,7 +162,7 @@ impl Ask {
             Ask::Claim {
                 deadline, reply, ..
             } => *deadline > now && !reply.is_closed(),
-            Ask::Withdraw { .. } | Ask::Release { .. } => true,
+            Ask::Withdraw { .. } | Ask::Release { .. } | Ask::Close { .. } => true,
         }
     }
 }

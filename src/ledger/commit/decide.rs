@@ -1,13 +1,23 @@
 //! One disruption against one rule object, by a view of the Pods and a copy of the claims.
 
 use super::answer::{Answer, Denied, Disruption, Why};
+use crate::domain::inplace;
 use crate::domain::pod::Pod;
-use crate::domain::rules::{Availability, RuleSet};
+use crate::domain::rules::{Availability, Expected, RuleSet};
+use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Refusal, Request, View};
 use crate::ledger::store::{Claims, Uid};
 
 /// Claims that one rule object holds at most: its status stays far below the size that etcd takes.
 const MAX_CLAIMS: usize = 2000;
+
+/// The expected Pods of a view.
+fn size(view: &dyn View<Uid>) -> Expected {
+    Expected {
+        total: view.expected(),
+        base: view.base(),
+    }
+}
 
 /// Adds a claim for the disruption to `claims`, or says why not. Of several rules that hold the Pod the strictest
 /// decides.
@@ -32,7 +42,7 @@ pub fn admit(
         Availability::Held(held) => {
             let all = held
                 .into_iter()
-                .map(|(rule, limits)| (rule.to_owned(), limits.desired(view.expected())));
+                .map(|(rule, limits)| (rule.to_owned(), limits.desired(size(view))));
             match all.max_by_key(|(_, desired)| *desired) {
                 Some((rule, desired)) => (rule, if beyond { 0 } else { desired }),
                 None => return Ok(Answer::NotHeld),
@@ -48,6 +58,11 @@ pub fn admit(
         .claims
         .get(&(uid.clone(), disruption.operation))
         .map(|c| &c.detail);
+    let pending = inplace::is_pending(pod);
+    let until = earlier.map_or(disruption.detail.since, |earlier| {
+        let end = earlier.until.checked_add(MARGIN);
+        end.unwrap_or(earlier.until)
+    });
     let request = Request {
         pod: uid,
         operation: disruption.operation,
@@ -55,7 +70,7 @@ pub fn admit(
         detail: disruption
             .detail
             .clone()
-            .after(earlier, disruption.operation),
+            .after(earlier, disruption.operation, pending),
     };
     claims
         .admit(view, desired, request)
@@ -63,6 +78,7 @@ pub fn admit(
         .map_err(|refusal| match refusal {
             Refusal::Behind { .. } => refuse(rule, Why::Behind),
             Refusal::UnderWay => refuse(rule, Why::UnderWay),
+            Refusal::Closing => refuse(rule, Why::Closing { until }),
             Refusal::Full {
                 desired, expected, ..
             } => {
@@ -94,7 +110,7 @@ pub fn let_go(
     let strict = held
         .into_iter()
         .filter(|(_, limits)| limits.if_healthy)
-        .map(|(rule, limits)| (rule, limits.desired(view.expected())));
+        .map(|(rule, limits)| (rule, limits.desired(size(view))));
     let Some((rule, desired)) = strict.max_by_key(|(_, desired)| *desired) else {
         return Ok(());
     };
@@ -114,7 +130,7 @@ pub fn let_go(
                     desired,
                     expected,
                 },
-                Refusal::Behind { .. } | Refusal::UnderWay => Why::Behind,
+                Refusal::Behind { .. } | Refusal::UnderWay | Refusal::Closing => Why::Behind,
             },
         })
 }

@@ -32,6 +32,12 @@ pub enum Ask {
         operation: Operation,
         grant: Grant,
     },
+    /// A claim admits nothing more.
+    Close {
+        pod: Uid,
+        operation: Operation,
+        opened: u64,
+    },
     /// A claim goes on evidence.
     Release { evidence: Evidence },
 }

@@ -20,7 +20,7 @@ pub use self::answer::{Answer, Denied, Disruption, Evidence, Why};
 use self::batch::CALL_TIMEOUT;
 use self::lane::{Ask, Lane};
 use super::protocol::{Grant, Operation};
-use super::store::{Claims, RuleKey, Snapshot, Store};
+use super::store::{Claims, RuleKey, Snapshot, Store, Uid};
 use crate::domain::pod::Pod;
 
 /// Figures for the metrics and the benchmark.
@@ -102,7 +102,7 @@ impl<S: Store> Ledgers<S> {
 
     /// Whether a claim would be given now, by what this replica knows; nothing is written.
     pub fn would_admit(&self, key: &RuleKey, disruption: &Disruption) -> Result<Answer, Denied> {
-        let Some(base) = self.latest(key) else {
+        let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
             return Ok(Answer::NotHeld);
         };
         let mut claims = Claims::clone(&base.claims);
@@ -120,7 +120,7 @@ impl<S: Store> Ledgers<S> {
         deadline: Instant,
     ) -> Result<(), Denied> {
         for key in rules {
-            let Some(base) = self.latest(key) else {
+            let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
                 continue; // the object is gone
             };
             let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
@@ -157,6 +157,27 @@ impl<S: Store> Ledgers<S> {
     /// Releases a claim in the background. Only the leader does so.
     pub fn release(self: &Arc<Self>, key: &RuleKey, evidence: Evidence) {
         self.submit(key, Ask::Release { evidence });
+    }
+
+    /// Marks a claim as closing, in the background. Only the leader does so.
+    pub fn close(self: &Arc<Self>, key: &RuleKey, pod: Uid, operation: Operation, opened: u64) {
+        self.submit(
+            key,
+            Ask::Close {
+                pod,
+                operation,
+                opened,
+            },
+        );
+    }
+
+    /// What a decision begins with: [`Ledgers::latest`], `None` when the rule object is gone. Another object under its name
+    /// may hold the Pod, and whoever asks does not know its rules: that is no answer.
+    fn current(&self, key: &RuleKey) -> Result<Option<Snapshot>, Why> {
+        match self.latest(key) {
+            None if self.store.is_replaced(key) => Err(Why::Behind),
+            latest => Ok(latest),
+        }
     }
 
     /// The newest state that this replica knows: the watch cache, or what it wrote itself since.

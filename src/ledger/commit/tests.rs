@@ -18,6 +18,7 @@ use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::rules::RuleSet;
+use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Operation, Request, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
@@ -61,7 +62,17 @@ impl Store for Memory {
         self.rules.lock().get(key).cloned()
     }
 
+    fn is_replaced(&self, key: &RuleKey) -> bool {
+        let rules = self.rules.lock();
+        rules
+            .keys()
+            .any(|other| other.name == key.name && other.uid != key.uid)
+    }
+
     async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
+        if self.is_replaced(key) {
+            return Err(WriteError::Replaced);
+        }
         Ok(self.cached(key))
     }
 
@@ -82,6 +93,9 @@ impl Store for Memory {
                 }
                 None => break,
             }
+        }
+        if self.is_replaced(key) {
+            return Err(WriteError::Conflict);
         }
         let mut rules = self.rules.lock();
         let stored = rules.get_mut(key).ok_or(WriteError::Gone)?;
@@ -127,6 +141,18 @@ impl Memory {
         };
         self.rules.lock().insert(key.clone(), snapshot);
         key
+    }
+
+    /// Deletes the rule and makes another one under its name.
+    fn replace(&self, key: &RuleKey) -> RuleKey {
+        let mut rules = self.rules.lock();
+        let old = rules.remove(key).unwrap();
+        let new = RuleKey {
+            uid: format!("{}-anew", key.uid).as_str().into(),
+            ..key.clone()
+        };
+        rules.insert(new.clone(), old);
+        new
     }
 
     fn will(&self, mishaps: impl IntoIterator<Item = Mishap>) {
@@ -309,6 +335,45 @@ proptest! {
         prop_assert_eq!(answer.is_ok(), phase == "Pending" || enough);
         prop_assert_eq!(claims, before);
     }
+}
+
+#[tokio::test]
+async fn rule_of_another_uid_holds_until_the_cache_has_it() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let (reached, on) = ledgers.store().halt();
+    let replace = async {
+        reached.notified().await; // the claim is being written
+        ledgers.store().replace(&key);
+        on.notify_one();
+    };
+    let (answer, ()) = tokio::join!(ask(&ledgers, &key, "a"), replace);
+    assert_eq!(answer.unwrap_err().why, Why::Behind);
+    // The watch has brought the new rule, and this request was given the old one before.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let dry = ledgers.would_admit(&key, &delete("a"));
+    assert_eq!(dry.unwrap_err().why, Why::Behind);
+    let pod = delete("a").pod;
+    let down = ledgers.let_go(std::slice::from_ref(&key), &pod, deadline);
+    assert_eq!(down.await.unwrap_err().why, Why::Behind);
+    let answer = ask(&ledgers, &key, "a").await;
+    assert_eq!(answer.unwrap_err().why, Why::Behind);
+}
+
+#[tokio::test]
+async fn closing_claim_answers_with_the_time_of_its_end_and_writes_nothing() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let Ok(Answer::Granted(grant)) = ask(&ledgers, &key, "a").await else {
+        panic!("ten Pods, five may go")
+    };
+    ledgers.close(&key, "a".into(), Operation::Delete, grant.attempt);
+    ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
+    let version = ledgers.latest(&key).unwrap().version;
+    let until = Timestamp::UNIX_EPOCH + MARGIN;
+    let refused = ask(&ledgers, &key, "a").await.unwrap_err();
+    assert_eq!(refused.why, Why::Closing { until });
+    assert_eq!(ledgers.latest(&key).unwrap().version, version);
 }
 
 fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {

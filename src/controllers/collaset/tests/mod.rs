@@ -17,6 +17,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::queue::Outcome;
 use crate::cluster::rulestore::RuleStore;
+use crate::cluster::sizes::LiveOwners;
 use crate::cluster::watch::Relist;
 use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
@@ -44,6 +45,7 @@ impl Bed {
         let store = RuleStore::new(api.client(), Arc::clone(&index), Relist::default());
         let context = Arc::new(Context {
             client: api.client(),
+            owners: LiveOwners::new(&index),
             index,
             ledgers: Ledgers::new(store),
             events: Recorder::new(api.client(), || Timestamp::UNIX_EPOCH),

@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{Field, Kind, fields, quantity};
+use super::{Field, Kind, fields};
+use crate::domain::quantity;
 
 /// The JSON: fields in the order of their declaration, map keys sorted, quantities canonical, `<`, `>` and `&` escaped,
 /// fields that 1.22 did not know left out.

@@ -6,7 +6,6 @@
 mod difference;
 mod go_json;
 mod normal;
-pub mod quantity;
 #[cfg(test)]
 pub mod random;
 

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Field, Kind, fields, quantity};
+use super::{Field, Kind, fields};
+use crate::domain::quantity;
 
 /// The normal form; `None` when the value reads as absent.
 ///

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use super::data;
 pub use super::progress::{Progress, last_status, progress};
 use super::qos::{self, COMPUTE};
-use crate::domain::collaset::core_v1::{Kind, difference, normal, quantity};
+use crate::domain::collaset::core_v1::{Kind, difference, normal};
 use crate::domain::lifecycle::LabelPatch;
+use crate::domain::quantity;
 
 /// Whether a Pod of one revision can be turned into one of another.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::domain::collaset::core_v1::quantity;
+use crate::domain::quantity;
 
 /// The resources by which Kubernetes classes Pods, and the only ones that it resizes.
 pub const COMPUTE: [&str; 2] = ["cpu", "memory"];

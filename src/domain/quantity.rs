@@ -33,6 +33,11 @@ pub fn canonical(value: &Value) -> Option<String> {
     parse_value(value).map(|q| q.to_string())
 }
 
+/// A text that two notations of one value share (`1Gi`, `1073741824`); a value that is no quantity stands for itself.
+pub fn normal(value: &Value) -> String {
+    nanos(value).map_or_else(|| value.to_string(), |nanos| nanos.to_string())
+}
+
 fn parse_value(value: &Value) -> Option<Quantity> {
     match value {
         Value::String(text) => parse(text.trim()),

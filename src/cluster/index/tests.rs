@@ -1,0 +1,113 @@
+#![allow(clippy::unwrap_used)]
+use serde_json::json;
+
+use super::*;
+use crate::cluster::sizes::{self, Kind, Reading};
+
+fn pod(name: &str, owner: &str) -> Pod {
+    let pod = json!({
+        "metadata": {
+            "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+            "labels": { "kusionstack.io/control": "true" },
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": owner, "controller": true,
+            }],
+        },
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn rule() -> PodTransitionRule {
+    let rule = json!({
+        "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+    });
+    serde_json::from_value(rule).unwrap()
+}
+
+fn replica_set(uid: &str, replicas: u32, version: u64) -> Workload {
+    let object = json!({
+        "metadata": { "namespace": "n", "name": uid, "uid": uid, "resourceVersion": version.to_string() },
+        "spec": { "replicas": replicas },
+    });
+    sizes::workload(Kind::ReplicaSet, object).unwrap().2
+}
+
+fn namespace(uid: &str, terminating: bool) -> NamespaceFacts {
+    NamespaceFacts {
+        name: "n".to_owned(),
+        uid: uid.to_owned(),
+        labels: BTreeMap::new(),
+        terminating,
+    }
+}
+
+fn expected(index: &Index) -> u32 {
+    index.read().rule("n", "web").unwrap().tally.expected()
+}
+
+#[test]
+fn late_deletion_of_earlier_namespace_leaves_the_new_one_alone() {
+    let index = Index::default();
+    index.apply_namespace(namespace("first", true));
+    // The watches of Pods and rules are ahead of the watch of namespaces.
+    index.apply_rule(rule());
+    index.apply_pod(pod("web-1", "set"));
+    index.delete_namespace("n", "first");
+    assert!(index.read().pod("n", "web-1").is_some());
+    assert!(!index.read().namespace("n").unwrap().terminating);
+    assert_eq!(expected(&index), 1);
+
+    index.apply_namespace(namespace("second", false));
+    index.delete_namespace("n", "first");
+    let state = index.read();
+    let home = state.namespace("n").unwrap();
+    assert!(home.labels.is_some() && home.rules.len() == 1);
+}
+
+#[test]
+fn namespace_of_which_nothing_is_left_is_forgotten() {
+    let index = Index::default();
+    index.replace_namespaces(vec![namespace("first", false)]);
+    index.apply_rule(rule());
+    index.apply_pod(pod("web-1", "set"));
+    index.set_workload("n", Uid::from("set"), Some(replica_set("set", 1, 1)));
+    index.replace_namespaces(Vec::new());
+    index.set_workload("n", Uid::from("set"), None);
+    index.delete_rule(&rule());
+    index.delete_pod(&pod("web-1", "set"));
+    assert!(index.read().namespace("n").is_none());
+}
+
+#[test]
+fn late_watch_event_does_not_undo_a_live_reading() {
+    let index = Index::default();
+    index.apply_rule(rule());
+    index.apply_pod(pod("web-1", "set"));
+    index.set_workload("n", Uid::from("set"), Some(replica_set("set", 10, 5)));
+    assert_eq!(expected(&index), 10);
+    index.set_workload("n", Uid::from("set"), Some(replica_set("set", 100, 9)));
+    for late in [6, 8] {
+        index.set_workload("n", Uid::from("set"), Some(replica_set("set", 20, late)));
+        assert_eq!(expected(&index), 100);
+    }
+    let gone = vec![("n".to_owned(), Uid::from("set"))];
+    index.replace_workloads(Kind::ReplicaSet, Vec::new(), gone.clone(), 7);
+    assert_eq!(expected(&index), 100);
+    index.replace_workloads(Kind::ReplicaSet, Vec::new(), gone, 12);
+    assert_eq!(expected(&index), 1);
+}
+
+#[test]
+fn surplus_is_what_a_replica_set_has_beyond_its_own_number() {
+    let index = Index::default();
+    for name in ["a", "b", "c"] {
+        index.apply_pod(pod(name, "set"));
+    }
+    let surplus = |index: &Index| index.read().namespace("n").unwrap().surplus("set");
+    assert_eq!(surplus(&index), 0);
+    index.set_workload("n", Uid::from("set"), Some(replica_set("set", 1, 1)));
+    assert_eq!(surplus(&index), 2);
+    index.set_reading("n", Uid::from("set"), Reading::Gone);
+    assert_eq!(surplus(&index), 0);
+}

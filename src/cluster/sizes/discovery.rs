@@ -1,0 +1,130 @@
+//! Which resource a kind is, and whether it has a `scale` subresource.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use kube::{Client, Error};
+use serde::Deserialize;
+
+use super::shared::Shared;
+
+/// How long an answer of the API server is used: a CustomResourceDefinition may get a `scale` at any time.
+const KEPT: Duration = Duration::from_secs(60);
+/// The same where it could not be asked.
+const FAILED: Duration = Duration::from_secs(1);
+
+/// A resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Resource {
+    /// The plural in its path.
+    pub plural: String,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
+    /// Whether it has the subresource `scale`.
+    pub scale: bool,
+}
+
+type Kinds = HashMap<String, Resource>;
+
+/// Discovery of groups, cached.
+#[derive(Debug, Default)]
+pub(super) struct Discovery(Shared<String, Result<Arc<Kinds>, String>>);
+
+impl Discovery {
+    /// The resource of a kind; `None` if the API server serves no such kind. `api_version` must be valid path segments.
+    ///
+    /// # Errors
+    /// What the API server answered, or why it could not be asked.
+    pub async fn resource(
+        &self,
+        client: &Client,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<Option<Resource>, String> {
+        let age = |answer: &Result<_, _>| match answer {
+            Ok(_) => KEPT,
+            Err(_) => FAILED,
+        };
+        let key = api_version.to_owned();
+        let kinds = self.0.get(&key, age, || list(client, api_version)).await?;
+        Ok(kinds.get(kind).cloned())
+    }
+}
+
+async fn list(client: &Client, api_version: &str) -> Result<Arc<Kinds>, String> {
+    let root = if api_version.contains('/') {
+        "apis"
+    } else {
+        "api"
+    };
+    let request = Request::get(format!("/{root}/{api_version}"))
+        .body(Vec::new())
+        .map_err(|e| e.to_string())?;
+    match client.request::<List>(request).await {
+        Ok(list) => Ok(Arc::new(kinds(list))),
+        Err(Error::Api(status)) if status.code == 404 => Ok(Arc::default()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// `APIResourceList`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct List {
+    resources: Vec<Entry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    name: String,
+    kind: String,
+    namespaced: bool,
+}
+
+fn kinds(list: List) -> Kinds {
+    let scales: Vec<String> = list
+        .resources
+        .iter()
+        .filter_map(|entry| Some(entry.name.strip_suffix("/scale")?.to_owned()))
+        .collect();
+    let whole = list
+        .resources
+        .into_iter()
+        .filter(|entry| !entry.name.contains('/'));
+    whole
+        .map(|entry| {
+            let resource = Resource {
+                scale: scales.contains(&entry.name),
+                namespaced: entry.namespaced,
+                plural: entry.name,
+            };
+            (entry.kind, resource)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn kind_with_and_without_scale() {
+        let list = json!({ "kind": "APIResourceList", "resources": [
+            { "name": "rollouts", "kind": "Rollout", "namespaced": true, "verbs": ["get"] },
+            { "name": "rollouts/status", "kind": "Rollout", "namespaced": true },
+            { "name": "rollouts/scale", "kind": "Scale", "group": "autoscaling", "namespaced": true },
+            { "name": "analyses", "kind": "Analysis", "namespaced": true },
+        ] });
+        let kinds = kinds(serde_json::from_value(list).unwrap());
+        assert_eq!(kinds.len(), 2);
+        assert!(kinds["Rollout"].scale && kinds["Rollout"].namespaced);
+        assert_eq!(kinds["Rollout"].plural, "rollouts");
+        assert!(!kinds["Analysis"].scale);
+    }
+}

@@ -1,0 +1,138 @@
+//! The kinds of owners that are watched.
+
+use crate::domain::pod::Owner;
+
+/// A kind that owns Pods, directly or by ReplicaSets, and is watched. Owners of other kinds are read live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `apps/v1`.
+    ReplicaSet,
+    /// `apps/v1`.
+    StatefulSet,
+    /// `v1`.
+    ReplicationController,
+    /// `apps.kusionstack.io/v1alpha1`.
+    CollaSet,
+    /// `apps/v1`.
+    Deployment,
+    /// `apps/v1`.
+    DaemonSet,
+    /// `batch/v1`.
+    Job,
+}
+
+impl Kind {
+    /// All of them, in the order of their bits.
+    pub const ALL: [Kind; 7] = [
+        Kind::ReplicaSet,
+        Kind::StatefulSet,
+        Kind::ReplicationController,
+        Kind::CollaSet,
+        Kind::Deployment,
+        Kind::DaemonSet,
+        Kind::Job,
+    ];
+
+    /// The kind of an owner, if it is watched. The version does not matter: all versions of a group have the same
+    /// objects.
+    pub fn of(owner: &Owner) -> Option<Kind> {
+        let group = owner.api_version.split_once('/').map_or("", |(g, _)| g);
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == owner.kind && kind.group() == group)
+    }
+
+    /// Its bit in [`crate::cluster::index::Synced::workloads`].
+    pub const fn bit(self) -> u8 {
+        self as u8
+    }
+
+    /// `kind` of its objects.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::ReplicaSet => "ReplicaSet",
+            Kind::StatefulSet => "StatefulSet",
+            Kind::ReplicationController => "ReplicationController",
+            Kind::CollaSet => "CollaSet",
+            Kind::Deployment => "Deployment",
+            Kind::DaemonSet => "DaemonSet",
+            Kind::Job => "Job",
+        }
+    }
+
+    /// API path of all its objects in all namespaces.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Kind::ReplicaSet => "/apis/apps/v1/replicasets",
+            Kind::StatefulSet => "/apis/apps/v1/statefulsets",
+            Kind::ReplicationController => "/api/v1/replicationcontrollers",
+            Kind::CollaSet => "/apis/apps.kusionstack.io/v1alpha1/collasets",
+            Kind::Deployment => "/apis/apps/v1/deployments",
+            Kind::DaemonSet => "/apis/apps/v1/daemonsets",
+            Kind::Job => "/apis/batch/v1/jobs",
+        }
+    }
+
+    /// API path of one object. `namespace` and `name` must be valid path segments.
+    pub fn object_path(self, namespace: &str, name: &str) -> String {
+        let (version, plural) = self.path().rsplit_once('/').unwrap_or_default();
+        format!("{version}/namespaces/{namespace}/{plural}/{name}")
+    }
+
+    fn group(self) -> &'static str {
+        let mut parts = self.path().trim_start_matches('/').split('/');
+        match parts.next() {
+            Some("apis") => parts.next().unwrap_or_default(),
+            _ => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(api_version: &str, kind: &str) -> Owner {
+        Owner {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            ..Owner::default()
+        }
+    }
+
+    #[test]
+    fn kinds_are_told_by_group_and_kind() {
+        let found = |version, kind| Kind::of(&owner(version, kind));
+        assert_eq!(found("apps/v1", "Deployment"), Some(Kind::Deployment));
+        assert_eq!(
+            found("v1", "ReplicationController"),
+            Some(Kind::ReplicationController)
+        );
+        assert_eq!(
+            found("apps.kusionstack.io/v1alpha1", "CollaSet"),
+            Some(Kind::CollaSet)
+        );
+        assert_eq!(found("batch/v1", "Job"), Some(Kind::Job));
+        assert_eq!(found("batch.volcano.sh/v1alpha1", "Job"), None);
+        assert_eq!(found("apps.kruise.io/v1alpha1", "StatefulSet"), None);
+    }
+
+    #[test]
+    fn an_object_is_found_below_its_namespace() {
+        assert_eq!(
+            Kind::Job.object_path("n", "a"),
+            "/apis/batch/v1/namespaces/n/jobs/a"
+        );
+        assert_eq!(
+            Kind::ReplicationController.object_path("n", "a"),
+            "/api/v1/namespaces/n/replicationcontrollers/a"
+        );
+    }
+
+    #[test]
+    fn bits_follow_the_order() {
+        for (bit, kind) in (0u8..).zip(Kind::ALL) {
+            assert_eq!(kind.bit(), bit);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Live reads of owners: those that no watch tells of, and those whose watch seems to trail.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use http::Request;
+use kube::{Client, Error};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use super::discovery::Discovery;
+use super::shared::Shared;
+use super::wire::{self, Object};
+use super::{Kind, Reading};
+use crate::cluster::index::Index;
+use crate::domain::pod::Owner;
+use crate::ledger::store::{RuleKey, Uid};
+
+/// Reads under way at a time for one rule object.
+const AT_ONCE: usize = 16;
+/// No read takes longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// A read may show an owner that is in doubt in turn: a ReplicaSet, then its controller.
+const ROUNDS: usize = 3;
+
+/// A reading that is this old is good enough for a decision.
+pub const RECENT: Duration = Duration::from_secs(1);
+
+/// Reads owners live, and puts what it reads into the index.
+#[derive(Debug)]
+pub struct LiveOwners {
+    index: Arc<Index>,
+    /// By namespace and UID; an error is the answer too.
+    reads: Shared<(String, String), Result<(), String>>,
+    discovery: Discovery,
+}
+
+/// An owner that could not be read, so that it is not known how many Pods there should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Kind and name.
+    pub owner: String,
+    /// What went wrong.
+    pub error: String,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} can't be read: {}", self.owner, self.error)
+    }
+}
+
+/// `autoscaling/v1` Scale; its metadata is that of the scaled object.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Scale {
+    metadata: ScaleMeta,
+    spec: ScaleSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ScaleMeta {
+    uid: String,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ScaleSpec {
+    /// Absent for 0.
+    replicas: i64,
+}
+
+impl LiveOwners {
+    /// Reads for this index.
+    pub fn new(index: &Arc<Index>) -> Arc<Self> {
+        Arc::new(LiveOwners {
+            index: Arc::clone(index),
+            reads: Shared::default(),
+            discovery: Discovery::default(),
+        })
+    }
+
+    /// Reads the owners that a rule object is in doubt about, unless a reading is younger than `age`. Afterwards the index
+    /// knows how many Pods the rule object expects. Reads nothing if there is no doubt.
+    ///
+    /// # Errors
+    /// The first owner that could not be read.
+    pub async fn refresh(
+        &self,
+        client: &Client,
+        rule: &RuleKey,
+        age: Duration,
+        deadline: Instant,
+    ) -> Result<(), Unreadable> {
+        let mut done = HashSet::new();
+        for _ in 0..ROUNDS {
+            let mut due = self.index.doubts(rule);
+            due.retain(|owner| done.insert(owner.uid.clone()));
+            if due.is_empty() {
+                return Ok(());
+            }
+            let reads = due
+                .into_iter()
+                .map(|owner| self.read(client, &rule.namespace, owner, age, deadline));
+            let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
+            while let Some(outcome) = reads.next().await {
+                outcome?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        client: &Client,
+        namespace: &str,
+        owner: Arc<Owner>,
+        age: Duration,
+        deadline: Instant,
+    ) -> Result<(), Unreadable> {
+        let key = (namespace.to_owned(), owner.uid.clone());
+        let read = || async {
+            let limit = Instant::now() + READ_TIMEOUT;
+            let timed_out = || Err("the API server gave no answer in time".to_owned());
+            timeout_at(limit, self.fetch(client, namespace, &owner))
+                .await
+                .unwrap_or_else(|_| timed_out())
+        };
+        // A failure is not asked for again at once, and is not kept for longer than it has to be.
+        let age = |answer: &Result<(), String>| match answer {
+            Ok(()) => age,
+            Err(_) => age.min(RECENT),
+        };
+        let outcome = timeout_at(deadline, self.reads.get(&key, age, read)).await;
+        let late = || Err("no answer within the review's deadline".to_owned());
+        outcome
+            .unwrap_or_else(|_| late())
+            .map_err(|error| Unreadable {
+                owner: format!("{} {}", owner.kind, owner.name),
+                error,
+            })
+    }
+
+    async fn fetch(&self, client: &Client, namespace: &str, owner: &Owner) -> Result<(), String> {
+        let uid = Uid::from(owner.uid.as_str());
+        let put = |reading| self.index.set_reading(namespace, uid.clone(), reading);
+        if !is_version(&owner.api_version) || !is_segment(&owner.name) || !is_segment(namespace) {
+            put(Reading::Gone); // no object can have such a name
+            return Ok(());
+        }
+        if let Some(kind) = Kind::of(owner) {
+            let path = kind.object_path(namespace, &owner.name);
+            let found: Option<Object> = get(client, &path).await?;
+            let ((_, found), workload) = found.map(|o| wire::read(kind, o)).unwrap_or_default();
+            let workload = workload.filter(|_| found == uid);
+            self.index.set_workload(namespace, uid, workload);
+            return Ok(());
+        }
+        let resource = self
+            .discovery
+            .resource(client, &owner.api_version, &owner.kind);
+        let Some(resource) = resource.await?.filter(|r| r.scale) else {
+            put(Reading::NoScale);
+            return Ok(());
+        };
+        let root = if owner.api_version.contains('/') {
+            "apis"
+        } else {
+            "api"
+        };
+        let within = match resource.namespaced {
+            true => format!("namespaces/{namespace}/"),
+            false => String::new(),
+        };
+        let path = format!(
+            "/{root}/{}/{within}{}/{}/scale",
+            owner.api_version, resource.plural, owner.name
+        );
+        let scale: Option<Scale> = get(client, &path).await?;
+        let scale = scale
+            .filter(|s| s.metadata.uid == owner.uid && s.metadata.deletion_timestamp.is_none());
+        put(scale.map_or(Reading::Gone, |s| {
+            Reading::Count(u32::try_from(s.spec.replicas.max(0)).unwrap_or(u32::MAX))
+        }));
+        Ok(())
+    }
+}
+
+/// The object at a path; `None` if there is none.
+async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Option<T>, String> {
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|e| e.to_string())?;
+    match client.request::<T>(request).await {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(Error::Api(status)) => Err(status.message),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Whether a name from an owner reference can stand in a path as it is. The API server does not check these names.
+fn is_segment(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    !name.is_empty() && name != "." && name != ".." && name.chars().all(allowed)
+}
+
+/// The same for `group/version`.
+fn is_version(api_version: &str) -> bool {
+    api_version.split('/').count() <= 2 && api_version.split('/').all(is_segment)
+}
+
+#[cfg(test)]
+mod tests;

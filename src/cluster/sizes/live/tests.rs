@@ -1,0 +1,267 @@
+#![allow(clippy::unwrap_used)]
+use std::collections::HashMap;
+
+use http::Response;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+use super::*;
+use crate::domain::pod::Pod;
+
+/// An API server that answers these GETs, 404 to others, and remembers what was asked.
+#[derive(Clone, Default)]
+struct Fake {
+    answers: Arc<Mutex<HashMap<String, (u16, Value)>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fake {
+    fn answer(&self, path: &str, code: u16, body: Value) {
+        self.answers.lock().insert(path.to_owned(), (code, body));
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock())
+    }
+
+    fn client(&self) -> Client {
+        let fake = self.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let known = fake.answers.lock().get(&path).cloned();
+            fake.asked.lock().push(path);
+            let (code, body) = known.unwrap_or((404, json!({ "message": "not found" })));
+            let mut body = body;
+            if code >= 400 {
+                body["kind"] = json!("Status");
+                body["apiVersion"] = json!("v1");
+                body["status"] = json!("Failure");
+                body["reason"] = json!("Whatever");
+                body["code"] = json!(code);
+            }
+            let body = Body::from(serde_json::to_vec(&body).unwrap());
+            async move { Response::builder().status(code).body(body) }
+        });
+        Client::new(service, "default")
+    }
+}
+
+struct Rig {
+    fake: Fake,
+    client: Client,
+    index: Arc<Index>,
+    owners: Arc<LiveOwners>,
+}
+
+fn rig(pods: u32, owner: Value) -> Rig {
+    let (fake, index) = (Fake::default(), Arc::new(Index::default()));
+    let rule = json!({
+        "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+    });
+    index.apply_rule(serde_json::from_value(rule).unwrap());
+    for n in 0..pods {
+        let mut owner = owner.clone();
+        owner["controller"] = json!(true);
+        let pod = json!({ "metadata": {
+            "namespace": "n", "name": format!("web-{n}"), "uid": format!("web-{n}"), "resourceVersion": "1",
+            "labels": { "kusionstack.io/control": "true" }, "ownerReferences": [owner],
+        } });
+        index.apply_pod(serde_json::from_value::<Pod>(pod).unwrap());
+    }
+    Rig {
+        client: fake.client(),
+        owners: LiveOwners::new(&index),
+        fake,
+        index,
+    }
+}
+
+impl Rig {
+    async fn refresh(&self) -> Result<(), Unreadable> {
+        let key = RuleKey {
+            uid: Uid::from("rule"),
+            namespace: "n".to_owned(),
+            name: "web".to_owned(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        self.owners
+            .refresh(&self.client, &key, RECENT, deadline)
+            .await
+    }
+
+    fn expected(&self) -> u32 {
+        self.index.read().rule("n", "web").unwrap().tally.expected()
+    }
+
+    fn unknown(&self) -> usize {
+        let state = self.index.read();
+        state
+            .rule("n", "web")
+            .unwrap()
+            .tally
+            .unknown_owners()
+            .count()
+    }
+}
+
+fn rollout() -> Value {
+    json!({ "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web", "uid": "u" })
+}
+
+const GROUP: &str = "/apis/argoproj.io/v1alpha1";
+const SCALE: &str = "/apis/argoproj.io/v1alpha1/namespaces/n/rollouts/web/scale";
+
+fn serve_rollouts(fake: &Fake, scale: bool) {
+    let mut resources = vec![json!({ "name": "rollouts", "kind": "Rollout", "namespaced": true })];
+    if scale {
+        resources.push(json!({ "name": "rollouts/scale", "kind": "Scale", "namespaced": true }));
+    }
+    fake.answer(
+        GROUP,
+        200,
+        json!({ "groupVersion": "argoproj.io/v1alpha1", "resources": resources }),
+    );
+}
+
+fn scale(uid: &str, replicas: u32) -> Value {
+    json!({ "metadata": { "name": "web", "uid": uid }, "spec": { "replicas": replicas } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn owner_of_unwatched_kind_is_read_once_a_second() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    rig.refresh().await.unwrap();
+    assert_eq!(rig.expected(), 10);
+    assert_eq!(rig.fake.asked(), [GROUP, SCALE]);
+    rig.fake.answer(SCALE, 200, scale("u", 20));
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.fake.asked().len()), (10, 0));
+    tokio::time::sleep(RECENT).await;
+    rig.refresh().await.unwrap();
+    assert_eq!(rig.expected(), 20);
+    assert_eq!(rig.fake.asked(), [SCALE]);
+}
+
+#[tokio::test]
+async fn another_object_under_the_name_of_the_owner_does_not_count() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("other", 10));
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (2, 0));
+}
+
+#[tokio::test]
+async fn kind_without_scale_and_unserved_kind_count_by_living_pods() {
+    for served in [true, false] {
+        let rig = rig(2, rollout());
+        if served {
+            serve_rollouts(&rig.fake, false);
+        }
+        rig.refresh().await.unwrap();
+        assert_eq!((rig.expected(), rig.unknown()), (2, 1));
+    }
+}
+
+#[tokio::test]
+async fn failed_read_is_an_error_that_names_the_owner() {
+    for (code, message) in [(403, "forbidden"), (500, "no such field"), (504, "timeout")] {
+        let rig = rig(2, rollout());
+        serve_rollouts(&rig.fake, true);
+        rig.fake.answer(SCALE, code, json!({ "message": message }));
+        let error = rig.refresh().await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("Rollout web can't be read: {message}")
+        );
+    }
+}
+
+#[tokio::test]
+async fn replica_set_and_deployment_that_are_not_cached_yet_are_read() {
+    let set =
+        json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "set" });
+    let rig = rig(2, set);
+    let root = json!([{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "root", "controller": true }]);
+    let (set, root_path) = (
+        "/apis/apps/v1/namespaces/n/replicasets/web-1",
+        "/apis/apps/v1/namespaces/n/deployments/web",
+    );
+    let metadata = json!({
+        "namespace": "n", "name": "web-1", "uid": "set", "resourceVersion": "5", "ownerReferences": root,
+    });
+    rig.fake.answer(
+        set,
+        200,
+        json!({ "metadata": metadata, "spec": { "replicas": 2 } }),
+    );
+    let metadata =
+        json!({ "namespace": "n", "name": "web", "uid": "root", "resourceVersion": "6" });
+    rig.fake.answer(
+        root_path,
+        200,
+        json!({ "metadata": metadata, "spec": { "replicas": 20 } }),
+    );
+    rig.refresh().await.unwrap();
+    assert_eq!(rig.expected(), 20);
+    assert_eq!(rig.fake.asked(), [set, root_path]);
+    rig.refresh().await.unwrap();
+    assert_eq!(rig.fake.asked(), [""; 0]);
+}
+
+#[tokio::test]
+async fn owner_with_more_pods_than_its_cached_number_is_read() {
+    let set =
+        json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set" });
+    let rig = rig(3, set);
+    let object = |replicas: u32, version: &str| {
+        json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "set", "resourceVersion": version },
+            "spec": { "replicas": replicas },
+        })
+    };
+    let cached = |replicas, version: &str| {
+        let (_, uid, workload) =
+            wire::workload(Kind::StatefulSet, object(replicas, version)).unwrap();
+        rig.index.set_workload("n", uid, Some(workload));
+    };
+    cached(3, "5");
+    rig.refresh().await.unwrap();
+    assert_eq!(rig.fake.asked(), [""; 0]);
+    // Its watch has brought the scale-in, and not what followed.
+    cached(2, "6");
+    let path = "/apis/apps/v1/namespaces/n/statefulsets/web";
+    rig.fake.answer(path, 200, object(100, "9"));
+    rig.refresh().await.unwrap();
+    assert_eq!(
+        (rig.expected(), rig.fake.asked()),
+        (100, vec![path.to_owned()])
+    );
+    cached(50, "8");
+    assert_eq!(rig.expected(), 100);
+    cached(3, "10");
+    assert_eq!(rig.expected(), 3);
+}
+
+#[tokio::test]
+async fn names_that_would_lead_out_of_the_path_are_never_asked_for() {
+    for (version, name) in [
+        ("argoproj.io/v1alpha1", "../../../../api/v1/secrets"),
+        ("argoproj.io/v1alpha1", "web?x="),
+        ("../v1", "web"),
+        ("a/b/c", "web"),
+        ("argoproj.io/v1alpha1", ".."),
+    ] {
+        let mut owner = rollout();
+        (owner["apiVersion"], owner["name"]) = (json!(version), json!(name));
+        let rig = rig(2, owner);
+        rig.refresh().await.unwrap();
+        assert_eq!(rig.fake.asked(), [""; 0], "{version} {name}");
+        assert_eq!(rig.expected(), 2);
+    }
+}

@@ -1,0 +1,13 @@
+//! How many Pods the owners of Pods are to have: watched for the kinds that are known, read live for all others.
+
+mod discovery;
+mod kinds;
+mod known;
+mod live;
+mod shared;
+pub(super) mod wire;
+
+pub use kinds::Kind;
+pub use known::{Reading, RootOf, Size, Workload, Workloads};
+pub use live::{LiveOwners, RECENT, Unreadable};
+pub use wire::workload;

@@ -1,0 +1,294 @@
+//! How namespaces and owners look on the wire, and how many Pods an owner asks for by its spec and status.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer};
+
+use super::{Kind, Workload};
+use crate::api::keys;
+use crate::domain::pod::Owner;
+use crate::ledger::store::Uid;
+
+/// As much of a Namespace or an owner as a budget needs.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::cluster) struct Object {
+    pub metadata: Meta,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(in crate::cluster) struct Meta {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    #[serde(deserialize_with = "number")]
+    resource_version: u64,
+    generation: i64,
+    pub labels: Option<BTreeMap<String, String>>,
+    pub deletion_timestamp: Option<String>,
+    owner_references: Option<Vec<Owner>>,
+}
+
+fn number<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+    let text = Option::<String>::deserialize(d)?.unwrap_or_default();
+    Ok(text.parse().unwrap_or(0))
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    replicas: Option<i64>,
+    template: Option<Template>,
+    /// Of a Job.
+    parallelism: Option<i64>,
+    /// Of a Job.
+    completions: Option<i64>,
+    /// Of a Job.
+    suspend: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Template {
+    metadata: Option<Meta>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    observed_generation: Option<i64>,
+    /// Of a DaemonSet.
+    desired_number_scheduled: Option<i64>,
+    /// Of a DaemonSet.
+    updated_number_scheduled: Option<i64>,
+    /// Of a Deployment.
+    replicas: Option<i64>,
+    /// Of a Deployment.
+    updated_replicas: Option<i64>,
+    /// Of a StatefulSet.
+    current_revision: Option<String>,
+    /// Of a StatefulSet.
+    update_revision: Option<String>,
+    /// Of a Job.
+    succeeded: Option<i64>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// An owner as the index keeps it, from its JSON: namespace, UID, content. `None` for one whose deletion has begun, or
+/// that can't be read.
+pub fn workload(kind: Kind, object: serde_json::Value) -> Option<(String, Uid, Workload)> {
+    let object = serde_json::from_value(object).ok()?;
+    let ((namespace, uid), workload) = read(kind, object);
+    Some((namespace, uid, workload?))
+}
+
+/// Namespace and UID, and the content: `None` for an owner whose deletion has begun. Its Pods count for themselves from
+/// then on.
+pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Option<Workload>) {
+    let Object {
+        metadata,
+        spec,
+        status,
+    } = object;
+    let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+    let (replicas, rolling) = match kind {
+        Kind::DaemonSet => daemon_set(&metadata, &status),
+        Kind::Job => (Some(job(&spec, &status)), false),
+        Kind::Deployment => (
+            Some(count(spec.replicas)),
+            status.replicas.unwrap_or(0) > status.updated_replicas.unwrap_or(0),
+        ),
+        Kind::StatefulSet => (
+            Some(count(spec.replicas)),
+            status.update_revision.is_some() && status.update_revision != status.current_revision,
+        ),
+        // The API server writes the default into ReplicaSets and their like; a CollaSet without replicas counts as 0.
+        Kind::ReplicaSet | Kind::ReplicationController | Kind::CollaSet => {
+            (Some(count(spec.replicas)), false)
+        }
+    };
+    let controller = match kind {
+        Kind::ReplicaSet => metadata
+            .owner_references
+            .and_then(|all| all.into_iter().find(|o| o.controller))
+            .map(Arc::new),
+        _ => None,
+    };
+    let workload = Workload {
+        kind,
+        name: metadata.name,
+        version: metadata.resource_version,
+        replicas,
+        controller,
+        template_labels: template_labels(kind, spec.template),
+        rolling,
+    };
+    let key = (metadata.namespace, Uid::from(metadata.uid));
+    (
+        key,
+        metadata.deletion_timestamp.is_none().then_some(workload),
+    )
+}
+
+fn count(n: Option<i64>) -> u32 {
+    u32::try_from(n.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
+}
+
+fn template_labels(kind: Kind, template: Option<Template>) -> Option<BTreeMap<String, String>> {
+    let metadata = template.and_then(|t| t.metadata);
+    let mut labels = metadata.and_then(|m| m.labels).unwrap_or_default();
+    if kind == Kind::CollaSet {
+        // CollaSet adds the label itself (contract 6.3).
+        labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
+    }
+    let managed = labels.get(keys::CONTROL);
+    managed
+        .is_some_and(|v| v == keys::CONTROL_VALUE)
+        .then_some(labels)
+}
+
+/// A DaemonSet's status says how many nodes are to run its Pod, once it speaks of the present spec.
+fn daemon_set(metadata: &Meta, status: &Status) -> (Option<u32>, bool) {
+    let observed = status
+        .observed_generation
+        .is_some_and(|seen| seen >= metadata.generation);
+    let desired = count(status.desired_number_scheduled);
+    let rolling = observed && count(status.updated_number_scheduled) < desired;
+    (observed.then_some(desired), rolling)
+}
+
+/// How many Pods of a Job run at a time: at most `parallelism`, and no more than completions are missing. Without
+/// `completions` a Job starts no Pod once one has succeeded.
+fn job(spec: &Spec, status: &Status) -> u32 {
+    let finished = status.conditions.iter().flatten().any(|condition| {
+        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
+    });
+    if finished || spec.suspend == Some(true) {
+        return 0;
+    }
+    let parallelism = count(Some(spec.parallelism.unwrap_or(1)));
+    let succeeded = count(status.succeeded);
+    match spec.completions {
+        Some(completions) => parallelism.min(count(Some(completions)).saturating_sub(succeeded)),
+        None if succeeded == 0 => parallelism,
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn replicas(kind: Kind, mut object: Value) -> Option<u32> {
+        object["metadata"]["name"] = json!("a");
+        workload(kind, object).unwrap().2.replicas
+    }
+
+    #[test]
+    fn what_is_null_in_a_workload_reads_as_absent() {
+        for spec in [
+            json!(null),
+            json!({ "replicas": null, "template": null }),
+            json!({ "template": { "metadata": null } }),
+            json!({ "template": { "metadata": { "labels": null } } }),
+        ] {
+            let object = json!({ "metadata": { "name": "a" }, "spec": spec });
+            serde_json::from_value::<Object>(object).unwrap();
+        }
+    }
+
+    #[test]
+    fn daemon_set_counts_once_its_status_is_of_the_present_spec() {
+        let set = |seen: Value| json!({ "metadata": { "generation": 3 }, "status": { "observedGeneration": seen, "desiredNumberScheduled": 5 } });
+        assert_eq!(replicas(Kind::DaemonSet, set(json!(3))), Some(5));
+        assert_eq!(replicas(Kind::DaemonSet, set(json!(2))), None);
+        assert_eq!(replicas(Kind::DaemonSet, set(json!(null))), None);
+    }
+
+    #[test]
+    fn job_runs_what_is_missing_up_to_its_parallelism() {
+        for (spec, status, wanted) in [
+            (json!({}), json!({}), 1),
+            (json!({ "parallelism": 4 }), json!({}), 4),
+            (json!({ "parallelism": 4 }), json!({ "succeeded": 1 }), 0),
+            (
+                json!({ "parallelism": 4, "completions": 10 }),
+                json!({ "succeeded": 3 }),
+                4,
+            ),
+            (
+                json!({ "parallelism": 4, "completions": 10 }),
+                json!({ "succeeded": 8 }),
+                2,
+            ),
+            (json!({ "parallelism": 4, "suspend": true }), json!({}), 0),
+            (
+                json!({ "parallelism": 4, "completions": 10 }),
+                json!({ "conditions": [{ "type": "Failed", "status": "True" }] }),
+                0,
+            ),
+            (
+                json!({ "parallelism": 4, "completions": 10 }),
+                json!({ "conditions": [{ "type": "Failed", "status": "False" }] }),
+                4,
+            ),
+        ] {
+            let object = json!({ "metadata": {}, "spec": spec, "status": status });
+            assert_eq!(
+                replicas(Kind::Job, object.clone()),
+                Some(wanted),
+                "{object}"
+            );
+        }
+    }
+
+    #[test]
+    fn replica_set_keeps_its_own_number_and_its_controller() {
+        let owner = json!([{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true }]);
+        let object = json!({
+            "metadata": { "name": "web-1", "uid": "r", "resourceVersion": "7", "ownerReferences": owner },
+            "spec": { "replicas": 3 },
+        });
+        let (_, _, set) = workload(Kind::ReplicaSet, object).unwrap();
+        assert_eq!((set.replicas, set.version), (Some(3), 7));
+        assert_eq!(set.controller.unwrap().uid, "d");
+    }
+
+    #[test]
+    fn rollouts_that_are_under_way_are_told() {
+        let rolling = |kind, status: Value| {
+            let object =
+                json!({ "metadata": { "name": "a" }, "spec": { "replicas": 3 }, "status": status });
+            workload(kind, object).unwrap().2.rolling
+        };
+        let set = |new: &str| json!({ "currentRevision": "a", "updateRevision": new });
+        assert!(rolling(Kind::StatefulSet, set("b")));
+        assert!(!rolling(Kind::StatefulSet, set("a")));
+        let daemons = |updated: i64| json!({ "observedGeneration": 0, "desiredNumberScheduled": 3, "updatedNumberScheduled": updated });
+        assert!(rolling(Kind::DaemonSet, daemons(2)));
+        assert!(!rolling(Kind::DaemonSet, daemons(3)));
+        assert!(rolling(
+            Kind::Deployment,
+            json!({ "replicas": 4, "updatedReplicas": 1 })
+        ));
+        assert!(!rolling(
+            Kind::Deployment,
+            json!({ "replicas": 3, "updatedReplicas": 3 })
+        ));
+    }
+}

@@ -1,0 +1,186 @@
+//! The counts behind one rule object, kept incrementally: a decision reads them and costs the same at 10 Pods and at
+//! 10,000.
+
+mod owned;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use self::owned::Owned;
+use super::sizes::Workloads;
+use crate::api::keys::Family;
+use crate::domain::pod::{Owner, Pod};
+use crate::domain::rules::RuleSet;
+use crate::ledger::store::Uid;
+
+/// Counts of the Pods that one rule object selects.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    available: u32,
+    /// Living Pods without a controller.
+    bare: u32,
+    owned: Owned,
+    waiting: BTreeSet<(u64, Uid)>,
+    post_waiting: BTreeSet<Uid>,
+    unavailable: BTreeSet<(Option<Timestamp>, Uid)>,
+}
+
+impl Tally {
+    /// Counts from scratch.
+    pub fn count<'a>(
+        rules: &RuleSet,
+        pods: impl Iterator<Item = &'a Arc<Pod>>,
+        workloads: &Workloads,
+    ) -> Tally {
+        let mut tally = Tally::default();
+        for (uid, _) in workloads.iter() {
+            tally.update_owner(rules, uid, workloads);
+        }
+        for pod in pods {
+            tally.add(rules, pod, workloads);
+        }
+        tally
+    }
+
+    /// How many Pods there should be: as many as their owners ask for, and the selected Pods without an owner.
+    pub fn expected(&self) -> u32 {
+        let owned = self.owned.total();
+        clamp(owned.owned + owned.orphaned + u64::from(self.bare))
+    }
+
+    /// What a percentage is of: the Pods that owners ask for, or all expected ones if no owner asks for any. Pods without
+    /// an owner must not enlarge the percentage of others.
+    pub fn base(&self) -> u32 {
+        match self.owned.total().owned {
+            0 => self.expected(),
+            owned => clamp(owned),
+        }
+    }
+
+    /// Owners that do not say how many Pods they are to have; their living Pods count.
+    pub fn unknown_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.owned.no_scale()
+    }
+
+    /// Owners that must be read live before a decision: those of kinds that are not watched, those that the caches do
+    /// not know yet, and those with more living Pods than the caches expect.
+    pub fn doubts(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.owned.doubts()
+    }
+
+    /// Selected Pods that are available.
+    pub fn available(&self) -> u32 {
+        self.available
+    }
+
+    /// Selected Pods waiting in PreCheck, the longest first.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Uid> {
+        self.waiting.iter().map(|(_, uid)| uid)
+    }
+
+    /// Selected Pods waiting in PostCheck.
+    pub fn post_waiting(&self) -> impl ExactSizeIterator<Item = &Uid> {
+        self.post_waiting.iter()
+    }
+
+    /// Selected Pods that are unavailable and still there, the longest first.
+    pub fn unavailable(&self) -> impl Iterator<Item = &(Option<Timestamp>, Uid)> {
+        self.unavailable.iter()
+    }
+
+    /// Counts a Pod in.
+    pub fn add(&mut self, rules: &RuleSet, pod: &Pod, workloads: &Workloads) {
+        self.change(rules, pod, workloads, true);
+    }
+
+    /// Counts a Pod out again; it must be the very state that was counted in.
+    pub fn remove(&mut self, rules: &RuleSet, pod: &Pod, workloads: &Workloads) {
+        self.change(rules, pod, workloads, false);
+    }
+
+    /// An owner came, changed, was read or went; `workloads` know that already.
+    pub fn update_owner(&mut self, rules: &RuleSet, uid: &Uid, workloads: &Workloads) {
+        let labels = workloads
+            .get(uid)
+            .filter(|w| w.replicas != Some(0))
+            .and_then(|w| w.template_labels.as_ref());
+        let template =
+            labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
+        if template || self.owned.has(uid) {
+            self.owned
+                .change(uid, workloads, |direct| direct.template = template);
+        }
+        self.owned.assess(uid, workloads); // where it is the controller of ReplicaSets
+    }
+
+    fn change(&mut self, rules: &RuleSet, pod: &Pod, workloads: &Workloads, add: bool) {
+        if !rules.selects(pod) || pod.is_finished() {
+            return;
+        }
+        let step = |n: &mut u32| *n = if add { *n + 1 } else { n.saturating_sub(1) };
+        let alive = !pod.is_terminating();
+        match pod.controller() {
+            Some(owner) => {
+                let uid = Uid::from(owner.uid.as_str());
+                self.owned.change(&uid, workloads, |direct| {
+                    if direct.owner.is_none() {
+                        direct.owner = Some(Arc::new(owner.clone()));
+                    }
+                    step(&mut direct.present);
+                    if alive {
+                        step(&mut direct.alive);
+                    }
+                });
+            }
+            None if alive => step(&mut self.bare),
+            None => {}
+        }
+        let uid = || Uid::from(pod.metadata.uid.as_str());
+        if pod.is_available() {
+            step(&mut self.available);
+        } else if alive {
+            set(&mut self.unavailable, (unavailable_since(pod), uid()), add);
+        }
+        if let Some(since) = waiting_since(pod, Family::PreCheck).filter(|_| alive) {
+            set(&mut self.waiting, (since, uid()), add);
+        }
+        if alive && waiting_since(pod, Family::PostCheck).is_some() {
+            set(&mut self.post_waiting, uid(), add);
+        }
+    }
+}
+
+fn clamp(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn set<T: Ord>(of: &mut BTreeSet<T>, item: T, add: bool) {
+    if add {
+        of.insert(item);
+    } else {
+        of.remove(&item);
+    }
+}
+
+/// Since when the Pod carries a label of this family (PreCheck, PostCheck), in nanoseconds; `None` if it doesn't.
+pub fn waiting_since(pod: &Pod, family: Family) -> Option<u64> {
+    pod.metadata
+        .labels
+        .iter()
+        .filter(|(key, _)| Family::parse(key).is_some_and(|(f, _)| f == family))
+        .map(|(_, nanos)| nanos.parse().unwrap_or(0))
+        .min()
+}
+
+/// Since when the Pod is unavailable, as far as its condition tells; creation if it was never Ready.
+fn unavailable_since(pod: &Pod) -> Option<Timestamp> {
+    let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready");
+    ready
+        .and_then(|c| c.last_transition_time.as_ref())
+        .or(pod.metadata.creation_timestamp.as_ref())
+        .and_then(|text| text.parse().ok())
+}

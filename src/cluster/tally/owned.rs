@@ -1,0 +1,195 @@
+//! How many Pods of one rule their owners ask for.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::cluster::sizes::{Kind, RootOf, Size, Workloads};
+use crate::domain::pod::Owner;
+use crate::ledger::store::Uid;
+
+/// The owners of the Pods that one rule selects, grouped by the owner whose number counts (the root). A change costs a
+/// look at the owners of one root.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owned {
+    direct: HashMap<Uid, Direct>,
+    roots: HashMap<Uid, Root>,
+    total: Sum,
+    /// Owners to be read live before a decision, by root; never empty lists.
+    doubts: BTreeMap<Uid, Vec<Arc<Owner>>>,
+}
+
+/// An owner that Pods name as their controller, or whose template makes selected Pods.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Direct {
+    /// As the Pods name it; `None` as long as it has none.
+    pub owner: Option<Arc<Owner>>,
+    /// Selected Pods that are neither terminating nor finished.
+    pub alive: u32,
+    /// Selected Pods, terminating ones included, finished ones not.
+    pub present: u32,
+    /// Whether Pods made from its template are selected.
+    pub template: bool,
+    root: Option<Uid>,
+}
+
+impl Direct {
+    fn is_idle(&self) -> bool {
+        self.present == 0 && !self.template
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Root {
+    members: BTreeSet<Uid>,
+    sum: Sum,
+    no_scale: Option<Arc<Owner>>,
+}
+
+/// Expected Pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    /// Asked for by owners.
+    pub owned: u64,
+    /// Pods of owners that are gone: each counts for itself.
+    pub orphaned: u64,
+}
+
+/// What one root comes to.
+#[derive(Debug, Default)]
+struct Assessed {
+    sum: Sum,
+    no_scale: Option<Arc<Owner>>,
+    doubts: Vec<Arc<Owner>>,
+}
+
+impl Owned {
+    /// Expected Pods of all owners.
+    pub fn total(&self) -> Sum {
+        self.total
+    }
+
+    /// Owners that do not say how many Pods they are to have.
+    pub fn no_scale(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.roots.values().filter_map(|r| r.no_scale.as_ref())
+    }
+
+    /// Owners to be read live before a decision.
+    pub fn doubts(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.doubts.values().flatten()
+    }
+
+    /// Whether the owner has selected Pods or makes them.
+    pub fn has(&self, uid: &Uid) -> bool {
+        self.direct.contains_key(uid)
+    }
+
+    /// Changes what is counted of a direct owner.
+    pub fn change(&mut self, uid: &Uid, workloads: &Workloads, change: impl FnOnce(&mut Direct)) {
+        let direct = self.direct.entry(uid.clone()).or_default();
+        change(direct);
+        let idle = direct.is_idle();
+        let after = (!idle).then(|| workloads.root(uid).uid());
+        let before = std::mem::replace(&mut direct.root, after.clone());
+        if idle {
+            self.direct.remove(uid);
+        }
+        if before != after {
+            if let Some(before) = &before
+                && let Some(root) = self.roots.get_mut(before)
+            {
+                root.members.remove(uid);
+                self.assess(before, workloads);
+            }
+            if let Some(after) = &after {
+                let root = self.roots.entry(after.clone()).or_default();
+                root.members.insert(uid.clone());
+            }
+        }
+        if let Some(after) = after {
+            self.assess(&after, workloads);
+        }
+    }
+
+    /// Computes a root anew.
+    pub fn assess(&mut self, uid: &Uid, workloads: &Workloads) {
+        let Some(root) = self.roots.get_mut(uid) else {
+            return;
+        };
+        let members = root.members.iter();
+        let members = members.filter_map(|uid| Some((uid, self.direct.get(uid)?)));
+        let new = assess(uid, members, workloads);
+        let total = &mut self.total;
+        total.owned = total.owned - root.sum.owned + new.sum.owned;
+        total.orphaned = total.orphaned - root.sum.orphaned + new.sum.orphaned;
+        (root.sum, root.no_scale) = (new.sum, new.no_scale);
+        if root.members.is_empty() {
+            self.roots.remove(uid);
+        }
+        match new.doubts.is_empty() {
+            true => self.doubts.remove(uid),
+            false => self.doubts.insert(uid.clone(), new.doubts),
+        };
+    }
+}
+
+/// What the owners below one root come to; each has selected Pods or makes them.
+fn assess<'a>(
+    root: &Uid,
+    members: impl Iterator<Item = (&'a Uid, &'a Direct)> + Clone,
+    workloads: &Workloads,
+) -> Assessed {
+    let mut found = Assessed::default();
+    if members.clone().next().is_none() {
+        return found;
+    }
+    let alive: u32 = members.clone().map(|(_, m)| m.alive).sum();
+    let named = members
+        .clone()
+        .find_map(|(uid, member)| match workloads.root(uid) {
+            RootOf::Controller(owner) => Some(owner),
+            RootOf::Itself(_) => member.owner.as_ref(),
+        });
+    // Nothing tells of a change to an owner that is not watched.
+    let watched = named.is_none_or(|owner| Kind::of(owner).is_some());
+    let size = workloads.size(root);
+    let doubt = match size {
+        Size::Count(n) => !watched || alive > n,
+        Size::Alive => false,
+        Size::NoScale | Size::Gone => !watched,
+        Size::Unread => true,
+    };
+    found.doubts.extend(named.filter(|_| doubt).cloned());
+    match size {
+        Size::Count(n) => found.sum.owned = n.into(),
+        Size::Alive => found.sum.owned = alive.into(),
+        Size::NoScale => {
+            found.no_scale = named.cloned();
+            each(root, members, workloads, &mut found);
+        }
+        Size::Gone | Size::Unread => each(root, members, workloads, &mut found),
+    }
+    found
+}
+
+/// The root's number is not known or does not count: the direct owners count, each for itself.
+fn each<'a>(
+    root: &Uid,
+    members: impl Iterator<Item = (&'a Uid, &'a Direct)>,
+    workloads: &Workloads,
+    found: &mut Assessed,
+) {
+    for (uid, member) in members {
+        match workloads.size(uid) {
+            Size::Count(n) => {
+                found.sum.owned += u64::from(n);
+                if uid != root && member.alive > n {
+                    found.doubts.extend(member.owner.clone());
+                }
+            }
+            Size::Gone => found.sum.orphaned += u64::from(member.alive),
+            Size::Alive | Size::NoScale | Size::Unread => {
+                found.sum.owned += u64::from(member.alive);
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+#![allow(clippy::unwrap_used)]
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::sizes::{Kind, Reading, Workload};
+
+fn rules() -> RuleSet {
+    let object: PodTransitionRule = serde_json::from_value(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        "metadata": { "name": "web", "namespace": "n", "uid": "rule" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+        },
+    }))
+    .unwrap();
+    RuleSet::compile(&object)
+}
+
+/// A Pod in one of many states, by small numbers.
+fn pod(n: u8, owner: Option<u8>, state: u8) -> Arc<Pod> {
+    let flag = |bit: u8| state & (1 << bit) != 0;
+    let mut labels = json!({ "app": if flag(0) { "web" } else { "other" } });
+    if flag(1) {
+        labels["kusionstack.io/control"] = json!("true");
+    }
+    if flag(2) {
+        labels["podopslifecycle.kusionstack.io/service-available"] = json!("1");
+    }
+    if flag(3) {
+        labels["pre-check.podopslifecycle.kusionstack.io/x"] = json!(n.to_string());
+    }
+    let owners = owner.map(|o| {
+        json!([{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("owner-{o}"),
+            "uid": format!("owner-{o}"), "controller": true,
+        }])
+    });
+    let pod = json!({
+        "metadata": {
+            "namespace": "n", "name": format!("pod-{n}"), "uid": format!("pod-{n}"), "labels": labels,
+            "ownerReferences": owners,
+            "deletionTimestamp": flag(4).then_some("2026-01-01T00:00:00Z"),
+        },
+        "status": {
+            "phase": if flag(5) { "Failed" } else { "Running" },
+            "conditions": [{ "type": "Ready", "status": if flag(6) { "True" } else { "False" } }],
+        },
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+/// An owner of Pods labelled `app=web`; of kind ReplicaSet if it has a controller.
+fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload {
+    let labels = [
+        ("app".to_owned(), "web".to_owned()),
+        ("kusionstack.io/control".to_owned(), "true".to_owned()),
+    ];
+    Workload {
+        kind: controller.map_or(Kind::StatefulSet, |_| Kind::ReplicaSet),
+        name: "web".to_owned(),
+        version: 0,
+        replicas: Some(replicas.into()),
+        controller: controller.cloned().map(Arc::new),
+        template_labels: managed.then(|| labels.into_iter().collect()),
+        rolling: false,
+    }
+}
+
+fn owner(api_version: &str, kind: &str, uid: &str) -> Owner {
+    Owner {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        name: uid.to_owned(),
+        uid: uid.to_owned(),
+        controller: true,
+    }
+}
+
+fn deployment() -> Owner {
+    owner("apps/v1", "Deployment", "root")
+}
+
+fn rollout() -> Owner {
+    owner("argoproj.io/v1alpha1", "Rollout", "root")
+}
+
+/// `n` serving Pods from number `first` on.
+fn serving(first: u8, n: u8, owner: Option<u8>) -> Vec<Arc<Pod>> {
+    (first..first + n).map(|i| pod(i, owner, SERVING)).collect()
+}
+
+/// Owners by UID.
+fn known(all: impl IntoIterator<Item = (&'static str, Workload)>) -> Workloads {
+    let mut workloads = Workloads::default();
+    for (uid, workload) in all {
+        workloads.put(&Uid::from(uid), workload);
+    }
+    workloads
+}
+
+fn read(workloads: &mut Workloads, uid: &str, reading: Reading) {
+    workloads.put_reading(&Uid::from(uid), reading, |_| true);
+}
+
+fn count(pods: &[Arc<Pod>], workloads: &Workloads) -> Tally {
+    Tally::count(&rules(), pods.iter(), workloads)
+}
+
+fn doubts(tally: &Tally) -> Vec<&str> {
+    tally.doubts().map(|o| o.uid.as_str()).collect()
+}
+
+const SERVING: u8 = 0b100_0111;
+
+#[test]
+fn owner_counts_with_its_replicas_and_bare_pod_for_itself() {
+    let workloads = known([("owner-0", workload(10, true, None))]);
+    let tally = count(
+        &[pod(0, Some(0), SERVING), pod(1, None, SERVING)],
+        &workloads,
+    );
+    assert_eq!((tally.expected(), tally.available()), (11, 2));
+}
+
+#[test]
+fn owner_without_pods_counts_by_its_template() {
+    let workloads = known([
+        ("owner-0", workload(3, true, None)),
+        ("owner-1", workload(5, false, None)),
+    ]);
+    assert_eq!(count(&[], &workloads).expected(), 3);
+}
+
+#[test]
+fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
+    let workloads = known([("owner-0", workload(1, true, None))]);
+    let pods = [
+        pod(0, Some(0), SERVING),
+        pod(1, Some(0), SERVING | 1 << 4), // terminating
+        pod(2, Some(0), SERVING | 1 << 5), // failed
+        pod(3, None, SERVING | 1 << 5),
+        pod(4, None, SERVING & !0b10), // not managed
+        pod(5, None, SERVING | 1 << 4),
+    ];
+    let tally = count(&pods, &workloads);
+    let unavailable = tally.unavailable().count();
+    assert_eq!(
+        (tally.expected(), tally.available(), unavailable),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn deployment_counts_once_while_its_replica_sets_move() {
+    let root = deployment();
+    let mut workloads = known([("root", workload(10, true, None))]);
+    for (old, new) in [(10, 0), (8, 3), (3, 3), (0, 0), (0, 10)] {
+        workloads.put(&Uid::from("owner-0"), workload(old, true, Some(&root)));
+        workloads.put(&Uid::from("owner-1"), workload(new, true, Some(&root)));
+        let pods = [serving(0, 6, Some(0)), serving(6, 2, Some(1))].concat();
+        let tally = count(&pods, &workloads);
+        assert_eq!((tally.expected(), doubts(&tally).len()), (10, 0));
+    }
+}
+
+#[test]
+fn replica_sets_count_for_themselves_without_their_deployment() {
+    let root = deployment();
+    let mut workloads = known([
+        ("owner-0", workload(3, true, Some(&root))),
+        ("owner-1", workload(4, true, Some(&root))),
+    ]);
+    let pods = serving(0, 1, Some(0));
+    // Not seen yet: to be read.
+    let tally = count(&pods, &workloads);
+    assert_eq!((tally.expected(), doubts(&tally)), (7, vec!["root"]));
+    read(&mut workloads, "root", Reading::Gone);
+    let tally = count(&pods, &workloads);
+    assert_eq!((tally.expected(), doubts(&tally)), (7, vec![]));
+}
+
+#[test]
+fn controller_of_another_kind_counts_by_its_scale() {
+    let root = rollout();
+    let mut workloads = known([
+        ("owner-0", workload(3, true, Some(&root))),
+        ("owner-1", workload(4, true, Some(&root))),
+    ]);
+    read(&mut workloads, "root", Reading::Count(10));
+    let pods = serving(0, 1, Some(0));
+    let tally = count(&pods, &workloads);
+    // Nothing tells of its changes.
+    assert_eq!((tally.expected(), doubts(&tally)), (10, vec!["root"]));
+    assert_eq!(tally.unknown_owners().count(), 0);
+    read(&mut workloads, "root", Reading::NoScale);
+    let tally = count(&pods, &workloads);
+    assert_eq!(tally.expected(), 7);
+    let unknown: Vec<_> = tally.unknown_owners().map(|o| o.kind.as_str()).collect();
+    assert_eq!(unknown, ["Rollout"]);
+}
+
+#[test]
+fn owner_with_more_pods_than_expected_is_in_doubt() {
+    let workloads = known([("owner-0", workload(3, true, None))]);
+    assert_eq!(doubts(&count(&serving(0, 3, Some(0)), &workloads)), [""; 0]);
+    let four = serving(0, 4, Some(0));
+    assert_eq!(doubts(&count(&four, &workloads)), ["owner-0"]);
+}
+
+#[test]
+fn owner_of_unwatched_kind_is_expected_by_its_last_reading() {
+    let mut workloads = Workloads::default();
+    let pods = serving(0, 2, Some(0));
+    assert_eq!(count(&pods, &workloads).expected(), 2);
+    read(&mut workloads, "owner-0", Reading::Count(6));
+    assert_eq!(count(&pods, &workloads).expected(), 6);
+}
+
+#[test]
+fn pods_without_owner_do_not_enlarge_the_base() {
+    let workloads = known([("owner-0", workload(10, true, None))]);
+    let bare = serving(0, 30, None);
+    let both = [bare.clone(), serving(30, 10, Some(0))].concat();
+    let tally = count(&both, &workloads);
+    assert_eq!((tally.expected(), tally.base()), (40, 10));
+    let tally = count(&bare, &Workloads::default());
+    assert_eq!((tally.expected(), tally.base()), (30, 30));
+}
+
+#[test]
+fn pods_of_deleted_owner_do_not_enlarge_the_base() {
+    let mut workloads = known([("owner-0", workload(10, true, None))]);
+    read(&mut workloads, "owner-1", Reading::Gone);
+    let both = [serving(0, 30, Some(1)), serving(30, 10, Some(0))].concat();
+    let tally = count(&both, &workloads);
+    assert_eq!((tally.expected(), tally.base()), (40, 10));
+}
+
+fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
+    let mut unknown: Vec<_> = tally.unknown_owners().cloned().collect();
+    unknown.sort_by(|a, b| a.uid.cmp(&b.uid));
+    let mut doubts: Vec<_> = tally.doubts().map(|o| o.uid.clone()).collect();
+    doubts.sort();
+    (
+        (tally.expected(), tally.base(), tally.available()),
+        tally.waiting().cloned().collect::<Vec<_>>(),
+        tally.unavailable().count(),
+        (doubts, unknown),
+    )
+}
+
+proptest! {
+    /// Whatever comes in whatever order, the running counts are those of a count from scratch. Owners 0 and 1 may be
+    /// ReplicaSets of one controller, which comes, moves, is read and goes as well.
+    #[test]
+    fn running_counts_agree_with_a_count_from_scratch(
+        steps in prop::collection::vec((0u8..6, 0u8..3, any::<u8>(), any::<bool>()), 0..60)
+    ) {
+        let rules = rules();
+        let mut pods = HashMap::<u8, Arc<Pod>>::new();
+        let mut workloads = Workloads::default();
+        let mut tally = Tally::default();
+        let roots = [None, Some(deployment()), Some(rollout())];
+        for (n, owner, state, there) in steps {
+            if n >= 3 {
+                let uid = if n == 5 { Uid::from("root") } else { Uid::from(format!("owner-{owner}")) };
+                let controller = roots[usize::from(state) % 3].as_ref().filter(|_| n == 3);
+                match (there, n) {
+                    (true, _) => { workloads.put(&uid, workload(state % 5, state & 8 != 0, controller)); }
+                    (false, 3) => read(&mut workloads, &uid, Reading::NoScale),
+                    (false, 4) if state < 32 => read(&mut workloads, &uid, Reading::Gone),
+                    (false, _) => read(&mut workloads, &uid, Reading::Count(u32::from(state % 7))),
+                }
+                tally.update_owner(&rules, &uid, &workloads);
+            } else {
+                let new = there.then(|| pod(n, (owner < 2).then_some(owner), state));
+                if let Some(old) = pods.remove(&n) {
+                    tally.remove(&rules, &old, &workloads);
+                }
+                if let Some(new) = new {
+                    tally.add(&rules, &new, &workloads);
+                    pods.insert(n, new);
+                }
+            }
+            let fresh = Tally::count(&rules, pods.values(), &workloads);
+            prop_assert_eq!(figures(&tally), figures(&fresh));
+        }
+    }
+}
