@@ -2,7 +2,7 @@
 //! who asks has the RBAC verb `bypass` on the rule. The right is asked for only when a denial is due, and the claim is
 //! written all the same: everybody else counts the Pod as going.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,6 +32,8 @@ const PLURAL: &str = "podtransitionrules";
 const KIND: &str = "PodTransitionRule";
 /// Reason of the Event on rule and Pod.
 const EVENT: &str = "BudgetBypassed";
+/// Reason of the Event on rule and Pod when the Pod skips a rule that would hold it.
+const SKIPPED: &str = "RuleSkipped";
 /// For the question, so that a denial is still in time when the API server does not answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -56,6 +58,8 @@ pub struct Leave {
     pub claims: Vec<(RuleKey, Grant)>,
     /// Rule objects whose budget was gone beyond.
     pub beyond: BTreeSet<String>,
+    /// Rules that would hold the Pod and that its annotation skips, by rule object.
+    pub skipped: BTreeMap<String, Vec<String>>,
 }
 
 /// A denial, and why an appeal did not help; without an appeal nothing is said of one.
@@ -86,8 +90,16 @@ impl Refused {
 }
 
 impl Leave {
-    /// Adds to the audit event of an allowed request which rules were gone beyond, and why.
-    pub fn audit(&self, verdict: Verdict, appeal: &Appeal<'_>) -> Verdict {
+    /// Adds to the audit event of an allowed request which rules the Pod skips, which were gone beyond, and why.
+    pub fn audit(&self, mut verdict: Verdict, appeal: &Appeal<'_>) -> Verdict {
+        if !self.skipped.is_empty() {
+            let skipped = self.skipped.iter();
+            let skipped = skipped.flat_map(|(object, rules)| {
+                rules.iter().map(move |rule| format!("{object}/{rule}"))
+            });
+            let skipped: Vec<_> = skipped.collect();
+            verdict = verdict.audit("skipped-rules", skipped.join(", "));
+        }
         if self.beyond.is_empty() {
             return verdict;
         }
@@ -107,7 +119,12 @@ impl Appeal<'_> {
                 Ok(claims) => {
                     let beyond = disruption.beyond;
                     self.tell(&disruption.pod, &beyond);
-                    return Ok(Leave { claims, beyond });
+                    let skipped = self.skipped(&disruption.pod, false);
+                    return Ok(Leave {
+                        claims,
+                        beyond,
+                        skipped,
+                    });
                 }
                 Err(denied) => denied,
             };
@@ -125,7 +142,40 @@ impl Appeal<'_> {
         Ok(Leave {
             claims: Vec::new(),
             beyond,
+            skipped: self.skipped(pod, true),
         })
+    }
+
+    /// The rules that would hold the Pod and that its annotation skips, by rule object; told to everybody who looks.
+    /// `unavailable`: only those that hold Pods that are not available.
+    fn skipped(&self, pod: &Pod, unavailable: bool) -> BTreeMap<String, Vec<String>> {
+        let state = self.context.index.read();
+        let namespace = state.namespace(&pod.metadata.namespace);
+        let rules = namespace.into_iter().flat_map(|n| n.rules.values());
+        let skipped = rules.filter_map(|entry| {
+            let rules = &entry.snapshot.rules;
+            let names = rules.skipped_by(pod, unavailable);
+            let names: Vec<_> = names.into_iter().map(str::to_owned).collect();
+            (!names.is_empty()).then(|| (rules.name.clone(), names))
+        });
+        let skipped: BTreeMap<_, _> = skipped.collect();
+        drop(state);
+        if skipped.is_empty() || self.dry_run {
+            return skipped;
+        }
+        let counters = &self.context.ledgers.counters;
+        counters.skipped.fetch_add(1, Ordering::Relaxed);
+        let (name, user) = (&pod.metadata.name, &self.request.user_info.username);
+        for (object, rules) in &skipped {
+            let message = format!(
+                "{} of Pod {name} by {user} was admitted without {KIND} {object}, rule {}: the Pod skips it by its annotation {}",
+                self.what(),
+                rules.join(", "),
+                keys::SKIP_RULE_CONDITIONS
+            );
+            self.record(pod, object, SKIPPED, &message);
+        }
+        skipped
     }
 
     /// Adds the rule of a denial to those that may be bypassed.
@@ -223,36 +273,45 @@ impl Appeal<'_> {
         let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
         let user = &self.request.user_info.username;
         let reason = self.reason().unwrap_or_default();
-        let what = match self.request.sub_resource.as_deref() {
-            Some(sub) => format!("{} of pods/{sub}", self.request.operation.as_str()),
-            None => self.request.operation.as_str().to_owned(),
-        };
+        let what = self.what();
         for rule in beyond {
             warn!(%namespace, pod = %name, %rule, %user, reason, "admitted beyond the budget");
             let message = format!(
                 "{what} of Pod {name} by {user} was admitted beyond the budget of {KIND} {rule}: {reason}"
             );
-            let state = self.context.index.read();
-            let uid = state.rule(namespace, rule).map(|e| e.key().uid.to_string());
-            drop(state);
-            let about = |kind: &str, version: String, name: &str, uid| ObjectReference {
-                api_version: Some(version),
-                kind: Some(kind.to_owned()),
-                namespace: Some(namespace.clone()),
-                name: Some(name.to_owned()),
-                uid,
-                ..ObjectReference::default()
-            };
-            let version = format!("{}/{}", keys::GROUP, keys::VERSION);
-            let events = &self.context.events;
-            events.record(&about(KIND, version, rule, uid), true, EVENT, &message);
-            let uid = Some(pod.metadata.uid.clone());
-            events.record(
-                &about("Pod", "v1".to_owned(), name, uid),
-                true,
-                EVENT,
-                &message,
-            );
+            self.record(pod, rule, EVENT, &message);
+        }
+    }
+
+    /// What is asked for, such as `DELETE` or `CREATE of pods/eviction`.
+    fn what(&self) -> String {
+        let operation = self.request.operation.as_str();
+        match self.request.sub_resource.as_deref() {
+            Some(sub) => format!("{operation} of pods/{sub}"),
+            None => operation.to_owned(),
+        }
+    }
+
+    /// A Warning on the Pod and on a rule object.
+    fn record(&self, pod: &Pod, rule: &str, reason: &'static str, message: &str) {
+        let namespace = &pod.metadata.namespace;
+        let state = self.context.index.read();
+        let uid = state.rule(namespace, rule).map(|e| e.key().uid.to_string());
+        drop(state);
+        let about = |kind: &str, version: String, name: &str, uid| ObjectReference {
+            api_version: Some(version),
+            kind: Some(kind.to_owned()),
+            namespace: Some(namespace.clone()),
+            name: Some(name.to_owned()),
+            uid,
+            ..ObjectReference::default()
+        };
+        let version = format!("{}/{}", keys::GROUP, keys::VERSION);
+        let (pod, events) = (&pod.metadata, &self.context.events);
+        let about_rule = about(KIND, version, rule, uid);
+        let about_pod = about("Pod", "v1".to_owned(), &pod.name, Some(pod.uid.clone()));
+        for about in [about_rule, about_pod] {
+            events.record(&about, true, reason, message);
         }
     }
 }

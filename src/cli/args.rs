@@ -157,6 +157,16 @@ pub struct ServeArgs {
     #[arg(long, env = "OPERATING_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "60s",
           value_parser = duration, help_heading = "Webhooks")]
     pub request_timeout: Duration,
+    /// Let the annotation skip-rule-conditions of Pods skip no rule; every replica must be given the same
+    ///
+    /// Whoever may edit a Pod can set the annotation. While it has an effect, each disruption that a skipped rule would
+    /// hold is told of by an audit annotation, an Event and a metric.
+    #[arg(
+        long,
+        env = "OPERATING_IGNORE_SKIP_ANNOTATIONS",
+        help_heading = "Webhooks"
+    )]
+    pub ignore_skip_annotations: bool,
     /// How long to go on accepting after SIGTERM, until Services have dropped this replica
     #[arg(long, env = "OPERATING_LAME_DUCK", value_name = "DURATION", default_value = "5s",
           value_parser = duration, help_heading = "Webhooks")]

@@ -14,7 +14,7 @@ use super::index::Index;
 use super::watch::Relist;
 use crate::api::podtransitionrule::{self as api, PodTransitionRule};
 use crate::domain::inplace::Before;
-use crate::domain::rules::RuleSet;
+use crate::domain::rules::{RuleSet, Skips};
 use crate::ledger::protocol::{Claim, Ledger, Operation, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
@@ -66,9 +66,11 @@ impl Store for RuleStore {
         let object = self.api(key).get_opt(&key.name).await;
         match object.map_err(write_error)? {
             Some(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
-            Some(o) if o.metadata.deletion_timestamp.is_none() => {
-                Ok(Some(Snapshot::of(&o, self.cached(key).as_ref())))
-            }
+            Some(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
+                &o,
+                self.cached(key).as_ref(),
+                self.index.skips(),
+            ))),
             _ => Ok(None),
         }
     }
@@ -88,7 +90,7 @@ impl Store for RuleStore {
             .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(write_error)?;
-        Ok(Snapshot::of(&written, Some(base)))
+        Ok(Snapshot::of(&written, Some(base), self.index.skips()))
     }
 
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
@@ -126,7 +128,7 @@ impl Store for RuleStore {
 
 impl Snapshot {
     /// The object as the ledger sees it; what `known` has compiled from the same generation is used again.
-    pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>) -> Snapshot {
+    pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>, skips: Skips) -> Snapshot {
         let meta = &object.metadata;
         let same = |s: &&Snapshot| {
             Some(&*s.rules.uid) == meta.uid.as_deref()
@@ -139,7 +141,10 @@ impl Snapshot {
                 .and_then(|v| v.parse().ok())
                 .unwrap_or(0),
             rules: known.filter(same).map_or_else(
-                || Arc::new(RuleSet::compile(object)),
+                || {
+                    let compiled = RuleSet::compile(object);
+                    Arc::new(RuleSet { skips, ..compiled })
+                },
                 |s| Arc::clone(&s.rules),
             ),
             claims: Arc::new(

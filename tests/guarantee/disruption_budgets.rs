@@ -24,7 +24,7 @@ async fn forbid(scope: &Scope, name: &str) {
         .unwrap();
     wait::until("the budget to be observed", async || {
         let status = budgets.get(name).await.unwrap().status;
-        status.is_some_and(|s| s.observed_generation == Some(1) && s.current_healthy > 0)
+        status.is_some_and(|s| s.observed_generation == Some(1) && s.current_healthy > Some(0))
     })
     .await;
 }

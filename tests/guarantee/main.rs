@@ -21,6 +21,7 @@ mod owners;
 mod pod_writes;
 mod retries;
 mod rules;
+mod skipped_rules;
 mod slow_kubelet;
 mod storm;
 mod tightened;

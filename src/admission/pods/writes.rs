@@ -62,7 +62,10 @@ pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
 /// by hand. Nor does a Pod need a claim that is down and will hardly come back by itself.
 fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
-    let is_lost = || !old.is_available() && !is_down_for_a_moment(context, old);
+    let is_lost = || {
+        let may_end_with_the_write = is_kept_offline(old) && !old.is_broken();
+        !old.is_available() && !may_end_with_the_write && !is_down_for_a_moment(context, old)
+    };
     let is_free = is_kept_offline(old) && is_kept_offline(new) || is_lost();
     (!is_free).then_some(change)
 }

@@ -12,7 +12,7 @@ use super::{API_VERSION, KIND};
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct Verdict {
-    denial: Option<Denial>,
+    denial: Option<Box<Denial>>,
     patch: Option<Patch>,
     warnings: Vec<String>,
     audit: BTreeMap<&'static str, String>,
@@ -23,7 +23,7 @@ struct Denial {
     code: u16,
     reason: &'static str,
     message: String,
-    cause: Option<Box<Cause>>,
+    cause: Option<Cause>,
 }
 
 /// An entry of `status.details.causes`.
@@ -48,12 +48,12 @@ impl Verdict {
     /// `TooManyRequests`: without a code the API server would answer 400. `message` is what the user reads.
     pub fn deny(code: u16, reason: &'static str, message: impl Into<String>) -> Verdict {
         Verdict {
-            denial: Some(Denial {
+            denial: Some(Box::new(Denial {
                 code,
                 reason,
                 message: message.into(),
                 cause: None,
-            }),
+            })),
             ..Verdict::allow()
         }
     }
@@ -63,7 +63,7 @@ impl Verdict {
     pub fn caused_by(mut self, reason: &'static str, message: impl Into<String>) -> Verdict {
         if let Some(denial) = &mut self.denial {
             let message = message.into();
-            denial.cause = Some(Box::new(Cause { reason, message }));
+            denial.cause = Some(Cause { reason, message });
         }
         self
     }

@@ -24,6 +24,7 @@ use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::sources;
 use crate::controllers::webhooks::Pool;
+use crate::domain::rules::Skips;
 use crate::ledger::commit::Ledgers;
 use crate::server::connections::Listener;
 use crate::server::health::Health;
@@ -51,7 +52,11 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let resolver = Resolver::new(metrics.clone());
     let ca_bundle = certificates::start(&args, &client, &resolver, &stop).await?;
 
-    let index = Arc::new(Index::default());
+    let skips = match args.ignore_skip_annotations {
+        true => Skips::Ignored,
+        false => Skips::Honoured,
+    };
+    let index = Arc::new(Index::new(skips));
     let relist = sources::start(&client, &index, &stop);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);

@@ -70,6 +70,11 @@ impl Collector for Reads {
                 &counters.bypassed,
             ),
             (
+                "rules_skipped",
+                "Disruptions admitted although a rule would hold them that the Pod's annotation skips",
+                &counters.skipped,
+            ),
+            (
                 "ledger_panics",
                 "Writes of a ledger that panicked, denying all that waited for them",
                 &counters.panics,

@@ -23,6 +23,7 @@ use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::Pod;
+use crate::domain::rules::Skips;
 use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::{RuleKey, Snapshot, Uid};
 use lost::Lost;
@@ -59,6 +60,7 @@ pub struct Index {
     synced: watch::Sender<Synced>,
     changes: broadcast::Sender<Change>,
     unreadable: AtomicU64,
+    skips: Skips,
 }
 
 /// Which kinds have been listed at least once.
@@ -157,11 +159,25 @@ impl Default for Index {
             synced: watch::Sender::new(Synced::default()),
             changes: broadcast::Sender::new(CHANGES),
             unreadable: AtomicU64::new(0),
+            skips: Skips::default(),
         }
     }
 }
 
 impl Index {
+    /// An empty index; `skips` says whether Pods can skip the rules in it.
+    pub fn new(skips: Skips) -> Index {
+        Index {
+            skips,
+            ..Index::default()
+        }
+    }
+
+    /// Whether Pods can skip rules.
+    pub fn skips(&self) -> Skips {
+        self.skips
+    }
+
     /// Reads the state. Hold the guard briefly, never across an await.
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()

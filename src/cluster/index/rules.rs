@@ -58,11 +58,11 @@ impl Index {
             let known = home.rules.remove(&name);
             let (snapshot, same) = match &known {
                 Some(e) => {
-                    let snapshot = Snapshot::of(&object, Some(&e.snapshot));
+                    let snapshot = Snapshot::of(&object, Some(&e.snapshot), self.skips);
                     let same = Arc::ptr_eq(&snapshot.rules, &e.snapshot.rules);
                     (snapshot, same)
                 }
-                None => (Snapshot::of(&object, None), false),
+                None => (Snapshot::of(&object, None, self.skips), false),
             };
             let tally = match known {
                 Some(e) if same => e.tally,

@@ -144,11 +144,11 @@ fn detail(
     let passed: Vec<&str> = rules
         .applying(stage, pod)
         .filter(|rule| !matches!(rule.kind, RuleKind::Availability(_)))
-        .map(|rule| rule.name.as_str())
-        .filter(|name| {
+        .map(|rule| rule.id.as_str())
+        .filter(|id| {
             rejections
                 .iter()
-                .all(|r| r.rule != *name && !r.rule.is_empty())
+                .all(|r| r.rule != *id && !r.rule.is_empty())
         })
         .collect();
     let waiting = candidates(stage, pod);

@@ -68,7 +68,7 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
     if resources.is_empty() {
         return outcome;
     }
-    let request = webhook.request(&call.rule, trace_id(), resources);
+    let request = webhook.request(&call.name, trace_id(), resources);
     let answer = match serde_json::to_vec(&request) {
         Ok(body) => {
             let endpoint = &webhook.endpoint;

@@ -38,7 +38,7 @@ const SOONEST: Duration = Duration::from_millis(20);
 /// Why a call failed whose code panicked.
 const PANICKED: &str = "the call failed inside the server; see its log";
 
-/// The state of the webhook rules of one object, by name.
+/// The state of the webhook rules of one object, by ID.
 pub type Memories = BTreeMap<String, Memory>;
 
 /// The part of the rule controller that calls endpoints.
@@ -53,7 +53,10 @@ pub struct Webhooks {
 /// A call that is to be made.
 struct Call {
     key: RuleKey,
+    /// ID of the rule.
     rule: String,
+    /// Its name, which the endpoint is told.
+    name: String,
     webhook: Arc<Webhook>,
     generation: i64,
     action: Action,
@@ -100,7 +103,7 @@ impl Webhooks {
         }))
     }
 
-    /// What is to be stored of an object's rules, by name; `None` while it is not known.
+    /// What is to be stored of an object's rules, by ID; `None` while it is not known.
     pub fn with<R>(&self, uid: &Uid, look: impl FnOnce(Option<&Memories>) -> R) -> R {
         look(self.memories.lock().get(uid))
     }
@@ -150,10 +153,10 @@ impl Webhooks {
         now: Timestamp,
     ) -> (Vec<Call>, Option<Timestamp>) {
         let generation = entry.snapshot.rules.generation;
-        memories.retain(|name, _| webhooks(entry).any(|(rule, _)| rule.name == *name));
+        memories.retain(|id, _| webhooks(entry).any(|(rule, _)| rule.id == *id));
         let (mut calls, mut due) = (Vec::new(), None);
         for (rule, webhook) in webhooks(entry) {
-            let memory = memories.entry(rule.name.clone());
+            let memory = memories.entry(rule.id.clone());
             let memory = memory.or_insert_with(|| Memory::restore(None, generation, now));
             if memory.generation() > generation {
                 continue; // the cache trails behind what was read
@@ -162,13 +165,14 @@ impl Webhooks {
                 *memory = Memory::restore(memory.status().as_ref(), generation, now);
             }
             let waiting = waiting::of(&self.context, state, entry, rule, memories);
-            let Some(memory) = memories.get_mut(&rule.name) else {
+            let Some(memory) = memories.get_mut(&rule.id) else {
                 continue;
             };
             let plan = memory.plan(webhook, now, &waiting.staying, &waiting.askable);
             calls.extend(plan.actions.into_iter().map(|action| Call {
                 key: entry.key(),
-                rule: rule.name.clone(),
+                rule: rule.id.clone(),
+                name: rule.name.clone(),
                 webhook: Arc::clone(webhook),
                 generation,
                 action,

@@ -49,16 +49,16 @@ pub fn of(
         let passes_earlier = |candidate: &Candidate| {
             rules
                 .webhooks(stage)
-                .take_while(|(earlier, _)| earlier.name != rule.name)
+                .take_while(|(earlier, _)| earlier.id != rule.id)
                 .filter(|(earlier, _)| is_subject(rules, earlier, pod))
                 .all(|(earlier, _)| {
                     memories
-                        .get(&earlier.name)
+                        .get(&earlier.id)
                         .is_some_and(|m| m.has_passed(candidate))
                 })
         };
         let own: Vec<_> = own.into_iter().filter(passes_earlier).collect();
-        let memory = memories.get(&rule.name);
+        let memory = memories.get(&rule.id);
         let refused = |c: &Candidate| memory.is_some_and(|m| m.is_refused(c));
         // In PostCheck, and where it is down, a Pod takes nothing from a budget.
         let takes = stage == Stage::PreCheck && pod.is_available();
@@ -73,7 +73,7 @@ pub fn of(
 }
 
 fn is_subject(rules: &RuleSet, rule: &Rule, pod: &Pod) -> bool {
-    rules.selector.is_ok() && rules.applying(rule.stage, pod).any(|r| r.name == rule.name)
+    rules.selector.is_ok() && rules.applying(rule.stage, pod).any(|r| r.id == rule.id)
 }
 
 fn pods<'a>(state: &'a State, entry: &'a Entry, stage: Stage) -> Vec<&'a Pod> {

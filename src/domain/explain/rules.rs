@@ -199,7 +199,7 @@ fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
         return (Verdict::NotApplying, why.to_owned());
     }
     let said = object.rejections(rule.stage, pod);
-    let Some(said) = said.into_iter().find(|r| r.rule == rule.name) else {
+    let Some(said) = said.into_iter().find(|r| r.rule == rule.id) else {
         return (Verdict::Passes, "nothing speaks against it".to_owned());
     };
     let written = || {
@@ -207,7 +207,7 @@ fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
         let mut mine = details
             .iter()
             .filter(|d| d.name == pod.metadata.name && d.stage == rule.stage.as_str());
-        mine.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule.name))
+        mine.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule.id))
             .map(|r| r.reason.clone())
     };
     // The controller knows what an endpoint has said.

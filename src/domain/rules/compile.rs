@@ -1,12 +1,13 @@
 //! From the API object to a [`RuleSet`]. What can't be read becomes [`RuleKind::Broken`], which holds its Pods: objects
 //! that were stored before admission checked them, or while it was down, must not pass by omission.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Limits, Rule, RuleKind, RuleSet, Stage, Webhook};
+use super::{Limits, Rule, RuleKind, RuleSet, Skips, Stage, Webhook};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
     self as api, AvailablePolicy, LabelCheck, PodTransitionRule, UnhealthyPodPolicy,
@@ -34,15 +35,34 @@ impl RuleSet {
                 .spec
                 .rules
                 .iter()
+                .zip(ids(&object.spec.rules))
                 .enumerate()
-                .filter(|(_, r)| !r.disabled)
-                .map(compile_rule)
+                .filter(|(_, (r, _))| !r.disabled)
+                .map(|(index, (rule, id))| compile_rule(index, rule, id))
                 .collect(),
+            skips: Skips::default(),
         }
     }
 }
 
-fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
+/// The ID of each rule, see [`Rule::id`].
+fn ids(rules: &[api::Rule]) -> Vec<String> {
+    let names: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    let mut taken = BTreeSet::new();
+    let id = |rule: &api::Rule| {
+        let mut id = rule.name.clone();
+        let mut number = 1;
+        while taken.contains(&id) || (number > 1 && names.contains(id.as_str())) {
+            number += 1;
+            id = format!("{}#{number}", rule.name);
+        }
+        taken.insert(id.clone());
+        id
+    };
+    rules.iter().map(id).collect()
+}
+
+fn compile_rule(index: usize, rule: &api::Rule, id: String) -> Rule {
     let path = format!("spec.rules[{index}]");
     let mut broken = Vec::new();
     let stage = match rule.effective_stage() {
@@ -88,6 +108,7 @@ fn compile_rule((index, rule): (usize, &api::Rule)) -> Rule {
     };
     Rule {
         name: rule.name.clone(),
+        id,
         stage,
         filter,
         kind,

@@ -17,6 +17,16 @@ use super::pod::Pod;
 use crate::api::keys;
 use crate::api::selector::Selector;
 
+/// Whether the annotation `skip-rule-conditions` of Pods has an effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Skips {
+    /// The rules that it names do not apply to the Pod.
+    #[default]
+    Honoured,
+    /// All rules apply.
+    Ignored,
+}
+
 /// One rule object, compiled.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
@@ -33,13 +43,18 @@ pub struct RuleSet {
     pub selector: Result<Selector, String>,
     /// Enabled rules, in the order of the spec.
     pub rules: Vec<Rule>,
+    /// Whether Pods can skip them.
+    pub skips: Skips,
 }
 
 /// One enabled rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Name.
+    /// Name. The annotation that skips rules refers to it.
     pub name: String,
+    /// Tells the rule from all others of the object, in the status and in messages: the name, and for a later rule of a
+    /// name that is there already its number too, such as `ask#2`. (New objects with such names are refused.)
+    pub id: String,
     /// Stage; absent in the spec means PreCheck (contract 5.2).
     pub stage: Stage,
     /// Only matching Pods are subject to the rule; all selected Pods still count in its budget (contract 5.2, 5.3).
@@ -66,15 +81,23 @@ pub enum RuleKind {
 pub enum Availability<'a> {
     /// None applies.
     NotHeld,
-    /// These do: name and limits.
+    /// These do: ID and limits.
     Held(Vec<(&'a str, &'a Limits)>),
     /// One that may apply can't be read.
     Broken {
-        /// Name of the rule; empty for the selector.
+        /// ID of the rule; empty for the selector.
         rule: String,
         /// Field and remedy.
         why: String,
     },
+}
+
+impl Rule {
+    /// Whether the filter lets the rule apply to a Pod.
+    fn fits(&self, pod: &Pod) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|f| f.matches(&pod.metadata.labels))
+    }
 }
 
 impl RuleSet {
@@ -89,15 +112,33 @@ impl RuleSet {
 
     /// The rules of a stage that a Pod is subject to: enabled, not skipped by annotation, filter matching.
     pub fn applying<'a>(&'a self, stage: Stage, pod: &'a Pod) -> impl Iterator<Item = &'a Rule> {
-        let skipped = skipped(pod);
+        let skipped = match self.skips {
+            Skips::Honoured => skipped(pod),
+            Skips::Ignored => BTreeSet::new(),
+        };
         self.rules.iter().filter(move |rule| {
-            rule.stage == stage
-                && !skipped.contains(&rule.name)
-                && rule
-                    .filter
-                    .as_ref()
-                    .is_none_or(|f| f.matches(&pod.metadata.labels))
+            rule.stage == stage && !skipped.contains(&rule.name) && rule.fits(pod)
         })
+    }
+
+    /// Names of the rules that would hold a disruption of the Pod, and do not because its annotation skips them.
+    /// `unavailable`: only those that hold Pods that are not available.
+    pub fn skipped_by(&self, pod: &Pod, unavailable: bool) -> Vec<&str> {
+        if self.skips == Skips::Ignored || !self.selects(pod) {
+            return Vec::new();
+        }
+        let skipped = skipped(pod);
+        let would_hold = |rule: &&Rule| match &rule.kind {
+            RuleKind::Availability(limits) => limits.if_healthy || !unavailable,
+            RuleKind::Broken(_) => !unavailable,
+            RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => false,
+        };
+        let rules = self
+            .rules
+            .iter()
+            .filter(|rule| rule.stage == Stage::PreCheck && skipped.contains(&rule.name));
+        let rules = rules.filter(|rule| rule.fits(pod)).filter(would_hold);
+        rules.map(|rule| rule.id.as_str()).collect()
     }
 
     /// The availability rules that hold disruptions of a Pod: those of stage PreCheck. (In PostCheck the Pod is
@@ -115,10 +156,10 @@ impl RuleSet {
         let mut held = Vec::new();
         for rule in self.applying(Stage::PreCheck, pod) {
             match &rule.kind {
-                RuleKind::Availability(limits) => held.push((rule.name.as_str(), limits)),
+                RuleKind::Availability(limits) => held.push((rule.id.as_str(), limits)),
                 RuleKind::Broken(why) => {
                     return Availability::Broken {
-                        rule: rule.name.clone(),
+                        rule: rule.id.clone(),
                         why: why.clone(),
                     };
                 }
@@ -252,6 +293,30 @@ mod tests {
         assert_eq!(held(&set, &pod(front.clone(), skip)), ["front"]);
         let malformed = json!({ keys::SKIP_RULE_CONDITIONS: "all" });
         assert_eq!(held(&set, &pod(front, malformed)), ["all", "front"]);
+    }
+
+    #[test]
+    fn skipped_rules_are_named_and_can_be_made_to_hold() {
+        let mut set = filtered();
+        let skip = |rules: &str| {
+            let skip = format!(r#"{{"skipRules":[{rules}]}}"#);
+            let labels = json!({ "app": "web" });
+            pod(labels, json!({ (keys::SKIP_RULE_CONDITIONS): skip }))
+        };
+        let all = skip(r#""all""#);
+        assert_eq!(set.skipped_by(&all, false), ["all"]);
+        assert_eq!(
+            set.skipped_by(&all, true),
+            [""; 0],
+            "it lets Pods go that are not available"
+        );
+        // The filter of the first does not match; the others are disabled, of PostCheck, or not there.
+        let none = skip(r#""front", "off", "post", "unknown""#);
+        assert_eq!(set.skipped_by(&none, false), [""; 0]);
+
+        set.skips = Skips::Ignored;
+        assert_eq!(held(&set, &all), ["all"]);
+        assert_eq!(set.skipped_by(&all, false), [""; 0]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::domain::pod::Pod;
 pub struct Rejection {
     /// Name of the rule object.
     pub object: String,
-    /// Name of the rule; empty for the object as a whole.
+    /// ID of the rule; empty for the object as a whole.
     pub rule: String,
     /// The reason, for people.
     pub reason: String,
@@ -45,13 +45,13 @@ pub fn rejections_of(
         .filter_map(|rule| {
             let reason = match &rule.kind {
                 RuleKind::Webhook(_) => {
-                    let passed = |c| verdicts.has_passed(&rule.name, c);
+                    let passed = |c| verdicts.has_passed(&rule.id, c);
                     let all = !candidates.is_empty() && candidates.iter().all(passed);
                     (!all).then(|| UNANSWERED.to_owned())
                 }
                 _ => at_once(rule, pod),
             };
-            reason.map(|reason| reject(&rule.name, reason))
+            reason.map(|reason| reject(&rule.id, reason))
         })
         .collect()
 }
@@ -239,5 +239,42 @@ mod tests {
             rejections_of(&set, Stage::PreCheck, &pod, &[], &verdicts).len(),
             1
         );
+    }
+
+    #[test]
+    fn answer_for_one_rule_counts_for_no_other_of_its_name() {
+        let ask =
+            |url: &str| json!({ "name": "ask", "webhook": { "clientConfig": { "url": url } } });
+        let taken = json!({ "name": "ask#2", "labelCheck": { "requires": { "matchLabels": {} } } });
+        let rules = json!([ask("http://a"), taken, ask("http://b")]);
+        let mut object: PodTransitionRule = serde_json::from_value(json!({
+            "metadata": { "name": "web", "namespace": "n", "generation": 2 },
+            "spec": { "selector": {}, "rules": rules },
+        }))
+        .unwrap();
+        let pod: Pod = serde_json::from_value(json!({ "metadata": {
+            "name": "web-1", "uid": "u1",
+            "labels": {
+                (keys::CONTROL): keys::CONTROL_VALUE,
+                "pre-check.podopslifecycle.kusionstack.io/id": "7",
+            },
+        } }))
+        .unwrap();
+        let passed = candidates(Stage::PreCheck, &pod);
+        assert_eq!(passed.len(), 1);
+        let mut waits_for = |answered: &[&str]| {
+            let states = answered.iter().map(
+                |id| json!({ "name": id, "webhookStatus": { "generation": 2, "passed": passed } }),
+            );
+            let states: Vec<_> = states.collect();
+            object.status = serde_json::from_value(json!({ "ruleStates": states })).unwrap();
+            let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
+            let waits = rejections(&set, Stage::PreCheck, &pod, &verdicts);
+            waits.into_iter().map(|r| r.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(waits_for(&[]), ["ask", "ask#3"]);
+        assert_eq!(waits_for(&["ask"]), ["ask#3"]);
+        assert_eq!(waits_for(&["ask#3"]), ["ask"]);
+        assert_eq!(waits_for(&["ask", "ask#3"]), [""; 0]);
     }
 }

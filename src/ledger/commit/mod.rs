@@ -38,6 +38,8 @@ pub struct Counters {
     pub conflicts: AtomicU64,
     /// Disruptions admitted beyond a budget, because the user may bypass the rule.
     pub bypassed: AtomicU64,
+    /// Disruptions admitted although a rule would hold them that the Pod's annotation skips.
+    pub skipped: AtomicU64,
     /// Batches that panicked; all their asks were denied.
     pub panics: AtomicU64,
 }

@@ -9,7 +9,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 /// about an earlier operation, is not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
-    /// By the name of the rule.
+    /// By the ID of the rule.
     passed: HashMap<String, HashSet<Candidate>>,
 }
 
