@@ -16,6 +16,9 @@ pub mod review;
 pub mod routes;
 pub mod rules;
 
+#[cfg(test)]
+mod hostile_tests;
+
 use std::sync::Arc;
 
 pub use context::{Context, Settings};
