@@ -11,6 +11,7 @@ mod gate;
 mod grace;
 mod held;
 pub mod pods;
+pub mod policies;
 pub mod resourcecontexts;
 pub mod review;
 pub mod routes;

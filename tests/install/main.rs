@@ -4,6 +4,7 @@
 mod cluster;
 mod collasets;
 mod manifests;
+mod marks;
 
 use cluster::{Cluster, pod};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};

@@ -4,6 +4,7 @@
 //! [`prepare`] comes first; [`enforce`] only when a server can answer, because from then on the API server asks it.
 
 pub mod names;
+pub mod policies;
 pub mod rbac;
 pub mod request;
 pub mod webhooks;
@@ -89,7 +90,7 @@ pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(Some(pem))
 }
 
-/// Namespace and CRDs; returns when the API server serves the kinds.
+/// Namespace, CRDs and policies; returns when the API server serves the kinds.
 pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
     ensure_namespace(client, namespace).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -110,7 +111,7 @@ pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
             })?
             .with_context(|| format!("cannot watch CRD {name}"))?;
     }
-    Ok(())
+    policies::install(client).await
 }
 
 /// Service account, roles and bindings of the server; see [`rbac`].
