@@ -22,6 +22,7 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     let cluster = Cluster::start().await;
     let admin = cluster.client();
     install::prepare(&admin, names::NAMESPACE).await.unwrap();
+    install::guard(&admin).await.unwrap();
     install::access(&admin, names::NAMESPACE).await.unwrap();
     let shop = cluster.namespace("shop").await;
     label(&admin, &shop, "", keys::NAMESPACE_HAS_RULES, Some("true"))
@@ -118,6 +119,7 @@ async fn recreate_deployment_under_a_rule_is_warned_about() {
     let cluster = Cluster::start().await;
     let admin = cluster.client();
     install::prepare(&admin, names::NAMESPACE).await.unwrap();
+    install::guard(&admin).await.unwrap();
     let (ruled, free) = (
         cluster.namespace("ruled").await,
         cluster.namespace("free").await,

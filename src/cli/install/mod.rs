@@ -30,6 +30,7 @@ use super::{connect, output};
 use crate::admission::routes::{ClientConfig, Settings};
 use crate::api::crd;
 
+pub use policies::guard;
 pub use webhooks::{enforce, set_ca_bundle};
 
 /// Longest wait for a new kind to be served, or for an object to be gone. Well above 30 s: only that often the garbage
@@ -49,6 +50,8 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     let client = connect::client(&args.cluster).await?;
     prepare(&client, namespace).await?;
     access(&client, namespace).await?;
+    // After the roles: a server that runs already needs the verb that the policy asks for.
+    guard(&client).await?;
     if args.no_webhooks {
         return output::write(&format!(
             "installed in namespace {namespace}, without webhook configurations\n"
@@ -90,7 +93,7 @@ pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(Some(pem))
 }
 
-/// Namespace, CRDs and policies; returns when the API server serves the kinds.
+/// Namespace and CRDs; returns when the API server serves the kinds.
 pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
     ensure_namespace(client, namespace).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -111,7 +114,7 @@ pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
             })?
             .with_context(|| format!("cannot watch CRD {name}"))?;
     }
-    policies::install(client).await
+    Ok(())
 }
 
 /// Service account, roles and bindings of the server; see [`rbac`].

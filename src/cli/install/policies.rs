@@ -10,7 +10,7 @@ use super::apply;
 use crate::admission::policies::{NAMES, policies};
 
 /// Applies every policy, then its binding: a binding without its policy would do nothing.
-pub async fn install(client: &Client) -> anyhow::Result<()> {
+pub async fn guard(client: &Client) -> anyhow::Result<()> {
     let all: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     for (name, (policy, binding)) in NAMES.iter().zip(policies()) {
