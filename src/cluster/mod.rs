@@ -5,6 +5,7 @@ pub mod events;
 pub mod index;
 pub mod lease;
 mod owners;
+pub mod path;
 pub mod pods;
 pub mod presence;
 pub mod queue;

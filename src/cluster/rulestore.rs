@@ -11,6 +11,7 @@ use kube::{Client, Error};
 use serde_json::json;
 
 use super::index::Index;
+use super::path;
 use super::watch::Relist;
 use crate::api::podtransitionrule::{self as api, PodTransitionRule};
 use crate::domain::inplace::Before;
@@ -44,8 +45,8 @@ impl RuleStore {
         &self.index
     }
 
-    fn api(&self, key: &RuleKey) -> Api<PodTransitionRule> {
-        Api::namespaced(self.client.clone(), &key.namespace)
+    fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, WriteError> {
+        path::namespaced(&self.client, &key.namespace).map_err(write_error)
     }
 }
 
@@ -63,7 +64,7 @@ impl Store for RuleStore {
     }
 
     async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
-        let object = self.api(key).get_opt(&key.name).await;
+        let object = self.api(key)?.get_opt(&key.name).await;
         match object.map_err(write_error)? {
             Some(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
             Some(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
@@ -86,7 +87,7 @@ impl Store for RuleStore {
             "status": { "ledger": to_api(claims) },
         });
         let written = self
-            .api(key)
+            .api(key)?
             .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(write_error)?;

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
-use kube::api::Api;
 use serde_json::json;
 use tracing::warn;
 
 use super::{Context, PodKey, turns, write};
 use crate::api::keys;
-use crate::cluster::pods;
 use crate::cluster::presence::{self, Kinds, Presence};
 use crate::cluster::queue::Outcome;
+use crate::cluster::{path, pods};
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
@@ -159,8 +158,13 @@ impl Lifecycle {
             return Ok(Presence::Gone); // the API server stores no object of such a name
         }
         if kind == "Service" {
-            let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
-            let service = write("read a Service", services.get_opt(name)).await?;
+            // From an annotation: no Service can have a name that does not fit into a path.
+            let service = match path::checked_name(name)
+                .and_then(|_| path::namespaced::<Service>(&self.context.client, namespace))
+            {
+                Ok(services) => write("read a Service", services.get_opt(name)).await?,
+                Err(_) => None,
+            };
             return Ok(match service.is_some_and(|s| selects(&s, pod)) {
                 true => Presence::Here,
                 false => Presence::Gone,

@@ -48,10 +48,31 @@ impl Bed {
     /// Runs `kubectl`; what it prints.
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let running = tokio::time::timeout(PATIENCE, self.plane.kubectl(args).output());
-        let output = running.await.expect("kubectl hangs").unwrap();
+        let Ok(output) = running.await else {
+            let left = self.going().await;
+            panic!("kubectl {args:?} did not end within {PATIENCE:?}; what is going:\n{left}");
+        };
+        let output = output.unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kubectl {args:?}: {text}");
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Status of every namespace and CRD that is being deleted, and what is left in our own namespace.
+    async fn going(&self) -> String {
+        let mut found = String::new();
+        let status = "go-template={{range .items}}{{if .metadata.deletionTimestamp}}{{.kind}} {{.metadata}} \
+                      {{.status.conditions}}\n{{end}}{{end}}";
+        let ours = "pods,secrets,certificates,certificaterequests,leases,events";
+        for args in [
+            &["get", "namespaces,customresourcedefinitions", "-o", status][..],
+            &["get", ours, "-n", names::NAMESPACE, "-o", "wide"],
+        ] {
+            let output = self.plane.kubectl(args).output().await.unwrap();
+            found += &String::from_utf8_lossy(&output.stdout);
+            found += &String::from_utf8_lossy(&output.stderr);
+        }
+        found
     }
 
     /// Runs the command line as the administrator; what it prints.
