@@ -7,6 +7,7 @@ mod owners;
 pub mod pods;
 pub mod queue;
 pub mod rulestore;
+pub mod selected;
 pub mod sources;
 pub mod tally;
 pub mod watch;

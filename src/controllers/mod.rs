@@ -42,6 +42,8 @@ pub type SetName = (String, String);
 pub struct Context {
     /// Client.
     pub client: Client,
+    /// The namespace that the server runs in.
+    pub namespace: String,
     /// What this replica knows.
     pub index: Arc<Index>,
     /// The ledgers.

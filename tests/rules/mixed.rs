@@ -82,7 +82,7 @@ async fn a_pod_that_an_endpoint_holds_takes_nothing_from_the_budget() {
         .await
         .unwrap();
     scope
-        .until_status("web", "no room", |s| s.disruptions_allowed == 0)
+        .until_status("web", "no room", |s| s.disruptions_allowed == Some(0))
         .await;
     server.answer(|_| Reply::pass());
     scope.begin(&pods[2], "x").await.unwrap();

@@ -68,17 +68,18 @@ impl Known {
                     |pod| (http::StatusCode::OK, pod.clone()),
                 )
             }
+            // The asker picks those that its selector matches.
+            (&Method::GET, ["api", "v1", "namespaces", namespace, "pods"]) => {
+                let pods = self.pods.iter().filter(|pod| is(pod, namespace));
+                (http::StatusCode::OK, list(pods.collect()))
+            }
             (&Method::GET, ["apis", _, _, "namespaces", namespace, "podtransitionrules"]) => {
                 let items: Vec<_> = self
                     .rules
                     .iter()
                     .filter(|rule| is(rule, namespace))
                     .collect();
-                let list = json!({
-                    "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                    "metadata": { "resourceVersion": "0" }, "items": items,
-                });
-                (http::StatusCode::OK, list)
+                (http::StatusCode::OK, list(items))
             }
             _ => {
                 let asked = format!("{method} {path}");
@@ -92,6 +93,13 @@ impl Known {
             }
         }
     }
+}
+
+fn list(items: Vec<&Value>) -> Value {
+    json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": { "resourceVersion": "0" }, "items": items,
+    })
 }
 
 fn is(object: &Value, namespace: &str) -> bool {

@@ -28,6 +28,7 @@ pub fn start(
 ) -> JoinHandle<()> {
     let context = Arc::new(Context {
         client: client.clone(),
+        namespace: args.cluster.namespace.clone(),
         index: Arc::clone(index),
         ledgers: Arc::clone(ledgers),
         events: Recorder::new(client.clone(), Timestamp::now),
