@@ -13,6 +13,7 @@ use super::answers;
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use crate::api::keys;
+use crate::cluster::path;
 
 /// Instances of one ID that are looked at: each is of another CollaSet of the namespace.
 const MOST: u32 = 500;
@@ -71,7 +72,7 @@ impl Validate {
         claim: &PersistentVolumeClaim,
         id: &str,
     ) -> kube::Result<Option<String>> {
-        let pods: Api<Pod> = Api::namespaced(self.0.client.clone(), &request.namespace);
+        let pods: Api<Pod> = path::namespaced(&self.0.client, &request.namespace)?;
         let params = ListParams::default()
             .labels(&format!("{}={id}", keys::INSTANCE_ID))
             .limit(MOST);

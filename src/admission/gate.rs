@@ -10,6 +10,7 @@ use super::context::Context;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
+use crate::cluster::path;
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
@@ -83,8 +84,11 @@ pub async fn let_go(
     let namespace = &pod.metadata.namespace;
     if !context.index.synced().all() || !knows_rules(context, namespace) {
         // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
-        let rules: Api<PodTransitionRule> = Api::namespaced(context.client.clone(), namespace);
-        let all = in_time(deadline, rules.list(&ListParams::default())).await?;
+        let read = async {
+            let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
+            rules.list(&ListParams::default()).await
+        };
+        let all = in_time(deadline, read).await?;
         let mut sets = all.items.iter().map(RuleSet::compile);
         return match sets.find(|set| set.selects(pod) && set.holds_unavailable()) {
             None => Ok(()),
@@ -131,9 +135,11 @@ pub async fn covering(
     }
     let namespace = &pod.metadata.namespace;
     if !knows_rules(context, namespace) {
-        let rules: Api<PodTransitionRule> = Api::namespaced(context.client.clone(), namespace);
-        let one = ListParams::default().limit(1);
-        let list = in_time(deadline, rules.list_metadata(&one)).await?;
+        let read = async {
+            let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
+            rules.list_metadata(&ListParams::default().limit(1)).await
+        };
+        let list = in_time(deadline, read).await?;
         if list.items.is_empty() {
             return Ok(Vec::new());
         }

@@ -11,10 +11,14 @@ mod gate;
 mod grace;
 mod held;
 pub mod pods;
+pub mod policies;
 pub mod resourcecontexts;
 pub mod review;
 pub mod routes;
 pub mod rules;
+
+#[cfg(test)]
+mod hostile_tests;
 
 use std::sync::Arc;
 

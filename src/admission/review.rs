@@ -108,9 +108,9 @@ pub struct Request {
     pub resource: Resource,
     /// Subresource such as `status` or `eviction`; `None` when the object itself is meant.
     pub sub_resource: Option<String>,
-    /// Object name; empty for a CREATE by `generateName`.
+    /// Object name, a DNS subdomain name; empty for a CREATE by `generateName` and for a deletecollection.
     pub name: String,
-    /// Namespace; empty for cluster-scoped objects.
+    /// Namespace, a DNS label; empty for cluster-scoped objects.
     pub namespace: String,
     /// Operation.
     pub operation: Operation,
@@ -127,7 +127,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads the body of a webhook call.
+    /// Reads the body of a webhook call. Where `object` and `oldObject` have a namespace or a name, it is that of the
+    /// request.
     ///
     /// # Errors
     /// [`Malformed`] when the body is not an `admission.k8s.io/v1` AdmissionReview with a usable request. It names the

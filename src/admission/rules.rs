@@ -14,6 +14,7 @@ use super::context::Context;
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
+use crate::cluster::path;
 use crate::cluster::selected;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::{self, Matches};
@@ -91,12 +92,12 @@ impl Mutate {
             json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): mark.value() } } });
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> =
             Api::all(self.0.client.clone());
-        match timeout_at(
-            deadline,
-            namespaces.patch_metadata(name, &PatchParams::default(), &ApiPatch::Merge(patch)),
-        )
-        .await
-        {
+        let (params, patch) = (PatchParams::default(), ApiPatch::Merge(patch));
+        let write = async {
+            let name = path::checked(name)?;
+            namespaces.patch_metadata(name, &params, &patch).await
+        };
+        match timeout_at(deadline, write).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(e)) => Err(e.to_string()),
             Err(_) => Err("no answer in time".into()),

@@ -2,6 +2,7 @@
 
 const NAME: &str = "must have at most 63 letters, digits, '-', '_' or '.', and begin and end with a letter or digit";
 const PREFIX: &str = "must have before '/' a DNS name of at most 253 lower-case letters, digits, '-' or '.', such as example.com";
+const DNS_NAME: &str = "must have at most 253 lower-case letters, digits, '-' or '.', and begin and end with a letter or digit";
 const DNS_LABEL: &str = "must have at most 63 lower-case letters, digits or '-', and begin and end with a letter or digit";
 
 /// What is wrong with a label key; `None` if it is well formed.
@@ -26,6 +27,11 @@ pub fn dns_label_problem(text: &str) -> Option<&'static str> {
     let good =
         text.len() <= 63 && text.bytes().all(|b| is_lower(b) || b == b'-') && ends(text, is_lower);
     (!good).then_some(DNS_LABEL)
+}
+
+/// What is wrong with the name of an object whose kind asks for a DNS subdomain name; `None` if it is well formed.
+pub fn dns_name_problem(text: &str) -> Option<&'static str> {
+    (!is_dns_name(text)).then_some(DNS_NAME)
 }
 
 fn is_name(text: &str) -> bool {

@@ -31,6 +31,10 @@ pub fn files() -> anyhow::Result<Vec<File>> {
             text: header("src/admission/routes/table.rs") + &print::webhooks(&settings)?,
         },
         File {
+            path: "webhook-config/policies.yaml",
+            text: header("src/admission/policies.rs") + &print::policies()?,
+        },
+        File {
             path: "manifests/rbac.yaml",
             text: header("src/cli/install/rbac.rs")
                 + &print::documents(&rbac::objects(names::NAMESPACE)?)?,

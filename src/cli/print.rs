@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::args::{EndpointArgs, WebhookConfigArgs};
 use super::install::{client_config, read_ca};
+use crate::admission;
 use crate::admission::routes::{Settings, configurations};
 use crate::api::crd;
 
@@ -35,6 +36,12 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
 pub fn webhooks(settings: &Settings) -> anyhow::Result<String> {
     let (mutating, validating) = configurations(settings);
     Ok(document(&mutating)? + &document(&validating)?)
+}
+
+/// Every ValidatingAdmissionPolicy with its binding, one document each.
+pub fn policies() -> anyhow::Result<String> {
+    let both = |(policy, binding): &_| Ok(document(&policy)? + &document(&binding)?);
+    admission::policies::policies().iter().map(both).collect()
 }
 
 /// YAML documents, each with its `---`.

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::core::Request;
-use kube::core::params::{Patch, PatchParams, PostParams};
+use kube::core::params::{Patch, PostParams};
 use kube::{Client, Error};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::debug;
+
+use super::path::Objects;
 
 /// An Event that was last told of longer ago is not counted on: another is made.
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
@@ -159,25 +160,21 @@ struct Write {
 
 impl Write {
     async fn send(&self, client: &Client) -> Result<(), Error> {
-        let request = Request::new(format!("/api/v1/namespaces/{}/events", self.namespace));
+        let events = Objects::of("/api/v1", &self.namespace, "events")?;
         if self.again {
             let patch = json!({
                 "count": self.body["count"],
                 "lastTimestamp": self.body["lastTimestamp"],
                 "message": self.body["message"],
             });
-            let patch = request
-                .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
-                .map_err(Error::BuildRequest)?;
+            let patch = events.patch(&self.name, None, &Patch::Merge(patch))?;
             match client.request::<Value>(patch).await {
                 Err(Error::Api(status)) if status.code == 404 => {} // expired, or never written
                 other => return other.map(|_| ()),
             }
         }
         let body = serde_json::to_vec(&self.body).map_err(Error::SerdeError)?;
-        let create = request
-            .create(&PostParams::default(), body)
-            .map_err(Error::BuildRequest)?;
+        let create = events.create(&PostParams::default(), body)?;
         client.request::<Value>(create).await.map(|_| ())
     }
 }

@@ -4,6 +4,7 @@ pub mod events;
 pub mod index;
 pub mod lease;
 mod owners;
+pub mod path;
 pub mod pods;
 pub mod queue;
 pub mod rulestore;

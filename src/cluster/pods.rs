@@ -1,16 +1,16 @@
 //! Reads and writes of single Pods, in the slim form and by minimal patches.
 
-use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::path::Objects;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-fn path(namespace: &str) -> Request {
-    Request::new(format!("/api/v1/namespaces/{namespace}/pods"))
+fn pods(namespace: &str) -> Result<Objects, Error> {
+    Objects::of("/api/v1", namespace, "pods")
 }
 
 /// Reads a Pod from etcd; `None` when there is none of that name.
@@ -28,9 +28,7 @@ async fn read<T: DeserializeOwned>(
     namespace: &str,
     name: &str,
 ) -> Result<Option<T>, Error> {
-    let request = path(namespace)
-        .get(name, &GetParams::default())
-        .map_err(Error::BuildRequest)?;
+    let request = pods(namespace)?.get(name)?;
     match client.request(request).await {
         Ok(pod) => Ok(Some(pod)),
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
@@ -41,9 +39,7 @@ async fn read<T: DeserializeOwned>(
 /// Creates a Pod from its JSON.
 pub async fn create(client: &Client, namespace: &str, body: &Value) -> Result<Pod, Error> {
     let body = serde_json::to_vec(body).map_err(Error::SerdeError)?;
-    let request = path(namespace)
-        .create(&PostParams::default(), body)
-        .map_err(Error::BuildRequest)?;
+    let request = pods(namespace)?.create(&PostParams::default(), body)?;
     client.request(request).await
 }
 
@@ -54,13 +50,8 @@ pub async fn patch(
     subresource: Option<&str>,
     patch: Value,
 ) -> Result<Pod, Error> {
-    let (request, params) = (path(namespace), PatchParams::default());
-    let patch = Patch::Strategic(patch);
-    let request = match subresource {
-        Some(subresource) => request.patch_subresource(subresource, name, &params, &patch),
-        None => request.patch(name, &params, &patch),
-    };
-    client.request(request.map_err(Error::BuildRequest)?).await
+    let request = pods(namespace)?.patch(name, subresource, &Patch::Strategic(patch))?;
+    client.request(request).await
 }
 
 /// Merge-patches labels and annotations (`None` removes), if the Pod is still the very version that was looked at.
@@ -74,9 +65,7 @@ pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Resu
         );
     }
     let patch = Patch::Merge(json!({ "metadata": metadata }));
-    let request = path(&pod.metadata.namespace)
-        .patch(&pod.metadata.name, &PatchParams::default(), &patch)
-        .map_err(Error::BuildRequest)?;
+    let request = pods(&pod.metadata.namespace)?.patch(&pod.metadata.name, None, &patch)?;
     client.request(request).await
 }
 
@@ -97,14 +86,8 @@ pub async fn patch_service_ready(
             "message": "updated by PodOpsLifecycle",
         }] },
     }));
-    let request = path(&pod.metadata.namespace)
-        .patch_subresource(
-            "status",
-            &pod.metadata.name,
-            &PatchParams::default(),
-            &patch,
-        )
-        .map_err(Error::BuildRequest)?;
+    let request =
+        pods(&pod.metadata.namespace)?.patch(&pod.metadata.name, Some("status"), &patch)?;
     client.request(request).await
 }
 
@@ -119,9 +102,7 @@ pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
         preconditions: Some(preconditions),
         ..DeleteParams::default()
     };
-    let request = path(&pod.metadata.namespace)
-        .delete(&pod.metadata.name, &params)
-        .map_err(Error::BuildRequest)?;
+    let request = pods(&pod.metadata.namespace)?.delete(&pod.metadata.name, &params)?;
     match client.request::<Value>(request).await {
         Ok(answer) => {
             let version = answer["metadata"]["resourceVersion"].as_str();

@@ -11,6 +11,7 @@ use kube::{Client, Error};
 use serde_json::json;
 
 use super::index::Index;
+use super::path;
 use super::watch::Relist;
 use crate::api::podtransitionrule::{self as api, PodTransitionRule};
 use crate::domain::inplace::Before;
@@ -44,8 +45,8 @@ impl RuleStore {
         &self.index
     }
 
-    fn api(&self, key: &RuleKey) -> Api<PodTransitionRule> {
-        Api::namespaced(self.client.clone(), &key.namespace)
+    fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, WriteError> {
+        path::namespaced(&self.client, &key.namespace).map_err(write_error)
     }
 }
 
@@ -57,7 +58,7 @@ impl Store for RuleStore {
     }
 
     async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
-        match self.api(key).get_opt(&key.name).await {
+        match self.api(key)?.get_opt(&key.name).await {
             Ok(object) => Ok(object
                 .filter(|o| {
                     o.metadata.uid.as_deref() == Some(&*key.uid)
@@ -79,7 +80,7 @@ impl Store for RuleStore {
             "status": { "ledger": to_api(claims) },
         });
         let written = self
-            .api(key)
+            .api(key)?
             .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(write_error)?;

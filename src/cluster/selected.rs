@@ -8,6 +8,7 @@ use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
 use super::index::State;
+use super::path;
 use crate::api::keys;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::Matches;
@@ -24,7 +25,7 @@ pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
 /// read, or when the API server refuses or does not answer within `limit`.
 pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<Matches> {
     let selector = rules.selector.as_ref().ok()?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &rules.namespace);
+    let pods: Api<Pod> = path::namespaced(client, &rules.namespace).ok()?;
     let params = ListParams::default().labels(&selector.to_string()).limit(1);
     let listed = timeout(limit, pods.list_metadata(&params))
         .await

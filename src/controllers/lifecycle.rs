@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
-use kube::api::Api;
 use serde_json::json;
 use tracing::warn;
 
 use super::{Context, PodKey, turns, write};
-use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
+use crate::cluster::{path, pods};
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
@@ -111,8 +110,13 @@ impl Lifecycle {
             let [_, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
                 continue;
             };
-            let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
-            let service = write("read a Service", services.get_opt(name)).await?;
+            // From an annotation: no Service can have a name that does not fit into a path.
+            let service = match path::checked_name(name)
+                .and_then(|_| path::namespaced::<Service>(&self.context.client, namespace))
+            {
+                Ok(services) => write("read a Service", services.get_opt(name)).await?,
+                Err(_) => None,
+            };
             if service.is_none_or(|s| !selects(&s, pod)) {
                 gone.push(key.clone());
             }

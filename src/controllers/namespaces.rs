@@ -14,6 +14,7 @@ use tracing::info;
 use super::{Context, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::mark::Mark;
@@ -83,8 +84,11 @@ impl Namespaces {
 
     /// The mark that the rules in etcd need: a rule just made may rely on the one that is to go.
     async fn needed(&self, name: &str) -> Result<Mark, Outcome> {
-        let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), name);
-        let list = write("list rules", rules.list(&ListParams::default())).await?;
+        let list = async {
+            let rules: Api<PodTransitionRule> = path::namespaced(&self.context.client, name)?;
+            rules.list(&ListParams::default()).await
+        };
+        let list = write("list rules", list).await?;
         let sets: Vec<_> = list.items.iter().map(RuleSet::compile).collect();
         Ok(Mark::for_rules(&sets))
     }

@@ -430,6 +430,7 @@ fn what_only_the_api_server_can_say_is_not_made_up() {
         serde_json::from_str(&review("CREATE", None, None, Some(&set))).unwrap();
     let group = json!({ "group": keys::GROUP, "version": keys::VERSION, "resource": "collasets" });
     review["request"]["resource"] = group;
+    review["request"]["name"] = json!("web");
     desk.put("create.json", review.to_string());
     let said = desk.explain(&with("create.json"));
     assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{said:?}");

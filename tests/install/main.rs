@@ -4,6 +4,7 @@
 mod cluster;
 mod collasets;
 mod manifests;
+mod marks;
 
 use cluster::{Cluster, pod};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
@@ -37,6 +38,7 @@ fn url() -> Settings {
 async fn everything(client: Client, settings: Settings) {
     install::prepare(&client, names::NAMESPACE).await.unwrap();
     install::access(&client, names::NAMESPACE).await.unwrap();
+    install::guard(&client).await.unwrap();
     install::enforce(&client, &settings).await.unwrap();
 }
 
@@ -277,6 +279,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     let client = cluster.client();
     install::prepare(&client, names::NAMESPACE).await.unwrap();
     install::access(&client, names::NAMESPACE).await.unwrap();
+    install::guard(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
     let mark = json!({"metadata": {"labels": {keys::NAMESPACE_HAS_RULES: "true"}}});
     cluster

@@ -3,6 +3,7 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::Api;
+use operating::admission::policies::NAMES;
 use operating::admission::routes::{MUTATING, VALIDATING};
 use operating::cli::install::names;
 use serde_json::json;
@@ -15,6 +16,8 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     cluster.plane().cert_manager().await.unwrap();
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
     cluster.kubectl(&["apply", "-k", manifests]).await;
+    let policies = [&["get", "validatingadmissionpolicybindings"][..], &NAMES].concat();
+    cluster.kubectl(&policies).await;
 
     // The certificate comes from the CA, and its CA gets into every entry.
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), names::NAMESPACE);
@@ -54,6 +57,9 @@ async fn the_kustomization_brings_everything_and_takes_it_away() {
     .await;
 
     cluster.kubectl(&["delete", "-k", manifests]).await;
+    let left = [&policies[..], &["--ignore-not-found", "-o", "name"]].concat();
+    let left = cluster.plane().kubectl(&left).output().await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "");
     let namespaces: Api<Namespace> = Api::all(cluster.client());
     cluster.until_gone(&namespaces, names::NAMESPACE).await;
     for name in [MUTATING, VALIDATING] {

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::probe::{self, Finding, Probe};
 use crate::api::validation::FieldErrors;
+use crate::cluster::path::Objects;
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 4;
@@ -69,9 +70,10 @@ pub async fn about(
 
 /// The texts of the warnings that come with success.
 async fn create(client: &Client, namespace: &str, probe: &Probe) -> Result<Vec<String>, Error> {
-    let resource = probe.resource;
+    let objects = Objects::of("/api/v1", namespace, probe.resource)?;
     let uri = format!(
-        "/api/v1/namespaces/{namespace}/{resource}?dryRun=All&fieldValidation=Warn&fieldManager=operating"
+        "{}?dryRun=All&fieldValidation=Warn&fieldManager=operating",
+        objects.path()
     );
     let body = serde_json::to_vec(&probe.object).map_err(Error::SerdeError)?;
     let request = Request::post(uri)

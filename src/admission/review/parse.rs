@@ -1,11 +1,17 @@
 //! Reads an AdmissionReview field by field, so that an error names the field and the uid survives errors elsewhere.
+//!
+//! Whoever reaches the port may send a review. Namespace and name become paths of requests that the server makes with
+//! its own rights, therefore only a review whose names the API server could have sent gets to a handler.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{API_VERSION, Fields, KIND, Request};
+use crate::api::labels;
 
 /// A body that is no review of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +58,7 @@ fn assemble(fields: &Fields<'_>) -> Result<Request, String> {
     if uid.is_empty() {
         return Err("request.uid: must not be empty".to_owned());
     }
-    Ok(Request {
+    let request = Request {
         uid,
         kind: field(fields, "kind")?,
         resource: field(fields, "resource")?,
@@ -65,7 +71,73 @@ fn assemble(fields: &Fields<'_>) -> Result<Request, String> {
         object: raw(fields, "object")?,
         old_object: raw(fields, "oldObject")?,
         options: raw(fields, "options")?,
-    })
+    };
+    check_names(&request)?;
+    Ok(request)
+}
+
+/// The metadata by which an object is found.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named<'a> {
+    #[serde(borrow)]
+    metadata: Option<Identity<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Identity<'a> {
+    #[serde(borrow)]
+    namespace: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+}
+
+/// Every kind that is reviewed has DNS subdomain names. The objects must be the one that the request names; either may
+/// leave a name out, as a CREATE with `generateName` and a deletecollection do.
+fn check_names(request: &Request) -> Result<(), String> {
+    let named = [
+        ("request.namespace", &*request.namespace),
+        ("request.name", &*request.name),
+    ];
+    let problems = [labels::dns_label_problem, labels::dns_name_problem];
+    for ((field, value), problem) in named.into_iter().zip(problems) {
+        check(field, value, problem)?;
+    }
+    for (field, object) in [
+        ("request.object", &request.object),
+        ("request.oldObject", &request.old_object),
+    ] {
+        let Some(object) = object else { continue };
+        let object: Named<'_> = serde_json::from_str(object.get()).map_err(|_| {
+            format!("{field}.metadata: must be an object with the strings namespace and name")
+        })?;
+        let found = object.metadata.unwrap_or_default();
+        let found = [
+            ("namespace", found.namespace.unwrap_or_default()),
+            ("name", found.name.unwrap_or_default()),
+        ];
+        let wanted = named.into_iter().zip(problems);
+        for ((part, value), ((other, wanted), problem)) in found.iter().zip(wanted) {
+            let field = format!("{field}.metadata.{part}");
+            check(&field, value, problem)?;
+            if !value.is_empty() && !wanted.is_empty() && value != wanted {
+                return Err(format!("{field}: must be the same as {other}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(
+    field: &str,
+    value: &str,
+    problem: fn(&str) -> Option<&'static str>,
+) -> Result<(), String> {
+    match problem(value).filter(|_| !value.is_empty()) {
+        Some(problem) => Err(format!("{field}: {problem}")),
+        None => Ok(()),
+    }
 }
 
 /// What the field must be; serde's own message would quote the value.

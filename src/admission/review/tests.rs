@@ -234,3 +234,84 @@ fn a_denial_carries_a_whole_status() {
                "warnings": ["a b"], "auditAnnotations": {"decision": "held"}})
     );
 }
+
+#[test]
+fn names_that_are_no_names_are_refused() {
+    let long = "a".repeat(300);
+    let hostile = [
+        "kube-system/pods?x=",
+        "a/b",
+        "a?b",
+        "a#b",
+        "a%2fb",
+        "..",
+        "a b",
+        "a\nb",
+        "A",
+        "ü",
+        &long,
+    ];
+    for value in hostile {
+        for (path, text) in [
+            (
+                "/request/namespace",
+                "request.namespace: must have at most 63",
+            ),
+            ("/request/name", "request.name: must have at most 253"),
+            (
+                "/request/oldObject/metadata/name",
+                "request.oldObject.metadata.name: must have",
+            ),
+        ] {
+            let error = error_after(|r| *r.pointer_mut(path).unwrap() = json!(value));
+            assert!(error.starts_with(text), "{path} {value:?}: {error}");
+            assert!(value.len() < 3 || !error.contains(value), "{error}");
+        }
+        let error = error_after(|r| {
+            r["request"]["object"] = json!({ "metadata": { "namespace": value } });
+        });
+        assert!(
+            error.starts_with("request.object.metadata.namespace: must"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn objects_must_be_the_one_that_the_request_names() {
+    let error = error_after(|r| r["request"]["oldObject"]["metadata"]["name"] = json!("web-1"));
+    assert_eq!(
+        error,
+        "request.oldObject.metadata.name: must be the same as request.name"
+    );
+    let error = error_after(|r| {
+        r["request"]["object"] = json!({ "metadata": { "namespace": "other" } });
+    });
+    assert_eq!(
+        error,
+        "request.object.metadata.namespace: must be the same as request.namespace"
+    );
+    let error = error_after(|r| r["request"]["oldObject"] = json!({ "metadata": { "name": [] } }));
+    assert_eq!(
+        error,
+        "request.oldObject.metadata: must be an object with the strings namespace and name"
+    );
+    // Twice the same key: serde_json's Value would take the last.
+    let body = review().to_string().replacen(
+        r#""metadata":{"name":"web-0"}"#,
+        r#""metadata":{"name":"web-0"},"metadata":{"name":"a/b"}"#,
+        1,
+    );
+    assert!(Request::parse(body.as_bytes()).is_err());
+}
+
+#[test]
+fn names_may_be_left_out_of_request_and_objects() {
+    // As a deletecollection, and a CREATE with generateName after the name was made.
+    let mut review = review();
+    review["request"]["name"] = json!("");
+    assert!(parse(&review).is_ok());
+    review["request"]["name"] = json!("web.example.com");
+    review["request"]["oldObject"]["metadata"] = json!({ "name": null, "namespace": "" });
+    assert!(parse(&review).is_ok());
+}

@@ -4,6 +4,7 @@
 //! [`prepare`] comes first; [`enforce`] only when a server can answer, because from then on the API server asks it.
 
 pub mod names;
+pub mod policies;
 pub mod rbac;
 pub mod request;
 pub mod webhooks;
@@ -29,6 +30,7 @@ use super::{connect, output};
 use crate::admission::routes::{ClientConfig, Settings};
 use crate::api::crd;
 
+pub use policies::guard;
 pub use webhooks::{enforce, set_ca_bundle};
 
 /// Longest wait for a new kind to be served, or for an object to be gone. Well above 30 s: only that often the garbage
@@ -48,6 +50,8 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
     let client = connect::client(&args.cluster).await?;
     prepare(&client, namespace).await?;
     access(&client, namespace).await?;
+    // After the roles: a server that runs already needs the verb that the policy asks for.
+    guard(&client).await?;
     if args.no_webhooks {
         return output::write(&format!(
             "installed in namespace {namespace}, without webhook configurations\n"

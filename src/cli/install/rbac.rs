@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 
 use super::names;
-use crate::admission::routes;
+use crate::admission::{policies, routes};
 use crate::api::keys;
 
 /// A line of the table.
@@ -57,6 +57,8 @@ pub const CLUSTER: &[Access] = &[
         &["podtransitionrules"],
         &["get", "list", "watch", "patch"],
     ),
+    // The mark of namespaces with rules, which a policy guards. Not `bypass`: the server goes beyond no budget.
+    all(keys::GROUP, &["podtransitionrules"], &[policies::ENFORCE]),
     // Their ledger, by compare-and-swap, and their gauges.
     all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
     // CollaSets: the finalizer, the status, and references to them that block their deletion.
@@ -214,6 +216,15 @@ mod tests {
         for access in OWN_NAMESPACE.iter().filter(|a| a.verbs != ["create"]) {
             assert_eq!(access.names.len(), 1, "{access:?}");
         }
+    }
+
+    #[test]
+    fn server_may_mark_namespaces_and_bypass_no_rule() {
+        let verbs = |verb: &'static str| CLUSTER.iter().filter(move |a| a.verbs.contains(&verb));
+        let enforce: Vec<_> = verbs("enforce").collect();
+        assert_eq!(enforce.len(), 1);
+        assert_eq!(enforce[0].resources, ["podtransitionrules"]);
+        assert_eq!(verbs("bypass").count(), 0);
     }
 
     #[test]

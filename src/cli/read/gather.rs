@@ -5,8 +5,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use jiff::Timestamp;
 use kube::api::Api;
-use kube::core::Request;
-use kube::core::params::GetParams;
 use kube::{Client, Error};
 use serde::Deserialize;
 
@@ -14,6 +12,7 @@ use super::{api, around};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
+use crate::cluster::path::{self, Objects};
 use crate::cluster::pods;
 use crate::domain::explain::{Controller, Observed};
 use crate::domain::lifecycle::phases;
@@ -43,12 +42,12 @@ pub async fn observe(
     let rules = api::rules(client, Some(namespace)).await?;
     let mut notes = Vec::new();
     let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
-    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    let all = Objects::of("/api/v1", namespace, "pods")?;
     let labels = format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE);
     let covered = rules.iter().any(|rule| rule.set.selects(&pod));
     let mut others: Vec<Pod> = Vec::new();
     if covered {
-        let listed = api::list(client, &path, &labels);
+        let listed = api::list(client, all.path(), &labels);
         match api::call("list", "pods", Some(namespace), listed).await {
             Ok(listed) => others = listed,
             Err(e) => noted("which Pods use budgets up is known from claims alone", e),
@@ -131,7 +130,8 @@ async fn controller(
 ) -> anyhow::Result<(Option<Controller>, Option<String>)> {
     let (group, plural) = match owner.kind.as_str() {
         "CollaSet" => {
-            let sets: Api<CollaSet> = Api::namespaced(client.clone(), namespace);
+            path::checked_name(&owner.name)?;
+            let sets: Api<CollaSet> = path::namespaced(client, namespace)?;
             let set = api::call(
                 "get",
                 "collasets",
@@ -143,14 +143,12 @@ async fn controller(
             let set = set.map_or(Controller::Gone, |set| Controller::CollaSet(Arc::new(set)));
             return Ok((Some(set), None));
         }
-        "ReplicaSet" => ("apis/apps/v1", "replicasets"),
-        "StatefulSet" => ("apis/apps/v1", "statefulsets"),
-        "ReplicationController" => ("api/v1", "replicationcontrollers"),
+        "ReplicaSet" => ("/apis/apps/v1", "replicasets"),
+        "StatefulSet" => ("/apis/apps/v1", "statefulsets"),
+        "ReplicationController" => ("/api/v1", "replicationcontrollers"),
         _ => return Ok((None, None)),
     };
-    let request = Request::new(format!("/{group}/namespaces/{namespace}/{plural}"))
-        .get(&owner.name, &GetParams::default())
-        .map_err(Error::BuildRequest)?;
+    let request = Objects::of(group, namespace, plural)?.get(&owner.name)?;
     let read = async {
         match client.request::<Workload>(request).await {
             Ok(found) => Ok(Some(found)),

@@ -43,6 +43,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let _stop_all = stop.clone().drop_guard();
     if args.install {
         install::prepare(&client, &args.cluster.namespace).await?;
+        install::guard(&client).await?;
     }
 
     let exposition = Exposition::default();

@@ -6,7 +6,8 @@ mod finalizers;
 use std::fmt::Debug;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -21,6 +22,7 @@ use super::args::UninstallArgs;
 use super::install::request::{request, request_opt};
 use super::install::{PATIENCE, names};
 use super::{connect, output};
+use crate::admission::policies;
 use crate::admission::routes::{MUTATING, VALIDATING};
 use crate::api::keys;
 
@@ -38,6 +40,11 @@ pub async fn uninstall(
     namespace: &str,
     keep_crds: bool,
 ) -> anyhow::Result<String> {
+    // First, so that nothing denies taking the marks off, whoever uninstalls.
+    for name in policies::NAMES {
+        delete::<ValidatingAdmissionPolicyBinding>(&Api::all(client.clone()), name).await?;
+        delete::<ValidatingAdmissionPolicy>(&Api::all(client.clone()), name).await?;
+    }
     delete::<MutatingWebhookConfiguration>(&Api::all(client.clone()), MUTATING).await?;
     delete::<ValidatingWebhookConfiguration>(&Api::all(client.clone()), VALIDATING).await?;
     finalizers::strip(client).await?;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::{Client, Error};
 use serde_json::Value;
 
 use super::Objects;
 use super::wire::Wire;
+use crate::cluster::path;
 
 /// Creates an object.
 pub async fn create<W: Wire>(
@@ -18,9 +18,7 @@ pub async fn create<W: Wire>(
     body: &Value,
 ) -> Result<(), Error> {
     let body = serde_json::to_vec(body).map_err(Error::SerdeError)?;
-    let request = request::<W>(namespace)
-        .create(&PostParams::default(), body)
-        .map_err(Error::BuildRequest)?;
+    let request = all::<W>(namespace)?.create(&PostParams::default(), body)?;
     take(objects, client.request::<W>(request).await?);
     Ok(())
 }
@@ -33,14 +31,8 @@ pub async fn patch<W: Wire>(
     patch: &Patch<Value>,
     status: bool,
 ) -> Result<(), Error> {
-    let (request, params) = (request::<W>(namespace), PatchParams::default());
-    let request = if status {
-        request.patch_subresource("status", name, &params, patch)
-    } else {
-        request.patch(name, &params, patch)
-    };
-    let answer = client.request::<W>(request.map_err(Error::BuildRequest)?);
-    take(objects, answer.await?);
+    let request = all::<W>(namespace)?.patch(name, status.then_some("status"), patch)?;
+    take(objects, client.request::<W>(request).await?);
     Ok(())
 }
 
@@ -50,9 +42,7 @@ pub async fn get<W: Wire>(
     objects: &Objects,
     (namespace, name): (&str, &str),
 ) -> Result<Option<Arc<W::Kept>>, Error> {
-    let request = request::<W>(namespace)
-        .get(name, &GetParams::default())
-        .map_err(Error::BuildRequest)?;
+    let request = all::<W>(namespace)?.get(name)?;
     match client.request::<W>(request).await {
         Ok(object) => take(objects, object),
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
@@ -75,9 +65,7 @@ pub async fn delete<W: Wire>(
         }),
         ..DeleteParams::default()
     };
-    let request = request::<W>(namespace)
-        .delete(name, &params)
-        .map_err(Error::BuildRequest)?;
+    let request = all::<W>(namespace)?.delete(name, &params)?;
     let answer = match client.request::<Value>(request).await {
         Ok(answer) => answer,
         Err(Error::Api(status)) if status.code == 404 => Value::Null,
@@ -100,8 +88,8 @@ fn take<W: Wire>(objects: &Objects, object: W) {
     W::store(objects).written(key, object.keep());
 }
 
-/// Requests for the objects of a namespace.
-fn request<W: Wire>(namespace: &str) -> Request {
+/// The objects of a namespace.
+fn all<W: Wire>(namespace: &str) -> Result<path::Objects, Error> {
     let (api, plural) = W::PATH.rsplit_once('/').unwrap_or_default();
-    Request::new(format!("{api}/namespaces/{namespace}/{plural}"))
+    path::Objects::of(api, namespace, plural)
 }

@@ -19,6 +19,7 @@ use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, turns, write};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::Stage;
 use crate::ledger::store::Uid;
@@ -154,8 +155,8 @@ impl Rules {
             self.facts.forget(&seen.uid);
         }
         self.wake_all(&name.0);
-        let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
-        let going = match write("read a rule", rules.get_metadata_opt(&name.1)).await {
+        let read = async { self.api(&name)?.get_metadata_opt(&name.1).await };
+        let going = match write("read a rule", read).await {
             Ok(going) => going.filter(|m| m.metadata.deletion_timestamp.is_some()),
             Err(outcome) => return outcome,
         };
@@ -171,18 +172,22 @@ impl Rules {
             return Outcome::Done;
         }
         let patch = json!({ "metadata": { "resourceVersion": going.metadata.resource_version, "finalizers": kept } });
-        match write(
-            "release a rule",
-            rules.patch_metadata(&name.1, &PatchParams::default(), &Patch::Merge(patch)),
-        )
-        .await
-        {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let release = async {
+            let rules = self.api(&name)?;
+            rules.patch_metadata(&name.1, &params, &patch).await
+        };
+        match write("release a rule", release).await {
             Ok(_) => {
                 info!(namespace = %name.0, rule = %name.1, "took the finalizer off a deleted rule");
                 Outcome::Done
             }
             Err(outcome) => outcome,
         }
+    }
+
+    fn api(&self, name: &RuleName) -> kube::Result<Api<PodTransitionRule>> {
+        path::namespaced(&self.context.client, &name.0)
     }
 
     async fn status(&self, name: &RuleName, uid: &Uid, facts: &status::Facts) -> Outcome {
@@ -215,14 +220,15 @@ impl Rules {
                 _ => seen.written = Some(Instant::now()),
             }
         }
-        let rules: Api<PodTransitionRule> = Api::namespaced(self.context.client.clone(), &name.0);
-        let patch = Patch::Merge(json!({ "status": patch }));
-        match write(
-            "write a rule's status",
-            rules.patch_status(&name.1, &PatchParams::default(), &patch),
-        )
-        .await
-        {
+        let (params, patch) = (
+            PatchParams::default(),
+            Patch::Merge(json!({ "status": patch })),
+        );
+        let store = async {
+            let rules = self.api(name)?;
+            rules.patch_status(&name.1, &params, &patch).await
+        };
+        match write("write a rule's status", store).await {
             Ok(_) => Outcome::Done,
             Err(outcome) => outcome,
         }

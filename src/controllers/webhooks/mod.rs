@@ -23,6 +23,7 @@ use super::{Context, Queues, RuleName, write};
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::rulecalls;
 use crate::cluster::index::{Entry, State};
+use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::Stage;
 use crate::domain::rules::Webhook;
@@ -122,10 +123,13 @@ impl Webhooks {
             let entry = state.rule(&key.namespace, &key.name);
             entry.is_some_and(|e| webhooks(e).next().is_some())
         };
-        let rules: Api<PodTransitionRule> =
-            Api::namespaced(self.context.client.clone(), &key.namespace);
+        let read = async {
+            let rules: Api<PodTransitionRule> =
+                path::namespaced(&self.context.client, &key.namespace)?;
+            rules.get_opt(&key.name).await
+        };
         let live = match has_webhooks {
-            true => write("read a rule", rules.get_opt(&key.name)).await?,
+            true => write("read a rule", read).await?,
             false => None,
         };
         let now = (self.context.now)();

@@ -1,0 +1,250 @@
+//! ValidatingAdmissionPolicies: what the API server judges by itself, so that it holds with a dead server too.
+//!
+//! An expression that fails to evaluate denies the request where the failure policy is `Fail`. None of these can: every
+//! field that may be absent is read as an optional.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
+    ValidatingAdmissionPolicySpec, Validation,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, LabelSelectorRequirement, ObjectMeta,
+};
+
+use crate::api::keys;
+use crate::domain::rules::effect::EXCLUDED_NAMESPACES;
+
+/// Name of the policy, and of its binding, on the labels that decide whether a namespace is enforced.
+pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
+/// Name of the policy, and of its binding, that warns of Deployments which no rule lets roll out.
+pub const RECREATE: &str = "recreate-deployments.operating.kusionstack.io";
+/// Name of the policy, and of its binding, that warns of rules in namespaces that are excluded from the webhooks.
+pub const EXCLUDED: &str = "excluded-namespaces.operating.kusionstack.io";
+/// Every policy and binding, in the order in which they are applied.
+pub const NAMES: [&str; 3] = [NAMESPACE_LABELS, RECREATE, EXCLUDED];
+
+/// The verb on `podtransitionrules`, for the whole cluster, that changing these labels needs.
+pub const ENFORCE: &str = "enforce";
+
+/// Every policy with its binding.
+pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 3] {
+    [namespace_labels(), recreate(), excluded()]
+}
+
+/// Who may patch a namespace could otherwise switch its rules off: without the mark, or with the exclusion, the API
+/// server sends nothing to the server.
+///
+/// `.namespace()` is left out of the check on purpose: with it a tenant's `*` on `*` in a namespace of their own would
+/// do.
+fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let [mark, exclude] = [keys::NAMESPACE_HAS_RULES, keys::NAMESPACE_EXCLUDED];
+    let label = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}']");
+    let changed = |key| format!("{} != {}", label("object", key), label("oldObject", key));
+    // A fresh namespace may be made with the mark: that only has the leader take it off.
+    let matched = format!(
+        "request.operation == 'CREATE' ? {}.hasValue() : {} || {}",
+        label("object", exclude),
+        changed(mark),
+        changed(exclude)
+    );
+    let allowed = format!(
+        "authorizer.group('{}').resource('podtransitionrules').check('{ENFORCE}').allowed()",
+        keys::GROUP
+    );
+    let message = format!(
+        "the labels {mark} and {exclude} of a namespace decide whether its PodTransitionRules are enforced: changing \
+         them needs the RBAC verb {ENFORCE} on podtransitionrules.{} in the whole cluster (a ClusterRoleBinding), which \
+         cluster administrators have; leave these labels as they are, or ask an administrator",
+        keys::GROUP
+    );
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Fail".to_owned()),
+        match_constraints: Some(constraints(
+            "",
+            &["namespaces", "namespaces/status", "namespaces/finalize"],
+            "Cluster",
+        )),
+        match_conditions: Some(vec![condition("labels-of-enforcement-changed", matched)]),
+        validations: Some(vec![Validation {
+            expression: allowed,
+            message: Some(message),
+            reason: Some("Forbidden".to_owned()),
+            ..Validation::default()
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    (
+        policy(NAMESPACE_LABELS, spec),
+        binding(NAMESPACE_LABELS, "Deny", None),
+    )
+}
+
+/// A Deployment with `Recreate` deletes all Pods before it makes new ones. Under a rule it gets only as many deletions
+/// as the budget has, and without new Pods none of them is ever given back.
+fn recreate() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let recreates = "object.spec.?strategy.?type.orValue('') == 'Recreate'";
+    let managed = format!(
+        "object.spec.template.?metadata.?labels[?'{}'].orValue('') == '{}'",
+        keys::CONTROL,
+        keys::CONTROL_VALUE
+    );
+    let changed = "request.operation == 'CREATE' || object.spec != oldObject.spec";
+    let message = "strategy.type Recreate deletes all Pods before it creates new ones: where a PodTransitionRule covers \
+                   them, a rollout deletes as many as the budget allows and then waits for ever. Use RollingUpdate with \
+                   maxSurge of 1 or more, or a CollaSet";
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Ignore".to_owned()),
+        match_constraints: Some(constraints("apps", &["deployments"], "Namespaced")),
+        match_conditions: Some(vec![
+            condition("spec-changed", changed.to_owned()),
+            condition("managed", managed),
+        ]),
+        validations: Some(vec![Validation {
+            expression: format!("!({recreates})"),
+            message: Some(message.to_owned()),
+            ..Validation::default()
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    let requirement = |key: &str, operator: &str| LabelSelectorRequirement {
+        key: key.to_owned(),
+        operator: operator.to_owned(),
+        values: None,
+    };
+    let enforced = LabelSelector {
+        match_expressions: Some(vec![
+            requirement(keys::NAMESPACE_HAS_RULES, "Exists"),
+            requirement(keys::NAMESPACE_EXCLUDED, "DoesNotExist"),
+        ]),
+        match_labels: None,
+    };
+    (
+        policy(RECREATE, spec),
+        binding(RECREATE, "Warn", Some(enforced)),
+    )
+}
+
+/// The webhooks are not called for a rule in an excluded namespace either, so only the API server can warn of it.
+fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let names = EXCLUDED_NAMESPACES
+        .map(|name| format!("'{name}'"))
+        .join(", ");
+    let excluded = format!(
+        "request.namespace in [{names}] || namespaceObject.metadata.?labels[?'{}'].hasValue()",
+        keys::NAMESPACE_EXCLUDED
+    );
+    let message = format!(
+        "this PodTransitionRule holds nothing: its namespace is excluded from the webhooks (kube-system, kube-public, \
+         kube-node-lease, the server's own, and those labelled {}). Move the Pods and the rule to another namespace",
+        keys::NAMESPACE_EXCLUDED
+    );
+    let mut constraints = constraints(keys::GROUP, &["podtransitionrules"], "Namespaced");
+    for rule in constraints.resource_rules.iter_mut().flatten() {
+        rule.api_versions = Some(vec![keys::VERSION.to_owned()]);
+    }
+    let changed = "request.operation == 'CREATE' || object.spec != oldObject.spec";
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Ignore".to_owned()),
+        match_constraints: Some(constraints),
+        match_conditions: Some(vec![condition("spec-changed", changed.to_owned())]),
+        validations: Some(vec![Validation {
+            expression: format!("!({excluded})"),
+            message: Some(message),
+            ..Validation::default()
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    (policy(EXCLUDED, spec), binding(EXCLUDED, "Warn", None))
+}
+
+fn policy(name: &str, spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicy {
+    ValidatingAdmissionPolicy {
+        metadata: metadata(name),
+        spec: Some(spec),
+        ..ValidatingAdmissionPolicy::default()
+    }
+}
+
+fn binding(
+    policy: &str,
+    action: &str,
+    namespaces: Option<LabelSelector>,
+) -> ValidatingAdmissionPolicyBinding {
+    ValidatingAdmissionPolicyBinding {
+        metadata: metadata(policy),
+        spec: ValidatingAdmissionPolicyBindingSpec {
+            policy_name: policy.to_owned(),
+            validation_actions: vec![action.to_owned()],
+            match_resources: namespaces.map(|selector| MatchResources {
+                match_policy: Some("Equivalent".to_owned()),
+                namespace_selector: Some(selector),
+                object_selector: Some(LabelSelector::default()),
+                ..MatchResources::default()
+            }),
+            ..ValidatingAdmissionPolicyBindingSpec::default()
+        },
+    }
+}
+
+fn metadata(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some([("app.kubernetes.io/name".to_owned(), "operating".to_owned())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// CREATE and UPDATE of resources in `v1` of a group.
+fn constraints(group: &str, resources: &[&str], scope: &str) -> MatchResources {
+    let owned = |list: &[&str]| Some(list.iter().map(|s| (*s).to_owned()).collect());
+    MatchResources {
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(LabelSelector::default()),
+        object_selector: Some(LabelSelector::default()),
+        resource_rules: Some(vec![NamedRuleWithOperations {
+            api_groups: owned(&[group]),
+            api_versions: owned(&["v1"]),
+            operations: owned(&["CREATE", "UPDATE"]),
+            resources: owned(resources),
+            scope: Some(scope.to_owned()),
+            ..NamedRuleWithOperations::default()
+        }]),
+        ..MatchResources::default()
+    }
+}
+
+fn condition(name: &str, expression: String) -> MatchCondition {
+    MatchCondition {
+        name: name.to_owned(),
+        expression,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn right_is_checked_for_the_whole_cluster() {
+        let (policy, binding) = namespace_labels();
+        let spec = policy.spec.unwrap();
+        let expression = &spec.validations.unwrap()[0].expression;
+        assert!(!expression.contains(".namespace("), "{expression}");
+        assert_eq!(spec.failure_policy.unwrap(), "Fail");
+        assert_eq!(binding.spec.validation_actions, ["Deny"]);
+        assert_eq!(binding.spec.match_resources, None);
+    }
+
+    #[test]
+    fn names_of_policies_and_bindings_are_listed() {
+        let names = policies().map(|(policy, binding)| {
+            let bound = binding.spec.policy_name;
+            assert_eq!(policy.metadata.name.as_ref(), Some(&bound));
+            assert_eq!(binding.metadata.name.as_ref(), Some(&bound));
+            bound
+        });
+        assert_eq!(names, NAMES);
+    }
+}

@@ -1,0 +1,229 @@
+//! Paths of requests to the API server. Every hand-written request takes its path from here, so that a namespace or a
+//! name that somebody else chose cannot lead to another resource.
+//!
+//! Percent-encoding alone is not enough: the API server splits the path after decoding it (`RequestInfoFactory` reads
+//! `URL.Path`), so `%2F` separates segments there as `/` does. What Kubernetes allows in no name
+//! (`IsValidPathSegmentName`) is therefore refused, and the rest is encoded.
+
+use std::borrow::Cow;
+use std::fmt::{Debug, Write};
+
+use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{NamespaceResourceScope, Request, request};
+use kube::{Api, Client, Error, Resource};
+use serde::Serialize;
+
+use crate::api::labels;
+
+/// A request as kube's client sends it.
+pub type Built = http::Request<Vec<u8>>;
+
+/// The objects of one resource in one namespace.
+#[derive(Clone, Debug)]
+pub struct Objects(Request);
+
+impl Objects {
+    /// `api` is `/api/v1` or `/apis/GROUP/VERSION`, and `plural` the resource; neither is ever taken from an object.
+    ///
+    /// # Errors
+    /// When `namespace` is no DNS label.
+    pub fn of(api: &str, namespace: &str, plural: &str) -> Result<Objects, Error> {
+        let namespace = checked(namespace)?;
+        let path = format!("{api}/namespaces/{namespace}/{plural}");
+        Ok(Objects(Request::new(path)))
+    }
+
+    /// The path of the collection.
+    pub fn path(&self) -> &str {
+        &self.0.url_path
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// When `name` can be no name.
+    pub fn get(&self, name: &str) -> Result<Built, Error> {
+        built(self.0.get(&segment(name)?, &GetParams::default()))
+    }
+
+    /// Lists objects.
+    ///
+    /// # Errors
+    /// When the parameters contradict each other.
+    pub fn list(&self, params: &ListParams) -> Result<Built, Error> {
+        built(self.0.list(params))
+    }
+
+    /// Creates an object from its JSON.
+    ///
+    /// # Errors
+    /// When the parameters are not valid.
+    pub fn create(&self, params: &PostParams, body: Vec<u8>) -> Result<Built, Error> {
+        built(self.0.create(params, body))
+    }
+
+    /// Patches an object, or one of its subresources.
+    ///
+    /// # Errors
+    /// When `name` can be no name, or the patch cannot be written as JSON.
+    pub fn patch<P: Serialize + Debug>(
+        &self,
+        name: &str,
+        subresource: Option<&str>,
+        patch: &Patch<P>,
+    ) -> Result<Built, Error> {
+        let (name, params) = (segment(name)?, PatchParams::default());
+        built(match subresource {
+            Some(subresource) => {
+                let subresource = segment(subresource)?;
+                self.0
+                    .patch_subresource(&subresource, &name, &params, patch)
+            }
+            None => self.0.patch(&name, &params, patch),
+        })
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// When `name` can be no name.
+    pub fn delete(&self, name: &str, params: &DeleteParams) -> Result<Built, Error> {
+        built(self.0.delete(&segment(name)?, params))
+    }
+}
+
+/// Typed access to the objects of a kind in a namespace. Names that are given to it must come from the API server, or
+/// be [`checked_name`]s: kube does not encode them.
+///
+/// # Errors
+/// When `namespace` is no DNS label.
+pub fn namespaced<K>(client: &Client, namespace: &str) -> Result<Api<K>, Error>
+where
+    K: Resource<Scope = NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    Ok(Api::namespaced(client.clone(), checked(namespace)?))
+}
+
+/// A namespace that may stand in a path.
+///
+/// # Errors
+/// When it is no DNS label, which the API server asks of every namespace.
+pub fn checked(namespace: &str) -> Result<&str, Error> {
+    match labels::dns_label_problem(namespace) {
+        None => Ok(namespace),
+        Some(problem) => Err(refused("namespace", namespace, problem)),
+    }
+}
+
+/// A name that may stand in a path as it is.
+///
+/// # Errors
+/// When it is no DNS subdomain name, which the API server asks of the names of Pods, Services and our own kinds.
+pub fn checked_name(name: &str) -> Result<&str, Error> {
+    match labels::dns_name_problem(name) {
+        None => Ok(name),
+        Some(problem) => Err(refused("name", name, problem)),
+    }
+}
+
+/// One segment of a path, percent-encoded.
+fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    if matches!(text, "" | "." | "..") || text.contains(['/', '%']) {
+        let problem = "must be a path segment: not empty, '.' or '..', and without '/' and '%'";
+        return Err(refused("name", text, problem));
+    }
+    if text.bytes().all(plain) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut encoded = String::with_capacity(text.len() * 3);
+    for byte in text.bytes() {
+        if plain(byte) {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a String does not fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    Ok(Cow::Owned(encoded))
+}
+
+fn built(request: Result<Built, request::Error>) -> Result<Built, Error> {
+    request.map_err(Error::BuildRequest)
+}
+
+fn refused(what: &str, value: &str, problem: &str) -> Error {
+    let text = format!("{what} {value:?} {problem}");
+    Error::BuildRequest(request::Error::Validation(text))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const HOSTILE: [&str; 13] = [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "../../kube-system/pods/x",
+        "a%2fb",
+        "a?x=",
+        "a#b",
+        "a b",
+        "a\nb",
+        "kube-system/pods?x=",
+        "ümlaut",
+        "\0",
+    ];
+
+    #[test]
+    fn hostile_namespaces_build_no_request() {
+        for namespace in HOSTILE.into_iter().chain([&*"a".repeat(300)]) {
+            assert!(
+                Objects::of("/api/v1", namespace, "pods").is_err(),
+                "{namespace:?}"
+            );
+            assert!(checked(namespace).is_err(), "{namespace:?}");
+        }
+    }
+
+    #[test]
+    fn hostile_names_stay_within_their_segment() {
+        let pods = Objects::of("/api/v1", "shop", "pods").unwrap();
+        for name in HOSTILE {
+            assert!(checked_name(name).is_err(), "{name:?}");
+            let (patch, delete) = (Patch::Merge(1), DeleteParams::default());
+            let requests = [
+                pods.get(name),
+                pods.patch(name, None, &patch),
+                pods.patch(name, Some("status"), &patch),
+                pods.delete(name, &delete),
+            ];
+            for request in requests.into_iter().flatten() {
+                let uri = request.uri();
+                let rest = uri.path().strip_prefix("/api/v1/namespaces/shop/pods/");
+                let rest = rest.unwrap().trim_end_matches("/status");
+                assert!(!rest.contains('/'), "{uri}");
+                assert!(uri.query().unwrap_or_default().is_empty(), "{uri}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_kubernetes_are_kept() {
+        let pods = Objects::of("/api/v1", "shop-1", "pods").unwrap();
+        for (name, path) in [
+            ("web-0", "/api/v1/namespaces/shop-1/pods/web-0"),
+            ("web.0", "/api/v1/namespaces/shop-1/pods/web.0"),
+            (
+                "system:node",
+                "/api/v1/namespaces/shop-1/pods/system%3Anode",
+            ),
+        ] {
+            assert_eq!(pods.get(name).unwrap().uri(), path);
+        }
+    }
+}
