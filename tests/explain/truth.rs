@@ -81,11 +81,16 @@ async fn rule_in_excluded_namespace_says_it_holds_nothing() {
     let scope = bed.scope("excluded").await;
     label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): "" })).await;
     running(&scope, "web-0", json!({ "app": "web" })).await;
-    apply(
-        bed,
-        &scope,
-        &budget(json!({ "matchLabels": { "app": "web" } })),
-    )
+    // The API server learns of the label by a watch, and each change of the spec is warned of anew.
+    let mut key = 0;
+    wait::until("the warning", async || {
+        key += 1;
+        let absent = json!({ "key": format!("absent-{key}"), "operator": "DoesNotExist" });
+        let spec = budget(json!({ "matchLabels": { "app": "web" }, "matchExpressions": [absent] }));
+        apply(bed, &scope, &spec)
+            .await
+            .contains("this PodTransitionRule holds nothing")
+    })
     .await;
     until(&scope, "Enforced", "False", "NamespaceExcluded").await;
     shows_no_limit(bed, &scope).await;
