@@ -38,7 +38,7 @@ pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)>
                 Route::ValidatePods => Arc::new(pods::Validate(context)),
                 Route::MutateEvictions => Arc::new(evictions::Evictions(context)),
                 Route::MutatePodTransitionRules => Arc::new(rules::Mutate(context)),
-                Route::ValidatePodTransitionRules => Arc::new(rules::Validate),
+                Route::ValidatePodTransitionRules => Arc::new(rules::Validate(context)),
                 Route::MutateCollaSets => Arc::new(collasets::Mutate(context)),
                 Route::ValidateCollaSets => Arc::new(collasets::Validate(context)),
                 Route::ValidateResourceContexts => Arc::new(resourcecontexts::Validate),

@@ -13,20 +13,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 
 use crate::api::keys;
+use crate::domain::rules::effect::EXCLUDED_NAMESPACES;
 
 /// Name of the policy, and of its binding, on the labels that decide whether a namespace is enforced.
 pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of Deployments which no rule lets roll out.
 pub const RECREATE: &str = "recreate-deployments.operating.kusionstack.io";
+/// Name of the policy, and of its binding, that warns of rules in namespaces that are excluded from the webhooks.
+pub const EXCLUDED: &str = "excluded-namespaces.operating.kusionstack.io";
 /// Every policy and binding, in the order in which they are applied.
-pub const NAMES: [&str; 2] = [NAMESPACE_LABELS, RECREATE];
+pub const NAMES: [&str; 3] = [NAMESPACE_LABELS, RECREATE, EXCLUDED];
 
 /// The verb on `podtransitionrules`, for the whole cluster, that changing these labels needs.
 pub const ENFORCE: &str = "enforce";
 
 /// Every policy with its binding.
-pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 2] {
-    [namespace_labels(), recreate()]
+pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 3] {
+    [namespace_labels(), recreate(), excluded()]
 }
 
 /// Who may patch a namespace could otherwise switch its rules off: without the mark, or with the exclusion, the API
@@ -120,6 +123,39 @@ fn recreate() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
         policy(RECREATE, spec),
         binding(RECREATE, "Warn", Some(enforced)),
     )
+}
+
+/// The webhooks are not called for a rule in an excluded namespace either, so only the API server can warn of it.
+fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let names = EXCLUDED_NAMESPACES
+        .map(|name| format!("'{name}'"))
+        .join(", ");
+    let excluded = format!(
+        "request.namespace in [{names}] || namespaceObject.metadata.?labels[?'{}'].hasValue()",
+        keys::NAMESPACE_EXCLUDED
+    );
+    let message = format!(
+        "this PodTransitionRule holds nothing: its namespace is excluded from the webhooks (kube-system, kube-public, \
+         kube-node-lease, the server's own, and those labelled {}). Move the Pods and the rule to another namespace",
+        keys::NAMESPACE_EXCLUDED
+    );
+    let mut constraints = constraints(keys::GROUP, &["podtransitionrules"], "Namespaced");
+    for rule in constraints.resource_rules.iter_mut().flatten() {
+        rule.api_versions = Some(vec![keys::VERSION.to_owned()]);
+    }
+    let changed = "request.operation == 'CREATE' || object.spec != oldObject.spec";
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Ignore".to_owned()),
+        match_constraints: Some(constraints),
+        match_conditions: Some(vec![condition("spec-changed", changed.to_owned())]),
+        validations: Some(vec![Validation {
+            expression: format!("!({excluded})"),
+            message: Some(message),
+            ..Validation::default()
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    (policy(EXCLUDED, spec), binding(EXCLUDED, "Warn", None))
 }
 
 fn policy(name: &str, spec: ValidatingAdmissionPolicySpec) -> ValidatingAdmissionPolicy {

@@ -15,13 +15,7 @@ pub const MUTATING: &str = "kusionstack-controller-manager-mutating";
 /// Name of the ValidatingWebhookConfiguration; see [`MUTATING`].
 pub const VALIDATING: &str = "kusionstack-controller-manager-validating";
 
-/// Namespaces whose objects never reach us: the cluster's own, and the one that this server runs in by default.
-pub const EXCLUDED_NAMESPACES: [&str; 4] = [
-    "kube-node-lease",
-    "kube-public",
-    "kube-system",
-    "kusionstack-system",
-];
+pub use crate::domain::rules::effect::EXCLUDED_NAMESPACES;
 
 /// A path of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

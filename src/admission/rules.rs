@@ -1,6 +1,7 @@
 //! PodTransitionRules: defaults, validation, and the mark on the namespace that makes the claiming webhooks see it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use json_patch::Patch;
@@ -14,7 +15,9 @@ use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
 use crate::cluster::path;
+use crate::cluster::selected;
 use crate::domain::rules::RuleSet;
+use crate::domain::rules::effect::{self, Matches};
 use crate::domain::rules::mark::Mark;
 
 const KIND: &str = "PodTransitionRule";
@@ -22,8 +25,11 @@ const KIND: &str = "PodTransitionRule";
 /// Defaults, and labels the namespace before the rule is stored.
 pub struct Mutate(pub Arc<Context>);
 
-/// Validation.
-pub struct Validate;
+/// Validation, and warnings of rules that hold less than their author may think.
+pub struct Validate(pub Arc<Context>);
+
+/// For the read behind a warning. A warning that comes too late is left out.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Handler for Mutate {
@@ -102,12 +108,48 @@ impl Mutate {
 #[async_trait]
 impl Handler for Validate {
     async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
-        judge(request)
+        let verdict = judge(request);
+        if !verdict.is_allowed() {
+            return verdict;
+        }
+        let warnings = self.warnings(request).await;
+        warnings.into_iter().fold(verdict, Verdict::warn)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
         answers::unchecked("the rule", why)
     }
+}
+
+impl Validate {
+    /// What to warn of, if the spec is new or changed.
+    async fn warnings(&self, request: &Request) -> Vec<String> {
+        let Ok(mut object) = answers::read::<PodTransitionRule>(request.object.as_deref(), KIND)
+        else {
+            return Vec::new();
+        };
+        if is_unchanged(request, &object) {
+            return Vec::new();
+        }
+        object
+            .metadata
+            .namespace
+            .get_or_insert_with(|| request.namespace.clone());
+        let rules = RuleSet::compile(&object);
+        let cached = selected::is_cached(&self.0.index.read(), &rules);
+        let matches = match cached {
+            true => Some(Matches::Managed),
+            false => selected::look(&self.0.client, &rules, LOOK_TIMEOUT).await,
+        };
+        effect::warnings(&rules, matches.as_ref())
+    }
+}
+
+/// Whether the review leaves the spec as it was, or the object is being deleted.
+fn is_unchanged(request: &Request, object: &PodTransitionRule) -> bool {
+    let old = request.old_object.as_deref();
+    let old = old.and_then(|raw| answers::read::<PodTransitionRule>(Some(raw), KIND).ok());
+    old.is_some_and(|old| old.spec == object.spec) || object.metadata.deletion_timestamp.is_some()
 }
 
 /// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible.
@@ -116,10 +158,7 @@ fn judge(request: &Request) -> Verdict {
         Ok(object) => object,
         Err(denial) => return denial,
     };
-    let old = request.old_object.as_deref();
-    let old = old.and_then(|raw| answers::read::<PodTransitionRule>(Some(raw), KIND).ok());
-    let unchanged = old.is_some_and(|old| old.spec == object.spec);
-    if unchanged || object.metadata.deletion_timestamp.is_some() {
+    if is_unchanged(request, &object) {
         return Verdict::allow();
     }
     let errors = validation::podtransitionrule::validate(&object.spec);

@@ -64,7 +64,10 @@ fn enqueue(index: &Index, queues: &Queues, change: Change) {
             queues.rules.add((namespace, name));
         }
         Change::CollaSet(namespace, name) => queues.collasets.add((namespace, name)),
-        Change::Namespace(namespace) => queues.namespaces.add(namespace),
+        Change::Namespace(namespace) => {
+            enqueue_rules(index, queues, &namespace); // their status says whether it is enforced
+            queues.namespaces.add(namespace);
+        }
     }
 }
 

@@ -43,6 +43,8 @@ pub type SetName = (String, String);
 pub struct Context {
     /// Client.
     pub client: Client,
+    /// The namespace that the server runs in.
+    pub namespace: String,
     /// What this replica knows.
     pub index: Arc<Index>,
     /// Live reads of the owners of Pods.

@@ -13,7 +13,7 @@ use super::Context;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
 use crate::domain::explain::notices::{self, Notice, Notices, Waiting, line};
-use crate::domain::explain::{Controller, Observed, RuleObject};
+use crate::domain::explain::{Around, Controller, Observed, RuleObject};
 use crate::domain::pod::Pod;
 
 /// Looks this often, or as often as is needed to see a shorter threshold pass.
@@ -122,6 +122,7 @@ fn explained(context: &Context, state: &State, wait: &Waiting) -> Option<(Arc<Po
         pods: home.pods.values().cloned().collect(),
         controller: set.map(Controller::CollaSet),
         jobs: Vec::new(),
+        around: Around::default(),
         notes: Vec::new(),
         now: (context.now)(),
     };

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use operating::api::keys;
 use operating::cli::read::tree;
-use operating::domain::explain::{Controller, Observed, RuleObject, explain};
+use operating::domain::explain::facts::Trial;
+use operating::domain::explain::{Around, Controller, Observed, RuleObject, explain};
 use operating::domain::pod::Pod;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,6 +30,39 @@ struct Situation {
     set: Option<Value>,
     #[serde(default)]
     job: Option<Value>,
+    #[serde(default)]
+    around: Surroundings,
+}
+
+/// What is around the Pod.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Surroundings {
+    excluded: Option<String>,
+    unscheduled: Option<String>,
+    /// PodDisruptionBudgets, as they are stored.
+    disruption_budgets: Vec<Value>,
+    /// What the API server says to a dry-run: a code and a message; 200 for yes.
+    trial: Option<(u16, String)>,
+    recreate: Option<String>,
+}
+
+impl Surroundings {
+    fn read(self) -> Around {
+        let budgets = self.disruption_budgets.into_iter();
+        Around {
+            excluded: self.excluded,
+            unscheduled: self.unscheduled,
+            disruption_budgets: budgets
+                .map(|b| serde_json::from_value(b).unwrap())
+                .collect(),
+            trial: self.trial.map(|(code, message)| match code {
+                200 => Trial::Allowed,
+                code => Trial::refused(code, &message),
+            }),
+            recreate: self.recreate,
+        }
+    }
 }
 
 /// A Pod of namespace `shop`, labelled `app=web`; managed, with the readiness gate, and serving unless it says otherwise.
@@ -161,6 +195,7 @@ fn observed(situation: Situation) -> Observed {
             .into_iter()
             .collect(),
         pods,
+        around: situation.around.read(),
         notes: Vec::new(),
         now: now(),
     }

@@ -9,3 +9,4 @@ mod events;
 mod golden;
 mod offline;
 mod plugin;
+mod truth;

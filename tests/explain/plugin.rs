@@ -20,14 +20,14 @@ const ID: &str = "upgrade";
 
 /// What a command has said.
 #[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
 }
 
 impl Said {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{self:?}");
         serde_json::from_str(&self.out).unwrap()
     }
@@ -51,7 +51,7 @@ fn path(dir: &Path) -> std::ffi::OsString {
 }
 
 /// Runs `kubectl operating ARGS…` as the administrator, or as whom the kubeconfig names.
-async fn kubectl(bed: &Bed, kubeconfig: Option<&Path>, args: &[&str]) -> Said {
+pub async fn kubectl(bed: &Bed, kubeconfig: Option<&Path>, args: &[&str]) -> Said {
     let dir = plugin();
     let mut command = bed.kubectl([&["operating"], args].concat());
     command.env("PATH", path(dir.path()));
@@ -77,7 +77,12 @@ async fn why(scope: &Scope, pod: &str) -> Value {
 }
 
 /// Asks until the answer is as wanted: the status of rules trails.
-async fn until_why(scope: &Scope, pod: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub async fn until_why(
+    scope: &Scope,
+    pod: &str,
+    what: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
     wait::value(what, async || {
         Some(why(scope, pod).await).filter(|said| wanted(said))
     })

@@ -157,7 +157,7 @@ async fn bare_pods_that_take_long_to_end_neither_count_nor_use_up_the_budget() {
         .until_status("web", "no trace of the two", |s| {
             s.expected_pods == 3
                 && s.unavailable_pods == 0
-                && s.disruptions_allowed == 1
+                && s.disruptions_allowed == Some(1)
                 && s.ledger.as_ref().is_none_or(|l| l.claims.is_empty())
         })
         .await;

@@ -118,9 +118,9 @@ async fn a_limit_tightened_while_deletes_fly_holds_from_the_version_that_tells_i
     scope
         .until_status("web", "the tightened limit", |s| {
             s.observed_generation == 2
-                && s.unavailable_limit == i32::try_from(LIMIT).unwrap()
+                && s.unavailable_limit == Some(i32::try_from(LIMIT).unwrap())
                 && s.unavailable_pods == lost
-                && s.disruptions_allowed == 0
+                && s.disruptions_allowed == Some(0)
         })
         .await;
     let left = &pods[39];

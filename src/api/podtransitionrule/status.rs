@@ -31,10 +31,13 @@ pub struct PodTransitionRuleStatus {
     pub available_pods: i32,
     /// Expected Pods that are not available.
     pub unavailable_pods: i32,
-    /// Most Pods that may be unavailable at once, over all rules.
-    pub unavailable_limit: i32,
-    /// Pods that may become unavailable now.
-    pub disruptions_allowed: i32,
+    /// Most Pods that may be unavailable at once, over all rules. Absent where nothing limits them: no rule with
+    /// availablePolicy, no Pods, or a namespace that is not enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable_limit: Option<i32>,
+    /// Pods that may become unavailable now. Absent where unavailableLimit is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disruptions_allowed: Option<i32>,
     /// Pods that wait for permission.
     pub waiting_pods: i32,
     /// Claims that admission has granted and whose effect is not yet seen.

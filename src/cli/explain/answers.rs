@@ -69,17 +69,18 @@ impl Known {
                 let pod = pods.find(|pod| is(pod, namespace) && pod["metadata"]["name"] == *name);
                 pod.map_or_else(missing, |pod| (http::StatusCode::OK, pod.clone()))
             }
+            // The asker picks those that its selector matches.
+            (&Method::GET, ["api", "v1", "namespaces", namespace, "pods"]) => {
+                let pods = self.pods.iter().filter(|pod| is(pod, namespace));
+                (http::StatusCode::OK, list(pods.collect()))
+            }
             (&Method::GET, ["apis", _, _, "namespaces", namespace, "podtransitionrules"]) => {
                 let items: Vec<_> = self
                     .rules
                     .iter()
                     .filter(|rule| is(rule, namespace))
                     .collect();
-                let list = json!({
-                    "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                    "metadata": { "resourceVersion": "0" }, "items": items,
-                });
-                (http::StatusCode::OK, list)
+                (http::StatusCode::OK, list(items))
             }
             // The server would ask for the scale of an owner of such a kind. Of the files only Pods count.
             (&Method::GET, ["apis", _, _] | ["api", _]) => missing(),
@@ -115,6 +116,13 @@ fn is_at(kind: Kind, object: &Value, path: &str) -> bool {
 fn missing() -> (http::StatusCode, Value) {
     let why = "the files do not hold it";
     refusal(http::StatusCode::NOT_FOUND, "NotFound", why)
+}
+
+fn list(items: Vec<&Value>) -> Value {
+    json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": { "resourceVersion": "0" }, "items": items,
+    })
 }
 
 fn is(object: &Value, namespace: &str) -> bool {

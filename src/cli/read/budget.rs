@@ -86,21 +86,24 @@ fn cells(row: &Row) -> [String; 9] {
         true => n.to_string(),
         false => "?".to_owned(),
     };
-    let limited = |text: String| match row.limited {
-        true => text,
-        false => "-".to_owned(),
+    let limited = |n: Option<u32>| match n {
+        Some(n) => figure(n),
+        None if row.limited && !row.observed => figure(0),
+        None => "-".to_owned(),
     };
     [
         row.namespace.clone(),
         row.name.clone(),
-        match (row.limited, row.observed) {
-            (false, _) => "no limit".to_owned(),
-            (true, false) => "not counted".to_owned(),
-            (true, true) => bar(row.unavailable, row.limit),
+        match row.limit {
+            _ if !row.enforced => "not enforced".to_owned(),
+            _ if !row.limited => "no limit".to_owned(),
+            _ if !row.observed => "not counted".to_owned(),
+            None => "no Pods".to_owned(),
+            Some(limit) => bar(row.unavailable, limit),
         },
-        limited(figure(row.allowed)),
+        limited(row.allowed),
         figure(row.unavailable),
-        limited(figure(row.limit)),
+        limited(row.limit),
         figure(row.expected),
         figure(row.waiting),
         row.claims.to_string(),
@@ -147,12 +150,13 @@ mod tests {
             name: "web".into(),
             limited: true,
             observed: true,
-            allowed: 0,
+            allowed: Some(0),
             unavailable: 3,
-            limit: 3,
+            limit: Some(3),
             expected: 10,
             waiting: 2,
             claims: 1,
+            enforced: true,
             problem: None,
         };
         let fresh = Row {

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use jiff::Timestamp;
 use kube::api::Api;
 use kube::{Client, Error};
 use serde::Deserialize;
 
-use super::api;
+use super::{api, around};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
@@ -26,16 +27,18 @@ pub async fn observe(
     namespace: &str,
     name: &str,
 ) -> anyhow::Result<Option<Observed>> {
-    let pod = api::call(
+    let raw = api::call(
         "get",
         "pods",
         Some(namespace),
-        pods::get(client, namespace, name),
+        pods::get_raw(client, namespace, name),
     )
     .await?;
-    let Some(pod) = pod else {
+    let Some(raw) = raw else {
         return Ok(None);
     };
+    let unscheduled = around::unscheduled(&raw);
+    let pod: Pod = serde_json::from_value(raw).context("the Pod can't be read")?;
     let rules = api::rules(client, Some(namespace)).await?;
     let mut notes = Vec::new();
     let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
@@ -50,9 +53,13 @@ pub async fn observe(
             Err(e) => noted("which Pods use budgets up is known from claims alone", e),
         }
     }
+    let mut deployment = None;
     let controller = match pod.controller() {
         Some(owner) => match controller(client, namespace, owner).await {
-            Ok(controller) => controller,
+            Ok((controller, owned_by)) => {
+                deployment = owned_by;
+                controller
+            }
             Err(e) => {
                 noted(
                     &format!("what {} {} is about is not known", owner.kind, owner.name),
@@ -77,12 +84,16 @@ pub async fn observe(
             ),
         }
     }
+    let (mut around, missing) = around::observe(client, &pod, covered, deployment.as_deref()).await;
+    around.unscheduled = unscheduled;
+    notes.extend(missing);
     Ok(Some(Observed {
         pod: Arc::new(pod),
         rules,
         pods: others.into_iter().map(Arc::new).collect(),
         controller,
         jobs,
+        around,
         notes,
         now: Timestamp::now(),
     }))
@@ -100,6 +111,8 @@ struct Workload {
 struct Metadata {
     #[serde(default)]
     uid: String,
+    #[serde(default, rename = "ownerReferences")]
+    owner_references: Vec<Owner>,
 }
 
 #[derive(Default, Deserialize)]
@@ -108,12 +121,13 @@ struct Spec {
     replicas: Option<u32>,
 }
 
-/// The controller of a Pod; `None` if it is of a kind of which nothing is to be said.
+/// The controller of a Pod; `None` if it is of a kind of which nothing is to be said. Second, the name of the Deployment
+/// that controls it.
 async fn controller(
     client: &Client,
     namespace: &str,
     owner: &Owner,
-) -> anyhow::Result<Option<Controller>> {
+) -> anyhow::Result<(Option<Controller>, Option<String>)> {
     let (group, plural) = match owner.kind.as_str() {
         "CollaSet" => {
             path::checked_name(&owner.name)?;
@@ -126,14 +140,13 @@ async fn controller(
             )
             .await?;
             let set = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid));
-            return Ok(Some(set.map_or(Controller::Gone, |set| {
-                Controller::CollaSet(Arc::new(set))
-            })));
+            let set = set.map_or(Controller::Gone, |set| Controller::CollaSet(Arc::new(set)));
+            return Ok((Some(set), None));
         }
         "ReplicaSet" => ("/apis/apps/v1", "replicasets"),
         "StatefulSet" => ("/apis/apps/v1", "statefulsets"),
         "ReplicationController" => ("/api/v1", "replicationcontrollers"),
-        _ => return Ok(None),
+        _ => return Ok((None, None)),
     };
     let request = Objects::of(group, namespace, plural)?.get(&owner.name)?;
     let read = async {
@@ -145,9 +158,14 @@ async fn controller(
     };
     let found = api::call("get", plural, Some(namespace), read).await?;
     let found = found.filter(|workload| workload.metadata.uid == owner.uid);
-    Ok(Some(found.map_or(Controller::Gone, |workload| {
-        Controller::Other {
-            replicas: workload.spec.replicas,
-        }
-    })))
+    let Some(workload) = found else {
+        return Ok((Some(Controller::Gone), None));
+    };
+    let mut owners = workload.metadata.owner_references.into_iter();
+    let deployment = owners.find(|owner| owner.controller && owner.kind == "Deployment");
+    let replicas = workload.spec.replicas;
+    Ok((
+        Some(Controller::Other { replicas }),
+        deployment.map(|owner| owner.name),
+    ))
 }

@@ -1,6 +1,7 @@
 //! `why` and `budget`: what the API server shows, explained. They only read, with the rights of their user.
 
 mod api;
+mod around;
 pub mod budget;
 mod gather;
 mod live;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use super::args::{BudgetArgs, Output, WhyArgs};
 use super::{connect, output};
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::explain::facts::Trial;
 use crate::domain::explain::{Observed, explain};
 use live::Look;
 
@@ -40,6 +42,7 @@ pub async fn why(args: WhyArgs) -> anyhow::Result<()> {
         };
         let text = explained(&observed, args.output, true)?;
         observed.now = began; // ages alone are no change
+        observed.around.trial = observed.around.trial.map(Trial::without_text);
         Ok(Look::more(text, explained(&observed, args.output, true)?))
     };
     live::follow(changes, look).await

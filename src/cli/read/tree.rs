@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::domain::explain::facts::{
-    BudgetFacts, Explanation, On, OperationFacts, OwnerFacts, RuleFacts, Verdict,
+    BudgetFacts, Explanation, On, OperationFacts, OwnerFacts, RuleFacts, Trial, Verdict,
 };
 use crate::domain::wording;
 
@@ -49,6 +49,18 @@ pub fn text(all: &Explanation, now: Timestamp) -> String {
     tree.extend(all.owner.as_ref().map(owner));
     tree.extend(all.operations.iter().map(|o| operation(o, now)));
     tree.extend(all.rules.iter().map(|r| rule(r, now)));
+    tree.extend(all.disruption_budgets.iter().map(|budget| {
+        let says = if budget.holds {
+            "holds evictions"
+        } else {
+            "lets evictions pass"
+        };
+        Node::new(
+            format!("PodDisruptionBudget {} {says}", budget.name),
+            [Node::leaf(&budget.reason)],
+        )
+    }));
+    tree.extend(all.deletion.as_ref().map(deletion));
     tree.extend(all.claims.iter().map(|claim| {
         let age = wording::ago(claim.since, now);
         let object = &claim.object;
@@ -103,6 +115,21 @@ fn pod(all: &Explanation, now: Timestamp) -> Node {
         format!("Pod {}/{}: {}", pod.namespace, pod.name, words.join(", ")),
         below,
     )
+}
+
+/// What the API server said to the dry-run.
+fn deletion(trial: &Trial) -> Node {
+    let (says, why) = match trial {
+        Trial::Allowed => ("is allowed".to_owned(), None),
+        Trial::Denied { code, message } => (format!("is refused with {code}"), Some(message)),
+        Trial::Unanswered { message } => (
+            "is refused: the admission server does not answer".to_owned(),
+            Some(message),
+        ),
+        Trial::NotChecked { reason } => ("is not checked".to_owned(), Some(reason)),
+    };
+    let why = why.map(Node::leaf);
+    Node::new(format!("a deletion now (dry-run) {says}"), why)
 }
 
 fn owner(owner: &OwnerFacts) -> Node {

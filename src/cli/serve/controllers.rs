@@ -30,6 +30,7 @@ pub fn start(
 ) -> JoinHandle<()> {
     let context = Arc::new(Context {
         client: client.clone(),
+        namespace: args.cluster.namespace.clone(),
         index: Arc::clone(index),
         owners: Arc::clone(owners),
         ledgers: Arc::clone(ledgers),

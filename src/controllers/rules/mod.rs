@@ -1,6 +1,7 @@
 //! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
 
 mod claims;
+mod facts;
 mod retries;
 mod status;
 
@@ -44,6 +45,7 @@ pub struct Rules {
     queues: Arc<Queues>,
     seen: Mutex<HashMap<RuleName, Seen>>,
     deadlines: claims::Deadlines,
+    facts: facts::Memory,
     webhooks: Arc<Webhooks>,
     retries: retries::Retries,
 }
@@ -66,6 +68,7 @@ impl Rules {
             seen: Mutex::default(),
             deadlines: claims::Deadlines::default(),
             retries: retries::Retries::default(),
+            facts: facts::Memory::default(),
         })
     }
 
@@ -88,8 +91,17 @@ impl Rules {
             Err(outcome) => (None, outcome),
         };
         let woken = self.retries.wake(&self.context, &name).await;
-        let status = self.status(&name, &key.uid).await;
-        let again = release.into_iter().chain(asked).chain(woken).min();
+        let place = (name.0.as_str(), name.1.as_str());
+        let Some((facts, later)) = self.facts.facts(&self.context, place, &key.uid).await else {
+            return Outcome::Retry; // another object has its name now
+        };
+        let status = self.status(&name, &key.uid, &facts).await;
+        let again = release
+            .into_iter()
+            .chain(asked)
+            .chain(woken)
+            .chain(later)
+            .min();
         match (status, again) {
             (Outcome::Done, _) if looked == Outcome::Retry => looked,
             (Outcome::Done, Some(pause)) => Outcome::After(pause),
@@ -120,6 +132,7 @@ impl Rules {
             });
             if entry.uid != *uid {
                 self.webhooks.forget(&entry.uid);
+                self.facts.forget(&entry.uid);
             }
             let changed = entry.uid != *uid || entry.generation != generation;
             (entry.uid, entry.generation) = (uid.clone(), generation);
@@ -164,6 +177,7 @@ impl Rules {
         if let Some(seen) = self.seen.lock().remove(&name) {
             self.deadlines.forget(&seen.uid);
             self.webhooks.forget(&seen.uid);
+            self.facts.forget(&seen.uid);
         }
         self.retries.forget(&name.0);
         self.wake_all(&name.0);
@@ -202,7 +216,7 @@ impl Rules {
         path::namespaced(&self.context.client, &name.0)
     }
 
-    async fn status(&self, name: &RuleName, uid: &Uid) -> Outcome {
+    async fn status(&self, name: &RuleName, uid: &Uid, facts: &status::Facts) -> Outcome {
         let Some((patch, urgent)) = ({
             let state = self.context.index.read();
             let entry = state.rule(&name.0, &name.1);
@@ -212,7 +226,7 @@ impl Rules {
                     let gauges = room::gauges(&self.context.ledgers, &state, entry)?;
                     let now = (self.context.now)();
                     self.webhooks.with(uid, |memories| {
-                        status::changed(&state, entry, gauges, memories, now)
+                        status::changed(&state, entry, gauges, memories, facts, now)
                     })
                 })
         }) else {

@@ -9,11 +9,20 @@ use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
+use crate::domain::rules::effect::{self, Finding, Matches, Place};
 use crate::domain::rules::stage::{candidates, rejections};
 use crate::domain::rules::{Availability, RuleKind};
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
+
+/// What is known of a rule object besides its counts.
+pub struct Facts {
+    /// Its namespace.
+    pub place: Place,
+    /// Which Pods its selector matches.
+    pub matches: Matches,
+}
 
 /// The fields as a merge patch, if they differ from what is stored, and whether Pods wait for them to be.
 pub fn changed(
@@ -21,91 +30,76 @@ pub fn changed(
     entry: &Entry,
     gauges: Gauges,
     memories: Option<&Memories>,
+    facts: &Facts,
     now: Timestamp,
 ) -> Option<(Value, bool)> {
     let status = entry.object.status.as_ref();
     let stored_states = status.map_or(&[][..], |s| &s.rule_states);
     let states = webhooks::states(memories, stored_states);
     let urgent = webhooks::tell_more(&states, stored_states);
+    let rules = &entry.snapshot.rules;
+    // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
+    let limited =
+        rules.limits().next().is_some() && gauges.expected > 0 && facts.place == Place::default();
     let wanted = json!({
-        "observedGeneration": entry.snapshot.rules.generation,
+        "observedGeneration": rules.generation,
         "expectedPods": gauges.expected,
         "availablePods": gauges.available,
         "unavailablePods": gauges.unavailable,
-        "unavailableLimit": gauges.limit,
-        "disruptionsAllowed": gauges.allowed,
+        "unavailableLimit": limited.then_some(gauges.limit),
+        "disruptionsAllowed": limited.then_some(gauges.allowed),
         "waitingPods": gauges.waiting,
         "details": details(state, entry, gauges, memories),
         "ruleStates": states,
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
-    let (status, reason, message) = enforced(entry);
-    let condition = stored
-        .get("conditions")
-        .and_then(Value::as_array)
-        .and_then(|all| all.iter().find(|c| c["type"] == "Enforced"));
-    let generation = entry.snapshot.rules.generation;
-    let same_condition = condition.is_some_and(|c| {
-        c["status"] == status
-            && c["reason"] == reason
-            && c["message"] == message
-            && c["observedGeneration"] == generation
+    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let conditions = [
+        ("Enforced", effect::enforced(rules, &facts.place)),
+        ("Matched", effect::matched(rules, &facts.matches)),
+    ];
+    let conditions = conditions.map(|(type_, finding)| {
+        condition(
+            &stored["conditions"],
+            type_,
+            &finding,
+            rules.generation,
+            &now,
+        )
     });
+    let same_conditions = stored["conditions"] == json!(conditions);
     let fields = wanted.as_object()?;
     let same = fields
         .iter()
         .all(|(k, v)| stored.get(k).cloned().unwrap_or_else(|| default(v)) == *v);
-    if same && same_condition {
+    if same && same_conditions {
         return None;
     }
-    let since = condition
-        .filter(|c| c["status"] == status)
-        .and_then(|c| c["lastTransitionTime"].as_str());
-    let since = since.map_or_else(
-        || now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        str::to_owned,
-    );
     let mut patch = wanted;
-    patch["updateTime"] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-    patch["conditions"] = json!([{
-        "type": "Enforced", "status": status, "reason": reason, "message": message,
-        "observedGeneration": generation, "lastTransitionTime": since,
-    }]);
+    patch["updateTime"] = json!(now);
+    patch["conditions"] = json!(conditions);
     Some((patch, urgent))
 }
 
-/// What an absent field counts as.
+/// A condition. It keeps the time of its last transition while its status stays.
+fn condition(stored: &Value, type_: &str, finding: &Finding, generation: i64, now: &str) -> Value {
+    let mut all = stored.as_array().into_iter().flatten();
+    let since = all
+        .find(|c| c["type"] == type_ && c["status"] == finding.status)
+        .and_then(|c| c["lastTransitionTime"].as_str())
+        .unwrap_or(now);
+    json!({
+        "type": type_, "status": finding.status, "reason": finding.reason, "message": finding.message,
+        "observedGeneration": generation, "lastTransitionTime": since,
+    })
+}
+
+/// What an absent field counts as. All numbers but those that may be absent are always there.
 fn default(like: &Value) -> Value {
     match like {
         Value::Array(_) => json!([]),
-        Value::Number(_) => json!(0),
         _ => Value::Null,
     }
-}
-
-/// Status, reason and message of the condition `Enforced`.
-fn enforced(entry: &Entry) -> (&'static str, &'static str, String) {
-    let rules = &entry.snapshot.rules;
-    let mut broken: Vec<String> = rules.selector.as_ref().err().cloned().into_iter().collect();
-    broken.extend(rules.rules.iter().filter_map(|r| match &r.kind {
-        RuleKind::Broken(why) => Some(why.clone()),
-        _ => None,
-    }));
-    if !broken.is_empty() {
-        return (
-            "False",
-            "Invalid",
-            format!(
-                "the Pods are held until this is mended: {}",
-                broken.join("; ")
-            ),
-        );
-    }
-    (
-        "True",
-        "Enforced",
-        "every disruption that passes the API server is held at admission".to_owned(),
-    )
 }
 
 /// Why Pods wait, sorted by name.

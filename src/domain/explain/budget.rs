@@ -16,19 +16,23 @@ pub struct Row {
     pub limited: bool,
     /// Whether the figures speak of the present spec.
     pub observed: bool,
-    /// How many more Pods may go now, by the tightest rule.
-    pub allowed: u32,
+    /// How many more Pods may go now, by the tightest rule; absent where nothing limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<u32>,
     /// Expected Pods that are missing, not available, or on their way by a claim.
     pub unavailable: u32,
-    /// How many may be, by the tightest rule.
-    pub limit: u32,
+    /// How many may be, by the tightest rule; absent where nothing limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
     /// How many Pods there should be.
     pub expected: u32,
     /// Pods that wait in PreCheck.
     pub waiting: u32,
     /// Claims: admitted, and not yet seen.
     pub claims: u32,
-    /// What is wrong with the object, from its condition `Enforced`.
+    /// Whether the object is enforced, by its condition `Enforced`; one that can't be read is.
+    pub enforced: bool,
+    /// What is wrong with the object, from its conditions `Enforced` and `Matched`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -44,7 +48,7 @@ fn order(row: &Row) -> impl Ord + '_ {
     (
         row.problem.is_none(),
         row.observed && !row.limited,
-        row.allowed,
+        row.allowed.unwrap_or(u32::MAX),
         std::cmp::Reverse(row.waiting),
         std::cmp::Reverse(row.unavailable),
         &row.namespace,
@@ -59,23 +63,25 @@ fn row(object: &RuleObject) -> Row {
         .ledger
         .as_ref()
         .map_or(0, |ledger| ledger.claims.len());
-    let conditions = status.conditions.iter();
-    let enforced = conditions.filter(|c| c.type_ == "Enforced" && c.status == "False");
+    let failed = |type_: &str| {
+        let mut all = status.conditions.iter();
+        all.find(|c| c.type_ == type_ && c.status == "False")
+    };
+    let problem = failed("Enforced").or_else(|| failed("Matched"));
     Row {
         namespace: object.set.namespace.clone(),
         name: object.set.name.clone(),
         limited: object.set.limits().next().is_some(),
         observed: status.observed_generation > 0
             && status.observed_generation == object.set.generation,
-        allowed: count(status.disruptions_allowed),
+        allowed: status.disruptions_allowed.map(count),
         unavailable: count(status.unavailable_pods),
-        limit: count(status.unavailable_limit),
+        limit: status.unavailable_limit.map(count),
         expected: count(status.expected_pods),
         waiting: count(status.waiting_pods),
         claims: u32::try_from(claims).unwrap_or(u32::MAX),
-        problem: enforced
-            .map(|c| format!("{}: {}", c.reason, c.message))
-            .next(),
+        enforced: failed("Enforced").is_none_or(|c| c.reason == "Invalid"),
+        problem: problem.map(|c| format!("{}: {}", c.reason, c.message)),
     }
 }
 

@@ -19,6 +19,11 @@ pub struct Explanation {
     pub operations: Vec<OperationFacts>,
     /// The rules of every PodTransitionRule that selects it, in the order of names and of the spec.
     pub rules: Vec<RuleFacts>,
+    /// The PodDisruptionBudgets that select it.
+    pub disruption_budgets: Vec<DisruptionBudgetFacts>,
+    /// What the API server says to a deletion, asked by a dry-run; absent where that was not tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<Trial>,
     /// Its own claims: admitted, and not yet seen.
     pub claims: Vec<ClaimFacts>,
     /// What happens next, or what to do.
@@ -192,6 +197,77 @@ pub struct RuleFacts {
     pub budget: Option<BudgetFacts>,
 }
 
+/// A PodDisruptionBudget that selects the Pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DisruptionBudgetFacts {
+    /// Name.
+    pub name: String,
+    /// Whether the API server refuses an eviction of the Pod by it now.
+    pub holds: bool,
+    /// Why, in a sentence.
+    pub reason: String,
+}
+
+/// What the API server says to a dry-run deletion of the Pod. A dry-run goes through admission and writes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "camelCase")]
+pub enum Trial {
+    /// It would delete the Pod.
+    Allowed,
+    /// It refuses the deletion.
+    Denied {
+        /// HTTP status.
+        code: u16,
+        /// Its message, without the name of the webhook.
+        message: String,
+    },
+    /// It refuses the deletion because it gets no answer from an admission webhook.
+    Unanswered {
+        /// Its message.
+        message: String,
+    },
+    /// That is not known.
+    NotChecked {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Trial {
+    /// The outcome alone: the text of a denial carries ages.
+    pub fn without_text(self) -> Trial {
+        match self {
+            Trial::Denied { code, .. } => Trial::Denied {
+                code,
+                message: String::new(),
+            },
+            other => other,
+        }
+    }
+
+    /// What the API server's answer means. `code` is the HTTP status, and `message` the one of its `Status`.
+    pub fn refused(code: u16, message: &str) -> Trial {
+        let text = message.split_once("denied the request: ");
+        match (code, text) {
+            (_, Some((_, text))) => Trial::Denied {
+                code,
+                message: text.to_owned(),
+            },
+            (500.., None) if message.contains("failed calling webhook") => Trial::Unanswered {
+                message: message.to_owned(),
+            },
+            (403, None) if message.contains("cannot delete resource") => Trial::NotChecked {
+                reason: "you may not delete this Pod, not even by a dry-run".to_owned(),
+            },
+            _ => Trial::Denied {
+                code,
+                message: message.to_owned(),
+            },
+        }
+    }
+}
+
 /// The budget of an availability rule, as the rule's status has it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -238,4 +314,35 @@ pub struct ClaimFacts {
     pub operation: String,
     /// Since when, by the clock of the replica that gave it.
     pub since: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_the_api_server_are_told_apart() {
+        let held = "admission webhook \"pod-delete.apps.kusionstack.io\" denied the request: Pod web-0 is held";
+        let denied = Trial::Denied {
+            code: 429,
+            message: "Pod web-0 is held".to_owned(),
+        };
+        assert_eq!(Trial::refused(429, held), denied);
+        let dead = "Internal error occurred: failed calling webhook \"pod-delete.apps.kusionstack.io\": refused";
+        assert!(matches!(
+            Trial::refused(500, dead),
+            Trial::Unanswered { .. }
+        ));
+        let rights = "pods \"web-0\" is forbidden: User \"ann\" cannot delete resource \"pods\" in API group \"\"";
+        assert!(matches!(
+            Trial::refused(403, rights),
+            Trial::NotChecked { .. }
+        ));
+        let policy =
+            "pods \"web-0\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: no";
+        assert!(matches!(
+            Trial::refused(403, policy),
+            Trial::Denied { code: 403, .. }
+        ));
+    }
 }

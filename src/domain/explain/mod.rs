@@ -5,11 +5,13 @@
 //! | `facts` | the shape of an explanation |
 //! | `operations` | what each lifecycle ID waits for |
 //! | `rules` | what each rule says, and who uses its budget up |
+//! | `around` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry-run |
 //! | `owner` | what the Pod's controller is about |
 //! | `summary` | the whole in one sentence, and what happens next |
 //! | `budget` | the gauges of rule objects, the tightest first |
 //! | `notices` | which waits are worth an Event |
 
+pub mod around;
 pub mod budget;
 pub mod facts;
 pub mod notices;
@@ -22,10 +24,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+pub use around::Around;
 pub use facts::Explanation;
 use facts::{ClaimFacts, PodFacts};
 
-use super::lifecycle::Run;
+use super::lifecycle::{Phase, Run, phases};
 use super::pod::Pod;
 use super::rules::stage::{Rejection, rejections};
 use super::rules::webhook::Verdicts;
@@ -55,6 +58,13 @@ impl RuleObject {
 
     fn status(&self) -> Option<&PodTransitionRuleStatus> {
         self.object.status.as_ref()
+    }
+
+    /// The reason, if it is this one, and the message of a condition `Enforced` that is False.
+    fn not_enforced(&self, reason: &str) -> Option<(&str, &str)> {
+        let mut conditions = self.status()?.conditions.iter();
+        let failed = conditions.find(|c| c.type_ == "Enforced" && c.status == "False")?;
+        (failed.reason == reason).then_some((failed.reason.as_str(), failed.message.as_str()))
     }
 
     /// Rules of a stage that keep a Pod waiting whatever the budget.
@@ -90,6 +100,8 @@ pub struct Observed {
     pub controller: Option<Controller>,
     /// OperationJobs whose names are lifecycle IDs on the Pod.
     pub jobs: Vec<Arc<OperationJob>>,
+    /// What is around it.
+    pub around: Around,
     /// What could not be read, and why.
     pub notes: Vec<String>,
     /// Now.
@@ -98,30 +110,50 @@ pub struct Observed {
 
 /// Explains a Pod.
 pub fn explain(observed: &Observed) -> Explanation {
+    let excluded = excluded(observed);
+    let rules = rules::facts(observed, excluded.as_deref());
     let mut explanation = Explanation {
         summary: String::new(),
-        pod: pod(&observed.pod),
-        owner: owner::facts(observed),
+        pod: pod(&observed.pod, observed.around.unscheduled.as_deref()),
+        owner: owner::facts(observed, &rules),
         operations: Vec::new(),
-        rules: rules::facts(observed),
+        rules,
+        disruption_budgets: around::disruption_budgets(
+            &observed.around.disruption_budgets,
+            &observed.pod,
+        ),
+        deletion: observed.around.trial.clone(),
         claims: claims(observed),
         next: Vec::new(),
         notes: observed.notes.clone(),
     };
     explanation.operations = operations::facts(observed, &explanation.rules);
-    explanation.summary = summary::summary(observed, &explanation);
+    explanation.summary = summary::summary(observed, &explanation, excluded.as_deref());
     explanation.next = summary::next(observed, &explanation);
     explanation
 }
 
-fn pod(pod: &Pod) -> PodFacts {
+/// Why nothing of the namespace is held: read off the namespace, or told by the condition of a rule.
+fn excluded(observed: &Observed) -> Option<String> {
+    let told = || {
+        let mut rules = observed.rules.iter();
+        rules.find_map(|rule| rule.not_enforced("NamespaceExcluded"))
+    };
+    observed
+        .around
+        .excluded
+        .clone()
+        .or_else(|| told().map(|(_, message)| message.to_owned()))
+}
+
+fn pod(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {
     PodFacts {
         namespace: pod.metadata.namespace.clone(),
         name: pod.metadata.name.clone(),
         uid: pod.metadata.uid.clone(),
         managed: pod.is_managed(),
         available: pod.is_available(),
-        unavailable_because: obstacle(pod).map(str::to_owned),
+        unavailable_because: obstacle(pod, unscheduled),
         ready: pod.is_ready(),
         readiness_since: readiness_since(pod),
         terminating: pod.is_terminating(),
@@ -132,14 +164,25 @@ fn pod(pod: &Pod) -> PodFacts {
 }
 
 /// Why a Pod does not serve; `None` when it does, or is just about to.
-fn obstacle(pod: &Pod) -> Option<&'static str> {
+///
+/// A Pod that is to serve and has not come up waits for scheduler or kubelet: our own readiness gate only follows.
+fn obstacle(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     if pod.is_available() || !pod.is_managed() {
         return None;
     }
     let obstacle = Run::open(Some(pod), pod, 0).unavailable_because();
-    obstacle.or(Some(
-        "the controller has yet to label it podopslifecycle.kusionstack.io/service-available",
-    ))
+    let is_to_serve = !pod.is_terminating()
+        && !pod.is_finished()
+        && pod.label(keys::STAY_OFFLINE).is_none()
+        && phases(pod)
+            .values()
+            .all(|phase| matches!(phase, Phase::Idle | Phase::PreCheck));
+    if is_to_serve && let Some(cause) = around::cause(pod, unscheduled) {
+        return Some(cause);
+    }
+    let labelled =
+        "the controller has yet to label it podopslifecycle.kusionstack.io/service-available";
+    Some(obstacle.unwrap_or(labelled).to_owned())
 }
 
 /// Since when a Pod is Ready or not; its creation if the kubelet has not said.

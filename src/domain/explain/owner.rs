@@ -1,6 +1,6 @@
 //! What the controller of a Pod is about to do with it.
 
-use super::facts::{OwnerFacts, RolloutFacts};
+use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, Verdict};
 use super::{Controller, Observed};
 use crate::api::collaset::{CollaSet, PodUpgradePolicy};
 use crate::api::keys;
@@ -8,7 +8,7 @@ use crate::domain::lifecycle::operator;
 use crate::domain::pod::Pod;
 
 /// The Pod's controller; `None` if it has none.
-pub fn facts(observed: &Observed) -> Option<OwnerFacts> {
+pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
     let owner = observed.pod.controller()?;
     let mut facts = OwnerFacts {
         kind: owner.kind.clone(),
@@ -28,7 +28,22 @@ pub fn facts(observed: &Observed) -> Option<OwnerFacts> {
         Some(Controller::Other { replicas }) => facts.replicas = *replicas,
         Some(Controller::Gone) => facts.remark = Some("it is gone".to_owned()),
     }
+    let deployment = observed.around.recreate.as_deref();
+    let deployment = deployment.filter(|_| facts.remark.is_none() && rules.iter().any(is_budget));
+    if let Some(deployment) = deployment {
+        facts.remark = Some(recreate(deployment));
+    }
     Some(facts)
+}
+
+fn is_budget(rule: &RuleFacts) -> bool {
+    rule.kind == "availablePolicy" && rule.verdict != Verdict::NotApplying
+}
+
+fn recreate(deployment: &str) -> String {
+    format!(
+        "Deployment {deployment} has the strategy Recreate, which deletes all Pods before it makes new ones: under a rule          with availablePolicy its rollouts stand still once the budget is used up; use RollingUpdate"
+    )
 }
 
 fn rollout(set: &CollaSet, pod: &Pod) -> RolloutFacts {

@@ -17,8 +17,19 @@ const LISTED: usize = 10;
 /// Of these, so many are named in a sentence, as in a refusal.
 const NAMED: usize = 3;
 
-/// The rules of every object that selects the Pod.
-pub fn facts(observed: &Observed) -> Vec<RuleFacts> {
+/// The rules of every object that selects the Pod. `excluded` says why none of them is enforced.
+pub fn facts(observed: &Observed, excluded: Option<&str>) -> Vec<RuleFacts> {
+    let mut all = of_objects(observed);
+    if let Some(why) = excluded {
+        for rule in &mut all {
+            (rule.verdict, rule.reason) = (Verdict::NotApplying, why.to_owned());
+            rule.budget = None;
+        }
+    }
+    all
+}
+
+fn of_objects(observed: &Observed) -> Vec<RuleFacts> {
     let pod = &observed.pod;
     let covering = observed.rules.iter().filter(|rule| rule.set.selects(pod));
     let mut all = Vec::new();
@@ -282,13 +293,13 @@ fn holders(
 
 /// Since when a Pod is unavailable, and why: the operation on it, if there is one. `None` if it is available.
 fn unavailable(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
-    let obstacle = obstacle(pod)?;
+    let obstacle = obstacle(pod, None)?;
     let in_flight = phases(pod)
         .into_iter()
         .find(|(_, phase)| *phase != Phase::PreCheck);
     let because = match &in_flight {
         Some((id, phase)) => format!("operation {id} is in {phase:?}"),
-        None => obstacle.to_owned(),
+        None => obstacle,
     };
     // While the kubelet has not followed, its word is older than the operation.
     let granted = in_flight.and_then(|(id, _)| stamp(pod.label(&Family::PreChecked.key(&id))));

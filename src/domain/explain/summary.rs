@@ -1,15 +1,18 @@
 //! The whole in one sentence, and what happens next.
 
 use super::Observed;
-use super::facts::{Explanation, OperationFacts, RuleFacts, Verdict};
+use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
 use super::operations::expected;
 use super::rules::BROKEN;
 use crate::api::keys;
 use crate::domain::lifecycle::Stage;
 use crate::domain::wording;
 
-/// The answer.
-pub fn summary(observed: &Observed, all: &Explanation) -> String {
+/// Where the way out is told.
+const SERVER_DOWN: &str = "docs/server-down.md";
+
+/// The answer. `excluded` says why nothing of the namespace is held.
+pub fn summary(observed: &Observed, all: &Explanation, excluded: Option<&str>) -> String {
     let pod = &all.pod;
     let name = &pod.name;
     if pod.terminating {
@@ -24,6 +27,15 @@ pub fn summary(observed: &Observed, all: &Explanation) -> String {
         return format!(
             "Pod {name} is not managed (no label {key}: \"true\"): no rule holds it, and it has no lifecycle"
         );
+    }
+    if let Some(Trial::Unanswered { .. }) = all.deletion {
+        return format!(
+            "Pod {name}: the admission server does not answer, so deletions are refused by the API server until it does; \
+             see {SERVER_DOWN}"
+        );
+    }
+    if let Some(why) = excluded {
+        return format!("Pod {name}: no rule holds it: {}", clause(why));
     }
     if let Some(first) = all.operations.first() {
         let more = match all.operations.len() {
@@ -42,7 +54,12 @@ pub fn summary(observed: &Observed, all: &Explanation) -> String {
         );
     }
     let Some(rule) = holding(all) else {
-        return format!("Pod {name} is available, and may go");
+        return match &all.deletion {
+            Some(Trial::Denied { message, .. }) => format!(
+                "Pod {name} is available, and no rule holds it, but the API server refuses a deletion now: {message}"
+            ),
+            _ => format!("Pod {name} is available, and may go"),
+        };
     };
     let (by, why) = (wording::rule(&rule.object, &rule.rule), &rule.reason);
     match rule.verdict {
@@ -54,6 +71,11 @@ pub fn summary(observed: &Observed, all: &Explanation) -> String {
         }
         _ => format!("Pod {name} is available, and an operation on it would wait for {by}: {why}"),
     }
+}
+
+/// A message of a condition without its own beginning.
+fn clause(why: &str) -> &str {
+    why.strip_prefix("nothing is held: ").unwrap_or(why)
 }
 
 /// An operation and what it waits for, in one clause; for Events too.
@@ -71,6 +93,45 @@ pub fn operation(observed: &Observed, operation: &OperationFacts) -> String {
         "operation {id} has been in {phase}{age}, waiting for {}",
         waits.join("; and for ")
     )
+}
+
+/// What does not go as the rules say.
+fn warnings(observed: &Observed, all: &Explanation) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(Trial::Unanswered { .. }) = all.deletion {
+        warnings.push(format!(
+            "bring the admission server back, or take the way out of {SERVER_DOWN}"
+        ));
+    }
+    let covering = observed
+        .rules
+        .iter()
+        .filter(|r| r.set.selects(&observed.pod));
+    warnings.extend(covering.filter_map(|rule| {
+        let (reason, message) = rule.not_enforced("NotEnforced")?;
+        Some(format!(
+            "PodTransitionRule {} is {reason}: {message}",
+            rule.set.name
+        ))
+    }));
+    let held = holding(all).filter(|rule| rule.verdict == Verdict::Holds && holds_deletions(rule));
+    if let (Some(rule), Some(Trial::Allowed)) = (held, &all.deletion)
+        && all.pod.available
+    {
+        let by = wording::rule(&rule.object, &rule.rule);
+        warnings.push(format!(
+            "the API server would delete the Pod now although {by} holds it: the status of the rule trails by up to a \
+             second, and you may have the right to go beyond the budget; if neither is so, the webhooks are not called here"
+        ));
+    }
+    let budgets = all.disruption_budgets.iter().filter(|budget| budget.holds);
+    warnings.extend(budgets.map(|budget| {
+        format!(
+            "an eviction is refused by PodDisruptionBudget {}, a deletion is not held by it: {}",
+            budget.name, budget.reason
+        )
+    }));
+    warnings
 }
 
 /// The rule that keeps an available Pod from going; first those that hold deletions and evictions too.
@@ -132,6 +193,7 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
         .operations
         .iter()
         .map(|o| format!("operation {}: {}", o.id, o.then))
+        .chain(warnings(observed, all))
         .collect();
     if pod.to_delete && !all.operations.iter().any(|o| o.id == "pod-delete") {
         let text = "the deletion controller begins operation pod-delete, as the Pod is labelled";

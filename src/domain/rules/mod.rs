@@ -2,6 +2,7 @@
 
 pub mod budget;
 mod compile;
+pub mod effect;
 pub mod mark;
 pub mod stage;
 pub mod webhook;

@@ -45,6 +45,7 @@ impl Bed {
         let store = RuleStore::new(api.client(), Arc::clone(&index), Relist::default());
         let context = Arc::new(Context {
             client: api.client(),
+            namespace: "kusionstack-system".to_owned(),
             owners: LiveOwners::new(&index),
             index,
             ledgers: Ledgers::new(store),

@@ -1,0 +1,114 @@
+//! What is around a Pod besides its rules, read with the rights of the user.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Pod as CorePod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Preconditions};
+use kube::{Client, Error};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::api;
+use crate::domain::explain::Around;
+use crate::domain::explain::facts::Trial;
+use crate::domain::pod::Pod;
+use crate::domain::rules::effect;
+
+/// Longer than any of our webhooks may take (10 s).
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is around a Pod, and notes of what could not be read. `covered` tells whether a rule selects the Pod;
+/// `deployment` names the Deployment behind its controller.
+pub async fn observe(
+    client: &Client,
+    pod: &Pod,
+    covered: bool,
+    deployment: Option<&str>,
+) -> (Around, Vec<String>) {
+    let namespace = pod.metadata.namespace.as_str();
+    let (mut around, mut notes) = (Around::default(), Vec::new());
+    let mut noted = |what: &str, error: anyhow::Error| notes.push(format!("{what}: {error:#}"));
+    around.excluded = excluded(client, namespace).await;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default();
+    let listed = budgets.list(&params);
+    match api::call("list", "poddisruptionbudgets", Some(namespace), listed).await {
+        Ok(listed) => around.disruption_budgets = listed.items,
+        Err(e) => noted(
+            "whether a PodDisruptionBudget holds evictions is not checked",
+            e,
+        ),
+    }
+    if let Some(name) = deployment.filter(|_| covered) {
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        let read = deployments.get_opt(name);
+        match api::call("get", "deployments", Some(namespace), read).await {
+            Ok(found) => {
+                around.recreate = found
+                    .as_ref()
+                    .is_some_and(recreates)
+                    .then(|| name.to_owned())
+            }
+            Err(e) => noted(
+                &format!("the strategy of Deployment {name} is not known"),
+                e,
+            ),
+        }
+    }
+    if pod.is_managed() && !pod.is_terminating() && !pod.is_finished() {
+        around.trial = trial(client, pod).await;
+    }
+    (around, notes)
+}
+
+fn recreates(deployment: &Deployment) -> bool {
+    let spec = deployment.spec.as_ref();
+    let strategy = spec.and_then(|spec| spec.strategy.as_ref());
+    strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("Recreate"))
+}
+
+/// Why the namespace is excluded. Who may not read the namespace learns of it by the conditions of the rules.
+async fn excluded(client: &Client, namespace: &str) -> Option<String> {
+    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client.clone());
+    let read = namespaces.get_metadata_opt(namespace);
+    let found = api::call("get", "namespaces", Some(namespace), read).await;
+    let labels = found.ok().flatten().and_then(|n| n.metadata.labels);
+    effect::exclusion(namespace, labels.as_ref(), None)
+}
+
+/// Message of the condition `PodScheduled` of a Pod, if that is False.
+pub fn unscheduled(pod: &Value) -> Option<String> {
+    let conditions = pod.pointer("/status/conditions")?.as_array()?;
+    let scheduled = conditions
+        .iter()
+        .find(|c| c["type"] == "PodScheduled" && c["status"] == "False")?;
+    Some(scheduled["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Asks the API server to delete the Pod by a dry-run, which passes admission and writes nothing. `None` if the Pod is
+/// gone.
+async fn trial(client: &Client, pod: &Pod) -> Option<Trial> {
+    let pods: Api<PartialObjectMeta<CorePod>> =
+        Api::namespaced(client.clone(), &pod.metadata.namespace);
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(pod.metadata.uid.clone()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    }
+    .dry_run();
+    let not_checked = |reason: String| Some(Trial::NotChecked { reason });
+    match timeout(TRIAL_TIMEOUT, pods.delete(&pod.metadata.name, &params)).await {
+        Ok(Ok(_)) => Some(Trial::Allowed),
+        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => None,
+        Ok(Err(Error::Api(status))) => Some(Trial::refused(status.code, &status.message)),
+        Ok(Err(e)) => not_checked(format!("the dry-run has failed: {e}")),
+        Err(_) => not_checked(format!(
+            "the API server has not answered within {}s",
+            TRIAL_TIMEOUT.as_secs()
+        )),
+    }
+}

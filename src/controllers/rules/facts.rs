@@ -1,0 +1,173 @@
+//! What the status of a rule object tells besides counts: whether its namespace is enforced, and which Pods it selects.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::super::Context;
+use super::status::Facts;
+use crate::cluster::index::{Entry, State};
+use crate::cluster::selected;
+use crate::domain::rules::effect::{self, Matches, Place};
+use crate::domain::rules::mark::Mark;
+use crate::ledger::store::Uid;
+
+/// The watch of namespaces may trail the watch of rules, and the namespace controller restores a lost mark at once: a
+/// mark is said to be missing only after it has been missing for this long.
+const MARK_GRACE: Duration = Duration::from_secs(2);
+
+/// When to look again for Pods that are not managed, after each look that found no managed Pod: they are not watched.
+/// After the last one the leader looks only when something else changes, so that an idle cluster stays silent.
+const LOOKS: [Duration; 3] = [
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+];
+
+/// No single look takes longer.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What earlier looks have found, by UID of the rule object.
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<HashMap<Uid, Looked>>);
+
+#[derive(Debug)]
+struct Looked {
+    generation: i64,
+    /// When the last look was, and how many there were in a row.
+    last: Option<(Instant, usize)>,
+    found: Matches,
+    /// Since when the namespace has lacked its mark.
+    lacking: Option<Instant>,
+}
+
+impl Memory {
+    /// The object is gone.
+    pub fn forget(&self, uid: &Uid) {
+        self.0.lock().remove(uid);
+    }
+
+    /// The facts, and when to ask for them again; `None` if the object is gone.
+    pub async fn facts(
+        &self,
+        context: &Context,
+        (namespace, name): (&str, &str),
+        uid: &Uid,
+    ) -> Option<(Facts, Option<Duration>)> {
+        let (mut place, managed, rules) = {
+            let state = context.index.read();
+            let entry = state.rule(namespace, name)?;
+            let entry = Some(entry).filter(|e| e.snapshot.rules.uid == *uid)?;
+            let managed = selects_managed(&state, entry);
+            let rules = entry.snapshot.rules.clone();
+            (place(&state, namespace, &context.namespace), managed, rules)
+        };
+        let now = Instant::now();
+        let (due, mut again) = {
+            let mut all = self.0.lock();
+            let looked = all.entry(uid.clone()).or_insert_with(|| Looked {
+                generation: rules.generation,
+                last: None,
+                found: Matches::NotManaged,
+                lacking: None,
+            });
+            if looked.generation != rules.generation || managed {
+                (looked.generation, looked.last) = (rules.generation, None);
+            }
+            let mut again = None;
+            looked.lacking = place.lacks.map(|_| looked.lacking.unwrap_or(now));
+            if let Some(since) = looked.lacking {
+                let left = MARK_GRACE.saturating_sub(now.duration_since(since));
+                if !left.is_zero() {
+                    (place.lacks, again) = (None, Some(left));
+                }
+            }
+            (!managed && due(looked.last, now), again)
+        };
+        if managed || rules.selector.is_err() {
+            let matches = Matches::Managed;
+            return Some((Facts { place, matches }, again));
+        }
+        let found = match due {
+            false => None,
+            true => Some(
+                selected::look(&context.client, &rules, LOOK_TIMEOUT)
+                    .await
+                    .unwrap_or(Matches::NotManaged),
+            ),
+        };
+        let mut all = self.0.lock();
+        let looked = all.get_mut(uid)?;
+        if let Some(found) = found {
+            let times = looked.last.map_or(0, |(_, times)| times);
+            looked.last = Some((Instant::now(), times.saturating_add(1)));
+            looked.found = found;
+        }
+        again = again.into_iter().chain(pause(looked.last, now)).min();
+        let matches = looked.found.clone();
+        Some((Facts { place, matches }, again))
+    }
+}
+
+/// Whether a look is due now.
+fn due(last: Option<(Instant, usize)>, now: Instant) -> bool {
+    let Some((at, times)) = last else {
+        return true;
+    };
+    let gap = LOOKS.get(times.saturating_sub(1)).or(LOOKS.last());
+    gap.is_none_or(|gap| now.duration_since(at) >= *gap)
+}
+
+/// How long until the next look that is made even if nothing changes.
+fn pause(last: Option<(Instant, usize)>, now: Instant) -> Option<Duration> {
+    let (at, times) = last?;
+    let gap = LOOKS.get(times.checked_sub(1)?)?;
+    Some(gap.saturating_sub(now.saturating_duration_since(at)))
+}
+
+/// Whether the object selects managed Pods, or a workload that will make some.
+fn selects_managed(state: &State, entry: &Entry) -> bool {
+    let rules = &entry.snapshot.rules;
+    state.view(rules, |view| view.expected() > 0) || selected::is_cached(state, rules)
+}
+
+/// Whether the API server sends what happens in a namespace.
+fn place(state: &State, name: &str, own: &str) -> Place {
+    let namespace = state.namespace(name);
+    let labels = namespace.and_then(|n| n.labels.as_ref());
+    let lacks = namespace
+        .filter(|n| !n.terminating)
+        .zip(labels)
+        .and_then(|(n, labels)| {
+            let needed = Mark::for_rules(n.rules.values().map(|e| &*e.snapshot.rules));
+            (Mark::of(labels) < needed).then_some(needed)
+        });
+    Place {
+        excluded: effect::exclusion(name, labels, Some(own)),
+        lacks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_become_rare_and_then_need_a_change() {
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        assert!(due(None, now));
+        for (times, gap) in [(1, 10), (2, 60), (3, 300), (4, 300), (9, 300)] {
+            let last = Some((now, times));
+            assert!(
+                !due(last, after(gap - 1)) && due(last, after(gap)),
+                "{times}"
+            );
+        }
+        assert_eq!(pause(Some((now, 1)), now), Some(LOOKS[0]));
+        assert_eq!(pause(Some((now, 3)), now), Some(LOOKS[2]));
+        assert_eq!(pause(Some((now, 4)), now), None);
+    }
+}

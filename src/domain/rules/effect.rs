@@ -1,0 +1,341 @@
+//! What a rule object holds: the reasons behind its conditions `Enforced` and `Matched`, and behind the warnings at apply.
+
+use std::collections::BTreeMap;
+
+use super::mark::Mark;
+use super::{RuleKind, RuleSet, Stage};
+use crate::api::keys;
+
+/// Namespaces whose objects are never sent to the server: the cluster's own, and the server's own by default.
+pub const EXCLUDED_NAMESPACES: [&str; 4] = [
+    "kube-node-lease",
+    "kube-public",
+    "kube-system",
+    "kusionstack-system",
+];
+
+/// One condition, as it goes into `status.conditions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// What follows from it, and what to do. It carries no counts: a count that moves would cause a write.
+    pub message: String,
+}
+
+fn finding(status: &'static str, reason: &'static str, message: impl Into<String>) -> Finding {
+    Finding {
+        status,
+        reason,
+        message: message.into(),
+    }
+}
+
+/// Why the API server sends nothing of a namespace to the server: a clause. `None` if the namespace is not excluded.
+///
+/// `own` is the namespace that the server runs in, if that is known. `labels` are those of the namespace.
+pub fn exclusion(
+    namespace: &str,
+    labels: Option<&BTreeMap<String, String>>,
+    own: Option<&str>,
+) -> Option<String> {
+    if EXCLUDED_NAMESPACES.contains(&namespace) || own == Some(namespace) {
+        return Some(format!(
+            "namespace {namespace} is always excluded from the webhooks"
+        ));
+    }
+    let key = keys::NAMESPACE_EXCLUDED;
+    labels
+        .is_some_and(|labels| labels.contains_key(key))
+        .then(|| format!("namespace {namespace} is excluded from the webhooks by its label {key}"))
+}
+
+/// What is known of the namespace of a rule object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Why the namespace is excluded: the clause of [`exclusion`].
+    pub excluded: Option<String>,
+    /// The mark that the namespace lacks: the rules in it need it and the namespace carries a lower one.
+    pub lacks: Option<Mark>,
+}
+
+/// The condition `Enforced`.
+pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
+    let namespace = &rules.namespace;
+    if let Some(why) = &place.excluded {
+        let label = keys::NAMESPACE_EXCLUDED;
+        return finding(
+            "False",
+            "NamespaceExcluded",
+            format!(
+                "nothing is held: {why}; move the Pods and this rule to another namespace, or have an administrator \
+                 remove the label {label} if the namespace carries it"
+            ),
+        );
+    }
+    if let Some(mark) = place.lacks {
+        let (key, value) = (keys::NAMESPACE_HAS_RULES, mark.value().unwrap_or_default());
+        return finding(
+            "False",
+            "NotEnforced",
+            format!(
+                "the API server does not send all that the rules hold: namespace {namespace} lacks the label {key}={value}; \
+                 the server sets it, so see in its log why it cannot"
+            ),
+        );
+    }
+    let broken: Vec<&str> = broken(rules).collect();
+    if !broken.is_empty() {
+        let all = broken.join("; ");
+        return finding(
+            "False",
+            "Invalid",
+            format!("the Pods are held until this is mended: {all}"),
+        );
+    }
+    if let Some(gap) = gap(rules) {
+        return gap;
+    }
+    finding(
+        "True",
+        "Enforced",
+        "deletions, evictions, operations and in-place changes of the selected Pods are admitted only as far as the rules \
+         allow",
+    )
+}
+
+/// What can't be read: field and remedy.
+fn broken(rules: &RuleSet) -> impl Iterator<Item = &str> {
+    let selector = rules.selector.as_ref().err().map(String::as_str);
+    selector
+        .into_iter()
+        .chain(rules.rules.iter().filter_map(|rule| match &rule.kind {
+            RuleKind::Broken(why) => Some(why.as_str()),
+            _ => None,
+        }))
+}
+
+/// What a readable object does not hold, by its rules alone; `None` if one of them limits how many Pods are unavailable.
+fn gap(rules: &RuleSet) -> Option<Finding> {
+    if broken(rules).next().is_some() || rules.limits().next().is_some() {
+        return None;
+    }
+    if rules.rules.is_empty() {
+        return Some(finding(
+            "False",
+            "NoRules",
+            "nothing is held: spec.rules has no enabled rule; add one, or set disabled of one to false",
+        ));
+    }
+    let post_check_alone = rules.rules.iter().all(|rule| {
+        matches!(rule.kind, RuleKind::Availability(_)) && rule.stage == Stage::PostCheck
+    });
+    if post_check_alone {
+        return Some(finding(
+            "False",
+            "NoRules",
+            "nothing is held: an availablePolicy in stage PostCheck lets every Pod pass; set its stage to PreCheck",
+        ));
+    }
+    Some(finding(
+        "True",
+        "LifecycleOnly",
+        "operations wait until the rules let them pass; deletions and evictions are not held: a rule with availablePolicy \
+         in stage PreCheck would hold them",
+    ))
+}
+
+/// The Pods that the selector of a rule object matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Matches {
+    /// Managed Pods, or a workload that will make some.
+    Managed,
+    /// Pods, none of which is managed. The name of one of them.
+    Unmanaged(String),
+    /// No Pod.
+    Nothing,
+    /// No managed Pod; whether there are others is not known.
+    NotManaged,
+}
+
+/// The condition `Matched`.
+pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
+    if rules.selector.is_err() {
+        return finding(
+            "Unknown",
+            "Invalid",
+            "spec.selector can't be read, so every managed Pod of the namespace is held",
+        );
+    }
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    match matches {
+        Matches::Managed => finding("True", "PodsMatched", "spec.selector matches managed Pods"),
+        Matches::Unmanaged(_) => finding(
+            "False",
+            "NoManagedPods",
+            format!(
+                "spec.selector matches Pods, and none of them carries the label {key}: \"{value}\", so none is held; add \
+                 the label to the Pods and to the template that they are made from"
+            ),
+        ),
+        Matches::Nothing => finding(
+            "False",
+            "NoPodsMatched",
+            "spec.selector matches no Pod of the namespace; Pods that match later are held",
+        ),
+        Matches::NotManaged => finding(
+            "False",
+            "NoPodsMatched",
+            format!(
+                "spec.selector matches no Pod with the label {key}: \"{value}\"; Pods that match later are held"
+            ),
+        ),
+    }
+}
+
+/// What to say to who applies an object. `matches` is `None` if the Pods could not be looked at in time.
+pub fn warnings(rules: &RuleSet, matches: Option<&Matches>) -> Vec<String> {
+    let name = &rules.name;
+    let mut all = Vec::new();
+    if let Some(gap) = gap(rules) {
+        all.push(format!("PodTransitionRule {name}: {}", gap.message));
+    }
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    match matches {
+        Some(Matches::Unmanaged(pod)) => all.push(format!(
+            "PodTransitionRule {name} holds no Pod: spec.selector matches Pods such as {pod}, and none of them carries the \
+             label {key}: \"{value}\"; add the label to the Pods and to the template that they are made from"
+        )),
+        Some(Matches::Nothing) => all.push(format!(
+            "PodTransitionRule {name} holds no Pod yet: spec.selector matches no Pod of namespace {}; Pods that match later \
+             are held if they carry the label {key}: \"{value}\"",
+            rules.namespace
+        )),
+        Some(Matches::Managed | Matches::NotManaged) | None => {}
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rules(rules: Value) -> RuleSet {
+        let object = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": "web", "namespace": "shop" },
+            "spec": { "selector": {}, "rules": rules },
+        });
+        RuleSet::compile(&serde_json::from_value(object).unwrap())
+    }
+
+    fn budget() -> Value {
+        json!({ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } })
+    }
+
+    fn said(rules_: Value, place: &Place) -> (&'static str, &'static str) {
+        let found = enforced(&rules(rules_), place);
+        (found.status, found.reason)
+    }
+
+    #[test]
+    fn excluded_namespaces_hold_nothing() {
+        let excluded = [(keys::NAMESPACE_EXCLUDED.to_owned(), String::new())].into();
+        assert!(exclusion("shop", Some(&excluded), None).is_some());
+        assert!(exclusion("kube-system", None, None).is_some());
+        assert!(exclusion("home", None, Some("home")).is_some());
+        assert_eq!(
+            exclusion("shop", Some(&BTreeMap::new()), Some("home")),
+            None
+        );
+        let place = Place {
+            excluded: exclusion("shop", Some(&excluded), None),
+            lacks: Some(Mark::Ruled),
+        };
+        assert_eq!(
+            said(json!([budget()]), &place),
+            ("False", "NamespaceExcluded")
+        );
+    }
+
+    #[test]
+    fn a_namespace_without_its_mark_is_not_enforced() {
+        let place = Place {
+            lacks: Some(Mark::Strict),
+            ..Place::default()
+        };
+        let found = enforced(&rules(json!([budget()])), &place);
+        assert_eq!((found.status, found.reason), ("False", "NotEnforced"));
+        assert!(
+            found
+                .message
+                .contains("podtransitionrule.kusionstack.io/enforced=strict"),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn only_a_budget_is_said_to_hold_deletions() {
+        let place = Place::default();
+        let labels =
+            json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
+        let ask =
+            json!({ "name": "w", "webhook": { "clientConfig": { "url": "https://example.com" } } });
+        let mut disabled = budget();
+        disabled["disabled"] = json!(true);
+        let mut post = budget();
+        post["stage"] = json!("PostCheck");
+        for (rules, status, reason) in [
+            (json!([budget()]), "True", "Enforced"),
+            (json!([budget(), labels.clone()]), "True", "Enforced"),
+            (json!([]), "False", "NoRules"),
+            (json!([disabled.clone()]), "False", "NoRules"),
+            (json!([post.clone()]), "False", "NoRules"),
+            (json!([labels]), "True", "LifecycleOnly"),
+            (json!([ask, post, disabled]), "True", "LifecycleOnly"),
+            (json!([{ "name": "a" }]), "False", "Invalid"),
+        ] {
+            assert_eq!(said(rules.clone(), &place), (status, reason), "{rules}");
+        }
+    }
+
+    #[test]
+    fn matched_says_what_the_newcomer_forgot() {
+        let set = rules(json!([budget()]));
+        let said = |matches: Matches| {
+            let found = matched(&set, &matches);
+            (found.status, found.reason)
+        };
+        assert_eq!(said(Matches::Managed), ("True", "PodsMatched"));
+        assert_eq!(said(Matches::Nothing), ("False", "NoPodsMatched"));
+        assert_eq!(said(Matches::NotManaged), ("False", "NoPodsMatched"));
+        let unmanaged = Matches::Unmanaged("web-0".to_owned());
+        assert_eq!(said(unmanaged.clone()), ("False", "NoManagedPods"));
+        let warnings = warnings(&set, Some(&unmanaged));
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].contains("web-0")
+                && warnings[0].contains("kusionstack.io/control: \"true\""),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn a_rule_that_matches_and_limits_is_not_warned_of() {
+        assert_eq!(
+            warnings(&rules(json!([budget()])), Some(&Matches::Managed)),
+            [""; 0]
+        );
+        assert_eq!(warnings(&rules(json!([budget()])), None), [""; 0]);
+        assert_eq!(
+            warnings(&rules(json!([])), Some(&Matches::Nothing)).len(),
+            2
+        );
+    }
+}

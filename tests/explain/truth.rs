@@ -1,0 +1,253 @@
+//! Status, warnings, `why` and `budget` of rules that hold nothing, and of Pods that something else holds.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, Patch, PatchParams};
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Scope, wait};
+use crate::events::bed;
+use crate::plugin::{kubectl, until_why};
+
+fn budget(selector: Value) -> Value {
+    json!({ "selector": selector, "rules": [{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }] })
+}
+
+/// Applies a rule `web` as users do; what kubectl prints, warnings included.
+async fn apply(bed: &Bed, scope: &Scope, spec: &Value) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rule.json");
+    let rule = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        "metadata": { "name": "web" }, "spec": spec,
+    });
+    std::fs::write(&file, rule.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let applied = bed
+        .kubectl(["apply", "-n", &scope.namespace, "-f", file])
+        .output()
+        .await
+        .unwrap();
+    assert!(applied.status.success(), "{applied:?}");
+    String::from_utf8(applied.stderr).unwrap()
+}
+
+/// Waits for a condition of the rule `web`.
+async fn until(scope: &Scope, type_: &str, status: &str, reason: &str) {
+    scope
+        .until_status("web", &format!("{type_} {status} {reason}"), |s| {
+            s.conditions
+                .iter()
+                .any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
+        })
+        .await;
+}
+
+/// The rule shows no limit, neither in its status nor in `budget`.
+async fn shows_no_limit(bed: &Bed, scope: &Scope) {
+    let status = scope.status("web").await;
+    assert_eq!(
+        (status.unavailable_limit, status.disruptions_allowed),
+        (None, None)
+    );
+    let args = ["budget", "-n", &scope.namespace, "-o", "json"];
+    let row = &kubectl(bed, None, &args).await.json()["rules"][0];
+    assert_eq!(
+        (&row["limit"], &row["allowed"]),
+        (&Value::Null, &Value::Null)
+    );
+    let table = kubectl(bed, None, &args[..3]).await;
+    assert!(!table.out.contains('['), "{table:?}");
+}
+
+async fn label_namespace(scope: &Scope, labels: Value) {
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+    namespaces
+        .patch(&scope.namespace, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+async fn running(scope: &Scope, pod: &str, labels: Value) {
+    scope
+        .pod(pod, json!({ "metadata": { "labels": labels } }))
+        .await;
+}
+
+#[tokio::test]
+async fn rule_in_excluded_namespace_says_it_holds_nothing() {
+    let bed = bed().await;
+    let scope = bed.scope("excluded").await;
+    label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): "" })).await;
+    running(&scope, "web-0", json!({ "app": "web" })).await;
+    // The API server learns of the label by a watch, and each change of the spec is warned of anew.
+    let mut key = 0;
+    wait::until("the warning", async || {
+        key += 1;
+        let absent = json!({ "key": format!("absent-{key}"), "operator": "DoesNotExist" });
+        let spec = budget(json!({ "matchLabels": { "app": "web" }, "matchExpressions": [absent] }));
+        apply(bed, &scope, &spec)
+            .await
+            .contains("this PodTransitionRule holds nothing")
+    })
+    .await;
+    until(&scope, "Enforced", "False", "NamespaceExcluded").await;
+    shows_no_limit(bed, &scope).await;
+    let said = until_why(&scope, "web-0", "an answer", |_| true).await;
+    let summary = said["summary"].as_str().unwrap();
+    assert!(summary.contains("no rule holds it"), "{summary}");
+    assert_eq!(said["rules"][0]["verdict"], "notApplying");
+    // Back among the enforced ones: the condition follows the label.
+    label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): null })).await;
+    until(&scope, "Enforced", "True", "Enforced").await;
+}
+
+#[tokio::test]
+async fn rule_over_unmanaged_pods_warns_and_says_so() {
+    let bed = bed().await;
+    let scope = bed.scope("unmanaged").await;
+    running(
+        &scope,
+        "web-0",
+        json!({ "app": "web", (keys::CONTROL): null }),
+    )
+    .await;
+    let said = apply(
+        bed,
+        &scope,
+        &budget(json!({ "matchLabels": { "app": "web" } })),
+    )
+    .await;
+    assert!(
+        said.contains("Warning:") && said.contains("web-0") && said.contains(keys::CONTROL),
+        "{said}"
+    );
+    until(&scope, "Enforced", "True", "Enforced").await;
+    until(&scope, "Matched", "False", "NoManagedPods").await;
+    shows_no_limit(bed, &scope).await;
+    // With the label the Pod is held, and the condition follows.
+    scope
+        .label("web-0", json!({ (keys::CONTROL): keys::CONTROL_VALUE }))
+        .await
+        .unwrap();
+    until(&scope, "Matched", "True", "PodsMatched").await;
+}
+
+#[tokio::test]
+async fn rule_made_before_its_pods_is_enforced_and_unmatched() {
+    let bed = bed().await;
+    let scope = bed.scope("unmatched").await;
+    let said = apply(
+        bed,
+        &scope,
+        &budget(json!({ "matchLabels": { "app": "web" } })),
+    )
+    .await;
+    assert!(said.contains("holds no Pod yet"), "{said}");
+    until(&scope, "Enforced", "True", "Enforced").await;
+    until(&scope, "Matched", "False", "NoPodsMatched").await;
+    shows_no_limit(bed, &scope).await;
+    running(&scope, "web-0", json!({ "app": "web" })).await;
+    until(&scope, "Matched", "True", "PodsMatched").await;
+    let quiet = apply(
+        bed,
+        &scope,
+        &budget(json!({ "matchExpressions": [
+        { "key": "app", "operator": "In", "values": ["web"] },
+    ] })),
+    )
+    .await;
+    assert!(!quiet.contains("Warning:"), "{quiet}");
+}
+
+#[tokio::test]
+async fn rules_without_a_budget_say_what_they_hold() {
+    let bed = bed().await;
+    let ask = json!({ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com/check" } } });
+    let labels =
+        json!({ "name": "labels", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
+    for (rules, status, reason) in [
+        (json!([]), "False", "NoRules"),
+        (json!([ask]), "True", "LifecycleOnly"),
+        (json!([labels]), "True", "LifecycleOnly"),
+    ] {
+        let scope = bed.scope("no-budget").await;
+        running(&scope, "web-0", json!({ "app": "web" })).await;
+        let said = apply(bed, &scope, &json!({ "selector": {}, "rules": rules })).await;
+        assert!(said.contains("Warning: PodTransitionRule web: "), "{said}");
+        until(&scope, "Enforced", status, reason).await;
+        shows_no_limit(bed, &scope).await;
+    }
+}
+
+#[tokio::test]
+async fn why_names_the_pod_disruption_budget_that_holds() {
+    let bed = bed().await;
+    let scope = bed.scope("pdb").await;
+    running(&scope, "web-0", json!({ "app": "web" })).await;
+    scope.all_available("app=web", 1).await;
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "no-eviction" },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "web" } } },
+    });
+    let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+        Api::namespaced(scope.client.clone(), &scope.namespace);
+    budgets
+        .create(
+            &Default::default(),
+            &serde_json::from_value(budget).unwrap(),
+        )
+        .await
+        .unwrap();
+    let said = until_why(
+        &scope,
+        "web-0",
+        "the PodDisruptionBudget to be judged",
+        |said| {
+            let reason = said["disruptionBudgets"][0]["reason"].as_str();
+            reason.is_some_and(|reason| reason.contains("no disruption is allowed"))
+        },
+    )
+    .await;
+    assert_eq!(said["disruptionBudgets"][0]["name"], "no-eviction");
+    assert_eq!(said["disruptionBudgets"][0]["holds"], true);
+    assert_eq!(said["deletion"]["outcome"], "allowed");
+}
+
+/// The commands of `docs/server-down.md`, tried with every replica dead.
+#[tokio::test]
+async fn with_the_server_down_why_says_so_and_the_way_out_works() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("down").await;
+    let pods = scope.web_under_rule(2, json!(0)).await;
+    let args = ["why", &pods[0], "-n", &scope.namespace, "-o", "json"];
+    let held = kubectl(&bed, None, &args).await.json();
+    assert_eq!(held["deletion"]["outcome"], "denied", "{held}");
+    assert_eq!(held["deletion"]["code"], 429);
+
+    bed.kill_all().await;
+    let said = kubectl(&bed, None, &args).await.json();
+    assert_eq!(said["deletion"]["outcome"], "unanswered", "{said}");
+    let summary = said["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("does not answer") && summary.contains("docs/server-down.md"),
+        "{summary}"
+    );
+    // Deleting the rule frees nothing: the mark of the namespace stays until the leader is back.
+    scope
+        .rules()
+        .delete("web", &Default::default())
+        .await
+        .unwrap();
+    let refused = crate::bed::objects::refusal(scope.delete(&pods[0]).await);
+    assert!(
+        refused.message.contains("failed calling webhook"),
+        "{refused:?}"
+    );
+    label_namespace(&scope, json!({ (keys::NAMESPACE_EXCLUDED): "" })).await;
+    wait::until("the exclusion to be seen", async || {
+        scope.delete(&pods[0]).await.is_ok()
+    })
+    .await;
+}
