@@ -287,8 +287,8 @@ pub fn usual() -> Vec<World> {
         // requests that are refused behind the webhook, and sent again for ever
         world(
             PAIR,
-            &[(Evict, 0, ENDLESS), (Delete, 1, 1)],
-            mishaps(1, 1, 1, 0),
+            &[(Evict, 0, ENDLESS), (Delete, 1, 0)],
+            mishaps(1, 0, 1, 0),
         ),
         world(
             PAIR,
@@ -329,6 +329,7 @@ pub fn usual() -> Vec<World> {
 pub fn more() -> Vec<World> {
     let all = mishaps(1, 1, 1, 0);
     vec![
+        world(PAIR, &[(Evict, 0, ENDLESS), (Delete, 1, 1)], all),
         // the availability label comes and goes
         world(
             PAIR,
