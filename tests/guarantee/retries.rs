@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, EvictParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
 
-use crate::bed::objects::{claims, names, refusal};
+use crate::bed::objects::{claims, refusal};
 use crate::bed::{Bed, Scope, wait};
 
 /// Request timeout of the API server: after this long the leader closes a claim that is renewed.
