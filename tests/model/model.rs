@@ -377,6 +377,8 @@ impl Model for World {
         let replicas: Vec<usize> = (0..state.replicas.len()).filter(|r| !alike(*r)).collect();
         for (i, request) in state.requests.iter().enumerate() {
             match &request.phase {
+                // The claims that a try gives back would pile up.
+                Phase::Start if request.is_endless() && !request.back.is_empty() => {}
                 Phase::Start => steps.push(Step::Begin { request: i }),
                 Phase::Asking { .. } => {
                     for &replica in &replicas {
