@@ -42,7 +42,8 @@ fn is_budget(rule: &RuleFacts) -> bool {
 
 fn recreate(deployment: &str) -> String {
     format!(
-        "Deployment {deployment} has the strategy Recreate, which deletes all Pods before it makes new ones: under a rule          with availablePolicy its rollouts stand still once the budget is used up; use RollingUpdate"
+        "Deployment {deployment} has the strategy Recreate, which deletes all Pods before it makes new ones: under a rule \
+         with availablePolicy its rollouts stand still once the budget is used up; use RollingUpdate"
     )
 }
 
