@@ -31,7 +31,10 @@ pub async fn run(cell: &Cell<'_>) {
 /// Keeps as many Pods of the present template as the object asks for.
 async fn pods(cell: &Cell<'_>) -> Result<()> {
     let object = cell.owners()?.get(NAME).await?;
-    let wanted = replicas(&object);
+    let wanted = match cell.owner {
+        Owner::Plain => count(&object.data["spec"]["size"]),
+        _ => replicas(&object),
+    };
     let template = &object.data["spec"]["template"];
     let image = &template["spec"]["containers"][0]["image"];
     let pods = cell.pods().list(&ListParams::default()).await?.items;

@@ -101,24 +101,15 @@ impl Owner {
     #[must_use]
     pub fn size(self) -> usize {
         match self {
-            // With eight Pods the default 25% is more than the rule allows.
-            Self::Deployment
-            | Self::DeploymentSurge0
-            | Self::DeploymentRecreate
-            | Self::DeploymentSurge100
-            | Self::Rollout => 8,
+            // Of so many Pods, the 25% of a default strategy are far more than the rule allows.
+            Self::Deployment | Self::Rollout => 20,
+            Self::DeploymentSurge0 | Self::DeploymentRecreate | Self::DeploymentSurge100 => 8,
             // A DaemonSet has a Pod for each node of a lane but one.
             Self::DaemonSet => 3,
             // The Job controller waits 10 s, 20 s, 40 s … before it replaces a Pod.
             Self::Job => 3,
             _ => 5,
         }
-    }
-
-    /// Whether the Pods come back after they were deleted.
-    #[must_use]
-    pub fn replaces(self) -> bool {
-        self != Self::Bare
     }
 
     /// The owner with `replicas` Pods on the nodes of a lane.
@@ -156,7 +147,9 @@ impl Owner {
                 });
                 template["spec"]["restartPolicy"] = json!("OnFailure");
             }
-            Self::CollaSet | Self::Scaled | Self::Plain | Self::Rollout | Self::Bare => {}
+            // A kind without `scale` calls the number as it likes.
+            Self::Plain => spec = json!({"size": replicas}),
+            Self::CollaSet | Self::Scaled | Self::Rollout | Self::Bare => {}
         }
         spec["selector"] = match self {
             Self::ReplicationController => selector["matchLabels"].clone(),
@@ -172,6 +165,7 @@ impl Owner {
         match self {
             Self::Bare | Self::DaemonSet => None,
             Self::Job => Some(json!({"spec": {"parallelism": replicas}})),
+            Self::Plain => Some(json!({"spec": {"size": replicas}})),
             _ => Some(json!({"spec": {"replicas": replicas}})),
         }
     }
