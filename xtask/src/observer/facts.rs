@@ -79,14 +79,23 @@ impl Pod {
         self.labels.contains_key(AVAILABLE)
     }
 
+    /// Whether an operation of the lifecycle is in flight on the Pod.
+    #[must_use]
+    pub fn is_operated_on(&self) -> bool {
+        let mut keys = self.labels.keys();
+        keys.any(|key| key.contains(".podopslifecycle.kusionstack.io/"))
+    }
+
+    /// Whether the Pod is up, as its labels and conditions say.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.is_labelled() && self.ready && !self.deleting && !self.finished
+    }
+
     /// Whether the Pod serves, and no container is about to be restarted.
     #[must_use]
     pub fn serves(&self) -> bool {
-        self.is_labelled()
-            && self.ready
-            && !self.deleting
-            && !self.finished
-            && self.wanted == self.running
+        self.is_up() && self.wanted == self.running
     }
 
     /// Reads a Pod.

@@ -181,6 +181,7 @@ pub fn judge(changes: &[Change], rule: &Rule, leniency: Leniency) -> Judgement {
         owners: BTreeMap::new(),
         expected: BTreeMap::new(),
         flaps: BTreeMap::new(),
+        flapped: BTreeMap::new(),
         full: false,
         recent: Vec::new(),
         judgement: Judgement::default(),
@@ -195,6 +196,9 @@ struct Known {
     pod: Pod,
     available: bool,
     doomed: bool,
+    /// The pending restart was asked for while an operation kept the Pod off traffic. If the operator ends the
+    /// operation before the kubelet has restarted the container, that is no disruption by a request.
+    excused: bool,
     /// Since when the Pod has no controller; `None` with one, `Some(None)` since before the observer.
     bare: Option<Option<Instant>>,
 }
@@ -206,8 +210,10 @@ struct Replay<'a> {
     owners: BTreeMap<String, Owner>,
     /// What each owner has asked for, and since when; the oldest first.
     expected: BTreeMap<String, Vec<(Option<Instant>, i64)>>,
-    /// Pods that nobody's request took, and when they were lost.
+    /// Pods that are missing although no request took them, and when they were lost.
     flaps: BTreeMap<String, Instant>,
+    /// The same for Pods that may be back: the leader takes the label off a moment later.
+    flapped: BTreeMap<String, Instant>,
     full: bool,
     /// What happened since all Pods were there, with the Pod concerned.
     recent: Vec<(Option<String>, String)>,
@@ -216,7 +222,7 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn apply(&mut self, change: &Change) {
-        match &change.fact {
+        match change.fact.as_deref() {
             Some(Fact::Owner(owner)) => self.owner(change, Some(owner)),
             None if self.owners.contains_key(&change.uid) => self.owner(change, None),
             Some(Fact::Pod(pod)) => self.pod(change, Some(pod)),
@@ -261,6 +267,7 @@ impl Replay<'_> {
                 pod: pod.clone(),
                 available: false,
                 doomed: false,
+                excused: false,
                 bare: (!counted).then(|| before.unwrap_or(since)),
             }
         });
@@ -274,6 +281,10 @@ impl Replay<'_> {
             let forged = known.pod.controller != old.pod.controller
                 && known.pod.controller.as_ref().is_some_and(|uid| !live(uid));
             let settled = known.pod.controller == old.pod.controller;
+            known.excused = match known.pod.wanted == old.pod.wanted {
+                true => old.excused,
+                false => !old.available && old.pod.is_operated_on(),
+            };
             known.doomed = lowered || forged || (old.doomed && settled);
             cause = match () {
                 () if lowered => Some(Cause::Deadline),
@@ -282,7 +293,8 @@ impl Replay<'_> {
             };
         }
         if let Some(known) = &mut known {
-            known.available = self.rule.covers(&known.pod) && known.pod.serves() && !known.doomed;
+            let serves = known.pod.serves() || (known.excused && known.pod.is_up());
+            known.available = self.rule.covers(&known.pod) && serves && !known.doomed;
         }
         let is_available = known.as_ref().is_some_and(|k| k.available);
         match old {
@@ -328,7 +340,7 @@ impl Replay<'_> {
             Cause::Deleted
         };
         let Some(new) = new else { return deleted };
-        let flapped = self.flaps.get(&change.uid);
+        let flapped = self.flapped.get(&change.uid);
         match &new.pod {
             pod if pod.deleting => deleted,
             pod if !pod.is_managed() => Cause::LeftManagement,
@@ -352,6 +364,7 @@ impl Replay<'_> {
         self.recent.push((Some(change.uid.clone()), line));
         if cause == Cause::NotReady || cause == Cause::Finished {
             self.flaps.insert(change.uid.clone(), change.at);
+            self.flapped.insert(change.uid.clone(), change.at);
         }
         let limit = self.rule.limit.of(expected);
         if !cause.is_voluntary() || missing < limit {

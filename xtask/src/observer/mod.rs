@@ -42,7 +42,7 @@ pub struct Change {
     /// `Kind/name` of the object.
     pub name: String,
     /// The object after the change; `None` after its removal.
-    pub fact: Option<Fact>,
+    pub fact: Option<Arc<Fact>>,
     /// The object was there before the observer started.
     pub listed: bool,
 }
@@ -50,9 +50,10 @@ pub struct Change {
 /// What the watches have delivered so far.
 #[derive(Debug, Default)]
 struct Seen {
+    /// Changes of no consequence are left out.
     changes: Vec<Change>,
-    /// Version of each object that exists, by UID.
-    now: BTreeMap<String, u64>,
+    /// The last change of each object, by UID.
+    last: BTreeMap<String, Change>,
     failure: Option<String>,
 }
 
@@ -142,8 +143,8 @@ impl Observer {
                     bail!("{kind}: {uid} is not up to date");
                 }
                 // Removals show as objects that the list does not have any more.
-                let kept = self.kept(&seen, &kind, upto);
-                Ok(kept.iter().all(|uid| listed.contains_key(uid)))
+                let kept = seen.kept(kind, upto);
+                Ok(kept.into_iter().all(|uid| listed.contains_key(uid)))
             })
             .await?;
         }
@@ -161,48 +162,45 @@ impl Observer {
         });
         changes
     }
-
-    /// UIDs of the objects of one URL that exist for the observer since `upto` or before.
-    fn kept(&self, seen: &Seen, url: &str, upto: u64) -> Vec<String> {
-        let plural = url.rsplit('/').next().unwrap_or_default();
-        let mut kinds = BTreeMap::new();
-        for change in &seen.changes {
-            kinds.insert(&change.uid, change.name.split('/').next());
-        }
-        let of_url = |uid: &String| {
-            let kind = kinds.get(uid).copied().flatten().unwrap_or_default();
-            format!("{}s", kind.to_lowercase()) == plural
-        };
-        let old = seen.now.iter().filter(|(_, v)| **v <= upto);
-        old.map(|(uid, _)| uid.clone()).filter(of_url).collect()
-    }
 }
 
 impl Seen {
     fn push(&mut self, object: &DynamicObject, gone: bool, listed: bool) -> Result<()> {
-        let (version, uid) = (version(object)?, object.uid().unwrap_or_default());
-        if gone {
-            self.now.remove(&uid);
-        } else {
-            self.now.insert(uid.clone(), version);
-        }
         let kind = object.types.as_ref().map(|t| t.kind.as_str());
         let kind = kind.unwrap_or_default();
-        self.changes.push(Change {
-            version,
+        let mut change = Change {
+            version: version(object)?,
             at: Instant::now(),
             name: format!("{kind}/{}", object.name_any()),
-            uid,
-            fact: (!gone).then(|| Fact::read(kind, object)),
+            uid: object.uid().unwrap_or_default(),
+            fact: (!gone).then(|| Arc::new(Fact::read(kind, object))),
             listed,
-        });
+        };
+        let last = self.last.get(&change.uid);
+        match last.filter(|last| last.fact == change.fact) {
+            // Thousands of equal facts share their memory.
+            Some(last) => change.fact.clone_from(&last.fact),
+            None => self.changes.push(change.clone()),
+        }
+        self.last.insert(change.uid.clone(), change);
         Ok(())
     }
 
     /// Version up to which the observer knows an object, existing or removed.
     fn newest(&self, uid: &str) -> Option<u64> {
-        let of_it = self.changes.iter().rev().find(|c| c.uid == uid);
-        of_it.map(|change| change.version)
+        self.last.get(uid).map(|change| change.version)
+    }
+
+    /// UIDs of the objects of one URL that exist since `upto` or before.
+    fn kept(&self, url: &str, upto: u64) -> Vec<&String> {
+        let plural = url.rsplit('/').next().unwrap_or_default();
+        let of_url = |change: &&Change| {
+            let kind = change.name.split('/').next().unwrap_or_default();
+            format!("{}s", kind.to_lowercase()) == plural
+        };
+        let old = |change: &&Change| change.fact.is_some() && change.version <= upto;
+        let kept = self.last.values().filter(old).filter(of_url);
+        kept.map(|change| &change.uid).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::core::DynamicObject;
@@ -60,7 +61,7 @@ impl History {
             at: self.start + Duration::from_secs(version),
             uid: name.to_owned(),
             name: format!("{kind}/{name}"),
-            fact,
+            fact: fact.map(Arc::new),
             listed: false,
         });
     }
@@ -253,4 +254,43 @@ fn pods_without_owner_count_until_their_deletion() {
     assert!(history.judged().violations.is_empty());
     history.then("Pod", "c", going);
     assert_eq!(history.judged().violations.len(), 1);
+}
+
+/// A Pod off traffic, then with another image, then back on traffic before the kubelet has restarted the container.
+fn early_return(operation: bool) -> Judgement {
+    let operate = "operate.podopslifecycle.kusionstack.io/upgrade";
+    let mut off = with(
+        "/metadata/labels/podopslifecycle.kusionstack.io~1service-available",
+        Value::Null,
+    );
+    if operation {
+        off["metadata"]["labels"][operate] = json!("1");
+    }
+    let mut changed = off.clone();
+    changed["spec"]["containers"][0]["image"] = json!("web:2");
+    let mut history = History::of_three();
+    history.then("Pod", "a", off);
+    history.then("Pod", "a", changed);
+    history.then("Pod", "a", with("/spec/containers/0/image", json!("web:2")));
+    history.then("Pod", "b", deleting());
+    history.judged()
+}
+
+#[test]
+fn a_pending_restart_counts_as_missing_unless_an_operation_asked_for_it() {
+    assert_eq!(early_return(false).violations.len(), 1);
+    assert!(early_return(true).violations.is_empty());
+}
+
+#[test]
+fn a_label_that_goes_after_a_flap_is_no_request() {
+    let available = "/metadata/labels/podopslifecycle.kusionstack.io~1service-available";
+    let mut history = History::of_three();
+    // Ready is lost and regained, and the leader takes the label off late.
+    history.then("Pod", "a", not_ready());
+    history.then("Pod", "a", pod());
+    history.then("Pod", "a", with(available, Value::Null));
+    let judged = history.judged();
+    assert!(judged.violations.is_empty());
+    assert_eq!(judged.losses[&Cause::NotReady], 2);
 }

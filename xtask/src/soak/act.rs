@@ -121,6 +121,7 @@ impl Actor {
         };
         match kind {
             Kind::RestoreControl => !managed,
+            Kind::RestoreTier => !pod.labels().contains_key(TIER.0),
             Kind::DropFinalizer => has(FINALIZER),
             Kind::Unprotect => has(PROTECTION),
             Kind::Finish | Kind::Undo => own("operating"),
@@ -188,6 +189,7 @@ impl Actor {
             Kind::RestoreControl => labels(json!({CONTROL: "true"})),
             Kind::ChangeApp => labels(json!({"app": "away"})),
             Kind::DropTier => labels(json!({TIER.0: null})),
+            Kind::RestoreTier => labels(json!({TIER.0: TIER.1})),
             Kind::DropAvailable => labels(json!({AVAILABLE: null})),
             Kind::Begin => labels(json!({label("operating"): "1", label("operation-type"): id})),
             Kind::BeginMany => {

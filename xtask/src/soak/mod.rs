@@ -8,6 +8,7 @@ mod tenant;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,9 @@ pub struct Args {
     /// Operations at the same time
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
+    /// Seconds in which everything has to come to rest; controllers back off for up to 1,000 s
+    #[arg(long, default_value_t = 1_200)]
+    rest: u64,
     /// Use this binary of the server instead of building one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
@@ -120,7 +124,7 @@ pub async fn run(args: Args) -> Result<()> {
             pause: Duration::from_millis(200),
             kill: Duration::from_secs(60),
             stalled: Duration::from_secs(15),
-            rest: Duration::from_secs(900),
+            rest: Duration::from_secs(args.rest),
         },
     )
     .await?;
@@ -222,6 +226,7 @@ pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
     fleet.check().await?;
 
     let changes = observer.changes().await?;
+    eprintln!("judging {} changes", changes.len());
     let mut violations = Vec::new();
     // A replica may not know what changed while its watches stood still.
     let leniency = plan.stalled + Duration::from_secs(15);
@@ -301,28 +306,27 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
     let all = ops::sequence(plan.seed, plan.operations);
     let begun = Instant::now();
     let known: Mutex<Vec<DynamicObject>> = Mutex::default();
-    let (first, second) = all.split_at(all.len() / 2);
+    let done = AtomicUsize::new(0);
     let work = async {
-        for (half, restart) in [(first, true), (second, false)] {
-            let operations = half.iter().map(|operation| {
-                let known = &known;
-                async move {
-                    sleep(plan.pause).await;
-                    let pods = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    let outcome = actor.carry_out(*operation, &pods).await;
-                    note(counts, *operation, outcome);
-                }
-            });
-            futures::stream::iter(operations)
-                .buffer_unordered(plan.concurrency)
-                .collect::<()>()
-                .await;
-            if restart {
-                faults::restart_apiserver(fleet).await?;
-            }
-        }
-        Ok(())
+        let operations = all.iter().map(async |operation| {
+            sleep(plan.pause).await;
+            let pods = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let outcome = actor.carry_out(*operation, &pods).await;
+            note(counts, *operation, outcome);
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        futures::stream::iter(operations)
+            .buffer_unordered(plan.concurrency)
+            .collect::<()>()
+            .await;
     };
+    let restart = async {
+        while done.load(Ordering::Relaxed) < all.len() / 2 {
+            sleep(Duration::from_millis(200)).await;
+        }
+        faults::restart_apiserver(fleet).await
+    };
+    let work = async { futures::join!(work, restart).1 };
     let look = async {
         loop {
             if let Ok(pods) = list(&actor.admin, &actor.namespace).await {
