@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::plane::daemon;
-use crate::{bench, binaries, check, demo};
+use crate::{bench, binaries, check, demo, matrix, soak};
 
 /// Developer commands of the project
 #[derive(Debug, Parser)]
@@ -27,6 +27,10 @@ enum Command {
     Binaries,
     /// Measure what the server costs, in counts and ratios, on a control plane of its own
     Bench(bench::Args),
+    /// Do everything that is done to Pods to every kind of owner under a rule of one, and print a table
+    Matrix(matrix::Args),
+    /// Do random things of all that a tenant may do while replicas die and watches stall
+    Soak(soak::Args),
     /// Show on a real control plane what the server is for; takes everything down at the end
     Demo(demo::Args),
     /// Run a server as long as the demo's plane is up: what `demo --keep` leaves behind
@@ -83,6 +87,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Binaries => binaries::build_all()?,
         Command::Plane(command) => block_on(plane(command))?,
         Command::Bench(args) => block_on(bench::run(args))?,
+        Command::Matrix(args) => block_on(matrix::run(args))?,
+        Command::Soak(args) => block_on(soak::run(args))?,
         Command::Demo(args) => block_on(demo::run(args))?,
         Command::HoldServer(args) => block_on(demo::keep::hold(args))?,
     }

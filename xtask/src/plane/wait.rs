@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const POLL: Duration = Duration::from_millis(50);
 /// One look may take this long; a hanging one must not eat the whole deadline.
-const LOOK: Duration = Duration::from_secs(5);
+pub const LOOK: Duration = Duration::from_secs(5);
 
 /// Looks until `probe` says true. An error of a single look is taken for "not yet" and is part
 /// of the message when the deadline passes.

@@ -1,0 +1,289 @@
+//! A control plane with the server installed, and three replicas of the server behind a load balancer.
+
+mod replica;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, PostParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use crate::lb::LoadBalancer;
+use crate::observer::judge::{Limit, Rule};
+use crate::observer::resource;
+use crate::plane::{self, Plane, wait};
+use crate::proxy::FaultProxy;
+use replica::{Replica, Setup};
+
+/// Namespace of the server's own objects.
+pub const HOME: &str = "kusionstack-system";
+/// Replicas of the server.
+pub const REPLICAS: usize = 3;
+const LEASE: &str = "kusionstack-controller-manager";
+/// For anything to come to pass on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a fleet is made of.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The server's binary.
+    pub binary: PathBuf,
+    /// Simulated nodes.
+    pub nodes: usize,
+    /// `--request-timeout` of API server and replicas: claims without effect lapse soon after.
+    pub request_timeout: Duration,
+    /// Whether the last replica reaches the API server through [`Fleet::stall`]'s proxy.
+    pub stallable: bool,
+}
+
+/// The running whole. Dropping it ends all of it.
+pub struct Fleet {
+    // Dropped in this order: the replicas before the API server that they talk to.
+    replicas: Mutex<Vec<Option<Replica>>>,
+    lb: LoadBalancer,
+    proxy: Option<FaultProxy>,
+    setups: Vec<Setup>,
+    /// The control plane.
+    pub plane: Plane,
+}
+
+impl Fleet {
+    /// Starts all of it and waits until rules are enforced.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub async fn start(options: &Options) -> Result<Self> {
+        let timeout = options.request_timeout.as_secs();
+        let plane = Plane::start(plane::Options {
+            nodes: options.nodes,
+            apiserver_flags: vec![format!("--request-timeout={timeout}s")],
+            ..plane::Options::default()
+        })
+        .await?;
+        let lb = LoadBalancer::start([]).await?;
+        // To localhost the API server speaks HTTP/2 and would send all reviews to one replica through one connection.
+        let url = format!("https://0.0.0.0:{}", lb.address().port());
+        install(&options.binary, plane.kubeconfig(), &url).await?;
+        let own = plane
+            .kubeconfig_for_service_account(HOME, "operating")
+            .await?;
+        let proxy = match options.stallable {
+            true => Some(plane.fault_proxy().await?),
+            false => None,
+        };
+        let mut setups = Vec::new();
+        for index in 0..REPLICAS {
+            let proxied = proxy.as_ref().filter(|_| index == REPLICAS - 1);
+            setups.push(Setup {
+                name: format!("replica-{index}"),
+                supervisor: plane.controlplane_binary().to_owned(),
+                binary: options.binary.clone(),
+                kubeconfig: match proxied {
+                    Some(proxy) => plane.kubeconfig_via(proxy, &own)?,
+                    None => own.clone(),
+                },
+                url: url.clone(),
+                logs: plane.logs(),
+                request_timeout: options.request_timeout,
+            });
+        }
+        let starting = setups.iter().map(Replica::start);
+        let mut replicas = Vec::new();
+        for replica in futures::future::join_all(starting).await {
+            let replica = replica?;
+            lb.add(replica.listen);
+            replicas.push(Some(replica));
+        }
+        let fleet = Self {
+            replicas: Mutex::new(replicas),
+            lb,
+            proxy,
+            setups,
+            plane,
+        };
+        fleet.until_enforcing().await?;
+        Ok(fleet)
+    }
+
+    /// A client of the administrator.
+    ///
+    /// # Errors
+    /// As [`Plane::client`].
+    pub fn client(&self) -> Result<Client> {
+        self.plane.client()
+    }
+
+    /// The proxy between the last replica and the API server.
+    ///
+    /// # Errors
+    /// When the fleet was started without.
+    pub fn stall(&self) -> Result<&FaultProxy> {
+        self.proxy
+            .as_ref()
+            .context("the fleet was started without a proxy")
+    }
+
+    /// Kills a replica without warning. The load balancer goes on offering it.
+    pub async fn kill(&self, index: usize) {
+        self.replicas.lock().await[index] = None;
+    }
+
+    /// Starts a killed replica again.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub async fn restart(&self, index: usize) -> Result<()> {
+        let replica = Replica::start(&self.setups[index]).await?;
+        self.lb.add(replica.listen);
+        self.replicas.lock().await[index] = Some(replica);
+        Ok(())
+    }
+
+    /// Starts a replica if it does not run.
+    ///
+    /// # Errors
+    /// As [`Fleet::restart`].
+    pub async fn revive(&self, index: usize) -> Result<()> {
+        let runs = self.replicas.lock().await[index].is_some();
+        if runs {
+            Ok(())
+        } else {
+            self.restart(index).await
+        }
+    }
+
+    /// The replica that holds the Lease.
+    ///
+    /// # Errors
+    /// When nobody holds it, or the API server does not answer.
+    pub async fn leader(&self) -> Result<usize> {
+        let leases: Api<Lease> = Api::namespaced(self.client()?, HOME);
+        let lease = leases.get(LEASE).await?;
+        let holder = lease.spec.and_then(|s| s.holder_identity);
+        let holder = holder.context("no replica holds the Lease")?;
+        let index = holder
+            .strip_prefix("replica-")
+            .and_then(|rest| rest.split('_').next());
+        index
+            .and_then(|index| index.parse().ok())
+            .with_context(|| format!("the holder {holder} is no replica"))
+    }
+
+    /// Fails when a replica has ended that nobody killed.
+    ///
+    /// # Errors
+    /// The end of its log.
+    pub async fn check(&self) -> Result<()> {
+        for replica in self.replicas.lock().await.iter_mut().flatten() {
+            replica.check()?;
+        }
+        Ok(())
+    }
+
+    /// Creates a PodTransitionRule and waits until the leader has observed it.
+    ///
+    /// # Errors
+    /// When the API server refuses the rule, or nobody observes it.
+    pub async fn rule(&self, namespace: &str, rule: &Rule) -> Result<()> {
+        let api = rules(self.client()?, namespace);
+        let object = object(rule)?;
+        api.create(&PostParams::default(), &object).await?;
+        wait::until("the rule to be observed", PATIENCE, || async {
+            let rule = api.get(&rule.name).await?;
+            Ok(rule.data["status"]["observedGeneration"] == 1)
+        })
+        .await
+    }
+
+    /// Claims in all rules of a namespace.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn claims(&self, namespace: &str) -> Result<usize> {
+        let list = rules(self.client()?, namespace)
+            .list(&ListParams::default())
+            .await?;
+        let claims = list.items.iter().map(|rule| {
+            let claims = &rule.data["status"]["ledger"]["claims"];
+            claims.as_array().map_or(0, Vec::len)
+        });
+        Ok(claims.sum())
+    }
+
+    /// Ends all of it in order.
+    pub async fn stop(self) {
+        drop(self.replicas);
+        drop(self.proxy);
+        self.plane.stop().await;
+    }
+
+    /// Waits until the API server calls the webhooks.
+    async fn until_enforcing(&self) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client()?, "default");
+        let probe: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "probe", "labels": {"kusionstack.io/control": "true"}},
+            "spec": {"containers": [{"name": "main", "image": "web:1"}]},
+        }))?;
+        let dry_run = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        wait::until("the webhooks to be called", PATIENCE, || async {
+            let made = pods.create(&dry_run, &probe).await?;
+            Ok(made.spec.is_some_and(|s| s.readiness_gates.is_some()))
+        })
+        .await?;
+        let rules = rules(self.client()?, "default");
+        let rule = object(&Rule::over("probe", "app", "probe", Limit::Count(1)))?;
+        wait::until("a rule to be accepted", PATIENCE, || async {
+            rules.create(&dry_run, &rule).await?;
+            Ok(true)
+        })
+        .await
+    }
+}
+
+fn object(rule: &Rule) -> Result<DynamicObject> {
+    let limit = match rule.limit {
+        Limit::Count(count) => json!(count),
+        Limit::Percent(percent) => json!(format!("{percent}%")),
+    };
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1",
+        "kind": "PodTransitionRule",
+        "metadata": {"name": rule.name},
+        "spec": {
+            "selector": {"matchLabels": rule.selector},
+            "rules": [{"name": "availability", "availablePolicy": {"maxUnavailableValue": limit}}],
+        },
+    }))?)
+}
+
+/// The PodTransitionRules of a namespace.
+pub fn rules(client: Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = resource("apps.kusionstack.io", "v1alpha1", "PodTransitionRule");
+    Api::namespaced_with(client, namespace, &kind)
+}
+
+async fn install(binary: &Path, kubeconfig: &Path, url: &str) -> Result<()> {
+    let output = Command::new(binary)
+        .args(["install", "--webhook-url", url, "--kubeconfig"])
+        .arg(kubeconfig)
+        .env_remove("KUBECONFIG")
+        .kill_on_drop(true)
+        .output()
+        .await
+        .with_context(|| format!("starting {}", binary.display()))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("`operating install` failed: {text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What goes wrong during the soak.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::fleet::{Fleet, REPLICAS};
+use crate::proxy::{Effect, Fault};
+
+/// How often things go wrong.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Between two kills of the leader.
+    pub kill: Duration,
+    /// Between two stalls of the watches of one replica.
+    pub stall: Duration,
+    /// For how long the watches stand still.
+    pub stalled: Duration,
+}
+
+/// Kills the leader again and again until the future is dropped.
+pub async fn kill_leaders(fleet: &Fleet, pace: Pace) -> Result<()> {
+    loop {
+        sleep(pace.kill).await;
+        // Nobody may lead just now.
+        let Ok(leader) = fleet.leader().await else {
+            continue;
+        };
+        eprintln!("killing replica {leader}, the leader");
+        fleet.kill(leader).await;
+        sleep(Duration::from_secs(2)).await;
+        fleet.restart(leader).await?;
+    }
+}
+
+/// Lets the watches of one replica stand still again and again until the future is dropped.
+pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
+    loop {
+        sleep(pace.stall).await;
+        eprintln!(
+            "the watches of replica {} stand still for {:?}",
+            REPLICAS - 1,
+            pace.stalled
+        );
+        fleet
+            .stall()?
+            .set(Fault::new(Effect::Freeze).on(|asked| asked.watches()));
+        sleep(pace.stalled).await;
+        fleet.stall()?.lift();
+    }
+}
+
+/// Ends the API server and starts it again.
+pub async fn restart_apiserver(fleet: &Fleet) -> Result<()> {
+    eprintln!("restarting the API server");
+    fleet.plane.stop_apiserver().await?;
+    sleep(Duration::from_secs(2)).await;
+    fleet.plane.start_apiserver().await
+}
+
+/// Ends Pods whose `activeDeadlineSeconds` has passed, which kwok does not, until the future is dropped.
+pub async fn end_overdue_pods(client: &Client, namespace: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        // The API server is away for a moment now and then.
+        let Ok(list) = pods.list(&ListParams::default()).await else {
+            continue;
+        };
+        for pod in list.items.iter().filter(|pod| is_overdue(pod)) {
+            let patch = Patch::Strategic(json!({"status": {
+                "phase": "Failed", "reason": "DeadlineExceeded",
+                "conditions": [{"type": "Ready", "status": "False"}],
+            }}));
+            let params = PatchParams::default();
+            let _ = pods.patch_status(&pod.name_any(), &params, &patch).await;
+        }
+    }
+}
+
+fn is_overdue(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let running = status.and_then(|s| s.phase.as_deref()) == Some("Running");
+    let start = status.and_then(|s| s.start_time.as_ref());
+    let deadline = pod.spec.as_ref().and_then(|s| s.active_deadline_seconds);
+    match (start, deadline) {
+        (Some(start), Some(deadline)) if running => {
+            Timestamp::now().as_second() > start.0.as_second() + deadline
+        }
+        _ => false,
+    }
+}

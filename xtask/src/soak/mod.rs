@@ -1,0 +1,368 @@
+//! `cargo xtask soak`: a tenant does random things of everything the API allows, while replicas die and watches stall.
+
+mod act;
+mod faults;
+mod ops;
+mod rest;
+mod tenant;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::StreamExt;
+use kube::api::PostParams;
+use kube::core::DynamicObject;
+use kube::{Api, ResourceExt};
+use tokio::time::{Instant, sleep};
+
+use crate::fleet::{Fleet, Options};
+use crate::observer::judge::{Violation, judge};
+use crate::observer::{Observer, requests_for, workload_kinds};
+use crate::plane::wait;
+use crate::server::build;
+use act::{Actor, Outcome, list};
+use faults::Pace;
+use ops::{Kind, Operation};
+
+const NODES: usize = 4;
+/// Pods of an owner at the beginning.
+const SIZE: u64 = 5;
+/// Requests that a printed violation shows at most.
+const REQUESTS: usize = 25;
+/// Violations that are printed.
+const SHOWN: usize = 5;
+/// For all Pods to be there at the beginning.
+const BEGIN: Duration = Duration::from_secs(300);
+
+/// Flags of `soak`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Number of operations
+    #[arg(long, default_value_t = 10_000)]
+    operations: usize,
+    /// Seed of the sequence of operations
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Operations at the same time
+    #[arg(long, default_value_t = 8)]
+    concurrency: usize,
+    /// Seconds in which everything has to come to rest; controllers back off for up to 1,000 s
+    #[arg(long, default_value_t = 1_200)]
+    rest: u64,
+    /// Use this binary of the server instead of building one
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+}
+
+/// How long and how hard.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Number of operations.
+    pub operations: usize,
+    /// Seed of their sequence.
+    pub seed: u64,
+    /// Operations at the same time.
+    pub concurrency: usize,
+    /// Pause before each operation.
+    pub pause: Duration,
+    /// Between two kills of the leader; watches stall half as often.
+    pub kill: Duration,
+    /// For how long watches stand still.
+    pub stalled: Duration,
+    /// For everything to come to rest at the end.
+    pub rest: Duration,
+}
+
+impl Plan {
+    /// The plan of the tests: a minute, with every fault once.
+    #[must_use]
+    pub fn brief(seed: u64) -> Self {
+        Self {
+            operations: 600,
+            seed,
+            concurrency: 6,
+            pause: Duration::from_millis(400),
+            kill: Duration::from_secs(20),
+            stalled: Duration::from_secs(8),
+            rest: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What the soak showed.
+#[derive(Debug)]
+pub struct Report {
+    /// Operations by kind and outcome.
+    counts: BTreeMap<Kind, BTreeMap<Outcome, usize>>,
+    /// The violations, each with its history and the requests behind it.
+    pub violations: Vec<String>,
+    /// What did not come to rest.
+    pub unrest: Option<String>,
+    /// How long it took to come to rest.
+    rested: Duration,
+}
+
+/// Runs the soak and prints what it showed.
+///
+/// # Errors
+/// When a rule was broken, or not all came to rest, or something could not be started.
+pub async fn run(args: Args) -> Result<()> {
+    let binary = match &args.bin {
+        Some(path) => path.canonicalize()?,
+        None => build(false).await?,
+    };
+    let report = play(
+        binary,
+        Plan {
+            operations: args.operations,
+            seed: args.seed,
+            concurrency: args.concurrency.max(1),
+            pause: Duration::from_millis(200),
+            kill: Duration::from_secs(60),
+            stalled: Duration::from_secs(15),
+            rest: Duration::from_secs(args.rest),
+        },
+    )
+    .await?;
+    report.print();
+    report.check()
+}
+
+impl Report {
+    /// Prints counts, violations and what is left.
+    pub fn print(&self) {
+        println!(
+            "\n{:<24} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "OPERATION", "ADMITTED", "DENIED", "VOID", "FAILED", "IDLE"
+        );
+        for (kind, outcomes) in &self.counts {
+            let of = |outcome| outcomes.get(&outcome).copied().unwrap_or_default();
+            println!(
+                "{:<24} {:>8} {:>8} {:>8} {:>8} {:>8}",
+                format!("{kind:?}"),
+                of(Outcome::Admitted),
+                of(Outcome::Denied),
+                of(Outcome::Void),
+                of(Outcome::Failed),
+                of(Outcome::Idle)
+            );
+        }
+        for violation in self.violations.iter().take(SHOWN) {
+            println!("\n{violation}");
+        }
+        println!("\n{} violations", self.violations.len());
+        match &self.unrest {
+            Some(unrest) => println!("{unrest}"),
+            None => println!("at rest after {} s", self.rested.as_secs()),
+        }
+    }
+
+    /// Fails when the server did not do what it promises.
+    ///
+    /// # Errors
+    /// The number of violations, or what is not at rest.
+    pub fn check(&self) -> Result<()> {
+        if !self.violations.is_empty() {
+            bail!("{} requests broke a rule", self.violations.len());
+        }
+        match &self.unrest {
+            Some(unrest) => bail!("{unrest}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Plays the soak on a control plane of its own, with three replicas of the server.
+///
+/// # Errors
+/// When something could not be started. What the server did is in the report.
+pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
+    eprintln!("starting a control plane and three replicas");
+    let fleet = Fleet::start(&Options {
+        binary,
+        nodes: NODES,
+        request_timeout: Duration::from_secs(30),
+        stallable: true,
+    })
+    .await?;
+    let namespace = fleet.plane.namespace("soak").await?;
+    let admin = fleet.client()?;
+    let actor = Actor {
+        client: tenant::enrol(&fleet, &namespace).await?,
+        admin: admin.clone(),
+        namespace: namespace.clone(),
+        nodes: NODES,
+    };
+    furnish(&fleet, &actor).await?;
+    let observer = Observer::start(&admin, &namespace, &workload_kinds()).await?;
+
+    let pace = Pace {
+        kill: plan.kill,
+        stall: plan.kill / 2,
+        stalled: plan.stalled,
+    };
+    let counts = Mutex::new(BTreeMap::new());
+    let operations = operate(&fleet, &actor, &plan, &counts);
+    tokio::select! {
+        result = operations => result?,
+        result = faults::kill_leaders(&fleet, pace) => result.context("killing leaders")?,
+        result = faults::stall_watches(&fleet, pace) => result.context("stalling watches")?,
+        result = faults::end_overdue_pods(&admin, &namespace) => result?,
+    }
+    fleet.stall()?.lift();
+    for index in 0..crate::fleet::REPLICAS {
+        fleet.revive(index).await?;
+    }
+    eprintln!("waiting for everything to come to rest");
+    let resting = rest::come_to_rest(&fleet, &actor, plan.rest);
+    let rested = tokio::select! {
+        rested = resting => rested,
+        result = faults::end_overdue_pods(&admin, &namespace) => result.map(|()| Duration::ZERO),
+    };
+    fleet.check().await?;
+
+    let changes = observer.changes().await?;
+    eprintln!("judging {} changes", changes.len());
+    let mut violations = Vec::new();
+    // A replica may not know what changed while its watches stood still.
+    let leniency = plan.stalled + Duration::from_secs(15);
+    for rule in tenant::rules() {
+        let judgement = judge(&changes, &rule, leniency);
+        eprintln!(
+            "rule {}: worst {}, losses {:?}",
+            rule.name, judgement.worst, judgement.losses
+        );
+        for violation in judgement.violations {
+            let shown = violations.len() < SHOWN;
+            violations.push(tell(&fleet, &namespace, &violation, shown)?);
+        }
+    }
+    let (rested, unrest) = match rested {
+        Ok(rested) => (rested, None),
+        Err(error) => (plan.rest, Some(format!("{error:#}"))),
+    };
+    fleet.stop().await;
+    Ok(Report {
+        counts: counts.into_inner().unwrap_or_else(PoisonError::into_inner),
+        violations,
+        unrest,
+        rested,
+    })
+}
+
+/// Tells a violation, with the requests behind it if they are to be shown.
+fn tell(fleet: &Fleet, namespace: &str, violation: &Violation, shown: bool) -> Result<String> {
+    if !shown {
+        return Ok(violation.to_string());
+    }
+    let log = fleet.plane.audit_log();
+    let requests = requests_for(&log, namespace, &violation.pods, REQUESTS)?;
+    Ok(format!(
+        "{violation}  requests:\n    {}",
+        requests.join("\n    ")
+    ))
+}
+
+/// Creates the owners, their Pods and the rules, and waits until all Pods are available.
+async fn furnish(fleet: &Fleet, actor: &Actor) -> Result<()> {
+    for (kind, name) in tenant::OWNERS {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(actor.client.clone(), &actor.namespace, &tenant::kind(kind));
+        let object = serde_json::from_value(tenant::owner(kind, name, SIZE))?;
+        let created = api.create(&PostParams::default(), &object).await;
+        created.with_context(|| format!("creating {kind} {name}"))?;
+    }
+    for index in 0..usize::try_from(SIZE)? {
+        actor.create_bare(1_000_000 + index).await?;
+    }
+    // Every owner but the DaemonSet, the Pods without owner, and one Pod of the DaemonSet on each node.
+    let expected = usize::try_from(SIZE)? * tenant::OWNERS.len() + NODES;
+    wait::until("the Pods of the soak", BEGIN, || async {
+        let pods = list(&actor.admin, &actor.namespace).await?;
+        let serving = pods
+            .iter()
+            .filter(|p| crate::observer::Pod::read(p).serves());
+        let serving = serving.count();
+        if serving < expected {
+            bail!("{serving} of {expected} Pods are available");
+        }
+        Ok(pods.iter().all(|p| !p.name_any().is_empty()))
+    })
+    .await?;
+    for rule in tenant::rules() {
+        fleet.rule(&actor.namespace, &rule).await?;
+    }
+    Ok(())
+}
+
+type Counts = BTreeMap<Kind, BTreeMap<Outcome, usize>>;
+
+/// Carries out all operations, and restarts the API server in the middle.
+async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Counts>) -> Result<()> {
+    let all = ops::sequence(plan.seed, plan.operations);
+    let begun = Instant::now();
+    let known: Mutex<Vec<DynamicObject>> = Mutex::default();
+    let done = AtomicUsize::new(0);
+    let work = async {
+        let operations = all.iter().map(async |operation| {
+            sleep(plan.pause).await;
+            let pods = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let outcome = actor.carry_out(*operation, &pods).await;
+            note(counts, *operation, outcome);
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        futures::stream::iter(operations)
+            .buffer_unordered(plan.concurrency)
+            .collect::<()>()
+            .await;
+    };
+    let restart = async {
+        while done.load(Ordering::Relaxed) < all.len() / 2 {
+            sleep(Duration::from_millis(200)).await;
+        }
+        faults::restart_apiserver(fleet).await
+    };
+    let work = async { futures::join!(work, restart).1 };
+    let look = async {
+        loop {
+            if let Ok(pods) = list(&actor.admin, &actor.namespace).await {
+                *known.lock().unwrap_or_else(PoisonError::into_inner) = pods;
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let progress = async {
+        loop {
+            sleep(Duration::from_secs(15)).await;
+            let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            let total = |outcome| -> usize {
+                let of = |outcomes: &BTreeMap<_, _>| outcomes.get(&outcome).copied();
+                counts.values().filter_map(of).sum()
+            };
+            eprintln!(
+                "{:>4} s: {} admitted, {} denied, {} void, {} failed, {} idle",
+                begun.elapsed().as_secs(),
+                total(Outcome::Admitted),
+                total(Outcome::Denied),
+                total(Outcome::Void),
+                total(Outcome::Failed),
+                total(Outcome::Idle)
+            );
+        }
+    };
+    tokio::select! {
+        result = work => result,
+        () = look => Ok(()),
+        () = progress => Ok(()),
+    }
+}
+
+fn note(counts: &Mutex<Counts>, operation: Operation, outcome: Outcome) {
+    let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+    let outcomes = counts.entry(operation.kind).or_default();
+    *outcomes.entry(outcome).or_default() += 1;
+}

@@ -1,0 +1,200 @@
+//! How the soak comes to rest: nobody disturbs any more, and all that was begun is ended.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::act::{Actor, FINALIZER, PROTECTION, finalizers, list, own_labels};
+use super::tenant;
+use crate::fleet::Fleet;
+use crate::observer::{Pod, resource};
+
+/// Between two lines of progress.
+const TELL: Duration = Duration::from_secs(20);
+const FAMILIES: [&str; 1] = ["operating"];
+
+/// Ends what was begun, and waits until all is at rest.
+///
+/// # Errors
+/// After `bound`, with what is not at rest.
+pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Result<Duration> {
+    let begun = Instant::now();
+    let mut told = begun;
+    loop {
+        let left = match settle(fleet, actor, begun).await {
+            Ok(left) if left.is_empty() => return Ok(begun.elapsed()),
+            Ok(left) => left,
+            Err(error) => vec![format!("{error:#}")],
+        };
+        if told.elapsed() > TELL {
+            told = Instant::now();
+            eprintln!(
+                "not at rest yet: {} things, such as {}",
+                left.len(),
+                left[0]
+            );
+        }
+        if begun.elapsed() > bound {
+            bail!("not at rest after {bound:?}:\n  {}", left.join("\n  "));
+        }
+        sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// One round: what is not at rest.
+async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<String>> {
+    let mut left = Vec::new();
+    let (admin, namespace) = (&actor.admin, actor.namespace.as_str());
+    let api = |kind| Api::<DynamicObject>::namespaced_with(admin.clone(), namespace, &kind);
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(admin.clone());
+    for node in nodes.list(&ListParams::default()).await?.items {
+        if node
+            .spec
+            .as_ref()
+            .is_some_and(|s| s.unschedulable == Some(true))
+        {
+            nodes.uncordon(&node.name_any()).await?;
+        }
+    }
+    let budgets = api(resource("policy", "v1", "PodDisruptionBudget"));
+    let all = ListParams::default();
+    budgets
+        .delete_collection(&DeleteParams::default(), &all)
+        .await?;
+    for kind in [
+        "Deployment",
+        "StatefulSet",
+        "ReplicaSet",
+        "DaemonSet",
+        "CollaSet",
+    ] {
+        let owners = api(tenant::kind(kind));
+        for owner in owners.list(&all).await?.items {
+            if owner.data["spec"]["paused"] == true {
+                let patch = Patch::Merge(json!({"spec": {"paused": false}}));
+                owners
+                    .patch(&owner.name_any(), &PatchParams::default(), &patch)
+                    .await?;
+            }
+            // A StatefulSet controller that ran into a Pod which was still terminating under its name waits for up to
+            // 1,000 s. No rule refuses the creation of a Pod, so that this hides nothing of the server.
+            let status = &owner.data["status"];
+            if kind == "StatefulSet"
+                && status["replicas"].as_i64() < owner.data["spec"]["replicas"].as_i64()
+            {
+                let touched = begun.elapsed().as_secs().to_string();
+                let patch = json!({"metadata": {"annotations": {"touched": touched}}});
+                let patch = Patch::Merge(patch);
+                owners
+                    .patch(&owner.name_any(), &PatchParams::default(), &patch)
+                    .await?;
+            }
+            if !is_done(kind, &owner) {
+                left.push(format!(
+                    "{kind}/{}: spec {}, status {}",
+                    owner.name_any(),
+                    owner.data["spec"]["replicas"],
+                    short(&owner.data["status"])
+                ));
+            }
+        }
+    }
+    for pod in list(admin, namespace).await? {
+        settle_pod(actor, &pod, &mut left).await?;
+    }
+    match fleet.claims(namespace).await? {
+        0 => {}
+        claims => left.push(format!("{claims} claims")),
+    }
+    Ok(left)
+}
+
+async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) -> Result<()> {
+    let kind = resource("", "v1", "Pod");
+    let pods: Api<DynamicObject> =
+        Api::namespaced_with(actor.admin.clone(), &actor.namespace, &kind);
+    let name = pod.name_any();
+    let fact = Pod::read(pod);
+    let params = PatchParams::default();
+    for finalizer in [FINALIZER, PROTECTION] {
+        if pod.finalizers().iter().any(|f| f == finalizer) {
+            let patch = Patch::Merge(finalizers(pod, finalizer, false));
+            let _ = pods.patch(&name, &params, &patch).await;
+        }
+    }
+    let labels = own_labels(pod, &FAMILIES);
+    if labels.as_object().is_some_and(|l| !l.is_empty()) {
+        let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+        let _ = pods.patch(&name, &params, &patch).await;
+    }
+    let mut images = pod.data["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let bad = images.any(|c| c["image"].as_str().is_some_and(|i| i.contains(":bad-")));
+    let left_rule = !pod.labels().contains_key(tenant::TIER.0);
+    // Nobody takes these away by themselves.
+    if !fact.is_managed() || left_rule || fact.finished || (bad && !fact.serves()) {
+        let _ = pods.delete(&name, &DeleteParams::default()).await;
+    }
+    let in_flight = pod
+        .labels()
+        .keys()
+        .any(|key| key.contains(".podopslifecycle.kusionstack.io/"));
+    if !fact.serves() || in_flight || left_rule || !fact.is_managed() {
+        let keys: Vec<_> = pod
+            .labels()
+            .keys()
+            .filter(|key| key.contains("podopslifecycle"))
+            .cloned()
+            .collect();
+        left.push(format!(
+            "Pod/{name}: ready {}, deleting {}, finalizers {:?}, labels {keys:?}, runs {:?} of {:?}",
+            fact.ready,
+            fact.deleting,
+            pod.finalizers(),
+            fact.running,
+            fact.wanted
+        ));
+    }
+    Ok(())
+}
+
+/// Whether an owner has what it asks for, at its present template.
+fn is_done(kind: &str, owner: &DynamicObject) -> bool {
+    let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
+    let count = |field: &str| status[field].as_i64().unwrap_or_default();
+    let current = count("observedGeneration") == owner.metadata.generation.unwrap_or_default();
+    if owner.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
+    let wanted = spec["replicas"].as_i64().unwrap_or(1);
+    let all = |fields: &[&str]| fields.iter().all(|field| count(field) == wanted);
+    current
+        && match kind {
+            "Deployment" => all(&["replicas", "updatedReplicas", "availableReplicas"]),
+            "StatefulSet" => all(&["replicas", "updatedReplicas", "readyReplicas"]),
+            "ReplicaSet" => {
+                // That of a Deployment is done when the Deployment is.
+                !owner.owner_references().is_empty() || all(&["replicas", "availableReplicas"])
+            }
+            "CollaSet" => all(&["replicas", "updatedReplicas", "availableReplicas"]),
+            _ => {
+                let desired = count("desiredNumberScheduled");
+                count("updatedNumberScheduled") == desired && count("numberAvailable") == desired
+            }
+        }
+}
+
+fn short(status: &Value) -> String {
+    let mut status = status.clone();
+    if let Some(fields) = status.as_object_mut() {
+        fields.retain(|_, value| value.is_number());
+    }
+    status.to_string()
+}
