@@ -9,7 +9,6 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::review::Request;
-use super::routes::EXCLUDED_NAMESPACES;
 use crate::api::keys;
 use crate::cluster::index::{Index, State};
 use crate::cluster::presence::{self, Presence};
@@ -50,7 +49,7 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     if pod.is_mirror() {
         return Some("mirror-pod");
     }
-    if EXCLUDED_NAMESPACES.contains(&request.namespace.as_str()) {
+    if keys::EXCLUDED_NAMESPACES.contains(&request.namespace.as_str()) {
         return Some("excluded-namespace");
     }
     let state = index.read();

@@ -13,7 +13,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 
 use crate::api::keys;
-use crate::domain::rules::effect::EXCLUDED_NAMESPACES;
 
 /// Name of the policy, and of its binding, on the labels that decide whether a namespace is enforced.
 pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
@@ -127,7 +126,7 @@ fn recreate() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
 
 /// The webhooks are not called for a rule in an excluded namespace either, so only the API server can warn of it.
 fn excluded() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
-    let names = EXCLUDED_NAMESPACES
+    let names = keys::EXCLUDED_NAMESPACES
         .map(|name| format!("'{name}'"))
         .join(", ");
     let excluded = format!(

@@ -15,8 +15,6 @@ pub const MUTATING: &str = "kusionstack-controller-manager-mutating";
 /// Name of the ValidatingWebhookConfiguration; see [`MUTATING`].
 pub const VALIDATING: &str = "kusionstack-controller-manager-validating";
 
-pub use crate::domain::rules::effect::EXCLUDED_NAMESPACES;
-
 /// A path of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Route {

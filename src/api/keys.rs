@@ -87,6 +87,14 @@ pub const NAMESPACE_HAS_STRICT_RULES: &str = "strict";
 /// Label that excludes a Namespace from every webhook. Written by cluster administrators.
 pub const NAMESPACE_EXCLUDED: &str = "operating.kusionstack.io/exclude";
 
+/// Namespaces whose objects are never sent to the server: the cluster's own, and the one that the server runs in by default.
+pub const EXCLUDED_NAMESPACES: [&str; 4] = [
+    "kube-node-lease",
+    "kube-public",
+    "kube-system",
+    "kusionstack-system",
+];
+
 /// Suffix shared by all labels of the form `<prefix>.podopslifecycle.kusionstack.io/<ID>`.
 pub const LIFECYCLE_DOMAIN: &str = ".podopslifecycle.kusionstack.io/";
 

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kube::Client;
-use kube::core::Request;
 use kube::core::params::ListParams;
 use parking_lot::RwLock;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::index::Index;
+use super::path;
 use super::sources;
 use super::watch::{Relist, Sink, Source};
 use crate::domain::disruptionbudget::{DisruptionBudget, Refusal, refusal};
@@ -77,10 +77,9 @@ pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<Ref
         items: Option<Vec<DisruptionBudget>>,
     }
     let namespace = &pod.metadata.namespace;
-    let path = format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets");
-    let request = Request::new(path).list(&ListParams::default());
+    let budgets = path::Objects::of("/apis/policy/v1", namespace, "poddisruptionbudgets")?;
     let list: List = client
-        .request(request.map_err(kube::Error::BuildRequest)?)
+        .request(budgets.list(&ListParams::default())?)
         .await?;
     Ok(refusal(list.items.unwrap_or_default().iter(), pod))
 }

@@ -9,7 +9,8 @@ use std::borrow::Cow;
 use std::fmt::{Debug, Write};
 
 use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{NamespaceResourceScope, Request, request};
+use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope, Request, request};
+use kube::discovery::Scope;
 use kube::{Api, Client, Error, Resource};
 use serde::Serialize;
 
@@ -103,6 +104,54 @@ where
     K::DynamicType: Default,
 {
     Ok(Api::namespaced(client.clone(), checked(namespace)?))
+}
+
+/// The path of one object of any kind, or of one of its subresources. `api` is `/api/v1` or `/apis/GROUP/VERSION`;
+/// `namespace` is `None` for a cluster-scoped kind.
+///
+/// # Errors
+/// When `namespace` is no DNS label, or another part can be no segment of a path.
+pub fn object(
+    api: &str,
+    namespace: Option<&str>,
+    plural: &str,
+    name: &str,
+    subresource: Option<&str>,
+) -> Result<String, Error> {
+    if let Some(part) = api.split('/').skip(1).find(|part| !is_plain(part)) {
+        return Err(refused("API version", part, "must be a path segment"));
+    }
+    let mut path = api.to_owned();
+    if let Some(namespace) = namespace {
+        path = format!("{path}/namespaces/{}", checked(namespace)?);
+    }
+    for part in [plural, name].into_iter().chain(subresource) {
+        path = format!("{path}/{}", segment(part)?);
+    }
+    Ok(path)
+}
+
+/// Access to the objects of a kind that only discovery knows. Names that are given to it must be [`is_plain`].
+///
+/// # Errors
+/// When the kind is namespaced and `namespace` is no DNS label.
+pub fn dynamic(
+    client: &Client,
+    namespace: &str,
+    resource: &ApiResource,
+    scope: &Scope,
+) -> Result<Api<DynamicObject>, Error> {
+    let client = client.clone();
+    Ok(match scope {
+        Scope::Cluster => Api::all_with(client, resource),
+        Scope::Namespaced => Api::namespaced_with(client, checked(namespace)?, resource),
+    })
+}
+
+/// Whether a text can stand in a path as it is, without changing what the path means. Names of some kinds have colons.
+pub fn is_plain(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    !matches!(text, "" | "." | "..") && text.chars().all(plain)
 }
 
 /// A namespace that may stand in a path.
@@ -225,5 +274,28 @@ mod tests {
         ] {
             assert_eq!(pods.get(name).unwrap().uri(), path);
         }
+    }
+
+    #[test]
+    fn text_that_changes_a_path_is_not_plain() {
+        for text in ["web-1", "system:node", "a.b"] {
+            assert!(is_plain(text), "{text}");
+        }
+        for text in ["", "a/b", "..", "a?x=1", "a%2fb", "a#b", "é"] {
+            assert!(!is_plain(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn object_path_refuses_what_would_lead_elsewhere() {
+        let found = |api, namespace, name| object(api, namespace, "jobs", name, Some("scale"));
+        assert_eq!(
+            found("/apis/batch/v1", Some("n"), "a").unwrap(),
+            "/apis/batch/v1/namespaces/n/jobs/a/scale"
+        );
+        assert_eq!(found("/api/v1", None, "a").unwrap(), "/api/v1/jobs/a/scale");
+        assert!(found("/apis/../v1", Some("n"), "a").is_err());
+        assert!(found("/apis/batch/v1", Some("n/pods"), "a").is_err());
+        assert!(found("/apis/batch/v1", Some("n"), "a/b").is_err());
     }
 }

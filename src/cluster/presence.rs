@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::Api;
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::discovery::{self, ApiCapabilities, Discovery, Scope};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::discovery::{self, ApiCapabilities, Discovery};
 use kube::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::path::{self, is_plain};
 use crate::domain::pod::Owner;
 
 /// No look-up takes longer.
@@ -39,10 +39,7 @@ pub async fn of_owner(client: &Client, namespace: &str, owner: &Owner) -> Presen
         Some((group, version)) => (group, version),
         None => ("", owner.api_version.as_str()),
     };
-    if ![group, version, owner.name.as_str()]
-        .into_iter()
-        .all(is_segment)
-    {
+    if !(group.is_empty() || is_plain(group)) || ![version, &owner.name].into_iter().all(is_plain) {
         return Presence::Gone; // the API server stores no object of such a name
     }
     let kind = GroupVersionKind::gvk(group, version, &owner.kind);
@@ -71,7 +68,7 @@ impl Kinds {
 
     /// Whether an object of this kind exists in a namespace, in any of the groups that serve such a kind.
     pub async fn find(&self, kind: &str, namespace: &str, name: &str) -> Presence {
-        if name.is_empty() || ![namespace, name].into_iter().all(is_segment) {
+        if ![namespace, name].into_iter().all(is_plain) {
             return Presence::Gone; // the API server stores no object of such a name
         }
         let served = match timeout(READ_TIMEOUT, self.served()).await {
@@ -114,13 +111,6 @@ impl Kinds {
     }
 }
 
-/// Whether a text that a user wrote can stand in the path of a request without changing its meaning. Names of some kinds
-/// have colons.
-pub fn is_segment(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    !matches!(text, "." | "..") && text.chars().all(plain)
-}
-
 async fn in_time(read: impl Future<Output = Result<bool, Error>>) -> Presence {
     match timeout(READ_TIMEOUT, read).await {
         Ok(Ok(true)) => Presence::Here,
@@ -138,11 +128,7 @@ async fn read(
     resource: &ApiResource,
     capabilities: &ApiCapabilities,
 ) -> Result<Option<String>, Error> {
-    let client = client.clone();
-    let api: Api<DynamicObject> = match capabilities.scope {
-        Scope::Cluster => Api::all_with(client, resource),
-        Scope::Namespaced => Api::namespaced_with(client, namespace, resource),
-    };
+    let api = path::dynamic(client, namespace, resource, &capabilities.scope)?;
     let denied = match api.get_metadata_opt(name).await {
         Ok(object) => {
             let alive = object.filter(|o| o.metadata.deletion_timestamp.is_none());
@@ -161,20 +147,5 @@ async fn read(
         Ok(scale) => Ok(scale.metadata.uid),
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
         Err(_) => Err(denied),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_segment;
-
-    #[test]
-    fn text_that_changes_a_path_is_no_segment() {
-        for text in ["web-1", "system:node", "a.b", ""] {
-            assert!(is_segment(text), "{text}");
-        }
-        for text in ["a/b", "..", "a?x=1", "a%2fb", "a#b", "é"] {
-            assert!(!is_segment(text), "{text}");
-        }
     }
 }

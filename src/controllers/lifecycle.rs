@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{Context, PodKey, turns, write};
 use crate::api::keys;
-use crate::cluster::presence::{self, Kinds, Presence};
+use crate::cluster::presence::{Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::cluster::{path, pods};
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
@@ -154,7 +154,7 @@ impl Lifecycle {
         let [kind, namespace, name] = key.split('/').collect::<Vec<_>>()[..] else {
             return Ok(Presence::Here);
         };
-        if ![namespace, name].into_iter().all(presence::is_segment) {
+        if ![namespace, name].into_iter().all(path::is_plain) {
             return Ok(Presence::Gone); // the API server stores no object of such a name
         }
         if kind == "Service" {

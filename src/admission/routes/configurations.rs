@@ -9,9 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement, ObjectMeta,
 };
 
-use super::{
-    EXCLUDED_NAMESPACES, GRACE, Kind, MUTATING, Namespaces, Rule, VALIDATING, WEBHOOKS, Webhook,
-};
+use super::{GRACE, Kind, MUTATING, Namespaces, Rule, VALIDATING, WEBHOOKS, Webhook};
 use crate::api::keys;
 
 /// Annotation by which cert-manager's injector finds the Certificate whose CA goes into `caBundle`.
@@ -165,7 +163,7 @@ fn match_conditions(w: &Webhook) -> Option<Vec<MatchCondition>> {
 }
 
 fn namespace_selector(w: &Webhook, settings: &Settings) -> LabelSelector {
-    let mut excluded: Vec<String> = EXCLUDED_NAMESPACES.map(str::to_owned).into();
+    let mut excluded: Vec<String> = keys::EXCLUDED_NAMESPACES.map(str::to_owned).into();
     if !excluded.contains(&settings.namespace) {
         excluded.push(settings.namespace.clone());
     }

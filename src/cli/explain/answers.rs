@@ -58,7 +58,7 @@ impl Known {
     fn is_owner(namespace: &str, name: &str, path: &str) -> bool {
         Kind::ALL
             .iter()
-            .any(|kind| kind.object_path(namespace, name) == path)
+            .any(|kind| kind.object_path(namespace, name).is_ok_and(|at| at == path))
     }
 
     fn answer(&self, method: &Method, path: &str) -> (http::StatusCode, Value) {
@@ -110,7 +110,8 @@ impl Known {
 fn is_at(kind: Kind, object: &Value, path: &str) -> bool {
     let metadata = &object["metadata"];
     let text = |key: &str| metadata[key].as_str().unwrap_or_default();
-    kind.object_path(text("namespace"), text("name")) == path
+    let at = kind.object_path(text("namespace"), text("name"));
+    at.is_ok_and(|at| at == path)
 }
 
 fn missing() -> (http::StatusCode, Value) {

@@ -54,13 +54,16 @@ impl Discovery {
     }
 }
 
+/// Path of a group and version: `/api/v1` or `/apis/GROUP/VERSION`.
+pub(super) fn root(api_version: &str) -> String {
+    match api_version.contains('/') {
+        true => format!("/apis/{api_version}"),
+        false => format!("/api/{api_version}"),
+    }
+}
+
 async fn list(client: &Client, api_version: &str) -> Result<Arc<Kinds>, String> {
-    let root = if api_version.contains('/') {
-        "apis"
-    } else {
-        "api"
-    };
-    let request = Request::get(format!("/{root}/{api_version}"))
+    let request = Request::get(root(api_version))
         .body(Vec::new())
         .map_err(|e| e.to_string())?;
     match client.request::<List>(request).await {

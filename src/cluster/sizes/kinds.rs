@@ -1,5 +1,6 @@
 //! The kinds of owners that are watched.
 
+use crate::cluster::path;
 use crate::domain::pod::Owner;
 
 /// A kind that owns Pods, directly or by ReplicaSets, and is watched. Owners of other kinds are read live.
@@ -73,10 +74,13 @@ impl Kind {
         }
     }
 
-    /// API path of one object. `namespace` and `name` must be valid path segments.
-    pub fn object_path(self, namespace: &str, name: &str) -> String {
+    /// API path of one object.
+    ///
+    /// # Errors
+    /// When `namespace` or `name` can be no segment of a path.
+    pub fn object_path(self, namespace: &str, name: &str) -> Result<String, kube::Error> {
         let (version, plural) = self.path().rsplit_once('/').unwrap_or_default();
-        format!("{version}/namespaces/{namespace}/{plural}/{name}")
+        path::object(version, Some(namespace), plural, name, None)
     }
 
     fn group(self) -> &'static str {
@@ -90,6 +94,7 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn owner(api_version: &str, kind: &str) -> Owner {
@@ -120,11 +125,11 @@ mod tests {
     #[test]
     fn an_object_is_found_below_its_namespace() {
         assert_eq!(
-            Kind::Job.object_path("n", "a"),
+            Kind::Job.object_path("n", "a").unwrap(),
             "/apis/batch/v1/namespaces/n/jobs/a"
         );
         assert_eq!(
-            Kind::ReplicationController.object_path("n", "a"),
+            Kind::ReplicationController.object_path("n", "a").unwrap(),
             "/api/v1/namespaces/n/replicationcontrollers/a"
         );
     }

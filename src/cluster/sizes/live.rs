@@ -13,11 +13,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::discovery::Discovery;
+use super::discovery::{self, Discovery};
 use super::shared::Shared;
 use super::wire::{self, Object};
 use super::{Kind, Reading};
 use crate::cluster::index::Index;
+use crate::cluster::path;
 use crate::domain::pod::Owner;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -159,12 +160,16 @@ impl LiveOwners {
     async fn fetch(&self, client: &Client, namespace: &str, owner: &Owner) -> Result<(), String> {
         let uid = Uid::from(owner.uid.as_str());
         let put = |reading| self.index.set_reading(namespace, uid.clone(), reading);
-        if !is_version(&owner.api_version) || !is_segment(&owner.name) || !is_segment(namespace) {
+        if !is_version(&owner.api_version)
+            || ![&owner.name, namespace].into_iter().all(path::is_plain)
+        {
             put(Reading::Gone); // no object can have such a name
             return Ok(());
         }
         if let Some(kind) = Kind::of(owner) {
-            let path = kind.object_path(namespace, &owner.name);
+            let path = kind
+                .object_path(namespace, &owner.name)
+                .map_err(|e| e.to_string())?;
             let found: Option<Object> = match get(client, &path).await? {
                 Answer::Found(object) => Some(object),
                 Answer::NoObject => None,
@@ -185,19 +190,16 @@ impl LiveOwners {
             put(Reading::NoScale);
             return Ok(());
         };
-        let root = if owner.api_version.contains('/') {
-            "apis"
-        } else {
-            "api"
-        };
-        let within = match resource.namespaced {
-            true => format!("namespaces/{namespace}/"),
-            false => String::new(),
-        };
-        let path = format!(
-            "/{root}/{}/{within}{}/{}/scale",
-            owner.api_version, resource.plural, owner.name
-        );
+        let api = discovery::root(&owner.api_version);
+        let namespace = resource.namespaced.then_some(namespace);
+        let path = path::object(
+            &api,
+            namespace,
+            &resource.plural,
+            &owner.name,
+            Some("scale"),
+        )
+        .map_err(|e| e.to_string())?;
         let scale: Option<Scale> = match get(client, &path).await? {
             Answer::Found(scale) => Some(scale),
             Answer::NoObject => None,
@@ -235,15 +237,9 @@ async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Answer<
     }
 }
 
-/// Whether a name from an owner reference can stand in a path as it is. The API server does not check these names.
-fn is_segment(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    !name.is_empty() && name != "." && name != ".." && name.chars().all(allowed)
-}
-
-/// The same for `group/version`.
+/// Whether `group/version` of an owner reference can stand in a path. The API server does not check it.
 fn is_version(api_version: &str) -> bool {
-    api_version.split('/').count() <= 2 && api_version.split('/').all(is_segment)
+    api_version.split('/').count() <= 2 && api_version.split('/').all(path::is_plain)
 }
 
 #[cfg(test)]

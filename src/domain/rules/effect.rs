@@ -6,14 +6,6 @@ use super::mark::Mark;
 use super::{RuleKind, RuleSet, Stage};
 use crate::api::keys;
 
-/// Namespaces whose objects are never sent to the server: the cluster's own, and the server's own by default.
-pub const EXCLUDED_NAMESPACES: [&str; 4] = [
-    "kube-node-lease",
-    "kube-public",
-    "kube-system",
-    "kusionstack-system",
-];
-
 /// One condition, as it goes into `status.conditions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -41,7 +33,7 @@ pub fn exclusion(
     labels: Option<&BTreeMap<String, String>>,
     own: Option<&str>,
 ) -> Option<String> {
-    if EXCLUDED_NAMESPACES.contains(&namespace) || own == Some(namespace) {
+    if keys::EXCLUDED_NAMESPACES.contains(&namespace) || own == Some(namespace) {
         return Some(format!(
             "namespace {namespace} is always excluded from the webhooks"
         ));

@@ -44,7 +44,6 @@ impl Bed {
         let index = Arc::new(Index::default());
         let store = RuleStore::new(api.client(), Arc::clone(&index), Relist::default());
         let context = Arc::new(Context {
-            namespace: "kusionstack-system".to_owned(),
             client: api.client(),
             namespace: "kusionstack-system".to_owned(),
             owners: LiveOwners::new(&index),
