@@ -241,6 +241,7 @@ async fn controller_manager(bed: &Bed) -> Client {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .unwrap();
+    config.default_retry = false; // a refusal is the answer that the test waits for
     config.auth_info.impersonate = Some("system:kube-controller-manager".to_owned());
     config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
     Client::try_from(config).unwrap()
