@@ -10,7 +10,7 @@ pub mod judge;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -98,16 +98,11 @@ impl Observer {
             let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &kind);
             let list = api.list(&ListParams::default()).await;
             let list = list.with_context(|| format!("listing {}", kind.plural))?;
-            for mut object in list.items {
-                // Items of a list do not name their kind.
-                object.types = Some(kube::core::TypeMeta {
-                    api_version: kind.api_version.clone(),
-                    kind: kind.kind.clone(),
-                });
-                lock(&seen).push(&object, false, true)?;
+            for object in list.items {
+                lock(&seen).push(&typed(object, &kind), false, true)?;
             }
             let from = list.metadata.resource_version.unwrap_or_default();
-            let follow = follow(api.clone(), from, seen.clone());
+            let follow = follow(api.clone(), kind, from, seen.clone());
             watching.push(AbortOnDropHandle::new(tokio::spawn(follow)));
             apis.push(api);
         }
@@ -186,6 +181,17 @@ impl Seen {
         Ok(())
     }
 
+    /// Notes that an object is gone.
+    fn remove(&mut self, uid: &str, version: u64) {
+        if let Some(last) = self.last.get_mut(uid) {
+            last.version = version;
+            last.at = Instant::now();
+            last.fact = None;
+            last.listed = false;
+            self.changes.push(last.clone());
+        }
+    }
+
     /// Version up to which the observer knows an object, existing or removed.
     fn newest(&self, uid: &str) -> Option<u64> {
         self.last.get(uid).map(|change| change.version)
@@ -219,8 +225,54 @@ async fn retry_list(api: &Api<DynamicObject>) -> Result<kube::core::ObjectList<D
     }
 }
 
+/// Makes up for the changes that a restarted API server does not deliver any more: each object jumps to its present
+/// state. Few are concerned, since nothing changes while the API server is away.
+async fn relist(
+    api: &Api<DynamicObject>,
+    kind: &ApiResource,
+    from: &mut String,
+    seen: &Mutex<Seen>,
+) -> Result<()> {
+    let list = retry_list(api).await?;
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let upto: u64 = version.parse()?;
+    let there: BTreeSet<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
+    let mut seen = lock(seen);
+    for object in list.items {
+        let known = seen.newest(&object.uid().unwrap_or_default());
+        if known != Some(self::version(&object)?) {
+            seen.push(&typed(object, kind), false, false)?;
+        }
+    }
+    let kept = seen.kept(api.resource_url(), upto);
+    let gone: Vec<String> = kept
+        .into_iter()
+        .filter(|uid| !there.contains(*uid))
+        .cloned()
+        .collect();
+    for uid in gone {
+        seen.remove(&uid, upto);
+    }
+    *from = version;
+    Ok(())
+}
+
+/// An item of a list, which does not name its kind.
+fn typed(mut object: DynamicObject, kind: &ApiResource) -> DynamicObject {
+    object.types = Some(kube::core::TypeMeta {
+        api_version: kind.api_version.clone(),
+        kind: kind.kind.clone(),
+    });
+    object
+}
+
 /// Follows one kind. It resumes at the version where a watch ended, so that it misses no change.
-async fn follow(api: Api<DynamicObject>, mut from: String, seen: Arc<Mutex<Seen>>) {
+async fn follow(
+    api: Api<DynamicObject>,
+    kind: ApiResource,
+    mut from: String,
+    seen: Arc<Mutex<Seen>>,
+) {
     loop {
         let params = WatchParams::default().timeout(290);
         if let Ok(stream) = api.watch(&params, &from).await {
@@ -234,9 +286,11 @@ async fn follow(api: Api<DynamicObject>, mut from: String, seen: Arc<Mutex<Seen>
                         continue;
                     }
                     WatchEvent::Error(status) => {
-                        // An API server that has just started answers 429 or 500 for a moment.
-                        if status.code == 410 {
-                            lock(&seen).failure = Some(status.message);
+                        // An API server that has just started knows no older versions.
+                        if status.code == 410
+                            && let Err(error) = relist(&api, &kind, &mut from, &seen).await
+                        {
+                            lock(&seen).failure = Some(format!("{error:#}"));
                             return;
                         }
                         break;

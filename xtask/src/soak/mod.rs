@@ -313,6 +313,10 @@ async fn operate(fleet: &Fleet, actor: &Actor, plan: &Plan, counts: &Mutex<Count
             let pods = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let outcome = actor.carry_out(*operation, &pods).await;
             note(counts, *operation, outcome);
+            if outcome == Outcome::Failed {
+                // Clients back off; or the API server's restart would use up a hundred operations.
+                sleep(Duration::from_secs(1)).await;
+            }
             done.fetch_add(1, Ordering::Relaxed);
         });
         futures::stream::iter(operations)
