@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::bed::objects::{claims, names, refusal};
+use crate::bed::objects::{names, refusal};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, wait};
 
@@ -47,34 +47,6 @@ async fn no_claim_of_a_killed_replica_stays() {
     scope.all_available("app=web", 20).await;
     scope.until_at_rest("web", 20).await;
     observer.fewest_available(|_| true, 20).await.at_least(15);
-}
-
-#[tokio::test]
-async fn eviction_refused_after_admission_gives_its_place_back() {
-    let bed = Bed::with_request_timeout(TIMEOUT).await;
-    let scope = bed.scope("refused").await;
-    let pods = scope.web_under_rule(2, json!(1)).await;
-    // The eviction handler compares the names after admission.
-    let path = format!(
-        "/api/v1/namespaces/{}/pods/{}/eviction",
-        scope.namespace, pods[0]
-    );
-    let body = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "another"},
-    });
-    let request = http::Request::post(path).header("content-type", "application/json");
-    let request = request.body(body.to_string().into_bytes()).unwrap();
-    let status = refusal(scope.client.request::<serde_json::Value>(request).await);
-    assert_eq!(status.code, 400, "{status:?}");
-    // The place is taken while the eviction might still have its effect, and then is free again.
-    assert_eq!(claims(&scope.status("web").await), 1);
-    assert!(
-        refusal(scope.delete(&pods[1]).await)
-            .message
-            .contains("the limit is 1")
-    );
-    scope.until_at_rest("web", 2).await;
-    scope.delete(&pods[1]).await.unwrap();
 }
 
 #[tokio::test]
