@@ -218,6 +218,14 @@ async fn custom_owner_without_scale_counts_by_its_living_pods() {
     let pods = pods_of(&scope, &owner, 4).await;
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope.until_at_rest("web", 4).await;
+    wait::until("the condition that names the owner", async || {
+        let conditions = scope.status("web").await.conditions;
+        let found = conditions.iter().find(|c| c.type_ == "ExpectedKnown");
+        found.is_some_and(|c| {
+            c.status == "False" && c.reason == "ExpectedUnknown" && c.message.starts_with("Crowd ")
+        })
+    })
+    .await;
     for pod in &pods[..3] {
         delete_and_wait(&scope, pod).await;
     }

@@ -54,19 +54,26 @@ pub fn changed(
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let unknown = entry.tally.unknown_owners();
+    let unknown = unknown.map(|owner| format!("{} {}", owner.kind, owner.name));
     let conditions = [
-        ("Enforced", effect::enforced(rules, &facts.place)),
-        ("Matched", effect::matched(rules, &facts.matches)),
+        Some(("Enforced", effect::enforced(rules, &facts.place))),
+        Some(("Matched", effect::matched(rules, &facts.matches))),
+        effect::expected_known(rules, unknown.collect()).map(|found| ("ExpectedKnown", found)),
     ];
-    let conditions = conditions.map(|(type_, finding)| {
-        condition(
-            &stored["conditions"],
-            type_,
-            &finding,
-            rules.generation,
-            &now,
-        )
-    });
+    let conditions: Vec<_> = conditions
+        .into_iter()
+        .flatten()
+        .map(|(type_, finding)| {
+            condition(
+                &stored["conditions"],
+                type_,
+                &finding,
+                rules.generation,
+                &now,
+            )
+        })
+        .collect();
     let same_conditions = stored["conditions"] == json!(conditions);
     let fields = wanted.as_object()?;
     let same = fields

@@ -187,6 +187,35 @@ pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
     }
 }
 
+/// Owners that a message names at most.
+const NAMED: usize = 3;
+
+/// The condition `ExpectedKnown` of an object whose Pods have owners that do not say how many Pods they want, each as
+/// `Kind name`; `None` if there are no such owners, or the object limits nothing.
+pub fn expected_known(rules: &RuleSet, mut unknown: Vec<String>) -> Option<Finding> {
+    rules.limits().next()?;
+    unknown.sort();
+    unknown.dedup();
+    let more = unknown.len().saturating_sub(NAMED);
+    unknown.truncate(NAMED);
+    let mut owners = unknown.join(", ");
+    if owners.is_empty() {
+        return None;
+    }
+    if more > 0 {
+        owners.push_str(" and others");
+    }
+    Some(finding(
+        "False",
+        "ExpectedUnknown",
+        format!(
+            "{owners} have no scale subresource, so the Pods that live count as expected and each deletion makes the set \
+             smaller: maxUnavailable holds back little. Use minAvailableValue with a number, or give the kind a scale \
+             subresource"
+        ),
+    ))
+}
+
 /// What to say to who applies an object. `matches` is `None` if the Pods could not be looked at in time.
 pub fn warnings(rules: &RuleSet, matches: Option<&Matches>) -> Vec<String> {
     let name = &rules.name;
@@ -329,5 +358,18 @@ mod tests {
             warnings(&rules(json!([])), Some(&Matches::Nothing)).len(),
             2
         );
+    }
+
+    #[test]
+    fn owners_without_scale_are_named_where_a_budget_counts_them() {
+        let budget = rules(json!([budget()]));
+        let check = rules(json!([{ "name": "check", "labelCheck": { "requires": {} } }]));
+        let owners = |n: usize| (0..n).rev().map(|n| format!("Game g{n}")).collect();
+        assert_eq!(expected_known(&budget, Vec::new()), None);
+        assert_eq!(expected_known(&check, owners(1)), None);
+        let found = expected_known(&budget, owners(5)).unwrap();
+        assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
+        let named = "Game g0, Game g1, Game g2 and others have";
+        assert!(found.message.starts_with(named), "{}", found.message);
     }
 }
