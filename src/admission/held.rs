@@ -72,14 +72,14 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     }
 }
 
-/// Whether the Pod's controller is gone or going. Of a kind that is not watched the garbage collector itself is
+/// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched the garbage collector itself is
 /// believed: it deletes only what it has found to have no owner left.
 fn owner_is_gone(state: &State, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
         !WATCHED_KINDS.contains(&owner.kind.as_str())
             || state
                 .namespace(&pod.metadata.namespace)
-                .is_none_or(|n| !n.has_workload(&owner.uid))
+                .is_none_or(|n| !n.is_cared_for(&owner.uid))
     })
 }
 
@@ -129,7 +129,7 @@ async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
     let is_known = |uid: &str| {
         let state = context.index.read();
         let home = state.namespace(namespace);
-        home.is_some_and(|home| home.has_workload(uid))
+        home.is_some_and(|home| home.is_cared_for(uid))
     };
     for owner in owners {
         if is_known(&owner.uid) {

@@ -282,6 +282,12 @@ impl Namespace {
         self.workloads.get(uid).is_some()
     }
 
+    /// Whether an owner of a watched kind is there, or, for a ReplicaSet that is gone, its Deployment: the Deployment makes
+    /// the ReplicaSet anew and still wants its Pods.
+    pub fn is_cared_for(&self, uid: &str) -> bool {
+        self.workloads.is_cared_for(uid)
+    }
+
     /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.
     pub fn workloads(&self) -> impl Iterator<Item = (&Uid, &Workload)> {
         self.workloads.iter()

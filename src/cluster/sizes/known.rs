@@ -73,6 +73,8 @@ pub struct Workloads {
     watched: HashMap<Uid, Workload>,
     /// Owners of other kinds, and those known to be gone.
     read: HashMap<Uid, Reading>,
+    /// Controllers of ReplicaSets that are gone. While such a Deployment is there, it still asks for the Pods.
+    former: HashMap<Uid, Arc<Owner>>,
     sweep_at: usize,
 }
 
@@ -109,7 +111,14 @@ impl Workloads {
     /// higher than that one step.
     pub fn root<'a>(&'a self, uid: &'a Uid) -> RootOf<'a> {
         let controller = self.watched.get(uid).and_then(|w| w.controller.as_ref());
+        let controller = controller.or_else(|| self.former.get(uid));
         controller.map_or(RootOf::Itself(uid), RootOf::Controller)
+    }
+
+    /// Whether an owner of a watched kind is there, or the controller of a ReplicaSet that is gone.
+    pub fn is_cared_for(&self, uid: &str) -> bool {
+        let former = self.former.get(uid).map(|owner| owner.uid.as_str());
+        self.watched.contains_key(uid) || former.is_some_and(|uid| self.watched.contains_key(uid))
     }
 
     /// An owner of a watched kind was seen. An older version than the known one, and an owner that is known to be gone,
@@ -137,7 +146,14 @@ impl Workloads {
         reading: Reading,
         has_pods: impl Fn(&str) -> bool,
     ) -> bool {
-        let watched = reading == Reading::Gone && self.watched.remove(uid).is_some();
+        let gone = match reading {
+            Reading::Gone => self.watched.remove(uid),
+            Reading::Count(_) | Reading::NoScale => None,
+        };
+        let watched = gone.is_some();
+        if let Some(controller) = gone.and_then(|workload| workload.controller) {
+            self.former.insert(uid.clone(), controller);
+        }
         let news = self.read.insert(uid.clone(), reading) != Some(reading);
         self.sweep(has_pods);
         news || watched
@@ -148,10 +164,11 @@ impl Workloads {
         if self.read.len() < self.sweep_at.max(SWEEP) {
             return;
         }
-        let controllers: HashSet<&str> = self
-            .watched
-            .values()
-            .filter_map(|w| Some(w.controller.as_ref()?.uid.as_str()))
+        self.former.retain(|uid, _| has_pods(uid));
+        let watched = self.watched.values().filter_map(|w| w.controller.as_ref());
+        let controllers: HashSet<&str> = watched
+            .chain(self.former.values())
+            .map(|owner| owner.uid.as_str())
             .collect();
         self.read
             .retain(|uid, _| has_pods(uid) || controllers.contains(&**uid));
@@ -213,6 +230,26 @@ mod tests {
         assert!(known.put_reading(&uid, Reading::Gone, |_| true));
         assert!(!known.put(&uid, workload(10, 6)));
         assert_eq!(known.size("a"), Size::Gone);
+    }
+
+    #[test]
+    fn replica_set_that_is_gone_still_belongs_to_its_deployment() {
+        let (mut known, set) = (Workloads::default(), Uid::from("set"));
+        let deployment = Arc::new(Owner {
+            uid: "deployment".to_owned(),
+            ..Owner::default()
+        });
+        let controlled = Workload {
+            controller: Some(Arc::clone(&deployment)),
+            ..workload(10, 5)
+        };
+        known.put(&set, controlled);
+        known.put(&"deployment".into(), workload(10, 4));
+        known.put_reading(&set, Reading::Gone, |_| true);
+        assert_eq!(known.root(&set).uid(), "deployment".into());
+        assert!(known.is_cared_for("set"));
+        known.put_reading(&"deployment".into(), Reading::Gone, |_| true);
+        assert!(!known.is_cared_for("set"));
     }
 
     #[test]
