@@ -9,7 +9,7 @@ use crate::admission::context::Context;
 use crate::admission::down::is_down_for_a_moment;
 use crate::cluster::presence::{self, Presence};
 use crate::domain::inplace::{self, Change};
-use crate::domain::lifecycle::{Phase, phases};
+use crate::domain::lifecycle::is_held_offline;
 use crate::domain::ownership::{self, Reowned};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Disruption;
@@ -63,16 +63,11 @@ pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
 fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
     let is_lost = || {
-        let may_end_with_the_write = is_kept_offline(old) && !old.is_broken();
+        let may_end_with_the_write = is_held_offline(old) && !old.is_broken();
         !old.is_available() && !may_end_with_the_write && !is_down_for_a_moment(context, old)
     };
-    let is_free = is_kept_offline(old) && is_kept_offline(new) || is_lost();
+    let is_free = is_held_offline(old) && is_held_offline(new) || is_lost();
     (!is_free).then_some(change)
-}
-
-/// Whether an operation in flight on the Pod keeps it off traffic.
-fn is_kept_offline(pod: &Pod) -> bool {
-    phases(pod).into_values().any(Phase::holds_offline)
 }
 
 /// The deadline that an UPDATE sets or lowers, in seconds after the start of the Pod; the API server lets nobody raise

@@ -268,7 +268,7 @@ mod tests {
     fn excluded_namespaces_hold_nothing() {
         let excluded = [(keys::NAMESPACE_EXCLUDED.to_owned(), String::new())].into();
         assert!(exclusion("shop", Some(&excluded), None).is_some());
-        assert!(exclusion("kube-system", None, None).is_some());
+        assert!(exclusion(keys::EXCLUDED_NAMESPACES[0], None, None).is_some());
         assert!(exclusion("home", None, Some("home")).is_some());
         assert_eq!(
             exclusion("shop", Some(&BTreeMap::new()), Some("home")),
