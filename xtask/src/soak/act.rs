@@ -119,7 +119,15 @@ impl Actor {
                 key.starts_with(&format!("{prefix}.podopslifecycle.kusionstack.io/soak-"))
             })
         };
+        // The update of a CollaSet takes the resources back. The API server refuses that where they had been absent, and the
+        // Pod then stays in `operate`: no violation, and not at rest either.
+        let by_collaset = pod.owner_references().iter().any(|o| o.kind == "CollaSet");
         match kind {
+            Kind::ResizeCpu | Kind::ResizeMemory | Kind::ResizeSameMemory | Kind::ResizePod
+                if by_collaset =>
+            {
+                false
+            }
             Kind::RestoreControl => !managed,
             Kind::RestoreTier => !pod.labels().contains_key(TIER.0),
             Kind::DropFinalizer => has(FINALIZER),
