@@ -154,8 +154,11 @@ fn users(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
 }
 
 fn is_lifecycles(key: &str) -> bool {
-    let domain = keys::LIFECYCLE_DOMAIN.trim_start_matches('.');
-    key.contains(domain)
+    let (prefix, _) = key.split_once('/').unwrap_or_default();
+    let domain = keys::LIFECYCLE_DOMAIN.trim_matches(['.', '/']);
+    prefix
+        .strip_suffix(domain)
+        .is_some_and(|family| family.is_empty() || family.ends_with('.'))
 }
 
 /// The rule objects that cover a Pod. The webhooks that claim are called only in namespaces that hold rules; where the

@@ -12,6 +12,7 @@ use super::review::Request;
 use crate::api::keys;
 use crate::cluster::index::{Index, State};
 use crate::cluster::presence::{self, Presence};
+use crate::cluster::sizes::Kind;
 use crate::domain::pod::Pod;
 
 /// The garbage collector's identity.
@@ -22,17 +23,6 @@ const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// For the live read of a namespace.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// Owner kinds that are watched, so that the index tells whether the owner is there.
-const WATCHED_KINDS: [&str; 7] = [
-    "ReplicaSet",
-    "StatefulSet",
-    "ReplicationController",
-    "CollaSet",
-    "Deployment",
-    "DaemonSet",
-    "Job",
-];
-
 /// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.
 ///
 /// An unavailable Pod is *not* named here: for a DELETE or an UPDATE it is free as well, for an eviction it is not.
@@ -76,7 +66,7 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
 /// believed: it deletes only what it has found to have no owner left.
 fn owner_is_gone(state: &State, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
-        !WATCHED_KINDS.contains(&owner.kind.as_str())
+        Kind::of(owner).is_none()
             || state
                 .namespace(&pod.metadata.namespace)
                 .is_none_or(|n| !n.is_cared_for(&owner.uid))
@@ -137,9 +127,7 @@ async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
         }
         match presence::of_owner(&context.client, namespace, owner).await {
             Presence::Gone => {}
-            Presence::Unknown(_)
-                if WATCHED_KINDS.contains(&owner.kind.as_str()) && context.index.synced().all() => {
-            }
+            Presence::Unknown(_) if Kind::of(owner).is_some() && context.index.synced().all() => {}
             Presence::Here | Presence::Unknown(_) => return false,
         }
     }

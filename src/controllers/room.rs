@@ -38,7 +38,10 @@ pub fn is_overdrawn(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &En
     let claims = ledgers.newer(&key, &entry.snapshot).claims;
     let rules = &entry.snapshot.rules;
     state.view(rules, |view| {
-        let expected = view.expected();
+        let expected = Expected {
+            total: view.expected(),
+            base: view.base(),
+        };
         let desired = rules.limits().map(|l| l.desired(expected)).max();
         claims.unclaimed(view) < desired.unwrap_or(0)
     })

@@ -92,7 +92,7 @@ async fn is_any_here(
         let state = context.index.read();
         let home = state.namespace(namespace);
         let mut owners = reowned.owners.iter();
-        if home.is_some_and(|home| owners.any(|o| home.has_workload(&o.uid))) {
+        if home.is_some_and(|home| owners.any(|o| home.has_owner(o))) {
             return true;
         }
     }

@@ -48,11 +48,12 @@ pub async fn uninstall(
     delete::<MutatingWebhookConfiguration>(&Api::all(client.clone()), MUTATING).await?;
     delete::<ValidatingWebhookConfiguration>(&Api::all(client.clone()), VALIDATING).await?;
     finalizers::strip(client).await?;
-    unlabel_namespaces(client).await?;
     if !keep_crds {
         crds::remove(client).await?;
     }
     own_objects(client, namespace).await?;
+    // After the rights of a server that may still run: it would put the marks back.
+    unlabel_namespaces(client).await?;
     let mut told = format!("uninstalled from namespace {namespace}\n");
     told += &remove_namespace(client, namespace).await?;
     Ok(told)

@@ -22,7 +22,7 @@ use super::sizes::{Workload, Workloads};
 use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::Skips;
 use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::{RuleKey, Snapshot, Uid};
@@ -286,6 +286,13 @@ impl Namespace {
     /// the ReplicaSet anew and still wants its Pods.
     pub fn is_cared_for(&self, uid: &str) -> bool {
         self.workloads.is_cared_for(uid)
+    }
+
+    /// Whether the owner that a reference names is there: kind, name and UID, as the garbage collector asks for it.
+    pub fn has_owner(&self, owner: &Owner) -> bool {
+        self.workloads
+            .get(&owner.uid)
+            .is_some_and(|workload| workload.is_meant_by(owner))
     }
 
     /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.

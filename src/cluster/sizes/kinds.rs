@@ -83,6 +83,13 @@ impl Kind {
         path::object(version, Some(namespace), plural, name, None)
     }
 
+    /// `apiVersion` of its objects.
+    pub fn api_version(self) -> String {
+        let (version, _) = self.path().rsplit_once('/').unwrap_or_default();
+        let version = version.trim_start_matches("/apis/");
+        version.trim_start_matches("/api/").to_owned()
+    }
+
     fn group(self) -> &'static str {
         let mut parts = self.path().trim_start_matches('/').split('/');
         match parts.next() {
@@ -132,6 +139,16 @@ mod tests {
             Kind::ReplicationController.object_path("n", "a").unwrap(),
             "/api/v1/namespaces/n/replicationcontrollers/a"
         );
+    }
+
+    #[test]
+    fn every_kind_is_told_by_its_own_api_version() {
+        for kind in Kind::ALL {
+            assert_eq!(
+                Kind::of(&owner(&kind.api_version(), kind.name())),
+                Some(kind)
+            );
+        }
     }
 
     #[test]

@@ -160,6 +160,13 @@ impl LiveOwners {
     async fn fetch(&self, client: &Client, namespace: &str, owner: &Owner) -> Result<(), String> {
         let uid = Uid::from(owner.uid.as_str());
         let put = |reading| self.index.set_reading(namespace, uid.clone(), reading);
+        // A Pod's word for the kind and the name of an owner may be forged. What the watch has shown of the UID is not.
+        let known = {
+            let state = self.index.read();
+            let workload = state.namespace(namespace).and_then(|n| n.workload(&uid));
+            workload.map(|w| w.as_owner(&uid))
+        };
+        let owner = known.as_ref().unwrap_or(owner);
         if !is_version(&owner.api_version)
             || ![&owner.name, namespace].into_iter().all(path::is_plain)
         {

@@ -75,6 +75,8 @@ struct Status {
     update_revision: Option<String>,
     /// Of a Job.
     succeeded: Option<i64>,
+    /// Of a Job with indexed completions.
+    failed_indexes: Option<String>,
     conditions: Option<Vec<Condition>>,
 }
 
@@ -159,32 +161,47 @@ fn template_labels(kind: Kind, template: Option<Template>) -> Option<BTreeMap<St
         .then_some(labels)
 }
 
-/// A DaemonSet's status says how many nodes are to run its Pod, once it speaks of the present spec.
+/// A DaemonSet's status says how many nodes are to run its Pod. A number that speaks of an earlier spec still counts: if
+/// the living Pods counted instead, any edit of the DaemonSet would let each deletion shrink the set.
 fn daemon_set(metadata: &Meta, status: &Status) -> (Option<u32>, bool) {
-    let observed = status
-        .observed_generation
-        .is_some_and(|seen| seen >= metadata.generation);
+    let seen = status.observed_generation.unwrap_or(0);
     let desired = count(status.desired_number_scheduled);
-    let rolling = observed && count(status.updated_number_scheduled) < desired;
-    (observed.then_some(desired), rolling)
+    let rolling = seen >= metadata.generation && count(status.updated_number_scheduled) < desired;
+    ((seen > 0).then_some(desired), rolling)
 }
 
 /// How many Pods of a Job run at a time: at most `parallelism`, and no more than completions are missing. Without
-/// `completions` a Job starts no Pod once one has succeeded.
+/// `completions` a Job starts no Pod once one has succeeded. A Job that is about to end wants no Pods either: its
+/// controller deletes them first and sets Complete or Failed after. Indexes that have failed are never started again.
 fn job(spec: &Spec, status: &Status) -> u32 {
     let finished = status.conditions.iter().flatten().any(|condition| {
-        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
+        matches!(
+            condition.type_.as_str(),
+            "Complete" | "Failed" | "SuccessCriteriaMet" | "FailureTarget"
+        ) && condition.status == "True"
     });
     if finished || spec.suspend == Some(true) {
         return 0;
     }
     let parallelism = count(Some(spec.parallelism.unwrap_or(1)));
     let succeeded = count(status.succeeded);
+    let failed = status.failed_indexes.as_deref().map_or(0, indexes);
     match spec.completions {
-        Some(completions) => parallelism.min(count(Some(completions)).saturating_sub(succeeded)),
+        Some(completions) => parallelism
+            .min(count(Some(completions)).saturating_sub(succeeded.saturating_add(failed))),
         None if succeeded == 0 => parallelism,
         None => 0,
     }
+}
+
+/// How many indexes a text such as `1,3-5` names, the form of a Job's `status.failedIndexes`.
+fn indexes(text: &str) -> u32 {
+    let parts = text.split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    parts.fold(0, u32::saturating_add)
 }
 
 #[cfg(test)]

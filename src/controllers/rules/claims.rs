@@ -306,7 +306,7 @@ fn has_controller(context: &Context, pod: &Pod) -> bool {
     let owner = pod.controller();
     namespace
         .zip(owner)
-        .is_some_and(|(namespace, owner)| namespace.has_workload(&owner.uid))
+        .is_some_and(|(namespace, owner)| namespace.has_owner(owner))
 }
 
 /// The Pod of a claim as etcd has it, `Some(None)` when it is gone; `None` if it can't be read now.

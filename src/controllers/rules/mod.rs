@@ -179,7 +179,7 @@ impl Rules {
             self.webhooks.forget(&seen.uid);
             self.facts.forget(&seen.uid);
         }
-        self.retries.forget(&name.0);
+        self.retries.gone(&self.context, &name.0).await;
         self.wake_all(&name.0);
         let read = async { self.api(&name)?.get_metadata_opt(&name.1).await };
         let going = match write("read a rule", read).await {

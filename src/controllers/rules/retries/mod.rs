@@ -26,6 +26,9 @@ use crate::cluster::sizes::{Kind, Workload};
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
+/// Owners that are woken at once when a rule object is gone.
+const AT_ONCE: usize = 100;
+
 /// Reason of the Event on a Deployment that cannot go on.
 const ROLLOUT_HELD: &str = "RolloutHeld";
 
@@ -41,13 +44,7 @@ impl Retries {
     pub async fn wake(&self, context: &Context, name: &RuleName) -> Option<Duration> {
         let (due, again) = self.due(context, name);
         for pod in due {
-            let annotation = json!({ "annotations": {
-                (keys::CONTROLLER_WOKEN): (context.now)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            } });
-            let patch = pods::patch_metadata(&context.client, &pod, annotation);
-            if write("wake a controller", patch).await.is_ok() {
-                debug!(namespace = %name.0, pod = %pod.metadata.name, "told the controller that the budget has room");
-            }
+            wake(context, &pod).await;
         }
         again
     }
@@ -94,9 +91,34 @@ impl Retries {
         (due, again)
     }
 
-    /// Forgets a namespace's owners when its last rule object is gone.
-    pub fn forget(&self, namespace: &str) {
+    /// A rule object of the namespace is gone: wakes the owners that it may have held up, at most [`AT_ONCE`].
+    pub async fn gone(&self, context: &Context, namespace: &str) {
         self.owners.lock().retain(|(n, _), _| n != namespace);
+        let held_up: Vec<Arc<Pod>> = {
+            let state = context.index.read();
+            let home = state.namespace(namespace).into_iter();
+            let owners = home.flat_map(|home| home.workloads().map(move |(uid, w)| (home, uid, w)));
+            let owners = owners.filter(|(home, uid, w)| deletes_more(home, uid, w));
+            let pods = owners.filter_map(|(home, uid, _)| {
+                let mut living = home.owned_by(uid).filter(|pod| is_alive(pod));
+                living.next().cloned()
+            });
+            pods.take(AT_ONCE).collect()
+        };
+        for pod in held_up {
+            wake(context, &pod).await;
+        }
+    }
+}
+
+/// Changes an annotation of a Pod, so that its controller looks at its object.
+async fn wake(context: &Context, pod: &Pod) {
+    let now = (context.now)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let annotation = json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } });
+    let patch = pods::patch_metadata(&context.client, pod, annotation);
+    if write("wake a controller", patch).await.is_ok() {
+        let (namespace, pod) = (&pod.metadata.namespace, &pod.metadata.name);
+        debug!(%namespace, %pod, "told the controller that the budget has room");
     }
 }
 
@@ -130,8 +152,7 @@ fn free_pod<'a>(
     has_room(first).then_some(first)
 }
 
-/// A Deployment of strategy Recreate that cannot go on: its ReplicaSets are to have no Pods, and it makes new ones only
-/// when all old ones are gone, which the rule does not allow.
+/// A Deployment that cannot go on by itself, and why.
 fn standstill(
     home: &Namespace,
     entry: &Entry,
@@ -141,15 +162,33 @@ fn standstill(
     let deployment = home
         .workload(&owner.uid)
         .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
-    let siblings = home.workloads().filter(|(_, w)| {
+    let mut siblings = home.workloads().filter(|(_, w)| {
         w.controller
             .as_ref()
             .is_some_and(|other| other.uid == owner.uid)
     });
-    if siblings.into_iter().any(|(_, w)| w.replicas != Some(0)) {
-        return None;
-    }
     let rules = &entry.snapshot.rules;
+    let labels = deployment.template_labels.as_ref();
+    let makes_selected = labels.is_some_and(|labels| {
+        let selector = rules.selector.as_ref();
+        selector.is_ok_and(|selector| selector.matches(labels))
+    });
+    let message = if !makes_selected {
+        format!(
+            "the template makes Pods that PodTransitionRule {} does not hold, while all Pods of the Deployment count as \
+             expected there: the rule lets no more of the old Pods go, and the rollout waits. Delete or relax the rule, or \
+             undo the change of the template's labels",
+            rules.name
+        )
+    } else if siblings.all(|(_, w)| w.replicas == Some(0)) {
+        format!(
+            "strategy Recreate deletes every Pod before it creates a new one, and PodTransitionRule {} does not let all \
+             Pods go: the rollout waits. Use strategy RollingUpdate with maxSurge of at least 1, or relax the rule",
+            rules.name
+        )
+    } else {
+        return None;
+    };
     let about = ObjectReference {
         api_version: Some(owner.api_version.clone()),
         kind: Some(owner.kind.clone()),
@@ -158,10 +197,5 @@ fn standstill(
         uid: Some(owner.uid.clone()),
         ..ObjectReference::default()
     };
-    let message = format!(
-        "strategy Recreate deletes every Pod before it creates a new one, and PodTransitionRule {} does not let all Pods \
-         go: the rollout waits. Use strategy RollingUpdate with maxSurge of at least 1, or relax the rule",
-        rules.name
-    );
     Some((about, message))
 }
