@@ -1,7 +1,7 @@
 //! How many Pods are expected, for each kind of owner: what users asked for, whatever controllers do in a rollout.
 
 use futures::future::join_all;
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
@@ -114,6 +114,52 @@ async fn replica_set_deleted_below_its_deployment_keeps_to_the_limit() {
     })
     .await;
     observer.fewest_available(|_| true, 10).await.at_least(9);
+}
+
+#[tokio::test]
+async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
+    let scope = Bed::shared().await.scope("forged").await;
+    let set = json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 0, "serviceName": "web", "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": labels("web")},
+                "spec": {"containers": [{"name": "main", "image": "web:1"}], "terminationGracePeriodSeconds": 1},
+            },
+        },
+    });
+    let sets: Api<StatefulSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let set: StatefulSet = serde_json::from_value(set).unwrap();
+    let set = sets.create(&PostParams::default(), &set).await.unwrap();
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    let owner = json!([{
+        "apiVersion": "foo/v1", "kind": "Foo", "name": "a/b", "uid": set.uid().unwrap(), "controller": true,
+    }]);
+    let forged = json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": owner}});
+    scope.pod("forged", forged).await;
+    // An eviction asks for the owners of the rule, whether it goes through or not.
+    let _ = scope.evict("forged").await;
+    let replicas = Patch::Merge(json!({"spec": {"replicas": 6}}));
+    sets.patch("web", &PatchParams::default(), &replicas)
+        .await
+        .unwrap();
+    wait::until("six Pods of the StatefulSet", async || {
+        let pods = scope.list("app=web").await;
+        let own = pods.iter().filter(|p| p.name_any() != "forged");
+        own.filter(|p| is_available(p)).count() == 6
+    })
+    .await;
+    let _ = scope.delete("forged").await;
+    let observer = Observer::start(&scope).await;
+    let pods: Vec<_> = (0..6).map(|n| format!("web-{n}")).collect();
+    let outcomes = at_once(&pods, async |pod| scope.delete(&pod).await).await;
+    assert!(outcomes.iter().filter(|o| o.is_ok()).count() <= 1);
+    observer
+        .fewest_available(|p| p.name_any() != "forged", 6)
+        .await
+        .at_least(5);
 }
 
 #[tokio::test]

@@ -155,6 +155,23 @@ async fn controller_changed_to_one_that_does_not_exist() {
     assert_one(outcomes);
 }
 
+#[tokio::test]
+async fn owner_that_borrows_the_uid_of_another_object() {
+    let (scope, pods) = six("borrowed", json!({})).await;
+    scope.deploy("idle", 0, json!({})).await;
+    let idle = scope.deployments().get("idle").await.unwrap();
+    let uid = idle.uid().unwrap();
+    let outcomes = one_after_another(&pods, async |pod| {
+        // The garbage collector looks the owner up by kind and name, and finds none.
+        let owner =
+            json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "nosuch", "uid": uid}]);
+        let patch = json!({"metadata": {"ownerReferences": owner}});
+        scope.patch(pod, patch).await.map(drop)
+    })
+    .await;
+    assert_one(outcomes);
+}
+
 /// Lets the nodes say, as a real kubelet of 1.36 does, that they can resize a Pod as a whole. The API server refuses the
 /// resize otherwise.
 async fn declare_resize(client: &Client) {

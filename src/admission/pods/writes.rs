@@ -199,6 +199,9 @@ mod tests {
         pod.spec.active_deadline_seconds = seconds;
         pod.metadata.owner_references = owner
             .map(|uid| crate::domain::pod::Owner {
+                api_version: "apps/v1".to_owned(),
+                kind: "ReplicaSet".to_owned(),
+                name: uid.to_owned(),
                 uid: uid.to_owned(),
                 controller: true,
                 ..Default::default()

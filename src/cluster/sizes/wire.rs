@@ -230,10 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn daemon_set_counts_once_its_status_is_of_the_present_spec() {
+    fn daemon_set_counts_by_its_last_status() {
         let set = |seen: Value| json!({ "metadata": { "generation": 3 }, "status": { "observedGeneration": seen, "desiredNumberScheduled": 5 } });
         assert_eq!(replicas(Kind::DaemonSet, set(json!(3))), Some(5));
-        assert_eq!(replicas(Kind::DaemonSet, set(json!(2))), None);
+        // An edit that is not observed yet does not make the living Pods count.
+        assert_eq!(replicas(Kind::DaemonSet, set(json!(2))), Some(5));
+        assert_eq!(replicas(Kind::DaemonSet, set(json!(0))), None);
         assert_eq!(replicas(Kind::DaemonSet, set(json!(null))), None);
     }
 
@@ -243,6 +245,16 @@ mod tests {
             (json!({}), json!({}), 1),
             (json!({ "parallelism": 4 }), json!({}), 4),
             (json!({ "parallelism": 4 }), json!({ "succeeded": 1 }), 0),
+            (
+                json!({ "parallelism": 4 }),
+                json!({ "conditions": [{ "type": "FailureTarget", "status": "True" }] }),
+                0,
+            ),
+            (
+                json!({ "parallelism": 4, "completions": 5 }),
+                json!({ "succeeded": 1, "failedIndexes": "0,2-3" }),
+                1,
+            ),
             (
                 json!({ "parallelism": 4, "completions": 10 }),
                 json!({ "succeeded": 3 }),
