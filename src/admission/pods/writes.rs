@@ -204,7 +204,6 @@ mod tests {
                 name: uid.to_owned(),
                 uid: uid.to_owned(),
                 controller: true,
-                ..Default::default()
             })
             .into_iter()
             .collect();

@@ -4,6 +4,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::api::keys;
+
 /// Why a Pod is where it is, and what happens next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -254,7 +256,7 @@ impl Trial {
                 code,
                 message: text.to_owned(),
             },
-            (500.., None) if message.contains("failed calling webhook") => Trial::Unanswered {
+            (500.., None) if is_of_ours(message) => Trial::Unanswered {
                 message: message.to_owned(),
             },
             (403, None) if message.contains("cannot delete resource") => Trial::NotChecked {
@@ -266,6 +268,14 @@ impl Trial {
             },
         }
     }
+}
+
+/// Whether the API server could not reach a webhook of this server, and not one of somebody else.
+fn is_of_ours(message: &str) -> bool {
+    let failed = message.split_once("failed calling webhook \"");
+    let name = failed.and_then(|(_, rest)| rest.split_once('"'));
+    let name = name.and_then(|(name, _)| name.strip_suffix(keys::GROUP));
+    name.is_some_and(|name| name.ends_with('.'))
 }
 
 /// The budget of an availability rule, as the rule's status has it.
@@ -332,6 +342,11 @@ mod tests {
         assert!(matches!(
             Trial::refused(500, dead),
             Trial::Unanswered { .. }
+        ));
+        let foreign = dead.replace("apps.kusionstack.io", "example.com");
+        assert!(matches!(
+            Trial::refused(500, &foreign),
+            Trial::Denied { code: 500, .. }
         ));
         let rights = "pods \"web-0\" is forbidden: User \"ann\" cannot delete resource \"pods\" in API group \"\"";
         assert!(matches!(
