@@ -162,10 +162,12 @@ async fn owner_that_borrows_the_uid_of_another_object() {
     let idle = scope.deployments().get("idle").await.unwrap();
     let uid = idle.uid().unwrap();
     let outcomes = one_after_another(&pods, async |pod| {
-        // The garbage collector looks the owner up by kind and name, and finds none.
+        // The garbage collector looks the owner up by kind and name, and finds none. Without the label the ReplicaSet does
+        // not adopt the Pod again, which would save it and free its place.
         let owner =
             json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "nosuch", "uid": uid}]);
-        let patch = json!({"metadata": {"ownerReferences": owner}});
+        let labels = json!({"pod-template-hash": null});
+        let patch = json!({"metadata": {"labels": labels, "ownerReferences": owner}});
         scope.patch(pod, patch).await.map(drop)
     })
     .await;
