@@ -21,6 +21,7 @@ use super::context::Context;
 use super::review::{Request, Verdict};
 use super::{denial, gate};
 use crate::api::keys;
+use crate::cluster::events::about_pod;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption, Why};
 use crate::ledger::protocol::Grant;
@@ -298,19 +299,16 @@ impl Appeal<'_> {
         let state = self.context.index.read();
         let uid = state.rule(namespace, rule).map(|e| e.key().uid.to_string());
         drop(state);
-        let about = |kind: &str, version: String, name: &str, uid| ObjectReference {
-            api_version: Some(version),
-            kind: Some(kind.to_owned()),
+        let about_rule = ObjectReference {
+            api_version: Some(format!("{}/{}", keys::GROUP, keys::VERSION)),
+            kind: Some(KIND.to_owned()),
             namespace: Some(namespace.clone()),
-            name: Some(name.to_owned()),
+            name: Some(rule.to_owned()),
             uid,
             ..ObjectReference::default()
         };
-        let version = format!("{}/{}", keys::GROUP, keys::VERSION);
-        let (pod, events) = (&pod.metadata, &self.context.events);
-        let about_rule = about(KIND, version, rule, uid);
-        let about_pod = about("Pod", "v1".to_owned(), &pod.name, Some(pod.uid.clone()));
-        for about in [about_rule, about_pod] {
+        for about in [about_rule, about_pod(pod)] {
+            let events = &self.context.events;
             events.record(&about, true, reason, message);
         }
     }

@@ -10,7 +10,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::appeal::{Appeal, Refused};
 use super::context::Context;
-use super::down::is_down_for_a_moment;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
 use crate::cluster::{disruptionbudgets, pods};
@@ -108,7 +107,7 @@ impl Evictions {
         };
         // It would come back by itself, so the eviction makes the loss last. Not by the version either: the status that the
         // kubelet writes in such a moment would turn the eviction into a conflict, which ends a drain.
-        if is_down_for_a_moment(context, pod) {
+        if context.index.read().is_down_for_a_moment(pod) {
             let verdict = self.claim(appeal, disruption).await;
             return (leave.audit(verdict, appeal), Bound::Uid);
         }

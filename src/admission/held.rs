@@ -62,8 +62,8 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     }
 }
 
-/// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched the garbage collector itself is
-/// believed: it deletes only what it has found to have no owner left.
+/// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched
+/// the garbage collector itself is believed: it deletes only what it has found to have no owner left.
 fn owner_is_gone(state: &State, pod: &Pod) -> bool {
     pod.controller().is_none_or(|owner| {
         Kind::of(owner).is_none()

@@ -6,7 +6,6 @@ pub mod claims;
 pub mod collasets;
 mod context;
 mod denial;
-mod down;
 pub mod evictions;
 mod gate;
 mod grace;

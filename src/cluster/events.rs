@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::path::Objects;
+use crate::domain::pod::Pod;
 
 /// An Event that was last told of longer ago is not counted on: another is made.
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
@@ -73,6 +74,18 @@ impl Recorder {
         if self.writes.try_send(write).is_err() {
             debug!(reason, message, "too many Events wait; dropped");
         }
+    }
+}
+
+/// What an Event about a Pod refers to.
+pub fn about_pod(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.metadata.namespace.clone()),
+        name: Some(pod.metadata.name.clone()),
+        uid: Some(pod.metadata.uid.clone()),
+        ..ObjectReference::default()
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use tracing::warn;
 
 use super::{Context, PodKey, turns, write};
 use crate::api::keys;
+use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::cluster::{path, pods};
@@ -198,14 +199,7 @@ impl Lifecycle {
             keys::AVAILABLE_CONDITIONS,
             unknown.join(", ")
         );
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.metadata.namespace.clone()),
-            name: Some(pod.metadata.name.clone()),
-            uid: Some(pod.metadata.uid.clone()),
-            ..ObjectReference::default()
-        };
+        let about = about_pod(pod);
         self.context.events.record(&about, true, EVENT, &message);
     }
 }

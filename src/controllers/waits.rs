@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::api::keys;
+use crate::cluster::events::about_pod;
 use crate::cluster::index::{Namespace, State};
 use crate::domain::explain::notices::{self, Notice, Notices, Waiting, line};
 use crate::domain::explain::{Around, Controller, Observed, RuleObject};
@@ -69,14 +70,7 @@ fn event(context: &Context, state: &State, notice: Notice) -> Option<Event> {
         Notice::Pod(wait) => {
             let (pod, line) = explained(context, state, &wait)?;
             let (reason, warning) = notices::reason(wait.phase);
-            let about = ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
-                namespace: Some(pod.metadata.namespace.clone()),
-                name: Some(pod.metadata.name.clone()),
-                uid: Some(pod.metadata.uid.clone()),
-                ..ObjectReference::default()
-            };
+            let about = about_pod(&pod);
             Some((about, warning, reason, line))
         }
         Notice::Rule {

@@ -11,7 +11,6 @@ use super::{invalid, parse};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::denial;
-use crate::admission::down::is_down_for_a_moment;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::{Run, Stage, validate};
@@ -105,7 +104,7 @@ impl Mutate {
         settled.settle();
         let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
         // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
-        let prolongs = begins && is_down_for_a_moment(&self.0, &old);
+        let prolongs = begins && self.0.index.read().is_down_for_a_moment(&old);
         if settled.takes_offline() || prolongs {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
             let appeal = Appeal {

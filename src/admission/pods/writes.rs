@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::context::Context;
-use crate::admission::down::is_down_for_a_moment;
 use crate::cluster::presence::{self, Presence};
 use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::is_held_offline;
@@ -64,7 +63,9 @@ fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
     let is_lost = || {
         let may_end_with_the_write = is_held_offline(old) && !old.is_broken();
-        !old.is_available() && !may_end_with_the_write && !is_down_for_a_moment(context, old)
+        !old.is_available()
+            && !may_end_with_the_write
+            && !context.index.read().is_down_for_a_moment(old)
     };
     let is_free = is_held_offline(old) && is_held_offline(new) || is_lost();
     (!is_free).then_some(change)
