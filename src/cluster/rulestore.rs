@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
 use serde_json::json;
 
@@ -96,6 +97,16 @@ impl Store for RuleStore {
 
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
         self.index.read().view(rules, look)
+    }
+
+    async fn present(&self, key: &RuleKey) -> Result<u64, WriteError> {
+        let pods: Api<Pod> = path::namespaced(&self.client, &key.namespace).map_err(write_error)?;
+        let newest = ListParams::default().limit(1); // without a resourceVersion: as etcd has it
+        let list = pods.list_metadata(&newest).await.map_err(write_error)?;
+        let version = list.metadata.resource_version.unwrap_or_default();
+        let unusable =
+            |_| WriteError::Unreachable(format!("a list of Pods has version {version:?}"));
+        version.parse().map_err(unusable)
     }
 
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send {

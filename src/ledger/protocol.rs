@@ -85,7 +85,8 @@ pub struct Claim<D> {
 pub struct Ledger<K: Ord, D> {
     /// By Pod and operation.
     pub claims: BTreeMap<(K, Operation), Claim<D>>,
-    /// Whoever decides or releases has seen every Pod event up to this resourceVersion.
+    /// Whoever decides or releases has seen every Pod event up to this resourceVersion. 0: nobody has decided yet, see
+    /// [`Ledger::start_at`].
     pub watermark: u64,
     /// Admissions so far. Kept when claims go: a number that is used again would let a late release or withdrawal of an
     /// earlier claim take away a later one.
@@ -200,6 +201,16 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         let claimed = self.pods().filter(|pod| view.is_available(pod)).count();
         view.available()
             .saturating_sub(u32::try_from(claimed).unwrap_or(u32::MAX))
+    }
+
+    /// Begins a ledger on which nobody has decided yet, at the position that the Pods have now; does nothing to another.
+    ///
+    /// A rule may be new while a cache still shows Pods that were deleted before it, perhaps under an earlier rule of its
+    /// name, whose claims went with it.
+    pub fn start_at(&mut self, position: u64) {
+        if self.watermark == 0 {
+            self.watermark = position;
+        }
     }
 
     /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write

@@ -143,6 +143,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Snapshot, WriteError>> + Send;
     /// Looks at the Pods that `rules` selects, at one position of the cache.
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R;
+    /// The position of the Pods in etcd at this moment, by a consistent read.
+    fn present(&self, key: &RuleKey) -> impl Future<Output = Result<u64, WriteError>> + Send;
     /// Returns when the Pod cache has reached this position.
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.

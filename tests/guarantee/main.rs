@@ -19,6 +19,7 @@ mod moments;
 mod never_held;
 mod owners;
 mod pod_writes;
+mod remade;
 mod retries;
 mod rules;
 mod skipped_rules;

@@ -55,6 +55,9 @@ impl World {
         }
         let base = s.ledgers[rule].clone();
         let mut next = base.clone();
+        if !self.lacks(Fault::NoStart) && !self.lacks(Fault::NoWatermark) {
+            next.start_at(u64::from(s.pods.version));
+        }
         if self.lacks(Fault::StackedInPlace)
             && let Some(claim) = next.claims.get_mut(&(pod, operation))
         {

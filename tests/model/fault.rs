@@ -41,6 +41,8 @@ pub enum Fault {
     NoUidPrecondition,
     /// A rule of another UID under the name of the one that was asked is taken for a rule that is gone.
     AnotherUidTakenForGone,
+    /// A new rule decides on whatever the cache shows, though it may be older than the rule.
+    NoStart,
     /// The direct owners' replicas are what is expected, though a rollout moves them.
     SumOfDirectOwners,
     /// A claim never closes.

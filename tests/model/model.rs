@@ -309,11 +309,7 @@ impl World {
             Phase::Asking { grants, .. } => grants.is_empty(),
             Phase::Writing { .. } | Phase::Admitted { .. } => false,
         });
-        let caught_up = state
-            .replicas
-            .iter()
-            .all(|replica| replica.position == state.pods.version);
-        if state.left.replaced > 0 && idle && caught_up && state.ledgers[0].claims.is_empty() {
+        if state.left.replaced > 0 && idle && state.ledgers[0].claims.is_empty() {
             steps.push(Step::Replace);
         }
         if self.rollout {

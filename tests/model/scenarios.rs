@@ -472,6 +472,9 @@ pub fn controls() -> Vec<World> {
             .replaced()
             .without(Fault::AnotherUidTakenForGone),
         world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
+            .replaced()
+            .without(Fault::NoStart),
+        world(PAIR, two_deletes, mishaps(0, 0, 0, 0))
             .rollout()
             .without(Fault::SumOfDirectOwners),
         world(PAIR, endless, mishaps(0, 0, 0, 0)).without(Fault::NeverClosing),

@@ -1,5 +1,6 @@
 //! One batch: decided on a copy of the claims, written by one compare-and-swap, decided anew on a conflict.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -71,6 +72,11 @@ impl<S: Store> Ledgers<S> {
                 return Ok(Vec::new());
             }
             let limit = now + CALL_TIMEOUT;
+            if base.claims.watermark == 0 && batch.iter().any(Ask::is_claim) {
+                let start = timeout_at(limit, self.start(key, lane)).await;
+                let start = start.map_err(|_| unreachable("the list of Pods timed out"))??;
+                Arc::make_mut(&mut base.claims).start_at(start);
+            }
             timeout_at(limit, self.store.caught_up(base.claims.watermark))
                 .await
                 .map_err(|_| End::Held(Why::Behind))?;
@@ -108,6 +114,18 @@ impl<S: Store> Ledgers<S> {
                 .ok_or(End::Gone)?;
         }
         Err(End::Held(Why::Contended))
+    }
+
+    /// Where a ledger begins on which nobody has decided yet. Read once: refusals do not write it down.
+    async fn start(&self, key: &RuleKey, lane: &Mutex<Lane>) -> Result<u64, End> {
+        let known = lane.lock().start;
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let present = self.store.present(key).await;
+        let present = present.map_err(|e| unreachable(e.to_string()))?;
+        lane.lock().start = Some(present);
+        Ok(present)
     }
 
     /// Counts the outcomes, and answers.

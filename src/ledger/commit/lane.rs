@@ -49,6 +49,8 @@ pub struct Lane {
     running: bool,
     /// The object as this replica wrote it last: the watch may trail behind it.
     pub written: Option<Snapshot>,
+    /// The position of the Pods when this replica first decided by this ledger and nobody had before.
+    pub start: Option<u64>,
 }
 
 impl<S: Store> Ledgers<S> {
@@ -140,6 +142,11 @@ impl<S: Store> Ledgers<S> {
 }
 
 impl Ask {
+    /// Whether it is for a claim, and not about one.
+    pub fn is_claim(&self) -> bool {
+        matches!(self, Ask::Claim { .. })
+    }
+
     /// Answers, if anybody waits.
     pub fn answer(self, answer: Result<Answer, Denied>) {
         if let Ask::Claim { reply, .. } = self {

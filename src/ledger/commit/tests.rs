@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -38,6 +38,12 @@ enum Mishap {
 struct Memory {
     rules: Mutex<HashMap<RuleKey, Snapshot>>,
     mishaps: Mutex<VecDeque<Mishap>>,
+    /// Position of the Pods in etcd.
+    present: Mutex<u64>,
+    /// How often that was read.
+    lists: AtomicU64,
+    /// Positions that the cache had to reach.
+    awaited: Mutex<Vec<u64>>,
 }
 
 struct TenPods;
@@ -111,7 +117,14 @@ impl Store for Memory {
         look(&TenPods)
     }
 
-    async fn caught_up(&self, _: u64) {}
+    async fn present(&self, _: &RuleKey) -> Result<u64, WriteError> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        Ok(*self.present.lock())
+    }
+
+    async fn caught_up(&self, position: u64) {
+        self.awaited.lock().push(position);
+    }
 
     fn unavailable(&self, _: &RuleSet, _: usize) -> Vec<(String, Option<Timestamp>)> {
         Vec::new()
@@ -406,4 +419,33 @@ async fn lanes_of_rules_that_are_gone_are_cleared_away_and_those_in_use_stay() {
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &busy, "b"), others);
     assert_eq!(answer, Ok(Answer::NotHeld), "the rule is gone");
+}
+
+#[tokio::test]
+async fn first_claim_of_a_rule_waits_for_the_cache_and_stores_its_position() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    *ledgers.store().present.lock() = 90;
+    for pod in ["a", "b"] {
+        let answer = ask(&ledgers, &key, pod).await;
+        assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
+    }
+    let stored = ledgers.store().cached(&key).unwrap();
+    assert_eq!(stored.claims.watermark, 90);
+    assert_eq!(*ledgers.store().awaited.lock(), [90, 90]);
+    assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn rule_that_refuses_all_reads_the_position_once() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    *ledgers.store().present.lock() = 200; // beyond the view: refused as behind
+    for pod in ["a", "b"] {
+        let answer = ask(&ledgers, &key, pod).await;
+        let why = answer.map_err(|denied| denied.why);
+        assert!(matches!(why, Err(Why::Behind)), "{why:?}");
+    }
+    assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
+    assert_eq!(ledgers.store().cached(&key).unwrap().version, 1);
 }
