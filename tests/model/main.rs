@@ -5,9 +5,9 @@
 //!
 //! Bounds: up to 3 Pods, 2 rules, 3 replicas, 4 requests. Outside of the model: a Pod that joins a rule (or comes back to
 //! the management) while an eviction admitted outside of it is on its way; a rule made (also under a name used before) or
-//! tightened while disruptions are on their way or caches trail; a
-//! container that crashes at the very moment of an in-place change that keeps its image (a resize, or another name of the
-//! same image): by nothing that the kubelet reports can its new run be told from the restart.
+//! tightened while disruptions are on their way; a rule tightened while caches trail; a container that crashes at the very
+//! moment of an in-place change that keeps its image (a resize, or another name of the same image): by nothing that the
+//! kubelet reports can its new run be told from the restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod claims;
