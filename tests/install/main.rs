@@ -6,10 +6,12 @@ mod collasets;
 mod manifests;
 mod marks;
 
+use std::time::Duration;
+
 use cluster::{Cluster, pod};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Client, Resource, ResourceExt};
 use operating::admission::routes::{ClientConfig, MUTATING, Settings, VALIDATING, WEBHOOKS};
@@ -271,6 +273,34 @@ async fn status_of_idle_pods_is_never_sent() {
             .await,
         0.0
     );
+}
+
+#[tokio::test]
+async fn uninstalling_has_the_api_server_look_again_at_crds_that_stay() {
+    let cluster = Cluster::start().await;
+    let client = cluster.client();
+    install::prepare(&client, names::NAMESPACE).await.unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = "operationjobs.apps.kusionstack.io";
+    let held = json!({"metadata": {"finalizers": ["test.io/held"]}});
+    let params = PatchParams::default();
+    let held = crds.patch(name, &params, &Patch::Merge(held)).await;
+    held.unwrap();
+    let freed = async {
+        let seen = || async {
+            let crd = crds.get(name).await.unwrap();
+            crd.annotations()
+                .contains_key("operating.kusionstack.io/deletion-nudged")
+        };
+        while !seen().await {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        crds.patch(name, &params, &free).await.unwrap();
+    };
+    let (told, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), freed);
+    told.unwrap();
+    assert!(crds.get_opt(name).await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! The CRDs and the objects of their kinds.
 
 use anyhow::{bail, ensure};
+use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
+use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::delete;
@@ -16,6 +18,10 @@ use crate::cli::install::request::request_opt;
 /// The kind that owns Pods.
 const OWNER: &str = "CollaSet";
 const POLL: Duration = Duration::from_millis(500);
+/// A CRD that is still there is written to after each of these.
+const NUDGE: Duration = Duration::from_secs(5);
+/// What is written to it.
+const NUDGED: &str = "operating.kusionstack.io/deletion-nudged";
 
 /// Deletes the CRDs, and with them the objects of their kinds. CollaSets go first and leave their Pods behind:
 /// uninstalling must not stop what runs.
@@ -31,6 +37,7 @@ pub async fn remove(client: &Client) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
     for crd in &crds {
         let name = crd.name_any();
+        let mut nudge = Instant::now() + NUDGE;
         while request_opt(&format!("get CRD {name}"), || api.get_metadata(&name))
             .await?
             .is_some()
@@ -42,9 +49,30 @@ pub async fn remove(client: &Client) -> anyhow::Result<()> {
                  run this again",
                 PATIENCE.as_secs()
             );
+            if Instant::now() > nudge {
+                nudge = Instant::now() + NUDGE;
+                self::nudge(&api, &name).await?;
+            }
             sleep(POLL).await;
         }
     }
+    Ok(())
+}
+
+/// Makes the API server look at a CRD again that it is deleting.
+///
+/// It first lists the CRD's objects. Of a kind that nobody has asked for yet the storage is still being set up then, and
+/// the list fails: condition `Terminating`, `InstanceDeletionFailed`, "storage is (re)initializing". The next try may
+/// collide with the write of that condition, and then there is none before the resync of five minutes (`CRDFinalizer` of
+/// apiextensions-apiserver), unless something but the condition changes.
+async fn nudge(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
+    let at = Timestamp::now().to_string();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {NUDGED: at}}}));
+    let write = || async {
+        api.patch_metadata(name, &PatchParams::default(), &patch)
+            .await
+    };
+    request_opt(&format!("annotate CRD {name}"), write).await?;
     Ok(())
 }
 
