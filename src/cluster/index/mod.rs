@@ -18,7 +18,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
-use super::sizes::{Workload, Workloads};
+use super::sizes::{Size, Workload, Workloads};
 use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
@@ -293,6 +293,32 @@ impl Namespace {
         self.workloads
             .get(&owner.uid)
             .is_some_and(|workload| workload.is_meant_by(owner))
+    }
+
+    /// The reference by which the owner of this UID was found; `None` if it was not found yet.
+    pub fn found_owner(&self, uid: &str) -> Option<Arc<Owner>> {
+        self.workloads.found_by(uid)
+    }
+
+    /// Every distinct reference to an owner of this UID that managed Pods and ReplicaSets hold, the most frequent first.
+    /// The API server checks neither kind nor name of a reference, so that all but one may be forged.
+    pub fn references(&self, uid: &str) -> Vec<Arc<Owner>> {
+        let of_pods = self.owned_by(uid).filter_map(|pod| pod.controller());
+        let of_sets = self.workloads.controllers(uid).map(|owner| &**owner);
+        let mut counted = BTreeMap::<&Owner, usize>::new();
+        for owner in of_pods.chain(of_sets) {
+            *counted.entry(owner).or_default() += 1;
+        }
+        let mut all: Vec<_> = counted.into_iter().collect();
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        all.into_iter()
+            .map(|(owner, _)| Arc::new(owner.clone()))
+            .collect()
+    }
+
+    /// Whether something is known of an owner: a watch has shown it, or all references to it were followed.
+    pub fn is_read(&self, uid: &str) -> bool {
+        self.workloads.size(uid) != Size::Unread
     }
 
     /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.

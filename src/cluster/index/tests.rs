@@ -2,7 +2,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::cluster::sizes::{self, Kind, Reading};
+use crate::cluster::sizes::{self, Basis, Kind, Reading};
 
 fn pod(name: &str, owner: &str) -> Pod {
     let pod = json!({
@@ -108,6 +108,6 @@ fn surplus_is_what_a_replica_set_has_beyond_its_own_number() {
     assert_eq!(surplus(&index), 0);
     index.set_workload("n", Uid::from("set"), Some(replica_set("set", 1, 1)));
     assert_eq!(surplus(&index), 2);
-    index.set_reading("n", Uid::from("set"), Reading::Gone);
+    index.set_reading("n", Uid::from("set"), Reading::Gone, Basis::Object(None));
     assert_eq!(surplus(&index), 0);
 }

@@ -37,7 +37,7 @@ impl Kind {
     /// The kind of an owner, if it is watched. The version does not matter: all versions of a group have the same
     /// objects.
     pub fn of(owner: &Owner) -> Option<Kind> {
-        let group = owner.api_version.split_once('/').map_or("", |(g, _)| g);
+        let group = owner.group();
         Kind::ALL
             .into_iter()
             .find(|kind| kind.name() == owner.kind && kind.group() == group)

@@ -66,6 +66,33 @@ pub enum Reading {
     Gone,
 }
 
+/// What a [`Reading`] rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// The object of this UID: a watch or an earlier read has shown it. The reference leads to it; `None` if a watch told
+    /// of the deletion.
+    Object(Option<Arc<Owner>>),
+    /// References that Pods and ReplicaSets hold. None of them led to an object of this UID. The reference that explains
+    /// the reading is the first.
+    References(Vec<Arc<Owner>>),
+}
+
+impl Basis {
+    fn references(&self) -> &[Arc<Owner>] {
+        match self {
+            Basis::Object(owner) => owner.as_slice(),
+            Basis::References(all) => all,
+        }
+    }
+}
+
+/// The last live read of an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LastRead {
+    reading: Reading,
+    basis: Basis,
+}
+
 /// How many Pods an owner is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -89,7 +116,7 @@ const SWEEP: usize = 64;
 pub struct Workloads {
     watched: HashMap<Uid, Workload>,
     /// Owners of other kinds, and those known to be gone.
-    read: HashMap<Uid, Reading>,
+    read: HashMap<Uid, LastRead>,
     /// Controllers of ReplicaSets that are gone. While such a Deployment is there, it still asks for the Pods.
     former: HashMap<Uid, Arc<Owner>>,
     sweep_at: usize,
@@ -116,12 +143,71 @@ impl Workloads {
         if let Some(workload) = self.watched.get(uid) {
             return workload.replicas.map_or(Size::Alive, Size::Count);
         }
-        match self.read.get(uid) {
-            Some(Reading::Count(n)) => Size::Count(*n),
+        match self.read.get(uid).map(|last| last.reading) {
+            Some(Reading::Count(n)) => Size::Count(n),
             Some(Reading::NoScale) => Size::NoScale,
             Some(Reading::Gone) => Size::Gone,
             None => Size::Unread,
         }
+    }
+
+    /// The reference by which the object of this UID was found; `None` if it was not found yet.
+    pub fn found_by(&self, uid: &str) -> Option<Arc<Owner>> {
+        if let Some(workload) = self.watched.get(uid) {
+            return Some(Arc::new(workload.as_owner(uid)));
+        }
+        match &self.read.get(uid)?.basis {
+            Basis::Object(owner) => owner.clone(),
+            Basis::References(_) => None,
+        }
+    }
+
+    /// Whether a reference to this UID leads to the object of this UID. True as long as the object was not found: then
+    /// nothing tells a forged reference from the right one.
+    pub fn is_meant_by(&self, uid: &str, owner: &Owner) -> bool {
+        if let Some(workload) = self.watched.get(uid) {
+            return workload.is_meant_by(owner);
+        }
+        match self.read.get(uid).map(|last| &last.basis) {
+            Some(Basis::Object(Some(found))) => found.names_same_object(owner),
+            _ => true,
+        }
+    }
+
+    /// The reference to an owner that has no `scale`, for people to read.
+    pub fn without_scale(&self, uid: &str) -> Option<&Arc<Owner>> {
+        let last = self.read.get(uid)?;
+        last.basis.references().first()
+    }
+
+    /// Whether no watch tells of a change to what is known of the owner.
+    pub fn may_change_unseen(&self, uid: &str) -> bool {
+        let unwatched = |last: &LastRead| {
+            last.basis
+                .references()
+                .iter()
+                .any(|o| Kind::of(o).is_none())
+        };
+        !self.watched.contains_key(uid) && self.read.get(uid).is_some_and(unwatched)
+    }
+
+    /// Controllers of ReplicaSets that have this UID, once for each ReplicaSet.
+    pub fn controllers<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a Arc<Owner>> {
+        let watched = self.watched.values().filter_map(|w| w.controller.as_ref());
+        let all = watched.chain(self.former.values());
+        all.filter(move |owner| owner.uid == uid)
+    }
+
+    /// A Pod or a ReplicaSet refers to an owner. Forgets a reading of the UID that did not follow this reference: the
+    /// references that it followed may be forged, and this one may lead to the object. Returns whether a reading was
+    /// forgotten.
+    pub fn refer(&mut self, owner: &Owner) -> bool {
+        let misses = |last: &LastRead| match &last.basis {
+            Basis::Object(_) => false,
+            Basis::References(all) => !all.iter().any(|known| **known == *owner),
+        };
+        self.read.get(owner.uid.as_str()).is_some_and(misses)
+            && self.read.remove(owner.uid.as_str()).is_some()
     }
 
     /// The owner whose number counts for the Pods of `uid`: a ReplicaSet's own controller, else the owner itself. Never
@@ -157,11 +243,12 @@ impl Workloads {
         differs
     }
 
-    /// An owner was read live. Returns whether that is news.
+    /// An owner was read live, or a watch told that it is gone. Returns whether that is news.
     pub fn put_reading(
         &mut self,
         uid: &Uid,
         reading: Reading,
+        basis: Basis,
         has_pods: impl Fn(&str) -> bool,
     ) -> bool {
         let gone = match reading {
@@ -172,9 +259,10 @@ impl Workloads {
         if let Some(controller) = gone.and_then(|workload| workload.controller) {
             self.former.insert(uid.clone(), controller);
         }
-        let news = self.read.insert(uid.clone(), reading) != Some(reading);
+        let last = LastRead { reading, basis };
+        let before = self.read.insert(uid.clone(), last.clone());
         self.sweep(has_pods);
-        news || watched
+        watched || before != Some(last)
     }
 
     /// Forgets readings that no Pod and no ReplicaSet refers to any more. The cost is shared out among the readings.
@@ -245,7 +333,7 @@ mod tests {
     fn owner_that_the_watch_shows_is_not_gone() {
         let (mut known, uid) = (Workloads::default(), Uid::from("a"));
         known.put(&uid, workload(10, 5));
-        assert!(known.put_reading(&uid, Reading::Gone, |_| true));
+        assert!(known.put_reading(&uid, Reading::Gone, Basis::Object(None), |_| true));
         assert_eq!(known.size("a"), Size::Gone);
         assert!(known.put(&uid, workload(10, 6)));
         assert_eq!(known.size("a"), Size::Count(10));
@@ -264,11 +352,54 @@ mod tests {
         };
         known.put(&set, controlled);
         known.put(&"deployment".into(), workload(10, 4));
-        known.put_reading(&set, Reading::Gone, |_| true);
+        known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
         assert_eq!(known.root(&set).uid(), "deployment".into());
         assert!(known.is_cared_for("set"));
-        known.put_reading(&"deployment".into(), Reading::Gone, |_| true);
+        known.put_reading(
+            &"deployment".into(),
+            Reading::Gone,
+            Basis::Object(None),
+            |_| true,
+        );
         assert!(!known.is_cared_for("set"));
+    }
+
+    fn rollout(name: &str) -> Owner {
+        Owner {
+            api_version: "argoproj.io/v1alpha1".to_owned(),
+            kind: "Rollout".to_owned(),
+            name: name.to_owned(),
+            uid: "a".to_owned(),
+            controller: true,
+        }
+    }
+
+    #[test]
+    fn reading_ends_with_a_reference_that_it_did_not_follow() {
+        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+        let followed = Basis::References(vec![Arc::new(rollout("forged"))]);
+        known.put_reading(&uid, Reading::Gone, followed, |_| true);
+        assert!(!known.refer(&rollout("forged")));
+        assert_eq!(known.size("a"), Size::Gone);
+        assert!(known.refer(&rollout("web")));
+        assert_eq!(known.size("a"), Size::Unread);
+    }
+
+    #[test]
+    fn object_that_was_found_is_not_doubted_for_another_reference() {
+        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+        let web = Arc::new(rollout("web"));
+        let found = Basis::Object(Some(Arc::clone(&web)));
+        known.put_reading(&uid, Reading::Count(10), found, |_| true);
+        assert!(!known.refer(&rollout("forged")));
+        assert_eq!(known.size("a"), Size::Count(10));
+        assert_eq!(known.found_by("a"), Some(web));
+        assert!(!known.is_meant_by("a", &rollout("forged")));
+        let beta = Owner {
+            api_version: "argoproj.io/v1beta1".to_owned(),
+            ..rollout("web")
+        };
+        assert!(known.is_meant_by("a", &beta));
     }
 
     #[test]
@@ -276,7 +407,9 @@ mod tests {
         let mut known = Workloads::default();
         for n in 0..1000 {
             let uid = Uid::from(format!("owner-{n}"));
-            known.put_reading(&uid, Reading::Gone, |uid| uid == "owner-0");
+            known.put_reading(&uid, Reading::Gone, Basis::Object(None), |uid| {
+                uid == "owner-0"
+            });
         }
         assert!(known.read.len() <= SWEEP, "{}", known.read.len());
         assert_eq!(known.size("owner-0"), Size::Gone);

@@ -73,7 +73,7 @@ impl Tally {
 
     /// Owners that must be read live before a decision: those of kinds that are not watched, those that the caches do
     /// not know yet, and those with more living Pods than the caches expect.
-    pub fn doubts(&self) -> impl Iterator<Item = &Arc<Owner>> {
+    pub fn doubts(&self) -> impl Iterator<Item = &Uid> {
         self.owned.doubts()
     }
 
@@ -132,13 +132,7 @@ impl Tally {
             Some(owner) => {
                 let uid = Uid::from(owner.uid.as_str());
                 self.owned.change(&uid, workloads, |direct| {
-                    if direct.owner.is_none() {
-                        direct.owner = Some(Arc::new(owner.clone()));
-                    }
-                    step(&mut direct.present);
-                    if alive {
-                        step(&mut direct.alive);
-                    }
+                    direct.count(owner, alive, add);
                 });
             }
             None if alive => step(&mut self.bare),
