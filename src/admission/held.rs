@@ -13,7 +13,7 @@ use crate::api::keys;
 use crate::cluster::index::{Index, State};
 use crate::cluster::presence::{self, Presence};
 use crate::cluster::sizes::Kind;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 
 /// The garbage collector's identity.
 const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -69,7 +69,7 @@ fn owner_is_gone(state: &State, pod: &Pod) -> bool {
         Kind::of(owner).is_none()
             || state
                 .namespace(&pod.metadata.namespace)
-                .is_none_or(|n| !n.is_cared_for(&owner.uid))
+                .is_none_or(|n| !n.is_cared_for(owner, pod))
     })
 }
 
@@ -116,13 +116,13 @@ async fn is_terminating(context: &Context, name: &str) -> bool {
 async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
-    let is_known = |uid: &str| {
+    let is_known = |owner: &Owner| {
         let state = context.index.read();
         let home = state.namespace(namespace);
-        home.is_some_and(|home| home.is_cared_for(uid))
+        home.is_some_and(|home| home.is_cared_for(owner, pod))
     };
     for owner in owners {
-        if is_known(&owner.uid) {
+        if is_known(owner) {
             return false;
         }
         match presence::of_owner(&context.client, namespace, owner).await {

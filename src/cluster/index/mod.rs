@@ -282,10 +282,10 @@ impl Namespace {
         self.workloads.get(uid).is_some()
     }
 
-    /// Whether an owner of a watched kind is there, or, for a ReplicaSet that is gone, its Deployment: the Deployment makes
-    /// the ReplicaSet anew and still wants its Pods.
-    pub fn is_cared_for(&self, uid: &str) -> bool {
-        self.workloads.is_cared_for(uid)
+    /// Whether an owner of a watched kind that a Pod names is there, or, for a ReplicaSet that is gone, its Deployment: the
+    /// Deployment makes the ReplicaSet anew and still wants its Pods.
+    pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
+        self.workloads.is_cared_for(owner, pod)
     }
 
     /// Whether the owner that a reference names is there: kind, name and UID, as the garbage collector asks for it.

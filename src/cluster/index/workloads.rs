@@ -63,7 +63,13 @@ impl Index {
             workloads, owners, ..
         } = home;
         let has_pods = |uid: &str| owners.pods(uid).next().is_some();
-        if workloads.put_reading(&uid, reading, basis, has_pods) {
+        let mut news = workloads.put_reading(&uid, reading, basis, has_pods);
+        if reading == Reading::Gone {
+            news |= owners
+                .pods(&uid)
+                .any(|pod| workloads.remember_deployment(pod));
+        }
+        if news {
             self.recount(namespace, home, &uid);
         }
         state.forget(namespace);

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Kind;
-use crate::domain::pod::Owner;
+use crate::api::keys;
+use crate::api::selector::Selector;
+use crate::domain::pod::{Owner, Pod};
 use crate::ledger::store::Uid;
 
 /// An owner of a watched kind, as far as a budget needs it.
@@ -21,6 +23,8 @@ pub struct Workload {
     pub replicas: Option<u32>,
     /// Its own controller, kept for a ReplicaSet only.
     pub controller: Option<Arc<Owner>>,
+    /// Which Pods are its own, kept for a Deployment only.
+    pub selector: Option<Selector>,
     /// Labels that its Pods are created with; `None` unless they make managed Pods.
     pub template_labels: Option<BTreeMap<String, String>>,
     /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
@@ -115,6 +119,8 @@ const SWEEP: usize = 64;
 #[derive(Debug, Default)]
 pub struct Workloads {
     watched: HashMap<Uid, Workload>,
+    /// Deployments in `watched` by name.
+    deployments: HashMap<String, Uid>,
     /// Owners of other kinds, and those known to be gone.
     read: HashMap<Uid, LastRead>,
     /// Controllers of ReplicaSets that are gone. While such a Deployment is there, it still asks for the Pods.
@@ -218,10 +224,52 @@ impl Workloads {
         controller.map_or(RootOf::Itself(uid), RootOf::Controller)
     }
 
-    /// Whether an owner of a watched kind is there, or the controller of a ReplicaSet that is gone.
-    pub fn is_cared_for(&self, uid: &str) -> bool {
-        let former = self.former.get(uid).map(|owner| owner.uid.as_str());
-        self.watched.contains_key(uid) || former.is_some_and(|uid| self.watched.contains_key(uid))
+    /// Whether an owner of a watched kind that a Pod names is there, or the controller of a ReplicaSet that is gone.
+    pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
+        let is_there = |uid: &str| self.watched.contains_key(uid);
+        is_there(&owner.uid)
+            || match self.former.get(owner.uid.as_str()) {
+                Some(controller) => is_there(&controller.uid),
+                None => self.deployment_behind(owner, pod).is_some(),
+            }
+    }
+
+    /// The Deployment that made the ReplicaSet that a Pod names, told by the Pod alone: the ReplicaSet's name is
+    /// `DEPLOYMENT-HASH`, the Pod's label `pod-template-hash` is that hash, and the Deployment's selector matches the Pod.
+    ///
+    /// For a ReplicaSet that was deleted before this replica started. A forged label can only name a Deployment that is
+    /// there, which gains a Pod and asks for no more of them.
+    fn deployment_behind(&self, owner: &Owner, pod: &Pod) -> Option<Owner> {
+        if Kind::of(owner) != Some(Kind::ReplicaSet) {
+            return None;
+        }
+        let hash = pod
+            .label(keys::POD_TEMPLATE_HASH)
+            .filter(|h| !h.is_empty())?;
+        let name = owner.name.strip_suffix(hash)?.strip_suffix('-')?;
+        let uid = self.deployments.get(name)?;
+        let deployment = self.watched.get(uid)?;
+        let selector = deployment.selector.as_ref()?;
+        selector
+            .matches(&pod.metadata.labels)
+            .then(|| deployment.as_owner(uid))
+    }
+
+    /// A ReplicaSet that is gone, and that no watch has shown, has this Pod. Remembers the Deployment behind it, if the Pod
+    /// tells. Returns whether that is news.
+    pub fn remember_deployment(&mut self, pod: &Pod) -> bool {
+        let Some(owner) = pod.controller() else {
+            return false;
+        };
+        let uid = Uid::from(owner.uid.as_str());
+        if self.watched.contains_key(&uid) || self.former.contains_key(&uid) {
+            return false;
+        }
+        let Some(deployment) = self.deployment_behind(owner, pod) else {
+            return false;
+        };
+        self.former.insert(uid, Arc::new(deployment));
+        true
     }
 
     /// An owner of a watched kind was seen. An older version than the known one, and an owner that is known to be gone,
@@ -232,6 +280,9 @@ impl Workloads {
         self.read.remove(uid);
         self.former.remove(uid);
         let Some(known) = self.watched.get_mut(uid) else {
+            if workload.kind == Kind::Deployment {
+                self.deployments.insert(workload.name.clone(), uid.clone());
+            }
             self.watched.insert(uid.clone(), workload);
             return true;
         };
@@ -256,6 +307,11 @@ impl Workloads {
             Reading::Count(_) | Reading::NoScale => None,
         };
         let watched = gone.is_some();
+        if let Some(workload) = &gone
+            && self.deployments.get(&workload.name) == Some(uid)
+        {
+            self.deployments.remove(&workload.name);
+        }
         if let Some(controller) = gone.and_then(|workload| workload.controller) {
             self.former.insert(uid.clone(), controller);
         }
@@ -303,6 +359,8 @@ impl RootOf<'_> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
     use super::*;
 
     fn workload(replicas: u32, version: u64) -> Workload {
@@ -312,9 +370,76 @@ mod tests {
             version,
             replicas: Some(replicas),
             controller: None,
+            selector: None,
             template_labels: None,
             rolling: false,
         }
+    }
+
+    fn replica_set() -> Owner {
+        Owner {
+            api_version: "apps/v1".to_owned(),
+            kind: "ReplicaSet".to_owned(),
+            name: "web-7f9".to_owned(),
+            uid: "set".to_owned(),
+            controller: true,
+        }
+    }
+
+    fn pod(hash: &str, app: &str) -> Pod {
+        let mut pod = Pod::default();
+        let labels = [(keys::POD_TEMPLATE_HASH, hash), ("app", app)];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.metadata.labels = labels.into();
+        pod.metadata.owner_references = vec![replica_set()];
+        pod
+    }
+
+    fn deployment(name: &str) -> Workload {
+        let mut selector = LabelSelector::default();
+        let labels = [("app".to_owned(), "web".to_owned())];
+        selector.match_labels = Some(labels.into());
+        Workload {
+            kind: Kind::Deployment,
+            name: name.to_owned(),
+            selector: Selector::compile(&selector).ok(),
+            ..workload(10, 4)
+        }
+    }
+
+    #[test]
+    fn pod_tells_the_deployment_behind_a_deleted_replica_set() {
+        let cares = |deployment: Workload, pod: &Pod| {
+            let mut known = Workloads::default();
+            known.put(&"deployment".into(), deployment);
+            known.is_cared_for(&replica_set(), pod)
+        };
+        assert!(cares(deployment("web"), &pod("7f9", "web")));
+        for (deployment, pod) in [
+            (deployment("web"), pod("7f8", "web")),
+            (deployment("web"), pod("", "web")),
+            (deployment("web"), pod("7f9", "other")),
+            (deployment("other"), pod("7f9", "web")),
+            (workload(10, 4), pod("7f9", "web")),
+        ] {
+            assert!(!cares(deployment.clone(), &pod), "{deployment:?} {pod:?}");
+        }
+    }
+
+    #[test]
+    fn pods_of_a_deleted_deployment_are_not_cared_for() {
+        let mut known = Workloads::default();
+        let (set, pod) = (Uid::from("set"), pod("7f9", "web"));
+        known.put(&"deployment".into(), deployment("web"));
+        assert!(known.remember_deployment(&pod));
+        assert!(!known.remember_deployment(&pod));
+        assert_eq!(known.root(&set).uid(), "deployment".into());
+        let gone = Basis::Object(None);
+        known.put_reading(&"deployment".into(), Reading::Gone, gone, |_| true);
+        assert!(!known.is_cared_for(&replica_set(), &pod));
+        // Another Deployment of that name is not the one that made the Pods.
+        known.put(&"second".into(), deployment("web"));
+        assert!(!known.is_cared_for(&replica_set(), &pod));
     }
 
     #[test]
@@ -354,14 +479,14 @@ mod tests {
         known.put(&"deployment".into(), workload(10, 4));
         known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
         assert_eq!(known.root(&set).uid(), "deployment".into());
-        assert!(known.is_cared_for("set"));
+        assert!(known.is_cared_for(&replica_set(), &Pod::default()));
         known.put_reading(
             &"deployment".into(),
             Reading::Gone,
             Basis::Object(None),
             |_| true,
         );
-        assert!(!known.is_cared_for("set"));
+        assert!(!known.is_cared_for(&replica_set(), &Pod::default()));
     }
 
     fn rollout(name: &str) -> Owner {

@@ -71,6 +71,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         version: 0,
         replicas: Some(replicas.into()),
         controller: controller.cloned().map(Arc::new),
+        selector: None,
         template_labels: managed.then(|| labels.into_iter().collect()),
         rolling: false,
     }
