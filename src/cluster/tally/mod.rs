@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use self::owned::Owned;
-use super::sizes::Workloads;
+use super::sizes::{Kind, Workloads};
 use crate::api::keys::Family;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
@@ -21,7 +21,7 @@ use crate::ledger::store::Uid;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     available: u32,
-    /// Living Pods without a controller.
+    /// Living Pods without a controller, or whose name no Pod of that controller has.
     bare: u32,
     owned: Owned,
     waiting: BTreeSet<(u64, Uid)>,
@@ -128,7 +128,8 @@ impl Tally {
         }
         let step = |n: &mut u32| *n = if add { *n + 1 } else { n.saturating_sub(1) };
         let alive = !pod.is_terminating();
-        match pod.controller() {
+        let owner = pod.controller();
+        match owner.filter(|owner| Kind::may_own(owner, &pod.metadata.name)) {
             Some(owner) => {
                 let uid = Uid::from(owner.uid.as_str());
                 self.owned.change(&uid, workloads, |direct| {

@@ -282,6 +282,33 @@ fn pod_with_a_forged_owner_name_counts_for_itself() {
 }
 
 #[test]
+fn decoy_pods_of_a_stateful_set_make_no_room() {
+    let of_set = |n: u8, name: &str| {
+        let mut pod = Pod::clone(&pod(n, Some(0), SERVING));
+        pod.metadata.name = name.to_owned();
+        let owner = &mut pod.metadata.owner_references[0];
+        (owner.kind, owner.name) = ("StatefulSet".to_owned(), "web".to_owned());
+        Arc::new(pod)
+    };
+    let own: Vec<_> = (0..3).map(|n| of_set(n, &format!("web-{n}"))).collect();
+    let decoys: Vec<_> = ["decoy", "web-07", "web-x", "web"]
+        .map(|name| of_set(3, name))
+        .to_vec();
+    let set = Workload {
+        kind: Kind::StatefulSet,
+        name: "web".to_owned(),
+        ..workload(3, true, None)
+    };
+    let mut workloads = Workloads::default();
+    workloads.put(&Uid::from("owner-0"), set);
+    let tally = count(&[own, decoys].concat(), &workloads);
+    assert_eq!(
+        (tally.expected(), tally.available(), tally.base()),
+        (7, 7, 3)
+    );
+}
+
+#[test]
 fn available_pods_without_owner_make_no_room_for_pods_with_one() {
     let workloads = known([("owner-0", workload(10, true, None))]);
     let owned = serving(0, 10, Some(0));
