@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use jiff::Timestamp;
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::{broadcast, watch};
 
@@ -109,8 +110,8 @@ pub struct State {
 /// One namespace.
 #[derive(Debug, Default)]
 pub struct Namespace {
-    /// Whether its deletion has begun.
-    pub terminating: bool,
+    /// Its deletion timestamp. A namespace that was made again under the name has none, but its watch may be late.
+    pub terminating_since: Option<Timestamp>,
     /// Its UID; empty until the namespace has been seen.
     pub uid: String,
     /// Its labels; `None` until the namespace has been seen.
@@ -342,6 +343,17 @@ impl Namespace {
             .filter(|pod| !pod.is_terminating() && !pod.is_finished());
         let living = u32::try_from(living.count()).unwrap_or(u32::MAX);
         living.saturating_sub(wanted)
+    }
+
+    /// Whether this Pod was there when the deletion of the namespace began. A Pod that was made later belongs to another
+    /// namespace of the same name: nothing can be created in one that is terminating. Timestamps are whole seconds, and a
+    /// Pod of the same second may be of either namespace.
+    pub fn takes_along(&self, pod: &Pod) -> bool {
+        let created = pod.metadata.creation_timestamp.as_deref();
+        let created = created.and_then(|text| text.parse::<Timestamp>().ok());
+        created
+            .zip(self.terminating_since)
+            .is_some_and(|(created, since)| created < since)
     }
 
     /// Whether nothing is left of it.

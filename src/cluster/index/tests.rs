@@ -38,7 +38,7 @@ fn namespace(uid: &str, terminating: bool) -> NamespaceFacts {
         name: "n".to_owned(),
         uid: uid.to_owned(),
         labels: BTreeMap::new(),
-        terminating,
+        terminating_since: NamespaceFacts::since(terminating.then_some("2026-01-01T00:00:10Z")),
     }
 }
 
@@ -55,7 +55,8 @@ fn late_deletion_of_earlier_namespace_leaves_the_new_one_alone() {
     index.apply_pod(pod("web-1", "set"));
     index.delete_namespace("n", "first");
     assert!(index.read().pod("n", "web-1").is_some());
-    assert!(!index.read().namespace("n").unwrap().terminating);
+    let since = index.read().namespace("n").unwrap().terminating_since;
+    assert_eq!(since, None);
     assert_eq!(expected(&index), 1);
 
     index.apply_namespace(namespace("second", false));
@@ -160,4 +161,23 @@ fn reading_that_missed_a_reference_is_not_believed() {
     let basis = Basis::References(references);
     assert!(!index.set_reading("n", Uid::from("set"), Reading::Gone, basis));
     assert!(!index.read().namespace("n").unwrap().is_read("set"));
+}
+
+#[test]
+fn namespace_takes_along_only_pods_older_than_its_deletion() {
+    let index = Index::default();
+    index.apply_namespace(namespace("first", true));
+    let takes_along = |created: Option<&str>| {
+        let mut pod = pod("web-1", "set");
+        pod.metadata.creation_timestamp = created.map(str::to_owned);
+        let state = index.read();
+        state.namespace("n").unwrap().takes_along(&pod)
+    };
+    assert!(takes_along(Some("2026-01-01T00:00:09Z")));
+    for created in ["2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z", "?"] {
+        assert!(!takes_along(Some(created)), "{created}");
+    }
+    assert!(!takes_along(None));
+    index.apply_namespace(namespace("first", false));
+    assert!(!takes_along(Some("2026-01-01T00:00:09Z")));
 }
