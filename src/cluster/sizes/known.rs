@@ -64,6 +64,8 @@ impl Workload {
 pub enum Reading {
     /// `spec.replicas` of its `scale`.
     Count(u32),
+    /// The owner has a `scale`, but sets no number of replicas.
+    Unset,
     /// The owner's kind has no `scale`, or is not served at all.
     NoScale,
     /// There is no such owner, or its deletion has begun.
@@ -104,6 +106,8 @@ pub enum Size {
     Count(u32),
     /// As many as are alive, until the owner's status says more.
     Alive,
+    /// The owner could say, by a field of its spec, and does not: no decision can be made until somebody sets the field.
+    Unset,
     /// The owner does not say.
     NoScale,
     /// The owner is gone or going.
@@ -151,6 +155,7 @@ impl Workloads {
         }
         match self.read.get(uid).map(|last| last.reading) {
             Some(Reading::Count(n)) => Size::Count(n),
+            Some(Reading::Unset) => Size::Unset,
             Some(Reading::NoScale) => Size::NoScale,
             Some(Reading::Gone) => Size::Gone,
             None => Size::Unread,
@@ -180,8 +185,8 @@ impl Workloads {
         }
     }
 
-    /// The reference to an owner that has no `scale`, for people to read.
-    pub fn without_scale(&self, uid: &str) -> Option<&Arc<Owner>> {
+    /// The reference to an owner that does not say how many Pods it is to have, for people to read.
+    pub fn without_number(&self, uid: &str) -> Option<&Arc<Owner>> {
         let last = self.read.get(uid)?;
         last.basis.references().first()
     }
@@ -304,7 +309,7 @@ impl Workloads {
     ) -> bool {
         let gone = match reading {
             Reading::Gone => self.watched.remove(uid),
-            Reading::Count(_) | Reading::NoScale => None,
+            Reading::Count(_) | Reading::Unset | Reading::NoScale => None,
         };
         let watched = gone.is_some();
         if let Some(workload) = &gone

@@ -47,18 +47,31 @@ pub struct LiveOwners {
     turns: Semaphore,
 }
 
-/// An owner that could not be read, so that it is not known how many Pods there should be.
+/// Why it is not known how many Pods an owner is to have. `owner` is kind and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
-    /// Kind and name.
-    pub owner: String,
-    /// What went wrong.
-    pub error: String,
+pub enum Unreadable {
+    /// The owner could not be read.
+    Failed {
+        /// The owner.
+        owner: String,
+        /// What went wrong.
+        error: String,
+    },
+    /// The owner was read, and a field that its `scale` needs is not set. Waiting does not help: somebody must set it.
+    Unset {
+        /// The owner.
+        owner: String,
+        /// Path of the field, such as `spec.replicas`.
+        field: String,
+    },
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} can't be read: {}", self.owner, self.error)
+        match self {
+            Unreadable::Failed { owner, error } => write!(f, "{owner} can't be read: {error}"),
+            Unreadable::Unset { owner, field } => write!(f, "{owner} does not set {field}"),
+        }
     }
 }
 
@@ -176,7 +189,7 @@ impl LiveOwners {
     fn unreadable(&self, namespace: &str, uid: &str, error: String) -> Unreadable {
         let (found, all) = self.references(namespace, uid);
         let owner = found.as_ref().or(all.first());
-        Unreadable {
+        Unreadable::Failed {
             owner: owner.map_or_else(|| format!("the owner {uid}"), |owner| describe(owner)),
             error,
         }
@@ -189,17 +202,18 @@ impl LiveOwners {
             let (found, references) = self.references(namespace, uid);
             let read = async |owner: &Arc<Owner>| {
                 let read = self.follow(client, namespace, owner).await;
-                read.map_err(|error| Unreadable {
+                read.map_err(|error| Unreadable::Failed {
                     owner: describe(owner),
                     error,
                 })
             };
             if let Some(owner) = found {
                 let answer = read(&owner).await?;
+                let outcome = answer.outcome(&owner);
                 self.put(namespace, uid, answer, Basis::Object(Some(owner)));
-                return Ok(());
+                return outcome;
             }
-            let (mut failure, mut without_scale) = (None, None);
+            let (mut failure, mut without_number) = (None, None);
             for owner in references.iter().take(MOST_REFERENCES) {
                 match read(owner).await {
                     Ok(answer @ (Followed::Watched(_) | Followed::Count(_))) => {
@@ -207,7 +221,10 @@ impl LiveOwners {
                         self.put(namespace, uid, answer, basis);
                         return Ok(());
                     }
-                    Ok(Followed::NoScale) => without_scale = without_scale.or(Some(owner)),
+                    Ok(answer @ Followed::Unset(_)) => without_number = Some((owner, answer)),
+                    Ok(Followed::NoScale) => {
+                        without_number = without_number.or(Some((owner, Followed::NoScale)));
+                    }
                     Ok(Followed::Gone) => {}
                     Err(error) => failure = failure.or(Some(error)),
                 }
@@ -223,11 +240,15 @@ impl LiveOwners {
                 );
                 return Err(self.unreadable(namespace, uid, error));
             }
-            let answer = without_scale.map_or(Followed::Gone, |_| Followed::NoScale);
-            let others = references.iter().filter(|o| Some(*o) != without_scale);
-            let basis = without_scale.into_iter().chain(others).cloned().collect();
+            let (first, answer) = match without_number {
+                Some((owner, answer)) => (Some(owner), answer),
+                None => (None, Followed::Gone),
+            };
+            let outcome = first.map_or(Ok(()), |owner| answer.outcome(owner));
+            let others = references.iter().filter(|o| Some(*o) != first);
+            let basis = first.into_iter().chain(others).cloned().collect();
             if self.put(namespace, uid, answer, Basis::References(basis)) {
-                return Ok(());
+                return outcome;
             }
         }
         let error = "its Pods are given other owner references all the time".to_owned();
@@ -243,6 +264,7 @@ impl LiveOwners {
                 return true;
             }
             Followed::Count(n) => Reading::Count(n),
+            Followed::Unset(_) => Reading::Unset,
             Followed::NoScale => Reading::NoScale,
             Followed::Gone => Reading::Gone,
         };
@@ -291,10 +313,15 @@ impl LiveOwners {
             Some("scale"),
         )
         .map_err(|e| e.to_string())?;
-        let scale: Option<Scale> = match get(client, &path).await? {
-            Answer::Found(scale) => Some(scale),
-            Answer::NoObject => None,
-            Answer::NotServed => return Err(format!("the API server does not serve {path} yet")),
+        let scale: Option<Scale> = match get(client, &path).await {
+            Err(message) => {
+                return unset_field(&message).map(Followed::Unset).ok_or(message);
+            }
+            Ok(Answer::Found(scale)) => Some(scale),
+            Ok(Answer::NoObject) => None,
+            Ok(Answer::NotServed) => {
+                return Err(format!("the API server does not serve {path} yet"));
+            }
         };
         let scale = scale
             .filter(|s| s.metadata.uid == owner.uid && s.metadata.deletion_timestamp.is_none());
@@ -310,10 +337,33 @@ enum Followed {
     Watched(Workload),
     /// To the owner; `spec.replicas` of its `scale`.
     Count(u32),
+    /// To an object that does not set this field, which its `scale` needs. Its UID is not known.
+    Unset(String),
     /// The kind has no `scale`, or is not served at all.
     NoScale,
     /// To no object of the UID, or to one whose deletion has begun.
     Gone,
+}
+
+impl Followed {
+    /// Whether a decision can be made on it.
+    fn outcome(&self, owner: &Owner) -> Result<(), Unreadable> {
+        match self {
+            Followed::Unset(field) => Err(Unreadable::Unset {
+                owner: describe(owner),
+                field: field.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The field that the API server misses, from its answer to a GET of `scale`: 500, "the spec replicas field
+/// \".spec.replicas\" does not exist" (apiextensions-apiserver, `pkg/registry/customresource/etcd.go`).
+fn unset_field(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("the spec replicas field ")?;
+    let path = rest.strip_suffix(" does not exist")?;
+    Some(path.trim_matches('"').trim_start_matches('.').to_owned())
 }
 
 fn describe(owner: &Owner) -> String {

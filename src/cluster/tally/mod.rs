@@ -71,6 +71,12 @@ impl Tally {
         self.owned.no_scale()
     }
 
+    /// Owners of a kind with `scale` that do not set the number of replicas. Every disruption of their Pods is denied until
+    /// somebody sets it.
+    pub fn unset_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.owned.unset()
+    }
+
     /// Owners that must be read live before a decision: those of kinds that are not watched, those that the caches do
     /// not know yet, and those with more living Pods than the caches expect.
     pub fn doubts(&self) -> impl Iterator<Item = &Uid> {

@@ -80,6 +80,7 @@ struct Root {
     members: BTreeSet<Uid>,
     sum: Sum,
     no_scale: Option<Arc<Owner>>,
+    unset: Option<Arc<Owner>>,
 }
 
 /// Expected Pods.
@@ -96,6 +97,7 @@ pub(super) struct Sum {
 struct Assessed {
     sum: Sum,
     no_scale: Option<Arc<Owner>>,
+    unset: Option<Arc<Owner>>,
     doubts: Vec<Uid>,
 }
 
@@ -113,6 +115,11 @@ impl Owned {
     /// Owners that do not say how many Pods they are to have.
     pub fn no_scale(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.roots.values().filter_map(|r| r.no_scale.as_ref())
+    }
+
+    /// Owners that could say how many Pods they are to have, and do not.
+    pub fn unset(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.roots.values().filter_map(|r| r.unset.as_ref())
     }
 
     /// Owners to be read live before a decision.
@@ -163,7 +170,7 @@ impl Owned {
         let total = &mut self.total;
         total.owned = total.owned - root.sum.owned + new.sum.owned;
         total.orphaned = total.orphaned - root.sum.orphaned + new.sum.orphaned;
-        (root.sum, root.no_scale) = (new.sum, new.no_scale);
+        (root.sum, root.no_scale, root.unset) = (new.sum, new.no_scale, new.unset);
         if root.members.is_empty() {
             self.roots.remove(uid);
         }
@@ -195,7 +202,7 @@ fn assess<'a>(
         Size::Count(n) => workloads.may_change_unseen(root) || alive > n,
         Size::Alive => false,
         Size::NoScale | Size::Gone => workloads.may_change_unseen(root),
-        Size::Unread => true,
+        Size::Unread | Size::Unset => true,
     };
     found.doubts.extend(doubt.then(|| root.clone()));
     match size {
@@ -208,7 +215,11 @@ fn assess<'a>(
             found.sum.orphaned = strays;
         }
         Size::NoScale => {
-            found.no_scale = workloads.without_scale(root).cloned();
+            found.no_scale = workloads.without_number(root).cloned();
+            each(root, members, workloads, &mut found);
+        }
+        Size::Unset => {
+            found.unset = workloads.without_number(root).cloned();
             each(root, members, workloads, &mut found);
         }
         Size::Gone | Size::Unread => each(root, members, workloads, &mut found),
@@ -234,7 +245,7 @@ fn each<'a>(
                 }
             }
             Size::Gone => found.sum.orphaned += u64::from(alive),
-            Size::Alive | Size::NoScale | Size::Unread => {
+            Size::Alive | Size::Unset | Size::NoScale | Size::Unread => {
                 found.sum.owned += u64::from(alive);
             }
         }

@@ -120,7 +120,7 @@ fn read(workloads: &mut Workloads, owner: &Owner, reading: Reading) {
     let by = Arc::new(owner.clone());
     let basis = match reading {
         Reading::Count(_) => Basis::Object(Some(by)),
-        Reading::NoScale | Reading::Gone => Basis::References(vec![by]),
+        Reading::Unset | Reading::NoScale | Reading::Gone => Basis::References(vec![by]),
     };
     let uid = Uid::from(owner.uid.as_str());
     workloads.put_reading(&uid, reading, basis, |_| true);
@@ -331,7 +331,7 @@ fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
         (tally.expected(), tally.base(), tally.available()),
         tally.waiting().cloned().collect::<Vec<_>>(),
         tally.unavailable().count(),
-        (doubts, unknown),
+        (doubts, unknown, tally.unset_owners().count()),
     )
 }
 
@@ -356,6 +356,7 @@ proptest! {
                 match (there, n) {
                     (true, _) => put(&mut workloads, &uid, workload(state % 5, state & 8 != 0, controller)),
                     (false, 3) => read(&mut workloads, by, Reading::NoScale),
+                    (false, 4) if state >= 192 => read(&mut workloads, by, Reading::Unset),
                     (false, 4) if state < 32 => read(&mut workloads, by, Reading::Gone),
                     (false, _) => read(&mut workloads, by, Reading::Count(u32::from(state % 7))),
                 }

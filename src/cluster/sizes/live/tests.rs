@@ -360,3 +360,33 @@ async fn too_many_references_to_one_uid_are_an_error_unless_the_owner_is_found()
     let late = rig.owners.fetch(&rig.client, "n", &"u".into()).await;
     assert_eq!((late, rig.expected()), (Ok(()), 30));
 }
+
+#[tokio::test]
+async fn owner_that_sets_no_number_is_told_with_the_field() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, true);
+    let message =
+        "Internal error occurred: the spec replicas field \".spec.replicas\" does not exist";
+    rig.fake.answer(
+        SCALE,
+        500,
+        json!({ "reason": "InternalError", "message": message }),
+    );
+    let unset = Unreadable::Unset {
+        owner: "Rollout web".to_owned(),
+        field: "spec.replicas".to_owned(),
+    };
+    assert_eq!(rig.refresh().await, Err(unset));
+    let names = || {
+        let state = rig.index.read();
+        let tally = &state.rule("n", "web").unwrap().tally;
+        tally
+            .unset_owners()
+            .map(|o| o.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((names(), rig.unknown()), (vec!["web".to_owned()], 0));
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    let late = rig.owners.fetch(&rig.client, "n", &"u".into()).await;
+    assert_eq!((late, rig.expected(), names().len()), (Ok(()), 10, 0));
+}
