@@ -183,7 +183,11 @@ impl Appeal<'_> {
     async fn against(&self, denied: Denied, beyond: &mut BTreeSet<String>) -> Result<(), Refused> {
         let by_rule = matches!(
             denied.why,
-            Why::Full { .. } | Why::Unhealthy { .. } | Why::Broken(_) | Why::UnknownOwner(_)
+            Why::Full { .. }
+                | Why::Unhealthy { .. }
+                | Why::Broken(_)
+                | Why::UnknownOwner(_)
+                | Why::Unset { .. }
         );
         if !by_rule || beyond.contains(&denied.object) {
             return Err(Refused { denied, note: None });

@@ -37,7 +37,7 @@ impl Handler for Validate {
                 .index
                 .read()
                 .namespace(&request.namespace)
-                .is_some_and(|n| n.terminating);
+                .is_some_and(|n| n.terminating_since.is_some());
         let Some(id) = claim.labels().get(keys::INSTANCE_ID) else {
             return Verdict::allow();
         };

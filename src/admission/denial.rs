@@ -21,7 +21,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Unhealthy { .. } => "budget-unhealthy",
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
-        Why::UnknownOwner(_) => "owner-unknown",
+        Why::UnknownOwner(_) | Why::Unset { .. } => "owner-unknown",
         Why::Unreachable(_) => "ledger-unreachable",
         Why::UnderWay => "change-under-way",
         Why::Closing { .. } => "claim-closing",
@@ -67,6 +67,10 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         Why::UnknownOwner(what) => format!(
             "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}; try again in a \
              moment"
+        ),
+        Why::Unset { owner, field } => format!(
+            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {owner} does not set {field}; \
+             set {field} of {owner}"
         ),
         Why::UnderWay => format!(
             "Pod {pod} is held by {rule}: an earlier change of this Pod has yet to take effect (containers that restart, \
@@ -176,6 +180,19 @@ mod tests {
             text("p", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
              for Rollout web can't be read: forbidden; try again in a moment"
+        );
+    }
+
+    #[test]
+    fn owner_without_a_number_says_which_field_to_set() {
+        let why = Why::Unset {
+            owner: "Rollout web".into(),
+            field: "spec.replicas".into(),
+        };
+        assert_eq!(
+            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
+             for Rollout web does not set spec.replicas; set spec.replicas of Rollout web"
         );
     }
 

@@ -11,7 +11,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
 use crate::cluster::path;
-use crate::cluster::sizes;
+use crate::cluster::sizes::{self, Unreadable};
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, RuleSet};
@@ -141,7 +141,10 @@ async fn know_owners(
         read.map_err(|unreadable| Denied {
             object: key.name.clone(),
             rule: String::new(),
-            why: Why::UnknownOwner(unreadable.to_string()),
+            why: match unreadable {
+                Unreadable::Unset { owner, field } => Why::Unset { owner, field },
+                failed @ Unreadable::Failed { .. } => Why::UnknownOwner(failed.to_string()),
+            },
         })?;
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::api::keys;
 use crate::cluster::index::{Index, State};
 use crate::cluster::presence::{self, Presence};
 use crate::cluster::sizes::Kind;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 
 /// The garbage collector's identity.
 const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -51,7 +51,7 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
         {
             return Some("excluded-namespace");
         }
-        if namespace.terminating {
+        if namespace.takes_along(pod) {
             return Some("namespace-terminating");
         }
     }
@@ -69,7 +69,7 @@ fn owner_is_gone(state: &State, pod: &Pod) -> bool {
         Kind::of(owner).is_none()
             || state
                 .namespace(&pod.metadata.namespace)
-                .is_none_or(|n| !n.is_cared_for(&owner.uid))
+                .is_none_or(|n| !n.is_cared_for(owner, pod))
     })
 }
 
@@ -85,13 +85,14 @@ pub async fn by_shared_identity(
     if request.user_info.username != CONTROLLER_MANAGER {
         return None;
     }
-    let seen = {
+    // A namespace that the cache has not seen, or has seen terminating: the Pod may be as new as the deletion, or the
+    // namespace may have been made again since.
+    let in_doubt = {
         let state = context.index.read();
         let namespace = state.namespace(&request.namespace);
-        namespace.is_some_and(|n| n.labels.is_some())
+        namespace.is_none_or(|n| n.labels.is_none() || n.terminating_since.is_some())
     };
-    // A namespace that the cache has seen and that is terminating is for [`never`].
-    if !seen && is_terminating(context, &request.namespace).await {
+    if in_doubt && is_terminating(context, &request.namespace).await {
         return Some("namespace-terminating");
     }
     has_lost_its_owners(context, pod)
@@ -116,13 +117,13 @@ async fn is_terminating(context: &Context, name: &str) -> bool {
 async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
-    let is_known = |uid: &str| {
+    let is_known = |owner: &Owner| {
         let state = context.index.read();
         let home = state.namespace(namespace);
-        home.is_some_and(|home| home.is_cared_for(uid))
+        home.is_some_and(|home| home.is_cared_for(owner, pod))
     };
     for owner in owners {
-        if is_known(&owner.uid) {
+        if is_known(owner) {
             return false;
         }
         match presence::of_owner(&context.client, namespace, owner).await {
@@ -145,6 +146,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::index::NamespaceFacts;
 
     const THINGS: &str = "/apis/example.com/v1";
     const THING: &str = "/apis/example.com/v1/namespaces/shop/things/web";
@@ -183,6 +185,12 @@ mod tests {
         owners: &[&str],
         answers: &[(&'static str, (u16, Value))],
     ) -> Option<&'static str> {
+        let context = Context::at_epoch(api_server(answers));
+        by_shared_identity(&context, &review(user), &pod(owners)).await
+    }
+
+    /// An API server that answers these paths, and 403 to others.
+    fn api_server(answers: &[(&'static str, (u16, Value))]) -> Client {
         let answers = answers.to_vec();
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let path = request.uri().path().to_owned();
@@ -191,7 +199,11 @@ mod tests {
             let body = Body::from(body.to_string().into_bytes());
             async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
         });
-        let context = Context::at_epoch(Client::new(service, "default"));
+        Client::new(service, "default")
+    }
+
+    /// A DELETE by this user.
+    fn review(user: &str) -> Request {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
@@ -201,13 +213,67 @@ mod tests {
                 "userInfo": { "username": user },
             },
         });
-        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        Request::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    /// The Pod that is deleted.
+    fn pod(owners: &[&str]) -> Pod {
         let owners: Vec<_> = owners
             .iter()
             .map(|uid| json!({ "apiVersion": "example.com/v1", "kind": "Thing", "name": "web", "uid": uid }))
             .collect();
-        let pod = json!({ "metadata": { "name": "web-1", "namespace": "shop", "ownerReferences": owners } });
-        by_shared_identity(&context, &request, &serde_json::from_value(pod).unwrap()).await
+        let pod = json!({ "metadata": {
+            "name": "web-1", "namespace": "shop", "ownerReferences": owners,
+            "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+        } });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// `shop`, as a watch has shown it in the middle of its deletion.
+    fn terminating() -> NamespaceFacts {
+        NamespaceFacts {
+            name: "shop".to_owned(),
+            uid: "first".to_owned(),
+            terminating_since: NamespaceFacts::since(Some("2026-01-01T00:00:10Z")),
+            ..NamespaceFacts::default()
+        }
+    }
+
+    /// The answer to a list of the namespace `shop`.
+    fn listed(going: bool) -> (u16, Value) {
+        let at = going.then_some("2026-01-01T00:00:10Z");
+        let item = metadata(json!({ "name": "shop", "deletionTimestamp": at }));
+        let list = json!({
+            "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": [item],
+        });
+        (200, list)
+    }
+
+    #[test]
+    fn terminating_namespace_frees_only_the_pods_that_it_had() {
+        let index = Index::default();
+        index.apply_namespace(terminating());
+        for (created, user, expected) in [
+            (9, "alice", Some("namespace-terminating")),
+            (10, "alice", None),
+            (11, "alice", None),
+            (11, NAMESPACE_CONTROLLER, Some("namespace-terminating")),
+        ] {
+            let mut pod = pod(&["a"]);
+            pod.metadata.creation_timestamp = Some(format!("2026-01-01T00:00:{created:02}Z"));
+            let found = never(&review(user), &pod, &index);
+            assert_eq!(found, expected, "{created} {user}");
+        }
+    }
+
+    #[tokio::test]
+    async fn shared_account_is_free_in_a_terminating_namespace_if_a_live_read_says_so() {
+        for (going, expected) in [(true, Some("namespace-terminating")), (false, None)] {
+            let context = Context::at_epoch(api_server(&[(NAMESPACES, listed(going))]));
+            context.index.apply_namespace(terminating());
+            let found = by_shared_identity(&context, &review(CONTROLLER_MANAGER), &pod(&[])).await;
+            assert_eq!(found, expected);
+        }
     }
 
     #[tokio::test]
@@ -244,12 +310,7 @@ mod tests {
     #[tokio::test]
     async fn shared_account_is_free_in_a_terminating_namespace() {
         for (going, expected) in [(true, Some("namespace-terminating")), (false, None)] {
-            let at = going.then_some("2026-01-01T00:00:00Z");
-            let item = metadata(json!({ "name": "shop", "deletionTimestamp": at }));
-            let list = json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": [item],
-            });
-            let found = free(CONTROLLER_MANAGER, &[], &[(NAMESPACES, (200, list))]).await;
+            let found = free(CONTROLLER_MANAGER, &[], &[(NAMESPACES, listed(going))]).await;
             assert_eq!(found, expected);
         }
     }

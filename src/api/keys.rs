@@ -68,6 +68,9 @@ pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 pub const CONTROLLER_WOKEN: &str = "operating.kusionstack.io/controller-woken";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Label: hash of the template of the Deployment. The Deployment controller writes it into a ReplicaSet and its Pods, and
+/// ends the ReplicaSet's name with it.
+pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Prefix of the finalizers by which cooperators protect a Pod from `operate`.
 pub const PROTECTION_FINALIZER_PREFIX: &str = "prot.podopslifecycle.kusionstack.io";

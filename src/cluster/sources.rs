@@ -171,7 +171,7 @@ fn facts(object: Object) -> NamespaceFacts {
         name: metadata.name,
         uid: metadata.uid,
         labels: metadata.labels.unwrap_or_default(),
-        terminating: metadata.deletion_timestamp.is_some(),
+        terminating_since: NamespaceFacts::since(metadata.deletion_timestamp.as_deref()),
     }
 }
 

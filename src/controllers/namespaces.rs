@@ -99,7 +99,7 @@ fn look(context: &Context, name: &str) -> Option<(Mark, Mark)> {
     let state = context.index.read();
     let namespace = state.namespace(name)?;
     let labels = namespace.labels.as_ref()?;
-    (!namespace.terminating).then(|| {
+    namespace.terminating_since.is_none().then(|| {
         let rules = namespace.rules.values().map(|e| &*e.snapshot.rules);
         (Mark::of(labels), Mark::for_rules(rules))
     })

@@ -60,7 +60,7 @@ pub struct Metadata {
 }
 
 /// An entry of `metadata.ownerReferences`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Owner {
     /// `group/version`.
@@ -73,6 +73,19 @@ pub struct Owner {
     pub uid: String,
     /// Whether this is the managing controller.
     pub controller: bool,
+}
+
+impl Owner {
+    /// The API group; empty for the core group.
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(g, _)| g)
+    }
+
+    /// Whether both references lead to the same object name: the same group, kind and name. All versions of a group have
+    /// the same objects.
+    pub fn names_same_object(&self, other: &Owner) -> bool {
+        self.group() == other.group() && self.kind == other.kind && self.name == other.name
+    }
 }
 
 /// `spec` of a Pod.

@@ -12,6 +12,7 @@ mod drain;
 mod dry_run;
 mod evictions;
 mod faults;
+mod forged_owners;
 mod in_place;
 mod lifecycle;
 mod missed;

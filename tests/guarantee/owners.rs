@@ -1,7 +1,7 @@
 //! How many Pods are expected, for each kind of owner: what users asked for, whatever controllers do in a rollout.
 
 use futures::future::join_all;
-use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
@@ -117,52 +117,6 @@ async fn replica_set_deleted_below_its_deployment_keeps_to_the_limit() {
 }
 
 #[tokio::test]
-async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
-    let scope = Bed::shared().await.scope("forged").await;
-    let set = json!({
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": 0, "serviceName": "web", "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {
-                "metadata": {"labels": labels("web")},
-                "spec": {"containers": [{"name": "main", "image": "web:1"}], "terminationGracePeriodSeconds": 1},
-            },
-        },
-    });
-    let sets: Api<StatefulSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let set: StatefulSet = serde_json::from_value(set).unwrap();
-    let set = sets.create(&PostParams::default(), &set).await.unwrap();
-    scope.rule("web", json!({"app": "web"}), json!(1)).await;
-    let owner = json!([{
-        "apiVersion": "foo/v1", "kind": "Foo", "name": "a/b", "uid": set.uid().unwrap(), "controller": true,
-    }]);
-    let forged = json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": owner}});
-    scope.pod("forged", forged).await;
-    // An eviction asks for the owners of the rule, whether it goes through or not.
-    let _ = scope.evict("forged").await;
-    let replicas = Patch::Merge(json!({"spec": {"replicas": 6}}));
-    sets.patch("web", &PatchParams::default(), &replicas)
-        .await
-        .unwrap();
-    wait::until("six Pods of the StatefulSet", async || {
-        let pods = scope.list("app=web").await;
-        let own = pods.iter().filter(|p| p.name_any() != "forged");
-        own.filter(|p| is_available(p)).count() == 6
-    })
-    .await;
-    let _ = scope.delete("forged").await;
-    let observer = Observer::start(&scope).await;
-    let pods: Vec<_> = (0..6).map(|n| format!("web-{n}")).collect();
-    let outcomes = at_once(&pods, async |pod| scope.delete(&pod).await).await;
-    assert!(outcomes.iter().filter(|o| o.is_ok()).count() <= 1);
-    observer
-        .fewest_available(|p| p.name_any() != "forged", 6)
-        .await
-        .at_least(5);
-}
-
-#[tokio::test]
 async fn bare_pods_do_not_enlarge_the_percentage_of_a_deployment() {
     let scope = Bed::shared().await.scope("bare").await;
     scope.deploy_where_open("web", 10).await;
@@ -184,7 +138,7 @@ async fn bare_pods_do_not_enlarge_the_percentage_of_a_deployment() {
 }
 
 /// Makes a kind of owner that no controller cares for, with or without `scale`.
-async fn kind(scope: &Scope, name: &str, scale: bool) -> ApiResource {
+pub async fn kind(scope: &Scope, name: &str, scale: bool) -> ApiResource {
     let plural = format!("{}s", name.to_lowercase());
     let mut version = json!({
         "name": "v1", "served": true, "storage": true,
@@ -220,7 +174,7 @@ fn owners(scope: &Scope, kind: &ApiResource) -> Api<DynamicObject> {
 }
 
 /// An owner `web` of that kind, as a controller reference to it.
-async fn owner(scope: &Scope, kind: &ApiResource, replicas: usize) -> Value {
+pub async fn owner(scope: &Scope, kind: &ApiResource, replicas: usize) -> Value {
     let object = DynamicObject::new("web", kind).data(json!({"spec": {"replicas": replicas}}));
     let made = owners(scope, kind)
         .create(&PostParams::default(), &object)
@@ -239,7 +193,7 @@ async fn pods_of(scope: &Scope, owner: &Value, count: usize) -> Vec<String> {
     names(&scope.all_available("app=web", count).await)
 }
 
-async fn delete_and_wait(scope: &Scope, name: &str) {
+pub async fn delete_and_wait(scope: &Scope, name: &str) {
     let pod = scope.get(name).await;
     scope.delete(name).await.unwrap();
     scope.until_gone(&pod).await;

@@ -246,6 +246,7 @@ mod tests {
             version: 1,
             replicas: Some(1),
             controller: None,
+            selector: None,
             template_labels: None,
             rolling: false,
         }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::files::Objects;
 use crate::admission::review::Request;
@@ -98,9 +97,7 @@ fn namespaces(objects: &Objects) -> Vec<NamespaceFacts> {
         entry
             .labels
             .extend(labels.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))));
-        entry.terminating = metadata
-            .get("deletionTimestamp")
-            .is_some_and(Value::is_string);
+        entry.terminating_since = NamespaceFacts::since(metadata["deletionTimestamp"].as_str());
     }
     let named = all.into_iter();
     named

@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use jiff::Timestamp;
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::{broadcast, watch};
 
 use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
-use super::sizes::{Workload, Workloads};
+use super::sizes::{Size, Workload, Workloads};
 use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
@@ -109,8 +110,8 @@ pub struct State {
 /// One namespace.
 #[derive(Debug, Default)]
 pub struct Namespace {
-    /// Whether its deletion has begun.
-    pub terminating: bool,
+    /// Its deletion timestamp. A namespace that was made again under the name has none, but its watch may be late.
+    pub terminating_since: Option<Timestamp>,
     /// Its UID; empty until the namespace has been seen.
     pub uid: String,
     /// Its labels; `None` until the namespace has been seen.
@@ -282,10 +283,10 @@ impl Namespace {
         self.workloads.get(uid).is_some()
     }
 
-    /// Whether an owner of a watched kind is there, or, for a ReplicaSet that is gone, its Deployment: the Deployment makes
-    /// the ReplicaSet anew and still wants its Pods.
-    pub fn is_cared_for(&self, uid: &str) -> bool {
-        self.workloads.is_cared_for(uid)
+    /// Whether an owner of a watched kind that a Pod names is there, or, for a ReplicaSet that is gone, its Deployment: the
+    /// Deployment makes the ReplicaSet anew and still wants its Pods.
+    pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
+        self.workloads.is_cared_for(owner, pod)
     }
 
     /// Whether the owner that a reference names is there: kind, name and UID, as the garbage collector asks for it.
@@ -293,6 +294,32 @@ impl Namespace {
         self.workloads
             .get(&owner.uid)
             .is_some_and(|workload| workload.is_meant_by(owner))
+    }
+
+    /// The reference by which the owner of this UID was found; `None` if it was not found yet.
+    pub fn found_owner(&self, uid: &str) -> Option<Arc<Owner>> {
+        self.workloads.found_by(uid)
+    }
+
+    /// Every distinct reference to an owner of this UID that managed Pods and ReplicaSets hold, the most frequent first.
+    /// The API server checks neither kind nor name of a reference, so that all but one may be forged.
+    pub fn references(&self, uid: &str) -> Vec<Arc<Owner>> {
+        let of_pods = self.owned_by(uid).filter_map(|pod| pod.controller());
+        let of_sets = self.workloads.controllers(uid).map(|owner| &**owner);
+        let mut counted = BTreeMap::<&Owner, usize>::new();
+        for owner in of_pods.chain(of_sets) {
+            *counted.entry(owner).or_default() += 1;
+        }
+        let mut all: Vec<_> = counted.into_iter().collect();
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        all.into_iter()
+            .map(|(owner, _)| Arc::new(owner.clone()))
+            .collect()
+    }
+
+    /// Whether something is known of an owner: a watch has shown it, or all references to it were followed.
+    pub fn is_read(&self, uid: &str) -> bool {
+        self.workloads.size(uid) != Size::Unread
     }
 
     /// The owners of watched kinds, by UID. Each carries its own number, also where its controller's number counts.
@@ -316,6 +343,17 @@ impl Namespace {
             .filter(|pod| !pod.is_terminating() && !pod.is_finished());
         let living = u32::try_from(living.count()).unwrap_or(u32::MAX);
         living.saturating_sub(wanted)
+    }
+
+    /// Whether this Pod was there when the deletion of the namespace began. A Pod that was made later belongs to another
+    /// namespace of the same name: nothing can be created in one that is terminating. Timestamps are whole seconds, and a
+    /// Pod of the same second may be of either namespace.
+    pub fn takes_along(&self, pod: &Pod) -> bool {
+        let created = pod.metadata.creation_timestamp.as_deref();
+        let created = created.and_then(|text| text.parse::<Timestamp>().ok());
+        created
+            .zip(self.terminating_since)
+            .is_some_and(|(created, since)| created < since)
     }
 
     /// Whether nothing is left of it.

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use jiff::Timestamp;
+
 use super::{Change, Index};
 
 /// A namespace, as far as the index keeps it.
@@ -16,8 +18,16 @@ pub struct NamespaceFacts {
     pub uid: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether its deletion has begun.
-    pub terminating: bool,
+    /// Its deletion timestamp.
+    pub terminating_since: Option<Timestamp>,
+}
+
+impl NamespaceFacts {
+    /// What [`NamespaceFacts::terminating_since`] is for a `metadata.deletionTimestamp`, RFC 3339. A text that is no
+    /// timestamp reads as the beginning of time: the deletion has begun, and no Pod is older.
+    pub fn since(deletion_timestamp: Option<&str>) -> Option<Timestamp> {
+        deletion_timestamp.map(|text| text.parse().unwrap_or(Timestamp::MIN))
+    }
 }
 
 impl Index {
@@ -46,7 +56,7 @@ impl Index {
         let home = state.namespaces.entry(facts.name.clone()).or_default();
         home.uid = facts.uid;
         home.labels = Some(facts.labels);
-        home.terminating = facts.terminating;
+        home.terminating_since = facts.terminating_since;
         self.tell(Change::Namespace(facts.name));
     }
 
@@ -59,7 +69,7 @@ impl Index {
         if home.uid != uid {
             return;
         }
-        (home.uid, home.labels, home.terminating) = (String::new(), None, false);
+        (home.uid, home.labels, home.terminating_since) = (String::new(), None, None);
         state.forget(name);
     }
 }

@@ -71,6 +71,10 @@ impl Index {
         for set in owners.replace(&uid, old.as_ref(), new.as_ref()) {
             self.tell(Change::CollaSet(namespace.to_owned(), set));
         }
+        let owner = new.as_ref().and_then(|pod| pod.controller());
+        let unread = owner
+            .filter(|owner| workloads.refer(owner))
+            .map(|owner| Uid::from(owner.uid.as_str()));
         for Entry {
             snapshot, tally, ..
         } in rules.values_mut()
@@ -80,6 +84,9 @@ impl Index {
             }
             if let Some(new) = &new {
                 tally.add(&snapshot.rules, new, workloads);
+            }
+            if let Some(unread) = &unread {
+                tally.update_owner(&snapshot.rules, unread, workloads);
             }
         }
         if new.is_none() {

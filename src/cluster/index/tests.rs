@@ -2,7 +2,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::cluster::sizes::{self, Kind, Reading};
+use crate::cluster::sizes::{self, Basis, Kind, Reading};
 
 fn pod(name: &str, owner: &str) -> Pod {
     let pod = json!({
@@ -38,7 +38,7 @@ fn namespace(uid: &str, terminating: bool) -> NamespaceFacts {
         name: "n".to_owned(),
         uid: uid.to_owned(),
         labels: BTreeMap::new(),
-        terminating,
+        terminating_since: NamespaceFacts::since(terminating.then_some("2026-01-01T00:00:10Z")),
     }
 }
 
@@ -55,7 +55,8 @@ fn late_deletion_of_earlier_namespace_leaves_the_new_one_alone() {
     index.apply_pod(pod("web-1", "set"));
     index.delete_namespace("n", "first");
     assert!(index.read().pod("n", "web-1").is_some());
-    assert!(!index.read().namespace("n").unwrap().terminating);
+    let since = index.read().namespace("n").unwrap().terminating_since;
+    assert_eq!(since, None);
     assert_eq!(expected(&index), 1);
 
     index.apply_namespace(namespace("second", false));
@@ -108,6 +109,75 @@ fn surplus_is_what_a_replica_set_has_beyond_its_own_number() {
     assert_eq!(surplus(&index), 0);
     index.set_workload("n", Uid::from("set"), Some(replica_set("set", 1, 1)));
     assert_eq!(surplus(&index), 2);
-    index.set_reading("n", Uid::from("set"), Reading::Gone);
+    index.set_reading("n", Uid::from("set"), Reading::Gone, Basis::Object(None));
     assert_eq!(surplus(&index), 0);
+}
+
+#[test]
+fn pods_of_a_replica_set_deleted_before_the_start_belong_to_its_deployment() {
+    let index = Index::default();
+    index.apply_rule(rule());
+    let deployment = json!({
+        "metadata": { "namespace": "n", "name": "web", "uid": "web", "resourceVersion": "1" },
+        "spec": { "replicas": 3, "selector": { "matchLabels": { "kusionstack.io/control": "true" } } },
+    });
+    let (_, uid, deployment) = sizes::workload(Kind::Deployment, deployment).unwrap();
+    index.set_workload("n", uid, Some(deployment));
+    let with_hash = |name: &str, hash: &str| {
+        let mut pod = pod(name, "web-7f9");
+        let hash = ("pod-template-hash".to_owned(), hash.to_owned());
+        pod.metadata.labels.extend([hash]);
+        pod
+    };
+    for name in ["a", "b", "c", "d"] {
+        index.apply_pod(with_hash(name, "7f9"));
+    }
+    // Not read yet: the living Pods count.
+    assert_eq!(expected(&index), 4);
+    let references = index.read().namespace("n").unwrap().references("web-7f9");
+    let basis = Basis::References(references);
+    assert!(index.set_reading("n", Uid::from("web-7f9"), Reading::Gone, basis));
+    assert_eq!(expected(&index), 3);
+    let is_cared_for = |pod: &Pod| {
+        let state = index.read();
+        let owner = pod.controller().unwrap();
+        state.namespace("n").unwrap().is_cared_for(owner, pod)
+    };
+    assert!(is_cared_for(&with_hash("a", "7f9")));
+    // The Deployment goes too: its Pods count for themselves, and may go.
+    index.set_workload("n", Uid::from("web"), None);
+    assert_eq!(expected(&index), 4);
+    assert!(!is_cared_for(&with_hash("a", "7f9")));
+}
+
+#[test]
+fn reading_that_missed_a_reference_is_not_believed() {
+    let index = Index::default();
+    index.apply_pod(pod("a", "set"));
+    let references = index.read().namespace("n").unwrap().references("set");
+    let mut other = pod("b", "set");
+    other.metadata.owner_references[0].name = "other".to_owned();
+    index.apply_pod(other);
+    let basis = Basis::References(references);
+    assert!(!index.set_reading("n", Uid::from("set"), Reading::Gone, basis));
+    assert!(!index.read().namespace("n").unwrap().is_read("set"));
+}
+
+#[test]
+fn namespace_takes_along_only_pods_older_than_its_deletion() {
+    let index = Index::default();
+    index.apply_namespace(namespace("first", true));
+    let takes_along = |created: Option<&str>| {
+        let mut pod = pod("web-1", "set");
+        pod.metadata.creation_timestamp = created.map(str::to_owned);
+        let state = index.read();
+        state.namespace("n").unwrap().takes_along(&pod)
+    };
+    assert!(takes_along(Some("2026-01-01T00:00:09Z")));
+    for created in ["2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z", "?"] {
+        assert!(!takes_along(Some(created)), "{created}");
+    }
+    assert!(!takes_along(None));
+    index.apply_namespace(namespace("first", false));
+    assert!(!takes_along(Some("2026-01-01T00:00:09Z")));
 }

@@ -1,10 +1,7 @@
 //! Owners of Pods in the index: how many Pods each is to have.
 
-use std::sync::Arc;
-
 use super::{Change, Entry, Index, Namespace, State};
-use crate::cluster::sizes::{Kind, Reading, Workload};
-use crate::domain::pod::Owner;
+use crate::cluster::sizes::{Basis, Kind, Reading, Workload};
 use crate::ledger::store::{RuleKey, Uid};
 
 impl Index {
@@ -36,29 +33,47 @@ impl Index {
     /// An owner of a watched kind came, changed or (`None`) went. An older version than the known one changes nothing.
     pub fn set_workload(&self, namespace: &str, uid: Uid, workload: Option<Workload>) {
         let Some(workload) = workload else {
-            return self.set_reading(namespace, uid, Reading::Gone);
+            self.set_reading(namespace, uid, Reading::Gone, Basis::Object(None));
+            return;
         };
         let mut state = self.state.write();
         let home = state.namespaces.entry(namespace.to_owned()).or_default();
+        let controller = workload.controller.clone();
         if home.workloads.put(&uid, workload) {
             self.recount(namespace, home, &uid);
         }
+        if let Some(controller) = controller.filter(|owner| home.workloads.refer(owner)) {
+            self.recount(namespace, home, &Uid::from(controller.uid.as_str()));
+        }
     }
 
-    /// An owner was read live, or is known to be gone.
-    pub fn set_reading(&self, namespace: &str, uid: Uid, reading: Reading) {
+    /// An owner was read live, or is known to be gone. Changes nothing and returns false if the reading rests on
+    /// references and another reference has come meanwhile.
+    pub fn set_reading(&self, namespace: &str, uid: Uid, reading: Reading, basis: Basis) -> bool {
         let mut state = self.state.write();
         let Some(home) = state.namespaces.get_mut(namespace) else {
-            return;
+            return true;
         };
+        if let Basis::References(followed) = &basis
+            && !home.references(&uid).iter().all(|o| followed.contains(o))
+        {
+            return false;
+        }
         let Namespace {
             workloads, owners, ..
         } = home;
         let has_pods = |uid: &str| owners.pods(uid).next().is_some();
-        if workloads.put_reading(&uid, reading, has_pods) {
+        let mut news = workloads.put_reading(&uid, reading, basis, has_pods);
+        if reading == Reading::Gone {
+            news |= owners
+                .pods(&uid)
+                .any(|pod| workloads.remember_deployment(pod));
+        }
+        if news {
             self.recount(namespace, home, &uid);
         }
         state.forget(namespace);
+        true
     }
 
     fn recount(&self, name: &str, namespace: &mut Namespace, uid: &Uid) {
@@ -75,7 +90,7 @@ impl Index {
     }
 
     /// Owners to be read live before a rule object decides, see [`crate::cluster::tally::Tally::doubts`].
-    pub fn doubts(&self, rule: &RuleKey) -> Vec<Arc<Owner>> {
+    pub fn doubts(&self, rule: &RuleKey) -> Vec<Uid> {
         let state = self.read();
         let entry = state.rule(&rule.namespace, &rule.name);
         entry.map_or_else(Vec::new, |e| e.tally.doubts().cloned().collect())

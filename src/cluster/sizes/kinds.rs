@@ -37,10 +37,26 @@ impl Kind {
     /// The kind of an owner, if it is watched. The version does not matter: all versions of a group have the same
     /// objects.
     pub fn of(owner: &Owner) -> Option<Kind> {
-        let group = owner.api_version.split_once('/').map_or("", |(g, _)| g);
+        let group = owner.group();
         Kind::ALL
             .into_iter()
             .find(|kind| kind.name() == owner.kind && kind.group() == group)
+    }
+
+    /// Whether an owner of the kind may have a Pod of this name. A StatefulSet has the Pods `NAME-ORDINAL` alone, the ordinal
+    /// in decimal: its controller neither keeps nor replaces Pods of other names that refer to it.
+    pub fn may_own(owner: &Owner, pod: &str) -> bool {
+        if Kind::of(owner) != Some(Kind::StatefulSet) {
+            return true;
+        }
+        let ordinal = pod
+            .strip_prefix(owner.name.as_str())
+            .and_then(|rest| rest.strip_prefix('-'));
+        ordinal.is_some_and(|ordinal| {
+            let digits = ordinal.bytes().all(|b| b.is_ascii_digit());
+            let padded = ordinal.len() > 1 && ordinal.starts_with('0');
+            digits && !padded && ordinal.parse::<u32>().is_ok()
+        })
     }
 
     /// Its bit in [`crate::cluster::index::Synced::workloads`].
@@ -127,6 +143,26 @@ mod tests {
         assert_eq!(found("batch/v1", "Job"), Some(Kind::Job));
         assert_eq!(found("batch.volcano.sh/v1alpha1", "Job"), None);
         assert_eq!(found("apps.kruise.io/v1alpha1", "StatefulSet"), None);
+    }
+
+    #[test]
+    fn stateful_set_has_the_pods_of_its_name_and_an_ordinal() {
+        let set = |name: &str| Owner {
+            name: name.to_owned(),
+            ..owner("apps/v1", "StatefulSet")
+        };
+        for pod in ["web-0", "web-7", "web-10"] {
+            assert!(Kind::may_own(&set("web"), pod), "{pod}");
+        }
+        for pod in [
+            "web", "web-", "web-01", "web-+1", "web--1", "web-a", "web-1a", "web2-1", "other-1",
+        ] {
+            assert!(!Kind::may_own(&set("web"), pod), "{pod}");
+        }
+        assert!(Kind::may_own(&set("web-0"), "web-0-0"));
+        assert!(Kind::may_own(&owner("apps/v1", "ReplicaSet"), "any"));
+        let others = owner("apps.kruise.io/v1beta1", "StatefulSet");
+        assert!(Kind::may_own(&others, "any"));
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Kind;
-use crate::domain::pod::Owner;
+use crate::api::keys;
+use crate::api::selector::Selector;
+use crate::domain::pod::{Owner, Pod};
 use crate::ledger::store::Uid;
 
 /// An owner of a watched kind, as far as a budget needs it.
@@ -21,6 +23,8 @@ pub struct Workload {
     pub replicas: Option<u32>,
     /// Its own controller, kept for a ReplicaSet only.
     pub controller: Option<Arc<Owner>>,
+    /// Which Pods are its own, kept for a Deployment only.
+    pub selector: Option<Selector>,
     /// Labels that its Pods are created with; `None` unless they make managed Pods.
     pub template_labels: Option<BTreeMap<String, String>>,
     /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
@@ -60,10 +64,39 @@ impl Workload {
 pub enum Reading {
     /// `spec.replicas` of its `scale`.
     Count(u32),
+    /// The owner has a `scale`, but sets no number of replicas.
+    Unset,
     /// The owner's kind has no `scale`, or is not served at all.
     NoScale,
     /// There is no such owner, or its deletion has begun.
     Gone,
+}
+
+/// What a [`Reading`] rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// The object of this UID: a watch or an earlier read has shown it. The reference leads to it; `None` if a watch told
+    /// of the deletion.
+    Object(Option<Arc<Owner>>),
+    /// References that Pods and ReplicaSets hold. None of them led to an object of this UID. The reference that explains
+    /// the reading is the first.
+    References(Vec<Arc<Owner>>),
+}
+
+impl Basis {
+    fn references(&self) -> &[Arc<Owner>] {
+        match self {
+            Basis::Object(owner) => owner.as_slice(),
+            Basis::References(all) => all,
+        }
+    }
+}
+
+/// The last live read of an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LastRead {
+    reading: Reading,
+    basis: Basis,
 }
 
 /// How many Pods an owner is to have.
@@ -73,6 +106,8 @@ pub enum Size {
     Count(u32),
     /// As many as are alive, until the owner's status says more.
     Alive,
+    /// The owner could say, by a field of its spec, and does not: no decision can be made until somebody sets the field.
+    Unset,
     /// The owner does not say.
     NoScale,
     /// The owner is gone or going.
@@ -88,8 +123,10 @@ const SWEEP: usize = 64;
 #[derive(Debug, Default)]
 pub struct Workloads {
     watched: HashMap<Uid, Workload>,
+    /// Deployments in `watched` by name.
+    deployments: HashMap<String, Uid>,
     /// Owners of other kinds, and those known to be gone.
-    read: HashMap<Uid, Reading>,
+    read: HashMap<Uid, LastRead>,
     /// Controllers of ReplicaSets that are gone. While such a Deployment is there, it still asks for the Pods.
     former: HashMap<Uid, Arc<Owner>>,
     sweep_at: usize,
@@ -116,12 +153,72 @@ impl Workloads {
         if let Some(workload) = self.watched.get(uid) {
             return workload.replicas.map_or(Size::Alive, Size::Count);
         }
-        match self.read.get(uid) {
-            Some(Reading::Count(n)) => Size::Count(*n),
+        match self.read.get(uid).map(|last| last.reading) {
+            Some(Reading::Count(n)) => Size::Count(n),
+            Some(Reading::Unset) => Size::Unset,
             Some(Reading::NoScale) => Size::NoScale,
             Some(Reading::Gone) => Size::Gone,
             None => Size::Unread,
         }
+    }
+
+    /// The reference by which the object of this UID was found; `None` if it was not found yet.
+    pub fn found_by(&self, uid: &str) -> Option<Arc<Owner>> {
+        if let Some(workload) = self.watched.get(uid) {
+            return Some(Arc::new(workload.as_owner(uid)));
+        }
+        match &self.read.get(uid)?.basis {
+            Basis::Object(owner) => owner.clone(),
+            Basis::References(_) => None,
+        }
+    }
+
+    /// Whether a reference to this UID leads to the object of this UID. True as long as the object was not found: then
+    /// nothing tells a forged reference from the right one.
+    pub fn is_meant_by(&self, uid: &str, owner: &Owner) -> bool {
+        if let Some(workload) = self.watched.get(uid) {
+            return workload.is_meant_by(owner);
+        }
+        match self.read.get(uid).map(|last| &last.basis) {
+            Some(Basis::Object(Some(found))) => found.names_same_object(owner),
+            _ => true,
+        }
+    }
+
+    /// The reference to an owner that does not say how many Pods it is to have, for people to read.
+    pub fn without_number(&self, uid: &str) -> Option<&Arc<Owner>> {
+        let last = self.read.get(uid)?;
+        last.basis.references().first()
+    }
+
+    /// Whether no watch tells of a change to what is known of the owner.
+    pub fn may_change_unseen(&self, uid: &str) -> bool {
+        let unwatched = |last: &LastRead| {
+            last.basis
+                .references()
+                .iter()
+                .any(|o| Kind::of(o).is_none())
+        };
+        !self.watched.contains_key(uid) && self.read.get(uid).is_some_and(unwatched)
+    }
+
+    /// Controllers of ReplicaSets that have this UID, once for each ReplicaSet.
+    pub fn controllers<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a Arc<Owner>> {
+        let watched = self.watched.values().filter_map(|w| w.controller.as_ref());
+        let all = watched.chain(self.former.values());
+        all.filter(move |owner| owner.uid == uid)
+    }
+
+    /// A Pod or a ReplicaSet refers to an owner. Forgets a reading of the UID that did not follow this reference: the
+    /// references that it followed may be forged, and this one may lead to the object. Returns whether a reading was
+    /// forgotten.
+    pub fn refer(&mut self, owner: &Owner) -> bool {
+        let misses = |last: &LastRead| match &last.basis {
+            Basis::Object(_) => false,
+            Basis::References(all) => !all.iter().any(|known| **known == *owner),
+        };
+        self.read.get(owner.uid.as_str()).is_some_and(misses)
+            && self.read.remove(owner.uid.as_str()).is_some()
     }
 
     /// The owner whose number counts for the Pods of `uid`: a ReplicaSet's own controller, else the owner itself. Never
@@ -132,10 +229,52 @@ impl Workloads {
         controller.map_or(RootOf::Itself(uid), RootOf::Controller)
     }
 
-    /// Whether an owner of a watched kind is there, or the controller of a ReplicaSet that is gone.
-    pub fn is_cared_for(&self, uid: &str) -> bool {
-        let former = self.former.get(uid).map(|owner| owner.uid.as_str());
-        self.watched.contains_key(uid) || former.is_some_and(|uid| self.watched.contains_key(uid))
+    /// Whether an owner of a watched kind that a Pod names is there, or the controller of a ReplicaSet that is gone.
+    pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
+        let is_there = |uid: &str| self.watched.contains_key(uid);
+        is_there(&owner.uid)
+            || match self.former.get(owner.uid.as_str()) {
+                Some(controller) => is_there(&controller.uid),
+                None => self.deployment_behind(owner, pod).is_some(),
+            }
+    }
+
+    /// The Deployment that made the ReplicaSet that a Pod names, told by the Pod alone: the ReplicaSet's name is
+    /// `DEPLOYMENT-HASH`, the Pod's label `pod-template-hash` is that hash, and the Deployment's selector matches the Pod.
+    ///
+    /// For a ReplicaSet that was deleted before this replica started. A forged label can only name a Deployment that is
+    /// there, which gains a Pod and asks for no more of them.
+    fn deployment_behind(&self, owner: &Owner, pod: &Pod) -> Option<Owner> {
+        if Kind::of(owner) != Some(Kind::ReplicaSet) {
+            return None;
+        }
+        let hash = pod
+            .label(keys::POD_TEMPLATE_HASH)
+            .filter(|h| !h.is_empty())?;
+        let name = owner.name.strip_suffix(hash)?.strip_suffix('-')?;
+        let uid = self.deployments.get(name)?;
+        let deployment = self.watched.get(uid)?;
+        let selector = deployment.selector.as_ref()?;
+        selector
+            .matches(&pod.metadata.labels)
+            .then(|| deployment.as_owner(uid))
+    }
+
+    /// A ReplicaSet that is gone, and that no watch has shown, has this Pod. Remembers the Deployment behind it, if the Pod
+    /// tells. Returns whether that is news.
+    pub fn remember_deployment(&mut self, pod: &Pod) -> bool {
+        let Some(owner) = pod.controller() else {
+            return false;
+        };
+        let uid = Uid::from(owner.uid.as_str());
+        if self.watched.contains_key(&uid) || self.former.contains_key(&uid) {
+            return false;
+        }
+        let Some(deployment) = self.deployment_behind(owner, pod) else {
+            return false;
+        };
+        self.former.insert(uid, Arc::new(deployment));
+        true
     }
 
     /// An owner of a watched kind was seen. An older version than the known one, and an owner that is known to be gone,
@@ -146,6 +285,9 @@ impl Workloads {
         self.read.remove(uid);
         self.former.remove(uid);
         let Some(known) = self.watched.get_mut(uid) else {
+            if workload.kind == Kind::Deployment {
+                self.deployments.insert(workload.name.clone(), uid.clone());
+            }
             self.watched.insert(uid.clone(), workload);
             return true;
         };
@@ -157,24 +299,31 @@ impl Workloads {
         differs
     }
 
-    /// An owner was read live. Returns whether that is news.
+    /// An owner was read live, or a watch told that it is gone. Returns whether that is news.
     pub fn put_reading(
         &mut self,
         uid: &Uid,
         reading: Reading,
+        basis: Basis,
         has_pods: impl Fn(&str) -> bool,
     ) -> bool {
         let gone = match reading {
             Reading::Gone => self.watched.remove(uid),
-            Reading::Count(_) | Reading::NoScale => None,
+            Reading::Count(_) | Reading::Unset | Reading::NoScale => None,
         };
         let watched = gone.is_some();
+        if let Some(workload) = &gone
+            && self.deployments.get(&workload.name) == Some(uid)
+        {
+            self.deployments.remove(&workload.name);
+        }
         if let Some(controller) = gone.and_then(|workload| workload.controller) {
             self.former.insert(uid.clone(), controller);
         }
-        let news = self.read.insert(uid.clone(), reading) != Some(reading);
+        let last = LastRead { reading, basis };
+        let before = self.read.insert(uid.clone(), last.clone());
         self.sweep(has_pods);
-        news || watched
+        watched || before != Some(last)
     }
 
     /// Forgets readings that no Pod and no ReplicaSet refers to any more. The cost is shared out among the readings.
@@ -215,6 +364,8 @@ impl RootOf<'_> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
     use super::*;
 
     fn workload(replicas: u32, version: u64) -> Workload {
@@ -224,9 +375,76 @@ mod tests {
             version,
             replicas: Some(replicas),
             controller: None,
+            selector: None,
             template_labels: None,
             rolling: false,
         }
+    }
+
+    fn replica_set() -> Owner {
+        Owner {
+            api_version: "apps/v1".to_owned(),
+            kind: "ReplicaSet".to_owned(),
+            name: "web-7f9".to_owned(),
+            uid: "set".to_owned(),
+            controller: true,
+        }
+    }
+
+    fn pod(hash: &str, app: &str) -> Pod {
+        let mut pod = Pod::default();
+        let labels = [(keys::POD_TEMPLATE_HASH, hash), ("app", app)];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.metadata.labels = labels.into();
+        pod.metadata.owner_references = vec![replica_set()];
+        pod
+    }
+
+    fn deployment(name: &str) -> Workload {
+        let mut selector = LabelSelector::default();
+        let labels = [("app".to_owned(), "web".to_owned())];
+        selector.match_labels = Some(labels.into());
+        Workload {
+            kind: Kind::Deployment,
+            name: name.to_owned(),
+            selector: Selector::compile(&selector).ok(),
+            ..workload(10, 4)
+        }
+    }
+
+    #[test]
+    fn pod_tells_the_deployment_behind_a_deleted_replica_set() {
+        let cares = |deployment: Workload, pod: &Pod| {
+            let mut known = Workloads::default();
+            known.put(&"deployment".into(), deployment);
+            known.is_cared_for(&replica_set(), pod)
+        };
+        assert!(cares(deployment("web"), &pod("7f9", "web")));
+        for (deployment, pod) in [
+            (deployment("web"), pod("7f8", "web")),
+            (deployment("web"), pod("", "web")),
+            (deployment("web"), pod("7f9", "other")),
+            (deployment("other"), pod("7f9", "web")),
+            (workload(10, 4), pod("7f9", "web")),
+        ] {
+            assert!(!cares(deployment.clone(), &pod), "{deployment:?} {pod:?}");
+        }
+    }
+
+    #[test]
+    fn pods_of_a_deleted_deployment_are_not_cared_for() {
+        let mut known = Workloads::default();
+        let (set, pod) = (Uid::from("set"), pod("7f9", "web"));
+        known.put(&"deployment".into(), deployment("web"));
+        assert!(known.remember_deployment(&pod));
+        assert!(!known.remember_deployment(&pod));
+        assert_eq!(known.root(&set).uid(), "deployment".into());
+        let gone = Basis::Object(None);
+        known.put_reading(&"deployment".into(), Reading::Gone, gone, |_| true);
+        assert!(!known.is_cared_for(&replica_set(), &pod));
+        // Another Deployment of that name is not the one that made the Pods.
+        known.put(&"second".into(), deployment("web"));
+        assert!(!known.is_cared_for(&replica_set(), &pod));
     }
 
     #[test]
@@ -245,7 +463,7 @@ mod tests {
     fn owner_that_the_watch_shows_is_not_gone() {
         let (mut known, uid) = (Workloads::default(), Uid::from("a"));
         known.put(&uid, workload(10, 5));
-        assert!(known.put_reading(&uid, Reading::Gone, |_| true));
+        assert!(known.put_reading(&uid, Reading::Gone, Basis::Object(None), |_| true));
         assert_eq!(known.size("a"), Size::Gone);
         assert!(known.put(&uid, workload(10, 6)));
         assert_eq!(known.size("a"), Size::Count(10));
@@ -264,11 +482,54 @@ mod tests {
         };
         known.put(&set, controlled);
         known.put(&"deployment".into(), workload(10, 4));
-        known.put_reading(&set, Reading::Gone, |_| true);
+        known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
         assert_eq!(known.root(&set).uid(), "deployment".into());
-        assert!(known.is_cared_for("set"));
-        known.put_reading(&"deployment".into(), Reading::Gone, |_| true);
-        assert!(!known.is_cared_for("set"));
+        assert!(known.is_cared_for(&replica_set(), &Pod::default()));
+        known.put_reading(
+            &"deployment".into(),
+            Reading::Gone,
+            Basis::Object(None),
+            |_| true,
+        );
+        assert!(!known.is_cared_for(&replica_set(), &Pod::default()));
+    }
+
+    fn rollout(name: &str) -> Owner {
+        Owner {
+            api_version: "argoproj.io/v1alpha1".to_owned(),
+            kind: "Rollout".to_owned(),
+            name: name.to_owned(),
+            uid: "a".to_owned(),
+            controller: true,
+        }
+    }
+
+    #[test]
+    fn reading_ends_with_a_reference_that_it_did_not_follow() {
+        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+        let followed = Basis::References(vec![Arc::new(rollout("forged"))]);
+        known.put_reading(&uid, Reading::Gone, followed, |_| true);
+        assert!(!known.refer(&rollout("forged")));
+        assert_eq!(known.size("a"), Size::Gone);
+        assert!(known.refer(&rollout("web")));
+        assert_eq!(known.size("a"), Size::Unread);
+    }
+
+    #[test]
+    fn object_that_was_found_is_not_doubted_for_another_reference() {
+        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+        let web = Arc::new(rollout("web"));
+        let found = Basis::Object(Some(Arc::clone(&web)));
+        known.put_reading(&uid, Reading::Count(10), found, |_| true);
+        assert!(!known.refer(&rollout("forged")));
+        assert_eq!(known.size("a"), Size::Count(10));
+        assert_eq!(known.found_by("a"), Some(web));
+        assert!(!known.is_meant_by("a", &rollout("forged")));
+        let beta = Owner {
+            api_version: "argoproj.io/v1beta1".to_owned(),
+            ..rollout("web")
+        };
+        assert!(known.is_meant_by("a", &beta));
     }
 
     #[test]
@@ -276,7 +537,9 @@ mod tests {
         let mut known = Workloads::default();
         for n in 0..1000 {
             let uid = Uid::from(format!("owner-{n}"));
-            known.put_reading(&uid, Reading::Gone, |uid| uid == "owner-0");
+            known.put_reading(&uid, Reading::Gone, Basis::Object(None), |uid| {
+                uid == "owner-0"
+            });
         }
         assert!(known.read.len() <= SWEEP, "{}", known.read.len());
         assert_eq!(known.size("owner-0"), Size::Gone);

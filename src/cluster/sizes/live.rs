@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::discovery::{self, Discovery};
 use super::shared::Shared;
 use super::wire::{self, Object};
-use super::{Kind, Reading};
+use super::{Basis, Kind, Reading, Workload};
 use crate::cluster::index::Index;
 use crate::cluster::path;
 use crate::domain::pod::Owner;
@@ -31,6 +31,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// A read may show an owner that is in doubt in turn: a ReplicaSet, then its controller.
 const ROUNDS: usize = 3;
 
+/// References that are followed to one owner. Whoever may create Pods may give them any number of references to one UID.
+const MOST_REFERENCES: usize = 16;
+
 /// A reading that is this old is good enough for a decision.
 pub const RECENT: Duration = Duration::from_secs(1);
 
@@ -39,23 +42,36 @@ pub const RECENT: Duration = Duration::from_secs(1);
 pub struct LiveOwners {
     index: Arc<Index>,
     /// By namespace and UID; an error is the answer too.
-    reads: Shared<(String, String), Result<(), String>>,
+    reads: Shared<(String, Uid), Result<(), Unreadable>>,
     discovery: Discovery,
     turns: Semaphore,
 }
 
-/// An owner that could not be read, so that it is not known how many Pods there should be.
+/// Why it is not known how many Pods an owner is to have. `owner` is kind and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
-    /// Kind and name.
-    pub owner: String,
-    /// What went wrong.
-    pub error: String,
+pub enum Unreadable {
+    /// The owner could not be read.
+    Failed {
+        /// The owner.
+        owner: String,
+        /// What went wrong.
+        error: String,
+    },
+    /// The owner was read, and a field that its `scale` needs is not set. Waiting does not help: somebody must set it.
+    Unset {
+        /// The owner.
+        owner: String,
+        /// Path of the field, such as `spec.replicas`.
+        field: String,
+    },
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} can't be read: {}", self.owner, self.error)
+        match self {
+            Unreadable::Failed { owner, error } => write!(f, "{owner} can't be read: {error}"),
+            Unreadable::Unset { owner, field } => write!(f, "{owner} does not set {field}"),
+        }
     }
 }
 
@@ -107,13 +123,13 @@ impl LiveOwners {
         let mut done = HashSet::new();
         for _ in 0..ROUNDS {
             let mut due = self.index.doubts(rule);
-            due.retain(|owner| done.insert(owner.uid.clone()));
+            due.retain(|uid| done.insert(uid.clone()));
             if due.is_empty() {
                 return Ok(());
             }
             let reads = due
                 .into_iter()
-                .map(|owner| self.read(client, &rule.namespace, owner, age, deadline));
+                .map(|uid| self.read(client, &rule.namespace, uid, age, deadline));
             let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
             while let Some(outcome) = reads.next().await {
                 outcome?;
@@ -126,52 +142,147 @@ impl LiveOwners {
         &self,
         client: &Client,
         namespace: &str,
-        owner: Arc<Owner>,
+        uid: Uid,
         age: Duration,
         deadline: Instant,
     ) -> Result<(), Unreadable> {
-        let key = (namespace.to_owned(), owner.uid.clone());
+        let late = |error: &str| Err(self.unreadable(namespace, &uid, error.to_owned()));
         let read = || async {
             let limit = Instant::now() + READ_TIMEOUT;
-            let timed_out = || Err("the API server gave no answer in time".to_owned());
             let read = async {
                 let _turn = self.turns.acquire().await;
-                self.fetch(client, namespace, &owner).await
+                self.fetch(client, namespace, &uid).await
             };
             timeout_at(limit, read)
                 .await
-                .unwrap_or_else(|_| timed_out())
+                .unwrap_or_else(|_| late("the API server gave no answer in time"))
         };
         // A failure is not asked for again at once, and is not kept for longer than it has to be.
-        let age = |answer: &Result<(), String>| match answer {
-            Ok(()) => age,
+        let age = |answer: &Result<(), Unreadable>| match answer {
+            Ok(()) if self.is_read(namespace, &uid) => age,
+            Ok(()) => Duration::ZERO,
             Err(_) => age.min(RECENT),
         };
-        let outcome = timeout_at(deadline, self.reads.get(&key, age, read)).await;
-        let late = || Err("no answer within the review's deadline".to_owned());
-        outcome
-            .unwrap_or_else(|_| late())
-            .map_err(|error| Unreadable {
-                owner: format!("{} {}", owner.kind, owner.name),
-                error,
-            })
+        let key = (namespace.to_owned(), uid.clone());
+        timeout_at(deadline, self.reads.get(&key, age, read))
+            .await
+            .unwrap_or_else(|_| late("no answer within the review's deadline"))
     }
 
-    async fn fetch(&self, client: &Client, namespace: &str, owner: &Owner) -> Result<(), String> {
-        let uid = Uid::from(owner.uid.as_str());
-        let put = |reading| self.index.set_reading(namespace, uid.clone(), reading);
-        // A Pod's word for the kind and the name of an owner may be forged. What the watch has shown of the UID is not.
-        let known = {
-            let state = self.index.read();
-            let workload = state.namespace(namespace).and_then(|n| n.workload(&uid));
-            workload.map(|w| w.as_owner(&uid))
+    fn is_read(&self, namespace: &str, uid: &str) -> bool {
+        let state = self.index.read();
+        state.namespace(namespace).is_some_and(|n| n.is_read(uid))
+    }
+
+    /// The reference that leads to the owner, if it was found before; else all references to its UID.
+    fn references(&self, namespace: &str, uid: &str) -> (Option<Arc<Owner>>, Vec<Arc<Owner>>) {
+        let state = self.index.read();
+        let Some(home) = state.namespace(namespace) else {
+            return (None, Vec::new());
         };
-        let owner = known.as_ref().unwrap_or(owner);
+        match home.found_owner(uid) {
+            Some(owner) => (Some(owner), Vec::new()),
+            None => (None, home.references(uid)),
+        }
+    }
+
+    fn unreadable(&self, namespace: &str, uid: &str, error: String) -> Unreadable {
+        let (found, all) = self.references(namespace, uid);
+        let owner = found.as_ref().or(all.first());
+        Unreadable::Failed {
+            owner: owner.map_or_else(|| format!("the owner {uid}"), |owner| describe(owner)),
+            error,
+        }
+    }
+
+    /// Reads an owner. The reference of a Pod may be forged: an object that was found before is read by the reference that
+    /// led to it, and an object that was not found is gone only if no reference leads to it.
+    async fn fetch(&self, client: &Client, namespace: &str, uid: &Uid) -> Result<(), Unreadable> {
+        for _ in 0..ROUNDS {
+            let (found, references) = self.references(namespace, uid);
+            let read = async |owner: &Arc<Owner>| {
+                let read = self.follow(client, namespace, owner).await;
+                read.map_err(|error| Unreadable::Failed {
+                    owner: describe(owner),
+                    error,
+                })
+            };
+            if let Some(owner) = found {
+                let answer = read(&owner).await?;
+                let outcome = answer.outcome(&owner);
+                self.put(namespace, uid, answer, Basis::Object(Some(owner)));
+                return outcome;
+            }
+            let (mut failure, mut without_number) = (None, None);
+            for owner in references.iter().take(MOST_REFERENCES) {
+                match read(owner).await {
+                    Ok(answer @ (Followed::Watched(_) | Followed::Count(_))) => {
+                        let basis = Basis::Object(Some(Arc::clone(owner)));
+                        self.put(namespace, uid, answer, basis);
+                        return Ok(());
+                    }
+                    Ok(answer @ Followed::Unset(_)) => without_number = Some((owner, answer)),
+                    Ok(Followed::NoScale) => {
+                        without_number = without_number.or(Some((owner, Followed::NoScale)));
+                    }
+                    Ok(Followed::Gone) => {}
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+            }
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            if references.len() > MOST_REFERENCES {
+                let error = format!(
+                    "Pods name {} different objects by the UID {uid}, and none of the {MOST_REFERENCES} that most Pods name \
+                     has it",
+                    references.len()
+                );
+                return Err(self.unreadable(namespace, uid, error));
+            }
+            let (first, answer) = match without_number {
+                Some((owner, answer)) => (Some(owner), answer),
+                None => (None, Followed::Gone),
+            };
+            let outcome = first.map_or(Ok(()), |owner| answer.outcome(owner));
+            let others = references.iter().filter(|o| Some(*o) != first);
+            let basis = first.into_iter().chain(others).cloned().collect();
+            if self.put(namespace, uid, answer, Basis::References(basis)) {
+                return outcome;
+            }
+        }
+        let error = "its Pods are given other owner references all the time".to_owned();
+        Err(self.unreadable(namespace, uid, error))
+    }
+
+    /// Puts an answer into the index; see [`Index::set_reading`].
+    fn put(&self, namespace: &str, uid: &Uid, answer: Followed, basis: Basis) -> bool {
+        let reading = match answer {
+            Followed::Watched(workload) => {
+                self.index
+                    .set_workload(namespace, uid.clone(), Some(workload));
+                return true;
+            }
+            Followed::Count(n) => Reading::Count(n),
+            Followed::Unset(_) => Reading::Unset,
+            Followed::NoScale => Reading::NoScale,
+            Followed::Gone => Reading::Gone,
+        };
+        self.index
+            .set_reading(namespace, uid.clone(), reading, basis)
+    }
+
+    /// Reads what a reference leads to.
+    async fn follow(
+        &self,
+        client: &Client,
+        namespace: &str,
+        owner: &Owner,
+    ) -> Result<Followed, String> {
         if !is_version(&owner.api_version)
             || ![&owner.name, namespace].into_iter().all(path::is_plain)
         {
-            put(Reading::Gone); // no object can have such a name
-            return Ok(());
+            return Ok(Followed::Gone); // no object can have such a name
         }
         if let Some(kind) = Kind::of(owner) {
             let path = kind
@@ -180,22 +291,17 @@ impl LiveOwners {
             let found: Option<Object> = match get(client, &path).await? {
                 Answer::Found(object) => Some(object),
                 Answer::NoObject => None,
-                Answer::NotServed => {
-                    put(Reading::NoScale);
-                    return Ok(());
-                }
+                Answer::NotServed => return Ok(Followed::NoScale),
             };
             let ((_, found), workload) = found.map(|o| wire::read(kind, o)).unwrap_or_default();
-            let workload = workload.filter(|_| found == uid);
-            self.index.set_workload(namespace, uid, workload);
-            return Ok(());
+            let workload = workload.filter(|_| *found == *owner.uid);
+            return Ok(workload.map_or(Followed::Gone, Followed::Watched));
         }
         let resource = self
             .discovery
             .resource(client, &owner.api_version, &owner.kind);
         let Some(resource) = resource.await?.filter(|r| r.scale) else {
-            put(Reading::NoScale);
-            return Ok(());
+            return Ok(Followed::NoScale);
         };
         let api = discovery::root(&owner.api_version);
         let namespace = resource.namespaced.then_some(namespace);
@@ -207,18 +313,61 @@ impl LiveOwners {
             Some("scale"),
         )
         .map_err(|e| e.to_string())?;
-        let scale: Option<Scale> = match get(client, &path).await? {
-            Answer::Found(scale) => Some(scale),
-            Answer::NoObject => None,
-            Answer::NotServed => return Err(format!("the API server does not serve {path} yet")),
+        let scale: Option<Scale> = match get(client, &path).await {
+            Err(message) => {
+                return unset_field(&message).map(Followed::Unset).ok_or(message);
+            }
+            Ok(Answer::Found(scale)) => Some(scale),
+            Ok(Answer::NoObject) => None,
+            Ok(Answer::NotServed) => {
+                return Err(format!("the API server does not serve {path} yet"));
+            }
         };
         let scale = scale
             .filter(|s| s.metadata.uid == owner.uid && s.metadata.deletion_timestamp.is_none());
-        put(scale.map_or(Reading::Gone, |s| {
-            Reading::Count(u32::try_from(s.spec.replicas.max(0)).unwrap_or(u32::MAX))
-        }));
-        Ok(())
+        Ok(scale.map_or(Followed::Gone, |s| {
+            Followed::Count(u32::try_from(s.spec.replicas.max(0)).unwrap_or(u32::MAX))
+        }))
     }
+}
+
+/// Where a reference leads.
+enum Followed {
+    /// To the owner, of a watched kind.
+    Watched(Workload),
+    /// To the owner; `spec.replicas` of its `scale`.
+    Count(u32),
+    /// To an object that does not set this field, which its `scale` needs. Its UID is not known.
+    Unset(String),
+    /// The kind has no `scale`, or is not served at all.
+    NoScale,
+    /// To no object of the UID, or to one whose deletion has begun.
+    Gone,
+}
+
+impl Followed {
+    /// Whether a decision can be made on it.
+    fn outcome(&self, owner: &Owner) -> Result<(), Unreadable> {
+        match self {
+            Followed::Unset(field) => Err(Unreadable::Unset {
+                owner: describe(owner),
+                field: field.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The field that the API server misses, from its answer to a GET of `scale`: 500, "the spec replicas field
+/// \".spec.replicas\" does not exist" (apiextensions-apiserver, `pkg/registry/customresource/etcd.go`).
+fn unset_field(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("the spec replicas field ")?;
+    let path = rest.strip_suffix(" does not exist")?;
+    Some(path.trim_matches('"').trim_start_matches('.').to_owned())
+}
+
+fn describe(owner: &Owner) -> String {
+    format!("{} {}", owner.kind, owner.name)
 }
 
 /// What the API server answers to a GET.

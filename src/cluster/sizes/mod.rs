@@ -8,6 +8,6 @@ mod shared;
 pub(super) mod wire;
 
 pub use kinds::Kind;
-pub use known::{Reading, RootOf, Size, Workload, Workloads};
+pub use known::{Basis, Reading, RootOf, Size, Workload, Workloads};
 pub use live::{LiveOwners, RECENT, Unreadable};
 pub use wire::workload;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::{Kind, Workload};
 use crate::api::keys;
+use crate::api::selector::Selector;
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
@@ -43,6 +44,8 @@ fn number<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
 struct Spec {
     replicas: Option<i64>,
     template: Option<Template>,
+    /// A `LabelSelector` for most kinds, a map for a ReplicationController.
+    selector: serde_json::Value,
     /// Of a Job.
     parallelism: Option<i64>,
     /// Of a Job.
@@ -134,6 +137,9 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
         version: metadata.resource_version,
         replicas,
         controller,
+        selector: (kind == Kind::Deployment)
+            .then(|| selector(spec.selector))
+            .flatten(),
         template_labels: template_labels(kind, spec.template),
         rolling,
     };
@@ -146,6 +152,10 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
 
 fn count(n: Option<i64>) -> u32 {
     u32::try_from(n.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
+}
+
+fn selector(selector: serde_json::Value) -> Option<Selector> {
+    Selector::compile(&serde_json::from_value(selector).ok()?).ok()
 }
 
 fn template_labels(kind: Kind, template: Option<Template>) -> Option<BTreeMap<String, String>> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use self::owned::Owned;
-use super::sizes::Workloads;
+use super::sizes::{Kind, Workloads};
 use crate::api::keys::Family;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
@@ -21,7 +21,7 @@ use crate::ledger::store::Uid;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     available: u32,
-    /// Living Pods without a controller.
+    /// Living Pods without a controller, or whose name no Pod of that controller has.
     bare: u32,
     owned: Owned,
     waiting: BTreeSet<(u64, Uid)>,
@@ -71,9 +71,15 @@ impl Tally {
         self.owned.no_scale()
     }
 
+    /// Owners of a kind with `scale` that do not set the number of replicas. Every disruption of their Pods is denied until
+    /// somebody sets it.
+    pub fn unset_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.owned.unset()
+    }
+
     /// Owners that must be read live before a decision: those of kinds that are not watched, those that the caches do
     /// not know yet, and those with more living Pods than the caches expect.
-    pub fn doubts(&self) -> impl Iterator<Item = &Arc<Owner>> {
+    pub fn doubts(&self) -> impl Iterator<Item = &Uid> {
         self.owned.doubts()
     }
 
@@ -128,17 +134,12 @@ impl Tally {
         }
         let step = |n: &mut u32| *n = if add { *n + 1 } else { n.saturating_sub(1) };
         let alive = !pod.is_terminating();
-        match pod.controller() {
+        let owner = pod.controller();
+        match owner.filter(|owner| Kind::may_own(owner, &pod.metadata.name)) {
             Some(owner) => {
                 let uid = Uid::from(owner.uid.as_str());
                 self.owned.change(&uid, workloads, |direct| {
-                    if direct.owner.is_none() {
-                        direct.owner = Some(Arc::new(owner.clone()));
-                    }
-                    step(&mut direct.present);
-                    if alive {
-                        step(&mut direct.alive);
-                    }
+                    direct.count(owner, alive, add);
                 });
             }
             None if alive => step(&mut self.bare),

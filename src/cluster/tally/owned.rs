@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::cluster::sizes::{Kind, RootOf, Size, Workloads};
+use crate::cluster::sizes::{Size, Workloads};
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
@@ -15,26 +15,63 @@ pub(super) struct Owned {
     roots: HashMap<Uid, Root>,
     total: Sum,
     /// Owners to be read live before a decision, by root; never empty lists.
-    doubts: BTreeMap<Uid, Vec<Arc<Owner>>>,
+    doubts: BTreeMap<Uid, Vec<Uid>>,
 }
 
 /// An owner that Pods name as their controller, or whose template makes selected Pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Direct {
-    /// As the Pods name it; `None` as long as it has none.
-    pub owner: Option<Arc<Owner>>,
-    /// Selected Pods that are neither terminating nor finished.
-    pub alive: u32,
-    /// Selected Pods, terminating ones included, finished ones not.
-    pub present: u32,
+    /// Its Pods, by the reference that they hold. All references have its UID, but the API server checks neither kind nor
+    /// name: one may be forged.
+    pods: BTreeMap<Arc<Owner>, Pods>,
     /// Whether Pods made from its template are selected.
     pub template: bool,
     root: Option<Uid>,
 }
 
+/// Selected Pods.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pods {
+    /// Those that are neither terminating nor finished.
+    alive: u32,
+    /// Terminating ones included, finished ones not.
+    present: u32,
+}
+
 impl Direct {
+    /// Counts a Pod with this reference in, or out again.
+    pub fn count(&mut self, owner: &Owner, alive: bool, add: bool) {
+        let step = |n: &mut u32| *n = if add { *n + 1 } else { n.saturating_sub(1) };
+        if !self.pods.contains_key(owner) {
+            let reference = Arc::new(owner.clone());
+            self.pods.insert(reference, Pods::default());
+        }
+        let Some(pods) = self.pods.get_mut(owner) else {
+            return;
+        };
+        step(&mut pods.present);
+        if alive {
+            step(&mut pods.alive);
+        }
+        if pods.present == 0 {
+            self.pods.remove(owner);
+        }
+    }
+
+    /// Living Pods whose reference leads to the owner, and living Pods whose reference has its UID and leads elsewhere.
+    fn alive(&self, uid: &str, workloads: &Workloads) -> (u32, u32) {
+        let mut alive = (0, 0);
+        for (owner, pods) in &self.pods {
+            match workloads.is_meant_by(uid, owner) {
+                true => alive.0 += pods.alive,
+                false => alive.1 += pods.alive,
+            }
+        }
+        alive
+    }
+
     fn is_idle(&self) -> bool {
-        self.present == 0 && !self.template
+        self.pods.is_empty() && !self.template
     }
 }
 
@@ -43,6 +80,7 @@ struct Root {
     members: BTreeSet<Uid>,
     sum: Sum,
     no_scale: Option<Arc<Owner>>,
+    unset: Option<Arc<Owner>>,
 }
 
 /// Expected Pods.
@@ -50,7 +88,7 @@ struct Root {
 pub(super) struct Sum {
     /// Asked for by owners.
     pub owned: u64,
-    /// Pods of owners that are gone: each counts for itself.
+    /// Pods of owners that are gone, and Pods whose reference does not lead to the owner: each counts for itself.
     pub orphaned: u64,
 }
 
@@ -59,7 +97,8 @@ pub(super) struct Sum {
 struct Assessed {
     sum: Sum,
     no_scale: Option<Arc<Owner>>,
-    doubts: Vec<Arc<Owner>>,
+    unset: Option<Arc<Owner>>,
+    doubts: Vec<Uid>,
 }
 
 impl Owned {
@@ -78,8 +117,13 @@ impl Owned {
         self.roots.values().filter_map(|r| r.no_scale.as_ref())
     }
 
+    /// Owners that could say how many Pods they are to have, and do not.
+    pub fn unset(&self) -> impl Iterator<Item = &Arc<Owner>> {
+        self.roots.values().filter_map(|r| r.unset.as_ref())
+    }
+
     /// Owners to be read live before a decision.
-    pub fn doubts(&self) -> impl Iterator<Item = &Arc<Owner>> {
+    pub fn doubts(&self) -> impl Iterator<Item = &Uid> {
         self.doubts.values().flatten()
     }
 
@@ -126,7 +170,7 @@ impl Owned {
         let total = &mut self.total;
         total.owned = total.owned - root.sum.owned + new.sum.owned;
         total.orphaned = total.orphaned - root.sum.orphaned + new.sum.orphaned;
-        (root.sum, root.no_scale) = (new.sum, new.no_scale);
+        (root.sum, root.no_scale, root.unset) = (new.sum, new.no_scale, new.unset);
         if root.members.is_empty() {
             self.roots.remove(uid);
         }
@@ -147,28 +191,35 @@ fn assess<'a>(
     if members.clone().next().is_none() {
         return found;
     }
-    let alive: u32 = members.clone().map(|(_, m)| m.alive).sum();
-    let named = members
-        .clone()
-        .find_map(|(uid, member)| match workloads.root(uid) {
-            RootOf::Controller(owner) => Some(owner),
-            RootOf::Itself(_) => member.owner.as_ref(),
-        });
-    // Nothing tells of a change to an owner that is not watched.
-    let watched = named.is_none_or(|owner| Kind::of(owner).is_some());
+    let (mut alive, mut strays) = (0, 0);
+    for (uid, member) in members.clone() {
+        let (own, stray) = member.alive(uid, workloads);
+        alive += own;
+        strays += u64::from(stray);
+    }
     let size = workloads.size(root);
     let doubt = match size {
-        Size::Count(n) => !watched || alive > n,
+        Size::Count(n) => workloads.may_change_unseen(root) || alive > n,
         Size::Alive => false,
-        Size::NoScale | Size::Gone => !watched,
-        Size::Unread => true,
+        Size::NoScale | Size::Gone => workloads.may_change_unseen(root),
+        Size::Unread | Size::Unset => true,
     };
-    found.doubts.extend(named.filter(|_| doubt).cloned());
+    found.doubts.extend(doubt.then(|| root.clone()));
     match size {
-        Size::Count(n) => found.sum.owned = n.into(),
-        Size::Alive => found.sum.owned = alive.into(),
+        Size::Count(n) => {
+            found.sum.owned = n.into();
+            found.sum.orphaned = strays;
+        }
+        Size::Alive => {
+            found.sum.owned = alive.into();
+            found.sum.orphaned = strays;
+        }
         Size::NoScale => {
-            found.no_scale = named.cloned();
+            found.no_scale = workloads.without_number(root).cloned();
+            each(root, members, workloads, &mut found);
+        }
+        Size::Unset => {
+            found.unset = workloads.without_number(root).cloned();
             each(root, members, workloads, &mut found);
         }
         Size::Gone | Size::Unread => each(root, members, workloads, &mut found),
@@ -184,16 +235,18 @@ fn each<'a>(
     found: &mut Assessed,
 ) {
     for (uid, member) in members {
+        let (alive, strays) = member.alive(uid, workloads);
+        found.sum.orphaned += u64::from(strays);
         match workloads.size(uid) {
             Size::Count(n) => {
                 found.sum.owned += u64::from(n);
-                if uid != root && member.alive > n {
-                    found.doubts.extend(member.owner.clone());
+                if uid != root && alive > n {
+                    found.doubts.push(uid.clone());
                 }
             }
-            Size::Gone => found.sum.orphaned += u64::from(member.alive),
-            Size::Alive | Size::NoScale | Size::Unread => {
-                found.sum.owned += u64::from(member.alive);
+            Size::Gone => found.sum.orphaned += u64::from(alive),
+            Size::Alive | Size::Unset | Size::NoScale | Size::Unread => {
+                found.sum.owned += u64::from(alive);
             }
         }
     }

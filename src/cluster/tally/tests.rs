@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::sizes::{Kind, Reading, Workload};
+use crate::cluster::sizes::{Basis, Kind, Reading, Workload};
 
 fn rules() -> RuleSet {
     let object: PodTransitionRule = serde_json::from_value(json!({
@@ -35,8 +35,13 @@ fn pod(n: u8, owner: Option<u8>, state: u8) -> Arc<Pod> {
         labels["pre-check.podopslifecycle.kusionstack.io/x"] = json!(n.to_string());
     }
     let owners = owner.map(|o| {
+        let name = if flag(7) {
+            "forged".to_owned()
+        } else {
+            format!("owner-{o}")
+        };
         json!([{
-            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("owner-{o}"),
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name,
             "uid": format!("owner-{o}"), "controller": true,
         }])
     });
@@ -54,18 +59,19 @@ fn pod(n: u8, owner: Option<u8>, state: u8) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
-/// An owner of Pods labelled `app=web`; of kind ReplicaSet if it has a controller.
+/// A ReplicaSet of Pods labelled `app=web`. [`put`] names it.
 fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload {
     let labels = [
         ("app".to_owned(), "web".to_owned()),
         ("kusionstack.io/control".to_owned(), "true".to_owned()),
     ];
     Workload {
-        kind: controller.map_or(Kind::StatefulSet, |_| Kind::ReplicaSet),
-        name: "web".to_owned(),
+        kind: Kind::ReplicaSet,
+        name: String::new(),
         version: 0,
         replicas: Some(replicas.into()),
         controller: controller.cloned().map(Arc::new),
+        selector: None,
         template_labels: managed.then(|| labels.into_iter().collect()),
         rolling: false,
     }
@@ -98,13 +104,30 @@ fn serving(first: u8, n: u8, owner: Option<u8>) -> Vec<Arc<Pod>> {
 fn known(all: impl IntoIterator<Item = (&'static str, Workload)>) -> Workloads {
     let mut workloads = Workloads::default();
     for (uid, workload) in all {
-        workloads.put(&Uid::from(uid), workload);
+        put(&mut workloads, uid, workload);
     }
     workloads
 }
 
-fn read(workloads: &mut Workloads, uid: &str, reading: Reading) {
-    workloads.put_reading(&Uid::from(uid), reading, |_| true);
+/// An owner with its UID for a name, as the Pods of [`pod`] name it.
+fn put(workloads: &mut Workloads, uid: &str, workload: Workload) {
+    let name = uid.to_owned();
+    workloads.put(&Uid::from(uid), Workload { name, ..workload });
+}
+
+/// What was read of an owner by this reference; of one that has no `scale` or is gone, by no other.
+fn read(workloads: &mut Workloads, owner: &Owner, reading: Reading) {
+    let by = Arc::new(owner.clone());
+    let basis = match reading {
+        Reading::Count(_) => Basis::Object(Some(by)),
+        Reading::Unset | Reading::NoScale | Reading::Gone => Basis::References(vec![by]),
+    };
+    let uid = Uid::from(owner.uid.as_str());
+    workloads.put_reading(&uid, reading, basis, |_| true);
+}
+
+fn replica_set(uid: &str) -> Owner {
+    owner("apps/v1", "ReplicaSet", uid)
 }
 
 fn count(pods: &[Arc<Pod>], workloads: &Workloads) -> Tally {
@@ -112,10 +135,12 @@ fn count(pods: &[Arc<Pod>], workloads: &Workloads) -> Tally {
 }
 
 fn doubts(tally: &Tally) -> Vec<&str> {
-    tally.doubts().map(|o| o.uid.as_str()).collect()
+    tally.doubts().map(|uid| &**uid).collect()
 }
 
 const SERVING: u8 = 0b100_0111;
+/// Serving, under the UID of its owner and another name.
+const FORGED: u8 = SERVING | 1 << 7;
 
 #[test]
 fn owner_counts_with_its_replicas_and_bare_pod_for_itself() {
@@ -160,8 +185,8 @@ fn deployment_counts_once_while_its_replica_sets_move() {
     let root = deployment();
     let mut workloads = known([("root", workload(10, true, None))]);
     for (old, new) in [(10, 0), (8, 3), (3, 3), (0, 0), (0, 10)] {
-        workloads.put(&Uid::from("owner-0"), workload(old, true, Some(&root)));
-        workloads.put(&Uid::from("owner-1"), workload(new, true, Some(&root)));
+        put(&mut workloads, "owner-0", workload(old, true, Some(&root)));
+        put(&mut workloads, "owner-1", workload(new, true, Some(&root)));
         let pods = [serving(0, 6, Some(0)), serving(6, 2, Some(1))].concat();
         let tally = count(&pods, &workloads);
         assert_eq!((tally.expected(), doubts(&tally).len()), (10, 0));
@@ -179,7 +204,7 @@ fn replica_sets_count_for_themselves_without_their_deployment() {
     // Not seen yet: to be read.
     let tally = count(&pods, &workloads);
     assert_eq!((tally.expected(), doubts(&tally)), (7, vec!["root"]));
-    read(&mut workloads, "root", Reading::Gone);
+    read(&mut workloads, &root, Reading::Gone);
     let tally = count(&pods, &workloads);
     assert_eq!((tally.expected(), doubts(&tally)), (7, vec![]));
 }
@@ -191,13 +216,13 @@ fn controller_of_another_kind_counts_by_its_scale() {
         ("owner-0", workload(3, true, Some(&root))),
         ("owner-1", workload(4, true, Some(&root))),
     ]);
-    read(&mut workloads, "root", Reading::Count(10));
+    read(&mut workloads, &root, Reading::Count(10));
     let pods = serving(0, 1, Some(0));
     let tally = count(&pods, &workloads);
     // Nothing tells of its changes.
     assert_eq!((tally.expected(), doubts(&tally)), (10, vec!["root"]));
     assert_eq!(tally.unknown_owners().count(), 0);
-    read(&mut workloads, "root", Reading::NoScale);
+    read(&mut workloads, &root, Reading::NoScale);
     let tally = count(&pods, &workloads);
     assert_eq!(tally.expected(), 7);
     let unknown: Vec<_> = tally.unknown_owners().map(|o| o.kind.as_str()).collect();
@@ -217,7 +242,7 @@ fn owner_of_unwatched_kind_is_expected_by_its_last_reading() {
     let mut workloads = Workloads::default();
     let pods = serving(0, 2, Some(0));
     assert_eq!(count(&pods, &workloads).expected(), 2);
-    read(&mut workloads, "owner-0", Reading::Count(6));
+    read(&mut workloads, &replica_set("owner-0"), Reading::Count(6));
     assert_eq!(count(&pods, &workloads).expected(), 6);
 }
 
@@ -235,22 +260,78 @@ fn pods_without_owner_do_not_enlarge_the_base() {
 #[test]
 fn pods_of_deleted_owner_do_not_enlarge_the_base() {
     let mut workloads = known([("owner-0", workload(10, true, None))]);
-    read(&mut workloads, "owner-1", Reading::Gone);
+    read(&mut workloads, &replica_set("owner-1"), Reading::Gone);
     let both = [serving(0, 30, Some(1)), serving(30, 10, Some(0))].concat();
     let tally = count(&both, &workloads);
     assert_eq!((tally.expected(), tally.base()), (40, 10));
 }
 
+#[test]
+fn pod_with_a_forged_owner_name_counts_for_itself() {
+    let mut workloads = known([("owner-0", workload(3, true, None))]);
+    let forged = [pod(8, Some(0), FORGED), pod(9, Some(0), FORGED)];
+    let pods = [serving(0, 3, Some(0)), forged.to_vec()].concat();
+    let tally = count(&pods, &workloads);
+    assert_eq!((tally.expected(), tally.base()), (5, 3));
+    assert_eq!(doubts(&tally), [""; 0]);
+    // The same for an owner that is read live.
+    workloads = Workloads::default();
+    read(&mut workloads, &replica_set("owner-0"), Reading::Count(3));
+    let tally = count(&pods, &workloads);
+    assert_eq!((tally.expected(), tally.base()), (5, 3));
+}
+
+#[test]
+fn decoy_pods_of_a_stateful_set_make_no_room() {
+    let of_set = |n: u8, name: &str| {
+        let mut pod = Pod::clone(&pod(n, Some(0), SERVING));
+        pod.metadata.name = name.to_owned();
+        let owner = &mut pod.metadata.owner_references[0];
+        (owner.kind, owner.name) = ("StatefulSet".to_owned(), "web".to_owned());
+        Arc::new(pod)
+    };
+    let own: Vec<_> = (0..3).map(|n| of_set(n, &format!("web-{n}"))).collect();
+    let decoys: Vec<_> = ["decoy", "web-07", "web-x", "web"]
+        .map(|name| of_set(3, name))
+        .to_vec();
+    let set = Workload {
+        kind: Kind::StatefulSet,
+        name: "web".to_owned(),
+        ..workload(3, true, None)
+    };
+    let mut workloads = Workloads::default();
+    workloads.put(&Uid::from("owner-0"), set);
+    let tally = count(&[own, decoys].concat(), &workloads);
+    assert_eq!(
+        (tally.expected(), tally.available(), tally.base()),
+        (7, 7, 3)
+    );
+}
+
+#[test]
+fn available_pods_without_owner_make_no_room_for_pods_with_one() {
+    let workloads = known([("owner-0", workload(10, true, None))]);
+    let owned = serving(0, 10, Some(0));
+    let missing = |pods: &[Arc<Pod>]| {
+        let tally = count(pods, &workloads);
+        tally.expected() - tally.available()
+    };
+    for bare in [0, 1, 30] {
+        let all = [owned[1..].to_vec(), serving(10, bare, None)].concat();
+        assert_eq!(missing(&all), 1, "{bare} Pods without owner");
+    }
+}
+
 fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
     let mut unknown: Vec<_> = tally.unknown_owners().cloned().collect();
     unknown.sort_by(|a, b| a.uid.cmp(&b.uid));
-    let mut doubts: Vec<_> = tally.doubts().map(|o| o.uid.clone()).collect();
+    let mut doubts: Vec<_> = tally.doubts().cloned().collect();
     doubts.sort();
     (
         (tally.expected(), tally.base(), tally.available()),
         tally.waiting().cloned().collect::<Vec<_>>(),
         tally.unavailable().count(),
-        (doubts, unknown),
+        (doubts, unknown, tally.unset_owners().count()),
     )
 }
 
@@ -270,11 +351,14 @@ proptest! {
             if n >= 3 {
                 let uid = if n == 5 { Uid::from("root") } else { Uid::from(format!("owner-{owner}")) };
                 let controller = roots[usize::from(state) % 3].as_ref().filter(|_| n == 3);
+                let of_set = replica_set(&uid);
+                let by = if n == 5 { roots[1 + usize::from(state) % 2].as_ref().unwrap() } else { &of_set };
                 match (there, n) {
-                    (true, _) => { workloads.put(&uid, workload(state % 5, state & 8 != 0, controller)); }
-                    (false, 3) => read(&mut workloads, &uid, Reading::NoScale),
-                    (false, 4) if state < 32 => read(&mut workloads, &uid, Reading::Gone),
-                    (false, _) => read(&mut workloads, &uid, Reading::Count(u32::from(state % 7))),
+                    (true, _) => put(&mut workloads, &uid, workload(state % 5, state & 8 != 0, controller)),
+                    (false, 3) => read(&mut workloads, by, Reading::NoScale),
+                    (false, 4) if state >= 192 => read(&mut workloads, by, Reading::Unset),
+                    (false, 4) if state < 32 => read(&mut workloads, by, Reading::Gone),
+                    (false, _) => read(&mut workloads, by, Reading::Count(u32::from(state % 7))),
                 }
                 tally.update_owner(&rules, &uid, &workloads);
             } else {

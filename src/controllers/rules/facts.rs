@@ -138,7 +138,7 @@ fn place(state: &State, name: &str, own: &str) -> Place {
     let namespace = state.namespace(name);
     let labels = namespace.and_then(|n| n.labels.as_ref());
     let lacks = namespace
-        .filter(|n| !n.terminating)
+        .filter(|n| n.terminating_since.is_none())
         .zip(labels)
         .and_then(|(n, labels)| {
             let needed = Mark::for_rules(n.rules.values().map(|e| &*e.snapshot.rules));

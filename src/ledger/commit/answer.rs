@@ -95,6 +95,13 @@ pub enum Why {
     Behind,
     /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, and why.
     UnknownOwner(String),
+    /// An owner of Pods does not say how many there should be, although it could. Waiting does not help.
+    Unset {
+        /// Kind and name of the owner.
+        owner: String,
+        /// Path of the field to be set, such as `spec.replicas`.
+        field: String,
+    },
     /// The API server can't be reached, or refuses.
     Unreachable(String),
     /// Containers of the Pod have yet to restart for an earlier in-place change.

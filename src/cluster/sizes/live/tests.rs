@@ -61,24 +61,31 @@ fn rig(pods: u32, owner: Value) -> Rig {
         "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
     });
     index.apply_rule(serde_json::from_value(rule).unwrap());
-    for n in 0..pods {
-        let mut owner = owner.clone();
-        owner["controller"] = json!(true);
-        let pod = json!({ "metadata": {
-            "namespace": "n", "name": format!("web-{n}"), "uid": format!("web-{n}"), "resourceVersion": "1",
-            "labels": { "kusionstack.io/control": "true" }, "ownerReferences": [owner],
-        } });
-        index.apply_pod(serde_json::from_value::<Pod>(pod).unwrap());
-    }
-    Rig {
+    let rig = Rig {
         client: fake.client(),
         owners: LiveOwners::new(&index),
         fake,
         index,
+    };
+    for n in 0..pods {
+        rig.pod(&format!("web-{n}"), &owner);
     }
+    rig
 }
 
 impl Rig {
+    /// A Pod with this controller comes.
+    fn pod(&self, name: &str, owner: &Value) {
+        let mut owner = owner.clone();
+        owner["controller"] = json!(true);
+        let pod = json!({ "metadata": {
+            "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+            "labels": { "kusionstack.io/control": "true" }, "ownerReferences": [owner],
+        } });
+        self.index
+            .apply_pod(serde_json::from_value::<Pod>(pod).unwrap());
+    }
+
     async fn refresh(&self) -> Result<(), Unreadable> {
         let key = RuleKey {
             uid: Uid::from("rule"),
@@ -283,4 +290,103 @@ async fn names_that_would_lead_out_of_the_path_are_never_asked_for() {
         assert_eq!(rig.fake.asked(), [""; 0], "{version} {name}");
         assert_eq!(rig.expected(), 2);
     }
+}
+
+/// A reference to the UID of [`rollout`] under another name.
+fn forged(name: &str) -> Value {
+    let mut owner = rollout();
+    owner["name"] = json!(name);
+    owner
+}
+
+#[tokio::test]
+async fn reference_with_a_forged_name_does_not_hide_the_owner() {
+    for forged in [forged("other"), forged("a/b"), {
+        json!({ "apiVersion": "foo/v1", "kind": "Foo", "name": "web", "uid": "u" })
+    }] {
+        let rig = rig(1, forged);
+        serve_rollouts(&rig.fake, true);
+        rig.fake.answer(SCALE, 200, scale("u", 10));
+        rig.refresh().await.unwrap();
+        assert_eq!(rig.expected(), 1);
+        // The same moment: what was read by the forged reference says nothing about this one.
+        rig.pod("web-own", &rollout());
+        rig.refresh().await.unwrap();
+        assert_eq!((rig.expected(), rig.unknown()), (11, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn owner_that_was_found_is_read_by_the_same_reference_again() {
+    let rig = rig(1, rollout());
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    rig.refresh().await.unwrap();
+    for n in 0..3 {
+        rig.pod(&format!("forged-{n}"), &forged("other"));
+    }
+    rig.fake.asked();
+    tokio::time::sleep(RECENT).await;
+    rig.refresh().await.unwrap();
+    assert_eq!(rig.fake.asked(), [SCALE]);
+    assert_eq!(rig.expected(), 13);
+}
+
+#[tokio::test]
+async fn owner_is_gone_when_no_reference_leads_to_it() {
+    let rig = rig(2, rollout());
+    rig.pod("forged", &forged("other"));
+    serve_rollouts(&rig.fake, true);
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (3, 0));
+    assert_eq!(rig.fake.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn too_many_references_to_one_uid_are_an_error_unless_the_owner_is_found() {
+    let rig = rig(0, rollout());
+    for n in 0..20 {
+        rig.pod(&format!("forged-{n:02}"), &forged(&format!("a{n:02}")));
+    }
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    let error = rig.refresh().await.unwrap_err().to_string();
+    assert!(error.contains("20 different objects"), "{error}");
+    assert_eq!(rig.fake.asked().len(), 1 + MOST_REFERENCES);
+    // Most Pods name the right one.
+    rig.pod("web-1", &rollout());
+    rig.pod("web-2", &rollout());
+    rig.refresh().await.unwrap_err(); // kept for a second
+    let late = rig.owners.fetch(&rig.client, "n", &"u".into()).await;
+    assert_eq!((late, rig.expected()), (Ok(()), 30));
+}
+
+#[tokio::test]
+async fn owner_that_sets_no_number_is_told_with_the_field() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, true);
+    let message =
+        "Internal error occurred: the spec replicas field \".spec.replicas\" does not exist";
+    rig.fake.answer(
+        SCALE,
+        500,
+        json!({ "reason": "InternalError", "message": message }),
+    );
+    let unset = Unreadable::Unset {
+        owner: "Rollout web".to_owned(),
+        field: "spec.replicas".to_owned(),
+    };
+    assert_eq!(rig.refresh().await, Err(unset));
+    let names = || {
+        let state = rig.index.read();
+        let tally = &state.rule("n", "web").unwrap().tally;
+        tally
+            .unset_owners()
+            .map(|o| o.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((names(), rig.unknown()), (vec!["web".to_owned()], 0));
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    let late = rig.owners.fetch(&rig.client, "n", &"u".into()).await;
+    assert_eq!((late, rig.expected(), names().len()), (Ok(()), 10, 0));
 }
