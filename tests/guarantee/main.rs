@@ -10,10 +10,14 @@ mod counting;
 mod disruption_budgets;
 mod drain;
 mod dry_run;
+#[allow(dead_code)] // some of it is for the tests of rules alone
+#[path = "../rules/server.rs"]
+mod endpoint;
 mod evictions;
 mod faults;
 mod in_place;
 mod lifecycle;
+mod made_again;
 mod missed;
 mod moments;
 mod never_held;
