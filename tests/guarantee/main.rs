@@ -25,6 +25,7 @@ mod owners;
 mod pod_writes;
 mod retries;
 mod rules;
+mod shared_account;
 mod skipped_rules;
 mod slow_kubelet;
 mod storm;
