@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use json_patch::Patch;
-use kube::api::{Api, Patch as ApiPatch, PatchParams};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ListParams, Patch as ApiPatch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -43,12 +44,14 @@ impl Handler for Mutate {
         if !verdict.is_allowed() {
             return verdict;
         }
-        let mark = match answers::read::<PodTransitionRule>(request.object.as_deref(), KIND) {
-            Ok(object) => Mark::for_rules([&RuleSet::compile(&object)]),
+        let rule = match answers::read::<PodTransitionRule>(request.object.as_deref(), KIND) {
+            Ok(rule) => rule,
             Err(denial) => return denial,
         };
+        let mark = Mark::for_rules([&RuleSet::compile(&rule)]);
         // A change can only ask for more than any rule does.
-        if (request.operation == Operation::Create || mark > Mark::Ruled)
+        let asks_for_more = mark > Mark::Ruled && !is_unchanged(request, &rule);
+        if (request.operation == Operation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
                 .mark_namespace(&request.namespace, mark, deadline)
@@ -78,29 +81,40 @@ impl Mutate {
         mark: Mark,
         deadline: Instant,
     ) -> Result<(), String> {
-        let marked = self.0.index.read().namespace(name).is_some_and(|n| {
-            n.labels
-                .as_ref()
-                .is_some_and(|labels| Mark::of(labels) >= mark)
-        });
-        // The cached label may be about to be removed with the last rule before this one; the controller sees the new
-        // rule and puts it back.
-        if marked {
-            return Ok(());
-        }
-        let patch =
-            json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): mark.value() } } });
-        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> =
-            Api::all(self.0.client.clone());
-        let (params, patch) = (PatchParams::default(), ApiPatch::Merge(patch));
-        let write = async {
-            let name = path::checked(name)?;
-            namespaces.patch_metadata(name, &params, &patch).await
-        };
-        match timeout_at(deadline, write).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(e)) => Err(e.to_string()),
+        match timeout_at(deadline, self.raise_mark(name, mark)).await {
+            Ok(written) => written.map_err(|e| e.to_string()),
             Err(_) => Err("no answer in time".into()),
+        }
+    }
+
+    /// Reads the label from the API server, since the cache may still hold an earlier namespace of this name. Another
+    /// replica may label the namespace at the same time, and a larger mark must not be lowered: a write is made only to the
+    /// version that was read.
+    ///
+    /// The label may be about to be removed with the last rule before this one; the controller sees the new rule and puts
+    /// it back.
+    async fn raise_mark(&self, name: &str, mark: Mark) -> kube::Result<()> {
+        let name = path::checked(name)?;
+        let namespaces: Api<Namespace> = Api::all(self.0.client.clone());
+        // A list, because the server may not `get` namespaces.
+        let one = ListParams::default().fields(&format!("metadata.name={name}"));
+        loop {
+            let found = namespaces.list_metadata(&one).await?.items.pop();
+            let known = found
+                .map(|namespace| namespace.metadata)
+                .unwrap_or_default();
+            if Mark::of(&known.labels.unwrap_or_default()) >= mark {
+                return Ok(());
+            }
+            let patch = json!({ "metadata": {
+                "resourceVersion": known.resource_version,
+                "labels": { (keys::NAMESPACE_HAS_RULES): mark.value() },
+            } });
+            let (params, patch) = (PatchParams::default(), ApiPatch::Merge(patch));
+            match namespaces.patch_metadata(name, &params, &patch).await {
+                Err(kube::Error::Api(status)) if status.is_conflict() => {}
+                written => return written.map(drop),
+            }
         }
     }
 }

@@ -10,11 +10,15 @@ mod counting;
 mod disruption_budgets;
 mod drain;
 mod dry_run;
+#[allow(dead_code)] // some of it is for the tests of rules alone
+#[path = "../rules/server.rs"]
+mod endpoint;
 mod evictions;
 mod faults;
 mod forged_owners;
 mod in_place;
 mod lifecycle;
+mod made_again;
 mod missed;
 mod moments;
 mod never_held;
@@ -23,6 +27,7 @@ mod pod_writes;
 mod remade;
 mod retries;
 mod rules;
+mod shared_account;
 mod skipped_rules;
 mod slow_kubelet;
 mod storm;

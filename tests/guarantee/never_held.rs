@@ -1,8 +1,8 @@
 //! What no rule holds, and what goes on when every replica is dead.
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
 
@@ -83,6 +83,37 @@ async fn the_owners_deletion_takes_its_pods_whatever_the_rule() {
 #[tokio::test]
 async fn a_namespace_with_rules_and_pods_can_be_deleted() {
     delete_namespace(&closed(Bed::shared().await).await).await;
+}
+
+/// The Pod garbage collector sets the Pods of a Node that is gone to Failed, and then deletes them.
+#[tokio::test]
+async fn pods_of_a_deleted_node_go_and_use_the_budget_up() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("node").await;
+    scope.deploy_where_open("web", 6).await;
+    let pods = scope.all_available("app=web", 6).await;
+    scope.close_nodes().await;
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 6).await;
+    let node_of = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
+    let node = node_of(&pods[0]);
+    let (lost, left): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| node_of(pod) == node);
+    assert!(!left.is_empty(), "Pods on other nodes");
+
+    let nodes: Api<Node> = Api::all(scope.client.clone());
+    nodes.delete(&node, &DeleteParams::default()).await.unwrap();
+    // The limit is one, and the first deletion would have to wait for it if these were held.
+    for pod in &lost {
+        scope.until_gone(pod).await;
+    }
+    let figures = format!("{} of 6 Pods are unavailable, the limit is 1", lost.len());
+    for pod in left {
+        let status = refusal(scope.delete(&pod.name_any()).await);
+        assert!(
+            status.code == 429 && status.message.contains(&figures),
+            "{status:?}"
+        );
+    }
 }
 
 #[tokio::test]

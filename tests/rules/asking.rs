@@ -3,10 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, CustomResourceExt};
+use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRule;
 use serde_json::json;
 
-use crate::bed::{Bed, wait};
-use crate::helpers::{ask, reason, waits, webhook_status};
+use crate::bed::{Bed, Scope, wait};
+use crate::helpers::{ask, reason, spec, waits, webhook_status};
 use crate::server::{Reply, RuleServer};
 
 #[tokio::test]
@@ -200,4 +206,70 @@ async fn of_two_webhook_rules_the_second_is_asked_about_who_passed_the_first() {
     open.store(true, Ordering::SeqCst);
     scope.until_let_go(&pods[0], "x").await;
     assert_eq!(second.times(&pods[0]), 1);
+}
+
+/// Takes a namespace out of admission, or back into it.
+async fn exclude(scope: &Scope, value: serde_json::Value) {
+    let label = json!({"metadata": {"labels": {keys::NAMESPACE_EXCLUDED: value}}});
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    let (params, label) = (PatchParams::default(), Patch::Merge(label));
+    namespaces
+        .patch(&scope.namespace, &params, &label)
+        .await
+        .unwrap();
+}
+
+/// Takes the checks of the list of rules out of the CRD; other CRDs of the kind have none.
+async fn take_checks_out(scope: &Scope) {
+    let checks = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/rules/x-kubernetes-validations";
+    let patch = json!([{"op": "remove", "path": checks}]);
+    let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap());
+    let crds: Api<CustomResourceDefinition> = Api::all(scope.client.clone());
+    let name = PodTransitionRule::crd_name();
+    crds.patch(name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+/// The CRD refuses two rules of one name, and so does admission. An object that was stored before either was there may have
+/// them all the same.
+#[tokio::test]
+async fn stored_rules_of_one_name_share_no_answer() {
+    let yes = RuleServer::passing().await;
+    let no = RuleServer::start(|_| Reply::refuse("not now")).await;
+    let bed = Bed::own().await;
+    let scope = bed.scope("twins").await;
+    let pod = scope.deployed("web", 1).await.remove(0);
+    let fail = json!({"failurePolicy": "Fail"});
+    let rules = json!([ask(yes.config(), fail.clone()), ask(no.config(), fail)]);
+    exclude(&scope, json!("true")).await;
+    take_checks_out(&scope).await;
+    wait::until("the rule to be stored", async || {
+        let stored = scope.try_rule("web", spec("web", rules.clone())).await;
+        stored.is_ok()
+    })
+    .await;
+    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    assert!(installed.status.success(), "{installed:?}");
+    wait::until("such objects to be refused again", async || {
+        let refused = scope.try_rule("late", spec("web", rules.clone())).await;
+        if refused.is_ok() {
+            let delete = DeleteParams::default();
+            scope.rules().delete("late", &delete).await.unwrap();
+        }
+        refused.is_err_and(|e| e.to_string().contains("two rules have the same name"))
+    })
+    .await;
+    exclude(&scope, json!(null)).await;
+
+    wait::until("admission to be asked again", async || {
+        waits(&scope.dry_begin(&pod, "x").await, "x")
+    })
+    .await;
+    scope.begin_under_rule("web", &pod, "x").await;
+    scope.until_reason("web", &pod, "ask#2", "not now").await;
+    assert!(yes.times(&pod) > 0 && no.times(&pod) > 0);
+    assert!(waits(&scope.get(&pod).await, "x"));
+    no.answer(|_| Reply::pass());
+    scope.until_let_go(&pod, "x").await;
 }

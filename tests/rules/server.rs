@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
@@ -46,6 +47,9 @@ pub enum Reply {
     Hang,
     /// Nothing: the connection is closed.
     Close,
+    #[allow(dead_code)] // of the tests that use this server, some have no use for it
+    /// Nothing until somebody notifies; then the connection is closed.
+    CloseAfter(Arc<Notify>),
     /// Half of the announced body, and the connection is closed.
     CloseMidBody,
     /// 200 with so many bytes of JSON.
@@ -205,6 +209,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         }
         Reply::Hang => tokio::time::sleep(Duration::from_secs(3_600)).await,
         Reply::Close => {}
+        Reply::CloseAfter(told) => told.notified().await,
         Reply::CloseMidBody => {
             let half = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"success\": true, ";
             stream.write_all(half).await?;

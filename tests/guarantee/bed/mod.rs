@@ -26,6 +26,11 @@ use replica::{Flags, Replica, Setup};
 /// Where the server's own objects live.
 pub const HOME: &str = "kusionstack-system";
 const REPLICAS: usize = 3;
+#[allow(dead_code)] // of the tests that share the bed, some have no use for it
+/// The replica that the faults of [`Bed::with_faults_on_one`] strike.
+pub const STALLED: usize = 0;
+/// The API server's `--request-timeout` by default.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Tests with a bed of their own that may run at the same time.
 const OWN_BEDS: usize = 2;
 
@@ -39,9 +44,20 @@ pub struct Bed {
     lb: LoadBalancer,
     pub setup: Setup,
     proxy: Option<FaultProxy>,
+    /// Replicas that reach the API server through `proxy`.
+    proxied: Proxied,
     _logs: tempfile::TempDir,
     plane: Home,
     _alone: Option<SemaphorePermit<'static>>,
+}
+
+/// Which replicas reach the API server through a proxy that makes requests fail on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proxied {
+    None,
+    /// [`STALLED`] alone.
+    One,
+    All,
 }
 
 enum Home {
@@ -82,40 +98,74 @@ impl Bed {
         static BED: OnceCell<Bed> = OnceCell::const_new();
         let start = move || async move {
             let plane = plane::shared().await.unwrap();
-            let timeout = Duration::from_secs(60);
-            Bed::start(Home::Shared(plane), timeout, None, false, flags).await
+            Bed::start(
+                Home::Shared(plane),
+                USUAL_TIMEOUT,
+                None,
+                Proxied::None,
+                flags,
+            )
+            .await
         };
         BED.get_or_init(|| apart(start)).await
     }
 
     /// A bed for one test that kills what others need. Few at a time: each is a whole control plane.
     pub async fn own() -> Bed {
-        Bed::with_request_timeout(Duration::from_secs(60)).await
+        Bed::with_request_timeout(USUAL_TIMEOUT).await
     }
 
     #[allow(dead_code)] // of the tests that share the bed, some have no use for it
     /// As [`Bed::own`], with further flags.
     pub async fn own_with(flags: Flags) -> Bed {
-        Bed::alone(Duration::from_secs(60), false, flags).await
+        Bed::alone(
+            USUAL_TIMEOUT,
+            Proxied::None,
+            flags,
+            plane::Options::default(),
+        )
+        .await
     }
 
     /// As [`Bed::own`], with another request timeout of the API server: claims without effect lapse earlier.
     pub async fn with_request_timeout(timeout: Duration) -> Bed {
-        Bed::alone(timeout, false, &[]).await
+        Bed::alone(timeout, Proxied::None, &[], plane::Options::default()).await
     }
 
     /// As [`Bed::with_request_timeout`], with [`Bed::faults`] between all replicas and the API server.
     pub async fn with_faults(timeout: Duration) -> Bed {
-        Bed::alone(timeout, true, &[]).await
+        Bed::alone(timeout, Proxied::All, &[], plane::Options::default()).await
     }
 
-    async fn alone(timeout: Duration, proxied: bool, flags: Flags) -> Bed {
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// As [`Bed::own`], with [`Bed::faults`] between [`STALLED`] alone and the API server.
+    pub async fn with_faults_on_one() -> Bed {
+        let options = plane::Options::default();
+        Bed::alone(USUAL_TIMEOUT, Proxied::One, &[], options).await
+    }
+
+    #[allow(dead_code)] // as above
+    /// As [`Bed::own`], where all controllers of kube-controller-manager act as one user.
+    pub async fn with_shared_controller_account() -> Bed {
+        let options = plane::Options {
+            shared_controller_account: true,
+            ..plane::Options::default()
+        };
+        Bed::alone(USUAL_TIMEOUT, Proxied::None, &[], options).await
+    }
+
+    async fn alone(
+        timeout: Duration,
+        proxied: Proxied,
+        flags: Flags,
+        options: plane::Options,
+    ) -> Bed {
         static ALONE: Semaphore = Semaphore::const_new(OWN_BEDS);
         let alone = ALONE.acquire().await.unwrap();
         apart(move || async move {
             let options = plane::Options {
                 apiserver_flags: vec![format!("--request-timeout={}s", timeout.as_secs())],
-                ..plane::Options::default()
+                ..options
             };
             let plane = Plane::start(options).await.unwrap();
             let home = Home::Own(Box::new(plane));
@@ -128,7 +178,7 @@ impl Bed {
         plane: Home,
         request_timeout: Duration,
         alone: Option<SemaphorePermit<'static>>,
-        proxied: bool,
+        proxied: Proxied,
         flags: Flags,
     ) -> Bed {
         let logs = tempfile::tempdir().unwrap();
@@ -149,6 +199,7 @@ impl Bed {
             lb,
             setup,
             proxy: None,
+            proxied,
             _logs: logs,
             plane,
             _alone: alone,
@@ -162,13 +213,10 @@ impl Bed {
             .kubeconfig_for_service_account(HOME, "operating")
             .await
             .unwrap();
-        if proxied {
-            let proxy = bed.fault_proxy().await.unwrap();
-            bed.setup.kubeconfig = bed.kubeconfig_via(&proxy, &bed.setup.kubeconfig).unwrap();
-            bed.proxy = Some(proxy);
+        if proxied != Proxied::None {
+            bed.proxy = Some(bed.fault_proxy().await.unwrap());
         }
-        let names: Vec<_> = (0..REPLICAS).map(|i| format!("replica-{i}")).collect();
-        let starting = names.iter().map(|name| Replica::start(&bed.setup, name));
+        let starting = (0..REPLICAS).map(|index| bed.start_replica(index));
         for replica in futures::future::join_all(starting).await {
             bed.lb.add(replica.listen);
             bed.replicas.get_mut().push(Some(replica));
@@ -193,7 +241,7 @@ impl Bed {
         self.client().unwrap()
     }
 
-    /// The proxy through which all replicas, and nobody else, talk to the API server.
+    /// The proxy through which the replicas of this bed, or one of them, and nobody else, talk to the API server.
     pub fn faults(&self) -> &FaultProxy {
         self.proxy.as_ref().unwrap()
     }
@@ -228,10 +276,27 @@ impl Bed {
         }
     }
 
+    async fn start_replica(&self, index: usize) -> Replica {
+        let mut setup = self.setup.clone();
+        if self.proxied == Proxied::All || (self.proxied == Proxied::One && index == STALLED) {
+            let through = self.kubeconfig_via(self.faults(), &setup.kubeconfig);
+            setup.kubeconfig = through.unwrap();
+        }
+        Replica::start(&setup, &format!("replica-{index}")).await
+    }
+
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// SIGKILL to all but [`STALLED`], which answers alone from now on.
+    pub async fn only_the_stalled_answers(&self) {
+        for index in (0..REPLICAS).filter(|index| *index != STALLED) {
+            self.kill(index).await;
+        }
+    }
+
     /// Starts a killed replica again.
     pub async fn restart(&self, index: usize) {
         self.kill(index).await;
-        let replica = Replica::start(&self.setup, &format!("replica-{index}")).await;
+        let replica = self.start_replica(index).await;
         self.lb.add(replica.listen);
         self.replicas.lock().await[index] = Some(replica);
     }

@@ -110,11 +110,19 @@ pub fn apiserver(
     Ok(all)
 }
 
-pub fn controller_manager(dir: &Path, kubeconfig: &Path, credentials: &Credentials) -> Vec<String> {
+pub fn controller_manager(
+    dir: &Path,
+    kubeconfig: &Path,
+    credentials: &Credentials,
+    options: &Options,
+) -> Vec<String> {
     flags([
         ("kubeconfig", kubeconfig.display().to_string()),
-        // As in a real cluster: each controller acts as a service account of its own.
-        ("use-service-account-credentials", "true".to_owned()),
+        // As in most clusters: each controller acts as a service account of its own.
+        (
+            "use-service-account-credentials",
+            (!options.shared_controller_account).to_string(),
+        ),
         (
             "service-account-private-key-file",
             credentials.service_account_key.display().to_string(),

@@ -90,11 +90,14 @@ impl Local {
 
         let client = admin_client(dir).await?;
         nodes::authorize_kwok(&client).await?;
+        if options.shared_controller_account {
+            nodes::authorize_controllers(&client).await?;
+        }
         let manager = of("kube-controller-manager")?;
         running.clients = vec![
             component(
                 "kube-controller-manager",
-                components::controller_manager(dir, manager, &credentials),
+                components::controller_manager(dir, manager, &credentials, options),
             )?,
             component(
                 "kube-scheduler",

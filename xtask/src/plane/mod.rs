@@ -38,6 +38,9 @@ pub struct Options {
     pub audit: bool,
     /// More flags for kube-apiserver, as `--name=value`; they win over the plane's own.
     pub apiserver_flags: Vec<String>,
+    /// Whether kube-controller-manager runs without `--use-service-account-credentials`: all its controllers then act as
+    /// the user `system:kube-controller-manager`, who gets the rights of an administrator for it.
+    pub shared_controller_account: bool,
     /// Name of its directory; a fresh one without.
     pub name: Option<String>,
 }
@@ -48,6 +51,7 @@ impl Default for Options {
             nodes: 2,
             audit: true,
             apiserver_flags: Vec::new(),
+            shared_controller_account: false,
             name: None,
         }
     }

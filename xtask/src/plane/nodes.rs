@@ -1,4 +1,4 @@
-//! The simulated nodes and the rights of what plays their kubelets.
+//! The simulated nodes, and the rights of those who are no administrators by themselves.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -35,6 +35,19 @@ pub async fn authorize_kwok(client: &Client) -> Result<()> {
                       "name": "system:node:kwok"}],
     }))?;
     apply(&Api::all(client.clone()), name, &role).await?;
+    apply(&Api::all(client.clone()), name, &binding).await
+}
+
+/// Lets the user `system:kube-controller-manager` do what all controllers do together. The API server's own roles are for
+/// controllers with service accounts of their own.
+pub async fn authorize_controllers(client: &Client) -> Result<()> {
+    let name = "operating-plane:controllers";
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
+                      "name": "system:kube-controller-manager"}],
+    }))?;
     apply(&Api::all(client.clone()), name, &binding).await
 }
 

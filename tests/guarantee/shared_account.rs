@@ -1,0 +1,105 @@
+//! A kube-controller-manager without `--use-service-account-credentials`: the garbage collector and the namespace controller
+//! have the same user name as the controllers that scale and roll out.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+use xtask::plane::audit::Filter;
+
+use crate::bed::objects::is_available;
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, Scope, wait};
+
+/// Requests of the shared account to delete a Pod of a namespace, answered with this code.
+async fn deletions(bed: &Bed, scope: &Scope, code: u16) -> usize {
+    let filter = Filter {
+        user: Some("system:kube-controller-manager"),
+        verb: Some("delete"),
+        resource: Some("pods"),
+        namespace: Some(&scope.namespace),
+        code: Some(code),
+        ..Filter::default()
+    };
+    bed.audit_count(&filter).await.unwrap()
+}
+
+async fn ruled(bed: &Bed, replicas: usize, max_unavailable: i32) -> Scope {
+    let scope = bed.scope("shared-account").await;
+    scope.web_under_rule(replicas, json!(max_unavailable)).await;
+    scope
+}
+
+async fn deletion_of_a_deployment_ends_all_pods(bed: &Bed) {
+    let scope = ruled(bed, 4, 0).await;
+    let delete = bed.kubectl(["delete", "deploy", "web", "-n", &scope.namespace]);
+    let deleted = { delete }.output().await.unwrap();
+    assert!(deleted.status.success(), "{deleted:?}");
+    wait::until("all Pods to go", async || {
+        scope.list("app=web").await.is_empty()
+    })
+    .await;
+    assert!(deletions(bed, &scope, 200).await >= 4);
+}
+
+async fn deletion_of_a_namespace_ends_all_pods(bed: &Bed) {
+    let scope = ruled(bed, 2, 0).await;
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    let delete = DeleteParams::default();
+    namespaces.delete(&scope.namespace, &delete).await.unwrap();
+    wait::until("the namespace to go", async || {
+        let found = namespaces.get_opt(&scope.namespace).await;
+        found.is_ok_and(|n| n.is_none())
+    })
+    .await;
+}
+
+async fn rollout_keeps_to_the_limit(bed: &Bed) {
+    let scope = ruled(bed, 6, 1).await;
+    let observer = Observer::start(&scope).await;
+    // The ReplicaSet controller wants three old Pods to go at once.
+    let containers = json!([{"name": "main", "image": "web:2"}]);
+    let patch = Patch::Merge(json!({"spec": {
+        "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "50%"}},
+        "template": {"spec": {"containers": containers}},
+    }}));
+    let deployments = scope.deployments();
+    deployments
+        .patch("web", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    wait::until("the rollout to end", async || {
+        let pods = scope.list("app=web").await;
+        let new = pods.iter().filter(|pod| {
+            let containers = &pod.spec.as_ref().unwrap().containers;
+            containers[0].image.as_deref() == Some("web:2") && is_available(pod)
+        });
+        pods.len() == 6 && new.count() == 6
+    })
+    .await;
+    observer.fewest_available(|_| true, 6).await.at_least(5);
+    assert!(deletions(bed, &scope, 429).await > 0);
+    assert!(deletions(bed, &scope, 200).await >= 6);
+}
+
+async fn scale_in_ends_the_surplus_alone(bed: &Bed) {
+    let scope = ruled(bed, 6, 1).await;
+    let observer = Observer::start(&scope).await;
+    scope.scale("web", 3).await.unwrap();
+    scope.all_available("app=web", 3).await;
+    scope.until_at_rest("web", 3).await;
+    observer.fewest_available(|_| true, 6).await.at_least(3);
+    assert!(deletions(bed, &scope, 200).await >= 3);
+}
+
+/// One test, since each would start a control plane of its own.
+#[tokio::test]
+async fn shared_controller_account_deletes_what_has_no_owner_and_keeps_to_limits() {
+    let bed = Bed::with_shared_controller_account().await;
+    tokio::join!(
+        deletion_of_a_deployment_ends_all_pods(&bed),
+        deletion_of_a_namespace_ends_all_pods(&bed),
+        rollout_keeps_to_the_limit(&bed),
+        scale_in_ends_the_surplus_alone(&bed),
+    );
+}
