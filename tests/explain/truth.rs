@@ -1,7 +1,9 @@
 //! Status, warnings, `why` and `budget` of rules that hold nothing, and of Pods that something else holds.
 
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams};
+use operating::admission::routes;
 use operating::api::keys;
 use serde_json::{Value, json};
 
@@ -213,6 +215,47 @@ async fn why_names_the_pod_disruption_budget_that_holds() {
     assert_eq!(said["disruptionBudgets"][0]["name"], "no-eviction");
     assert_eq!(said["disruptionBudgets"][0]["holds"], true);
     assert_eq!(said["deletion"]["outcome"], "allowed");
+}
+
+#[tokio::test]
+async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("unregistered").await;
+    scope.web_under_rule(2, json!(1)).await;
+    until(&scope, "Enforced", "True", "Enforced").await;
+    let message = async || {
+        let status = scope.status("web").await;
+        let mut all = status.conditions.into_iter();
+        all.find(|c| c.type_ == "Enforced").unwrap().message
+    };
+
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(scope.client.clone());
+    let name = routes::VALIDATING;
+    let ignored = json!({ "webhooks": [{ "name": "pod-delete.apps.kusionstack.io", "failurePolicy": "Ignore" }] });
+    configurations
+        .patch(name, &PatchParams::default(), &Patch::Strategic(ignored))
+        .await
+        .unwrap();
+    until(&scope, "Enforced", "False", "NotRegistered").await;
+    let said = message().await;
+    assert!(
+        said.contains("pod-delete.apps.kusionstack.io") && said.contains("Ignore"),
+        "{said}"
+    );
+    shows_no_limit(&bed, &scope).await;
+
+    configurations
+        .delete(name, &Default::default())
+        .await
+        .unwrap();
+    wait::until("the deletion to be told", async || {
+        message().await.contains(&format!("{name} does not exist"))
+    })
+    .await;
+
+    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    assert!(installed.status.success(), "{installed:?}");
+    until(&scope, "Enforced", "True", "Enforced").await;
 }
 
 /// The commands of `docs/server-down.md`, tried with every replica dead.

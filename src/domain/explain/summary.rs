@@ -108,7 +108,8 @@ fn warnings(observed: &Observed, all: &Explanation) -> Vec<String> {
         .iter()
         .filter(|r| r.set.selects(&observed.pod));
     warnings.extend(covering.filter_map(|rule| {
-        let (reason, message) = rule.not_enforced("NotEnforced")?;
+        let mut reasons = ["NotEnforced", "NotRegistered"].into_iter();
+        let (reason, message) = reasons.find_map(|reason| rule.not_enforced(reason))?;
         Some(format!(
             "PodTransitionRule {} is {reason}: {message}",
             rule.set.name

@@ -51,6 +51,8 @@ pub struct Place {
     pub excluded: Option<String>,
     /// The mark that the namespace lacks: the rules in it need it and the namespace carries a lower one.
     pub lacks: Option<Mark>,
+    /// What the webhook configurations do not send of it: the clause of [`Needed::gap`](super::registration::Needed::gap).
+    pub unregistered: Option<String>,
 }
 
 /// The condition `Enforced`.
@@ -75,6 +77,16 @@ pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
             format!(
                 "the API server does not send all that the rules hold: namespace {namespace} lacks the label {key}={value}; \
                  the server sets it, so see in its log why it cannot"
+            ),
+        );
+    }
+    if let Some(gap) = &place.unregistered {
+        return finding(
+            "False",
+            "NotRegistered",
+            format!(
+                "the API server does not send all that the rules hold: {gap}; put the webhook configurations back with what \
+                 installed them, `operating install` or `kubectl apply -k manifests`"
             ),
         );
     }
@@ -277,6 +289,7 @@ mod tests {
         let place = Place {
             excluded: exclusion("shop", Some(&excluded), None),
             lacks: Some(Mark::Ruled),
+            ..Place::default()
         };
         assert_eq!(
             said(json!([budget()]), &place),
@@ -344,6 +357,22 @@ mod tests {
             warnings[0].contains("web-0")
                 && warnings[0].contains("kusionstack.io/control: \"true\""),
             "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn gap_in_the_webhook_configurations_is_told_with_the_remedy() {
+        let place = Place {
+            unregistered: Some("ValidatingWebhookConfiguration ours does not exist".to_owned()),
+            ..Place::default()
+        };
+        let found = enforced(&rules(json!([budget()])), &place);
+        assert_eq!((found.status, found.reason), ("False", "NotRegistered"));
+        assert!(
+            found.message.contains("ours does not exist")
+                && found.message.contains("operating install"),
+            "{}",
+            found.message
         );
     }
 

@@ -4,6 +4,7 @@ pub mod budget;
 mod compile;
 pub mod effect;
 pub mod mark;
+pub mod registration;
 pub mod stage;
 pub mod webhook;
 
