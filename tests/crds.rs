@@ -159,6 +159,7 @@ fn columns_and_subresources() {
     assert_eq!(
         columns("podtransitionrules"),
         [
+            "ENFORCED string .status.conditions[?(@.type==\"Enforced\")].status",
             "ALLOWED integer .status.disruptionsAllowed",
             "UNAVAILABLE integer .status.unavailablePods",
             "LIMIT integer .status.unavailableLimit",
