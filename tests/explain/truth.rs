@@ -1,7 +1,7 @@
 //! Status, warnings, `why` and `budget` of rules that hold nothing, and of Pods that something else holds.
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, Patch, PatchParams};
 use operating::admission::routes;
 use operating::api::keys;
@@ -256,6 +256,111 @@ async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
     let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
     assert!(installed.status.success(), "{installed:?}");
     until(&scope, "Enforced", "True", "Enforced").await;
+}
+
+#[tokio::test]
+async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
+    let bed = bed().await;
+    let scope = bed.scope("recreate").await;
+    scope.deploy("web", 3, json!({})).await;
+    let recreate = json!({ "spec": { "strategy": { "type": "Recreate", "rollingUpdate": null } } });
+    let (params, recreate) = (PatchParams::default(), Patch::Merge(recreate));
+    scope
+        .deployments()
+        .patch("web", &params, &recreate)
+        .await
+        .unwrap();
+    scope.all_available("app=web", 3).await;
+    let spec = budget(json!({ "matchLabels": { "app": "web" } }));
+    let said = apply(bed, &scope, &spec).await;
+    assert!(
+        said.contains("Warning: PodTransitionRule web: the next rollout of Deployment web"),
+        "{said}"
+    );
+    until(&scope, "RolloutsHeld", "False", "RecreateUnderRule").await;
+
+    let image = json!({ "spec": { "template": { "spec": { "containers": [{ "name": "main", "image": "web:2" }] } } } });
+    scope
+        .deployments()
+        .patch("web", &PatchParams::default(), &Patch::Strategic(image))
+        .await
+        .unwrap();
+    until(&scope, "RolloutsHeld", "True", "RecreateHeld").await;
+    let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
+    assert!(
+        table.out.contains("RecreateHeld: Deployment web"),
+        "{table:?}"
+    );
+
+    // The way out ends the rollout, and the condition.
+    let mut relaxed = spec;
+    relaxed["rules"][0]["availablePolicy"]["maxUnavailableValue"] = json!("100%");
+    let said = apply(bed, &scope, &relaxed).await;
+    assert!(!said.contains("Warning:"), "{said}");
+    scope
+        .until_status("web", "no rollout to be held", |s| {
+            s.conditions.iter().all(|c| c.type_ != "RolloutsHeld")
+        })
+        .await;
+    let is_new =
+        |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("web:2");
+    wait::until("three new Pods", async || {
+        let pods = scope.list("app=web").await;
+        pods.len() == 3 && pods.iter().all(is_new)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rule_that_lets_no_pod_go_warns() {
+    let bed = bed().await;
+    let scope = bed.scope("frozen").await;
+    let mut spec = budget(json!({ "matchLabels": { "app": "web" } }));
+    spec["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": "100%" });
+    let said = apply(bed, &scope, &spec).await;
+    assert!(
+        said.contains("rule budget lets no Pod go (minAvailableValue is 100%)"),
+        "{said}"
+    );
+    until(&scope, "Enforced", "True", "Enforced").await;
+    let args = ["get", "ptr", "web", "-n", &scope.namespace];
+    let table = bed.kubectl(args).output().await.unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    let mut rows = table.lines().map(|line| line.split_whitespace().take(2));
+    assert!(rows.next().unwrap().eq(["NAME", "ENFORCED"]), "{table}");
+    assert!(rows.next().unwrap().eq(["web", "True"]), "{table}");
+}
+
+#[tokio::test]
+async fn one_labelled_pod_of_a_set_is_said_to_be_only_a_part() {
+    let bed = bed().await;
+    let scope = bed.scope("partly").await;
+    let plain = json!({ "metadata": { "labels": { (keys::CONTROL): null } } });
+    scope.deploy("web", 4, plain).await;
+    let pods = wait::value("four Pods", async || {
+        let pods = scope.list("app=web").await;
+        (pods.len() == 4).then_some(pods)
+    })
+    .await;
+    let one = pods[0].metadata.name.clone().unwrap();
+    scope
+        .label(&one, json!({ (keys::CONTROL): keys::CONTROL_VALUE }))
+        .await
+        .unwrap();
+    apply(
+        bed,
+        &scope,
+        &budget(json!({ "matchLabels": { "app": "web" } })),
+    )
+    .await;
+    until(&scope, "Matched", "True", "TemplateNotMatched").await;
+    let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
+    assert!(table.out.contains("only some are selected"), "{table:?}");
+    until_why(&scope, &one, "the same from why", |said| {
+        let reason = said["rules"][0]["reason"].as_str();
+        reason.is_some_and(|reason| reason.contains("only some are selected"))
+    })
+    .await;
 }
 
 /// The commands of `docs/server-down.md`, tried with every replica dead.

@@ -248,6 +248,7 @@ mod tests {
             controller: None,
             template_labels: None,
             rolling: false,
+            recreates: false,
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Workload {
     pub template_labels: Option<BTreeMap<String, String>>,
     /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
     pub rolling: bool,
+    /// Whether it is a Deployment with strategy `Recreate`.
+    pub recreates: bool,
 }
 
 impl Workload {
@@ -226,6 +228,7 @@ mod tests {
             controller: None,
             template_labels: None,
             rolling: false,
+            recreates: false,
         }
     }
 

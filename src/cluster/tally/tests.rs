@@ -68,6 +68,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         controller: controller.cloned().map(Arc::new),
         template_labels: managed.then(|| labels.into_iter().collect()),
         rolling: false,
+        recreates: false,
     }
 }
 

@@ -110,6 +110,11 @@ fn one(
     } else {
         others(object, rule, pod)
     };
+    if facts.budget.is_some()
+        && let Some(partly) = object.partly_matched()
+    {
+        facts.reason = format!("{}; {partly}", facts.reason);
+    }
     if let RuleKind::Broken(why) = &rule.kind
         && facts.verdict == Verdict::Holds
     {

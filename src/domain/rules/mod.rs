@@ -5,6 +5,7 @@ mod compile;
 pub mod effect;
 pub mod mark;
 pub mod registration;
+pub mod rollouts;
 pub mod stage;
 pub mod webhook;
 
