@@ -23,9 +23,11 @@ pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
     })
 }
 
-/// Whether the rules select the Pods that an owner makes from its template.
+/// Whether the rules select the Pods that an owner makes from its template. Templates that make no managed Pods are not
+/// kept.
 pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
-    template(owner).is_some_and(|pod| rules.selects(&pod))
+    let labels = owner.template_labels.as_ref();
+    labels.is_some_and(|labels| rules.selector.as_ref().map_or(true, |s| s.matches(labels)))
 }
 
 /// Whether the owner is a Deployment of strategy `Recreate` that the rules keep from deleting all of its Pods at once:

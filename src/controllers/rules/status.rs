@@ -98,15 +98,19 @@ pub fn changed(
     Some((patch, urgent))
 }
 
-/// Owners of selected Pods whose template makes Pods that are not selected, each as `Kind name`.
+/// Owners that ask for more Pods than are selected, and whose template makes Pods that are not; each as `Kind name`.
 fn partly_selected(home: &Namespace, entry: &Entry) -> Vec<String> {
     let rules = &entry.snapshot.rules;
-    let owners = entry.tally.owners().filter_map(|uid| home.workload(uid));
-    // An owner counts by selected Pods or by its template.
-    let partly =
-        owners.filter(|owner| owner.replicas != Some(0) && !selected::is_selected(rules, owner));
+    let owners = entry.tally.owners();
+    let owners = owners.filter_map(|uid| Some((uid, home.workload(uid)?)));
+    let partly = owners.filter(|(uid, owner)| {
+        // Something may label the Pods after the owner has made them.
+        let selected = || home.owned_by(uid).filter(|pod| rules.selects(pod)).count();
+        let asked = owner.replicas.and_then(|n| usize::try_from(n).ok());
+        !selected::is_selected(rules, owner) && asked.is_some_and(|n| selected() < n)
+    });
     partly
-        .map(|owner| format!("{} {}", owner.kind.name(), owner.name))
+        .map(|(_, owner)| format!("{} {}", owner.kind.name(), owner.name))
         .collect()
 }
 

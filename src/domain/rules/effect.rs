@@ -216,8 +216,8 @@ pub(super) fn names(mut all: Vec<String>) -> Option<String> {
     (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
 }
 
-/// The condition `Matched` of an object that selects some Pods of an owner, and whose selector does not match the template
-/// that the owner makes Pods from; each owner as `Kind name`. `None` if there are none.
+/// The condition `Matched` of an object that selects fewer Pods of an owner than the owner asks for, and not the Pods that
+/// the owner makes from its template; each owner as `Kind name`. `None` if there are none.
 pub fn partly_matched(owners: Vec<String>) -> Option<Finding> {
     let owners = names(owners)?;
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
@@ -225,9 +225,10 @@ pub fn partly_matched(owners: Vec<String>) -> Option<Finding> {
         "True",
         "TemplateNotMatched",
         format!(
-            "of the Pods of {owners} only some are selected: the template makes Pods that lack the label {key}: \"{value}\" or \
-             that spec.selector does not match. Those count as expected and never as available, whether they run or not, so \
-             that they use up the budget. Label the template too, or take the labels off the Pods that carry them"
+            "fewer Pods of {owners} are selected than asked for, and the template there makes Pods that lack the label {key}: \
+             \"{value}\" or that spec.selector does not match. Pods that are not selected count as expected and never as \
+             available, whether they run or not, so that they use up the budget. Label the template too, or take the labels \
+             off the Pods that carry them"
         ),
     ))
 }
@@ -498,7 +499,9 @@ mod tests {
         let found = partly_matched(vec!["ReplicaSet web-1".to_owned()]).unwrap();
         assert_eq!((found.status, found.reason), ("True", "TemplateNotMatched"));
         assert!(
-            found.message.contains("Pods of ReplicaSet web-1"),
+            found
+                .message
+                .contains("fewer Pods of ReplicaSet web-1 are selected"),
             "{}",
             found.message
         );
