@@ -273,7 +273,10 @@ fn holders(
     let claimed = claims.map(|claim| HolderFacts {
         pod: claim.pod_name.clone(),
         since: Some(claim.since.0),
-        because: format!("claim: {} is admitted", claim.operation),
+        because: match claim.operation.as_str() {
+            "Deadline" => wording::until_deadline(&claim.pod_name),
+            operation => format!("claim: {operation} is admitted"),
+        },
     });
     let unavailable = observed
         .pods
