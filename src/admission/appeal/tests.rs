@@ -158,11 +158,9 @@ async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
             rule: "a".into(),
             why,
         };
-        let refused = appeal.against(denied, &with(text), &mut BTreeSet::new());
-        let said = refused
-            .await
-            .unwrap_err()
-            .text("web-1", Timestamp::UNIX_EPOCH);
+        let (pod, mut beyond) = (with(text), BTreeSet::new());
+        let refused = appeal.against(denied, &pod, &mut beyond).await.unwrap_err();
+        let said = refused.text("web-1", Timestamp::UNIX_EPOCH);
         assert_eq!(said.contains("skips no rule"), told, "{text}: {said}");
     }
 }
