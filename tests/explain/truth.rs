@@ -355,12 +355,43 @@ async fn one_labelled_pod_of_a_set_is_said_to_be_only_a_part() {
     .await;
     until(&scope, "Matched", "True", "TemplateNotMatched").await;
     let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
-    assert!(table.out.contains("only some are selected"), "{table:?}");
+    assert!(
+        table.out.contains("are selected than asked for"),
+        "{table:?}"
+    );
     until_why(&scope, &one, "the same from why", |said| {
         let reason = said["rules"][0]["reason"].as_str();
-        reason.is_some_and(|reason| reason.contains("only some are selected"))
+        reason.is_some_and(|reason| reason.contains("are selected than asked for"))
     })
     .await;
+}
+
+#[tokio::test]
+async fn pod_that_is_down_for_a_moment_is_said_to_be_held() {
+    let bed = bed().await;
+    let scope = bed.scope("moment").await;
+    let pods = scope.web_under_rule(2, json!(0)).await;
+    scope.pause_kubelet(&pods[0]).await;
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+    let lost = json!({ "type": "Ready", "status": "False", "lastTransitionTime": now.to_string() });
+    let status = Patch::Strategic(json!({ "status": { "conditions": [lost] } }));
+    scope
+        .pods()
+        .patch_status(&pods[0], &PatchParams::default(), &status)
+        .await
+        .unwrap();
+    let said = until_why(&scope, &pods[0], "the rule to hold it", |said| {
+        said["rules"][0]["verdict"] == "holds"
+    })
+    .await;
+    let reason = said["rules"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("until about") && reason.contains("after that it may go"),
+        "{reason}"
+    );
+    // What it says is so.
+    let refused = crate::bed::objects::refusal(scope.evict(&pods[0]).await);
+    assert_eq!(refused.code, 429, "{refused:?}");
 }
 
 /// The commands of `docs/server-down.md`, tried with every replica dead.

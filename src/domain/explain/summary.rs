@@ -45,7 +45,13 @@ pub fn summary(observed: &Observed, all: &Explanation, excluded: Option<&str>) -
         return format!("Pod {name}: {}{more}", operation(observed, first));
     }
     if let Some(why) = &pod.unavailable_because {
-        return format!("Pod {name} is not available: {why}");
+        let held = holding(all)
+            .filter(|rule| rule.verdict == Verdict::Holds && rule.kind == "availablePolicy");
+        let held = held.map_or_else(String::new, |rule| {
+            let by = wording::rule(&rule.object, &rule.rule);
+            format!("; held by {by}: {}", rule.reason)
+        });
+        return format!("Pod {name} is not available: {why}{held}");
     }
     if all.rules.is_empty() {
         let namespace = &pod.namespace;
