@@ -180,7 +180,9 @@ fn availability(
                            while the others keep to the limit";
                 (Verdict::Holds, format!("{why}: {figures}"))
             }
-            _ if let Some(until) = down_until(pod, observed.now) => {
+            _ if !limits.if_healthy
+                && let Some(until) = down_until(pod, observed.now) =>
+            {
                 let until = until.strftime("%H:%M:%SZ");
                 let why = format!(
                     "the Pod stopped being Ready a moment ago and may come back by itself: until about {until} it begins an \
