@@ -23,6 +23,7 @@ use super::{denial, gate};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
 use crate::domain::pod::Pod;
+use crate::domain::rules::{Skips, unreadable_skips};
 use crate::ledger::commit::{Denied, Disruption, Why};
 use crate::ledger::protocol::Grant;
 use crate::ledger::store::RuleKey;
@@ -63,12 +64,12 @@ pub struct Leave {
     pub skipped: BTreeMap<String, Vec<String>>,
 }
 
-/// A denial, and why an appeal did not help; without an appeal nothing is said of one.
+/// A denial, and why an appeal or the annotation to skip rules did not help; of what was not tried nothing is said.
 #[derive(Debug)]
 pub struct Refused {
     /// The denial.
     pub denied: Denied,
-    /// To be added to its text.
+    /// To be added to its text: also that the Pod's annotation to skip rules can't be read.
     pub note: Option<String>,
 }
 
@@ -129,7 +130,8 @@ impl Appeal<'_> {
                 }
                 Err(denied) => denied,
             };
-            self.against(denied, &mut disruption.beyond).await?;
+            self.against(denied, &disruption.pod, &mut disruption.beyond)
+                .await?;
         }
     }
 
@@ -137,7 +139,7 @@ impl Appeal<'_> {
     pub async fn let_go(&self, pod: &Arc<Pod>) -> Result<Leave, Refused> {
         let mut beyond = BTreeSet::new();
         while let Err(denied) = gate::let_go(self.context, pod, &beyond, self.deadline).await {
-            self.against(denied, &mut beyond).await?;
+            self.against(denied, pod, &mut beyond).await?;
         }
         self.tell(pod, &beyond);
         Ok(Leave {
@@ -180,7 +182,12 @@ impl Appeal<'_> {
     }
 
     /// Adds the rule of a denial to those that may be bypassed.
-    async fn against(&self, denied: Denied, beyond: &mut BTreeSet<String>) -> Result<(), Refused> {
+    async fn against(
+        &self,
+        denied: Denied,
+        pod: &Pod,
+        beyond: &mut BTreeSet<String>,
+    ) -> Result<(), Refused> {
         let by_rule = matches!(
             denied.why,
             Why::Full { .. }
@@ -192,13 +199,20 @@ impl Appeal<'_> {
         if !by_rule || beyond.contains(&denied.object) {
             return Err(Refused { denied, note: None });
         }
-        match self.may_bypass(&denied.object).await {
+        let note = match self.may_bypass(&denied.object).await {
             Ok(()) => {
                 beyond.insert(denied.object);
-                Ok(())
+                return Ok(());
             }
-            Err(note) => Err(Refused { denied, note }),
-        }
+            Err(note) => note,
+        };
+        let skips = match self.context.index.skips() {
+            Skips::Honoured => unreadable_skips(pod),
+            Skips::Ignored => None,
+        };
+        let notes: Vec<_> = skips.into_iter().chain(note).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
+        Err(Refused { denied, note })
     }
 
     /// The reason in the annotation.

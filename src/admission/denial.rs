@@ -38,13 +38,16 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             limit,
             expected,
             holders,
+            deadline,
         } => {
             let holders: Vec<_> = holders
                 .iter()
                 .map(|(name, since)| wording::holder(name, *since, now))
                 .collect();
             let used_up = wording::used_up(*used, *expected, *limit, &holders);
-            format!("Pod {pod} is held by {rule}: {used_up}")
+            let deadline = deadline.as_deref().map(wording::until_deadline);
+            let deadline = deadline.map_or_else(String::new, |text| format!("; {text}"));
+            format!("Pod {pod} is held by {rule}: {used_up}{deadline}")
         }
         Why::Unhealthy {
             available,
@@ -116,11 +119,31 @@ mod tests {
                 ),
                 ("web-2".into(), None),
             ],
+            deadline: None,
         };
         assert_eq!(
             text("web-3", &denied(why), now),
             "Pod web-3 is held by rule availability of PodTransitionRule web: 3 of 10 Pods are unavailable, the limit is 3 \
              (used by web-1 for 30s, web-2); try again when one of them is available, or raise the limit"
+        );
+    }
+
+    #[test]
+    fn pod_that_waits_for_its_deadline_is_named_with_the_way_out() {
+        let why = Why::Full {
+            used: 1,
+            limit: 1,
+            expected: 4,
+            holders: vec![("web-1".into(), None)],
+            deadline: Some("web-1".into()),
+        };
+        let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+        assert!(
+            text.ends_with(
+                "; Pod web-1 keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: \
+                 to have the place earlier delete Pod web-1, whose deletion needs no further place"
+            ),
+            "{text}"
         );
     }
 
@@ -146,6 +169,7 @@ mod tests {
             limit: 0,
             expected: 10,
             holders: vec![],
+            deadline: None,
         };
         assert!(
             text("p", &denied(why), Timestamp::UNIX_EPOCH)

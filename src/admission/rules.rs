@@ -15,11 +15,13 @@ use super::context::Context;
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
+use crate::cluster::index::State;
 use crate::cluster::path;
 use crate::cluster::selected;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::{self, Matches};
 use crate::domain::rules::mark::Mark;
+use crate::domain::rules::rollouts;
 
 const KIND: &str = "PodTransitionRule";
 
@@ -150,13 +152,37 @@ impl Validate {
             .namespace
             .get_or_insert_with(|| request.namespace.clone());
         let rules = RuleSet::compile(&object);
-        let cached = selected::is_cached(&self.0.index.read(), &rules);
+        let (cached, more) = {
+            let state = self.0.index.read();
+            (selected::is_cached(&state, &rules), held_up(&state, &rules))
+        };
         let matches = match cached {
             true => Some(Matches::Managed),
             false => selected::look(&self.0.client, &rules, LOOK_TIMEOUT).await,
         };
-        effect::warnings(&rules, matches.as_ref())
+        let mut all = effect::warnings(&rules, matches.as_ref());
+        all.extend(more);
+        all
     }
+}
+
+/// What the rules hold up for ever at this moment, by the cache.
+fn held_up(state: &State, rules: &RuleSet) -> Vec<String> {
+    let expected = state.expected(rules);
+    let desired = rules.limits().map(|limits| limits.desired(expected)).max();
+    let recreating = desired.map_or_else(Vec::new, |desired| {
+        let limit = expected.total.saturating_sub(desired);
+        let home = state.namespace(&rules.namespace).into_iter();
+        let owners = home.flat_map(|home| home.workloads());
+        let kept =
+            owners.filter(|(_, owner)| selected::is_kept_from_recreating(rules, owner, limit));
+        kept.map(|(_, owner)| owner.name.clone()).collect()
+    });
+    let frozen = effect::frozen(rules, expected);
+    frozen
+        .into_iter()
+        .chain(rollouts::warning(rules, recreating))
+        .collect()
 }
 
 /// Whether the review leaves the spec as it was, or the object is being deleted.

@@ -89,6 +89,7 @@ pub(super) fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToke
     let source = Source {
         path: "/apis/policy/v1/poddisruptionbudgets",
         labels: None,
+        fields: None,
     };
     let sink = Arc::new(Budgets(Arc::clone(index)));
     sources::spawn::<DisruptionBudget, _>(client, source, sink, Relist::default(), stop);
@@ -148,6 +149,7 @@ mod tests {
         let source = Source {
             path: "",
             labels: None,
+            fields: None,
         };
         let event = |kind: &str, object: &Value| {
             let line = json!({ "type": kind, "object": object }).to_string();

@@ -9,6 +9,7 @@ pub mod path;
 pub mod pods;
 pub mod presence;
 pub mod queue;
+pub mod registration;
 pub mod rulestore;
 pub mod selected;
 pub mod sizes;

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
 use super::index::State;
 use super::path;
+use super::sizes::Workload;
 use crate::api::keys;
-use crate::domain::rules::RuleSet;
+use crate::domain::pod::Pod;
 use crate::domain::rules::effect::Matches;
+use crate::domain::rules::{Availability, RuleSet};
 
 /// Whether the cache holds a managed Pod that the rules select.
 pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
@@ -21,11 +23,34 @@ pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
     })
 }
 
+/// Whether the rules select the Pods that an owner makes from its template. Templates that make no managed Pods are not
+/// kept.
+pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
+    let labels = owner.template_labels.as_ref();
+    labels.is_some_and(|labels| rules.selector.as_ref().map_or(true, |s| s.matches(labels)))
+}
+
+/// Whether the owner is a Deployment of strategy `Recreate` that the rules keep from deleting all of its Pods at once:
+/// more than may be unavailable (`limit`).
+pub fn is_kept_from_recreating(rules: &RuleSet, owner: &Workload, limit: u32) -> bool {
+    owner.recreates
+        && owner.replicas.is_some_and(|n| n > limit)
+        && template(owner)
+            .is_some_and(|pod| !matches!(rules.availability(&pod), Availability::NotHeld))
+}
+
+/// A Pod as the owner makes it, as far as selectors look at it; `None` if its template makes no managed Pods.
+fn template(owner: &Workload) -> Option<Pod> {
+    let mut pod = Pod::default();
+    pod.metadata.labels = owner.template_labels.clone()?;
+    Some(pod)
+}
+
 /// Lists one Pod of the selector, metadata alone: the watch brings managed Pods only. `None` when the selector can't be
 /// read, or when the API server refuses or does not answer within `limit`.
 pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<Matches> {
     let selector = rules.selector.as_ref().ok()?;
-    let pods: Api<Pod> = path::namespaced(client, &rules.namespace).ok()?;
+    let pods: Api<core::Pod> = path::namespaced(client, &rules.namespace).ok()?;
     let params = ListParams::default().labels(&selector.to_string()).limit(1);
     let listed = timeout(limit, pods.list_metadata(&params))
         .await

@@ -24,6 +24,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     let pods = Source {
         path: "/api/v1/pods",
         labels: Some("kusionstack.io/control=true"),
+        fields: None,
     };
     spawn::<Pod, _>(
         client,
@@ -35,6 +36,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     let rules = Source {
         path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
         labels: None,
+        fields: None,
     };
     spawn::<PodTransitionRule, _>(
         client,
@@ -46,6 +48,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     let namespaces = Source {
         path: "/api/v1/namespaces",
         labels: None,
+        fields: None,
     };
     spawn::<Object, _>(
         client,
@@ -58,6 +61,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         let source = Source {
             path: kind.path(),
             labels: None,
+            fields: None,
         };
         spawn::<Object, _>(
             client,
@@ -253,6 +257,7 @@ mod tests {
         let source = Source {
             path: "/api/v1/pods",
             labels: None,
+            fields: None,
         };
         let line = json!({ "type": kind, "object": object }).to_string();
         watch::deliver(&source, &Pods(Arc::clone(index)), &line)

@@ -51,6 +51,8 @@ pub struct Source {
     pub path: &'static str,
     /// Label selector, if any.
     pub labels: Option<&'static str>,
+    /// Field selector, if any.
+    pub fields: Option<String>,
 }
 
 /// Asks a running watch to list again, e.g. because it seems to trail.
@@ -125,6 +127,7 @@ async fn list(client: &Client, source: &Source) -> anyhow::Result<(Vec<Box<RawVa
     let mut params = ListParams {
         limit: Some(PAGE),
         label_selector: source.labels.map(Into::into),
+        field_selector: source.fields.clone(),
         ..ListParams::default()
     };
     loop {
@@ -184,6 +187,7 @@ where
             bookmarks: true,
             timeout: Some(WATCH_SECONDS),
             label_selector: source.labels.map(Into::into),
+            field_selector: source.fields.clone(),
             ..WatchParams::default()
         };
         let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {

@@ -64,6 +64,7 @@ fn enqueue(index: &Index, queues: &Queues, change: Change) {
             queues.rules.add((namespace, name));
         }
         Change::CollaSet(namespace, name) => queues.collasets.add((namespace, name)),
+        Change::Registration => enqueue_all_rules(index, queues),
         Change::Namespace(namespace) => {
             enqueue_rules(index, queues, &namespace); // their status says whether it is enforced
             queues.namespaces.add(namespace);
@@ -85,6 +86,15 @@ fn enqueue_including(index: &Index, queues: &Queues, namespace: &str, uid: &Uid)
     };
     for set in index.objects.sets_including(namespace, &pod.metadata.name) {
         queues.collasets.add((namespace.to_owned(), set));
+    }
+}
+
+fn enqueue_all_rules(index: &Index, queues: &Queues) {
+    let state = index.read();
+    for (name, namespace) in state.namespaces() {
+        for rule in namespace.rules.keys() {
+            queues.rules.add((name.clone(), rule.clone()));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! caches hold thousands of these, so everything else of a Pod is dropped here.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
@@ -279,6 +280,10 @@ const BROKEN: [&str; 14] = [
 
 /// Bytes of a message that are kept: when an image is missing, each of thousands of Pods has one.
 const MESSAGE_LIMIT: usize = 200;
+
+/// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
+/// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
+pub const MOMENT: Duration = Duration::from_secs(30);
 
 impl Pod {
     /// Whether the Pod opted into the lifecycle and the rules.

@@ -47,6 +47,14 @@ pub fn used_up(used: u32, expected: u32, limit: u32, holders: &[String]) -> Stri
     text + "; " + remedy(limit)
 }
 
+/// What frees the place of a Pod whose deadline was set or lowered, before that deadline.
+pub fn until_deadline(pod: &str) -> String {
+    format!(
+        "Pod {pod} keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: to have the \
+         place earlier delete Pod {pod}, whose deletion needs no further place"
+    )
+}
+
 /// What helps against a budget that is used up.
 pub const fn remedy(limit: u32) -> &'static str {
     match limit {

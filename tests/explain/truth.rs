@@ -1,7 +1,9 @@
 //! Status, warnings, `why` and `budget` of rules that hold nothing, and of Pods that something else holds.
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, Patch, PatchParams};
+use operating::admission::routes;
 use operating::api::keys;
 use serde_json::{Value, json};
 
@@ -213,6 +215,183 @@ async fn why_names_the_pod_disruption_budget_that_holds() {
     assert_eq!(said["disruptionBudgets"][0]["name"], "no-eviction");
     assert_eq!(said["disruptionBudgets"][0]["holds"], true);
     assert_eq!(said["deletion"]["outcome"], "allowed");
+}
+
+#[tokio::test]
+async fn rules_say_when_webhook_configurations_are_gone_or_changed() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("unregistered").await;
+    scope.web_under_rule(2, json!(1)).await;
+    until(&scope, "Enforced", "True", "Enforced").await;
+    let message = async || {
+        let status = scope.status("web").await;
+        let mut all = status.conditions.into_iter();
+        all.find(|c| c.type_ == "Enforced").unwrap().message
+    };
+
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(scope.client.clone());
+    let name = routes::VALIDATING;
+    let ignored = json!({ "webhooks": [{ "name": "pod-delete.apps.kusionstack.io", "failurePolicy": "Ignore" }] });
+    configurations
+        .patch(name, &PatchParams::default(), &Patch::Strategic(ignored))
+        .await
+        .unwrap();
+    until(&scope, "Enforced", "False", "NotRegistered").await;
+    let said = message().await;
+    assert!(
+        said.contains("pod-delete.apps.kusionstack.io") && said.contains("Ignore"),
+        "{said}"
+    );
+    shows_no_limit(&bed, &scope).await;
+
+    configurations
+        .delete(name, &Default::default())
+        .await
+        .unwrap();
+    wait::until("the deletion to be told", async || {
+        message().await.contains(&format!("{name} does not exist"))
+    })
+    .await;
+
+    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    assert!(installed.status.success(), "{installed:?}");
+    until(&scope, "Enforced", "True", "Enforced").await;
+}
+
+#[tokio::test]
+async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
+    let bed = bed().await;
+    let scope = bed.scope("recreate").await;
+    scope.deploy("web", 3, json!({})).await;
+    let recreate = json!({ "spec": { "strategy": { "type": "Recreate", "rollingUpdate": null } } });
+    let (params, recreate) = (PatchParams::default(), Patch::Merge(recreate));
+    scope
+        .deployments()
+        .patch("web", &params, &recreate)
+        .await
+        .unwrap();
+    scope.all_available("app=web", 3).await;
+    let spec = budget(json!({ "matchLabels": { "app": "web" } }));
+    let said = apply(bed, &scope, &spec).await;
+    assert!(
+        said.contains("Warning: PodTransitionRule web: the next rollout of Deployment web"),
+        "{said}"
+    );
+    until(&scope, "RolloutsHeld", "False", "RecreateUnderRule").await;
+
+    let image = json!({ "spec": { "template": { "spec": { "containers": [{ "name": "main", "image": "web:2" }] } } } });
+    scope
+        .deployments()
+        .patch("web", &PatchParams::default(), &Patch::Strategic(image))
+        .await
+        .unwrap();
+    until(&scope, "RolloutsHeld", "True", "RecreateHeld").await;
+    let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
+    assert!(
+        table.out.contains("RecreateHeld: Deployment web"),
+        "{table:?}"
+    );
+
+    // The way out ends the rollout, and the condition.
+    let mut relaxed = spec;
+    relaxed["rules"][0]["availablePolicy"]["maxUnavailableValue"] = json!("100%");
+    let said = apply(bed, &scope, &relaxed).await;
+    assert!(!said.contains("Warning:"), "{said}");
+    scope
+        .until_status("web", "no rollout to be held", |s| {
+            s.conditions.iter().all(|c| c.type_ != "RolloutsHeld")
+        })
+        .await;
+    let is_new =
+        |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("web:2");
+    wait::until("three new Pods", async || {
+        let pods = scope.list("app=web").await;
+        pods.len() == 3 && pods.iter().all(is_new)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rule_that_lets_no_pod_go_warns() {
+    let bed = bed().await;
+    let scope = bed.scope("frozen").await;
+    let mut spec = budget(json!({ "matchLabels": { "app": "web" } }));
+    spec["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": "100%" });
+    let said = apply(bed, &scope, &spec).await;
+    assert!(
+        said.contains("rule budget lets no Pod go (minAvailableValue is 100%)"),
+        "{said}"
+    );
+    until(&scope, "Enforced", "True", "Enforced").await;
+    let args = ["get", "ptr", "web", "-n", &scope.namespace];
+    let table = bed.kubectl(args).output().await.unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    let mut rows = table.lines().map(|line| line.split_whitespace().take(2));
+    assert!(rows.next().unwrap().eq(["NAME", "ENFORCED"]), "{table}");
+    assert!(rows.next().unwrap().eq(["web", "True"]), "{table}");
+}
+
+#[tokio::test]
+async fn one_labelled_pod_of_a_set_is_said_to_be_only_a_part() {
+    let bed = bed().await;
+    let scope = bed.scope("partly").await;
+    let plain = json!({ "metadata": { "labels": { (keys::CONTROL): null } } });
+    scope.deploy("web", 4, plain).await;
+    let pods = wait::value("four Pods", async || {
+        let pods = scope.list("app=web").await;
+        (pods.len() == 4).then_some(pods)
+    })
+    .await;
+    let one = pods[0].metadata.name.clone().unwrap();
+    scope
+        .label(&one, json!({ (keys::CONTROL): keys::CONTROL_VALUE }))
+        .await
+        .unwrap();
+    apply(
+        bed,
+        &scope,
+        &budget(json!({ "matchLabels": { "app": "web" } })),
+    )
+    .await;
+    until(&scope, "Matched", "True", "TemplateNotMatched").await;
+    let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
+    assert!(
+        table.out.contains("are selected than asked for"),
+        "{table:?}"
+    );
+    until_why(&scope, &one, "the same from why", |said| {
+        let reason = said["rules"][0]["reason"].as_str();
+        reason.is_some_and(|reason| reason.contains("are selected than asked for"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pod_that_is_down_for_a_moment_is_said_to_be_held() {
+    let bed = bed().await;
+    let scope = bed.scope("moment").await;
+    let pods = scope.web_under_rule(2, json!(0)).await;
+    scope.pause_kubelet(&pods[0]).await;
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+    let lost = json!({ "type": "Ready", "status": "False", "lastTransitionTime": now.to_string() });
+    let status = Patch::Strategic(json!({ "status": { "conditions": [lost] } }));
+    scope
+        .pods()
+        .patch_status(&pods[0], &PatchParams::default(), &status)
+        .await
+        .unwrap();
+    let said = until_why(&scope, &pods[0], "the rule to hold it", |said| {
+        said["rules"][0]["verdict"] == "holds"
+    })
+    .await;
+    let reason = said["rules"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("until about") && reason.contains("after that it may go"),
+        "{reason}"
+    );
+    // What it says is so.
+    let refused = crate::bed::objects::refusal(scope.evict(&pods[0]).await);
+    assert_eq!(refused.code, 429, "{refused:?}");
 }
 
 /// The commands of `docs/server-down.md`, tried with every replica dead.

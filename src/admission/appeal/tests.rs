@@ -132,3 +132,35 @@ async fn a_no_an_error_and_silence_are_denials_that_say_so() {
         assert!(note.contains(why), "{note}");
     }
 }
+
+#[tokio::test]
+async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
+    let (context, _) = context(None);
+    let appeal = Appeal {
+        context: &context,
+        request: &request(),
+        carrier: &pod(None),
+        dry_run: false,
+        deadline: Instant::now() + Duration::from_secs(10),
+    };
+    let with = |text: &str| {
+        let annotations = json!({ (keys::SKIP_RULE_CONDITIONS): text });
+        let pod = json!({ "metadata": { "name": "web-1", "annotations": annotations } });
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    for (text, why, told) in [
+        ("all", Why::Broken("odd".into()), true),
+        (r#"{"skipRules":["b"]}"#, Why::Broken("odd".into()), false),
+        ("all", Why::Behind, false),
+    ] {
+        let denied = Denied {
+            object: "web".into(),
+            rule: "a".into(),
+            why,
+        };
+        let (pod, mut beyond) = (with(text), BTreeSet::new());
+        let refused = appeal.against(denied, &pod, &mut beyond).await.unwrap_err();
+        let said = refused.text("web-1", Timestamp::UNIX_EPOCH);
+        assert_eq!(said.contains("skips no rule"), told, "{text}: {said}");
+    }
+}

@@ -17,6 +17,7 @@ use crate::domain::lifecycle::{Run, Stage, validate};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{Rejection, candidate, rejections_of};
 use crate::domain::rules::webhook::Candidate;
+use crate::domain::rules::{Skips, unreadable_skips};
 use crate::ledger::protocol::Operation as Claimed;
 
 /// Steps the lifecycle.
@@ -25,11 +26,13 @@ pub struct Mutate(pub Arc<Context>);
 #[async_trait]
 impl Handler for Mutate {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        match request.operation {
+        let verdict = match request.operation {
             Operation::Create => self.create(request),
             Operation::Update => self.update(request, deadline).await,
-            Operation::Delete | Operation::Connect => Verdict::allow(),
-        }
+            Operation::Delete | Operation::Connect => return Verdict::allow(),
+        };
+        let warning = self.skip_warning(request);
+        warning.into_iter().fold(verdict, Verdict::warn)
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
@@ -55,6 +58,21 @@ impl Handler for Mutate {
 }
 
 impl Mutate {
+    /// What to say if the request sets an annotation to skip rules that can't be read.
+    fn skip_warning(&self, request: &Request) -> Option<String> {
+        let key = keys::SKIP_RULE_CONDITIONS;
+        let raw = request.object.as_deref()?;
+        if self.0.index.skips() == Skips::Ignored || !raw.get().contains(key) {
+            return None;
+        }
+        let new = parse(request, Some(raw)).ok()?;
+        let problem = unreadable_skips(&new)?;
+        let old = request.old_object.as_deref();
+        let old = old.and_then(|raw| parse(request, Some(raw)).ok());
+        let is_old = old.is_some_and(|old| old.annotation(key) == new.annotation(key));
+        (!is_old).then(|| format!("Pod {}: {problem}", new.metadata.name))
+    }
+
     fn create(&self, request: &Request) -> Verdict {
         let new = match parse(request, request.object.as_deref()) {
             Ok(new) => new,
@@ -283,4 +301,56 @@ fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {
         path: path.parse().ok()?,
         value,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
+    use kube::client::Body;
+
+    use super::*;
+
+    fn pod(skips: Option<&str>) -> Value {
+        let annotations = skips.map(|text| json!({ (keys::SKIP_RULE_CONDITIONS): text }));
+        json!({ "metadata": { "name": "web-1", "annotations": annotations } })
+    }
+
+    #[tokio::test]
+    async fn annotation_to_skip_rules_that_can_not_be_read_is_warned_of_once() {
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        });
+        let client = kube::Client::new(service, "default");
+        let mutate = Mutate(Arc::new(Context::at_epoch(client)));
+        let (fine, odd) = (Some(r#"{"skipRules":["a"]}"#), Some("all"));
+        for (old, new, warned) in [
+            (pod(None), pod(odd), true),
+            (Value::Null, pod(odd), true),
+            (pod(odd), pod(odd), false),
+            (pod(odd), pod(fine), false),
+            (pod(None), pod(None), false),
+        ] {
+            let review = json!({
+                "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+                "request": {
+                    "uid": "u", "operation": if old.is_null() { "CREATE" } else { "UPDATE" },
+                    "namespace": "shop", "name": "web-1",
+                    "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                    "resource": { "group": "", "version": "v1", "resource": "pods" },
+                    "userInfo": { "username": "alice" }, "oldObject": old, "object": new,
+                },
+            });
+            let request = Request::parse(review.to_string().as_bytes()).unwrap();
+            let deadline = Instant::now() + std::time::Duration::from_secs(5);
+            let verdict = mutate.review(&request, deadline).await;
+            let said = verdict.warnings().join(" ");
+            assert_eq!(
+                said.contains("skips no rule"),
+                warned,
+                "{old} {new}: {said}"
+            );
+        }
+    }
 }

@@ -249,6 +249,7 @@ mod tests {
             selector: None,
             template_labels: None,
             rolling: false,
+            recreates: false,
         }
     }
 

@@ -112,18 +112,18 @@ pub const CLUSTER: &[Access] = &[
     all("", &["namespaces"], &["list", "watch", "patch"]),
     // Whether the Service of an expected finalizer still selects the Pod.
     all("", &["services"], &["get"]),
-    // caBundle of our own two configurations.
+    // Our own two configurations: their caBundle, and whether they are there. A name limits a watch of one object too.
     Access {
         group: "admissionregistration.k8s.io",
         resources: &["mutatingwebhookconfigurations"],
         names: &[routes::MUTATING],
-        verbs: &["get", "patch"],
+        verbs: &["get", "list", "watch", "patch"],
     },
     Access {
         group: "admissionregistration.k8s.io",
         resources: &["validatingwebhookconfigurations"],
         names: &[routes::VALIDATING],
-        verbs: &["get", "patch"],
+        verbs: &["get", "list", "watch", "patch"],
     },
 ];
 

@@ -236,7 +236,7 @@ fn budget(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<Node> {
         .collect();
     if budget.unlisted > 0 {
         holders.push(Node::leaf(format!(
-            "{} more: missing, ending, or not listed here",
+            "{} more: missing, ending, not selected, or not listed here",
             budget.unlisted
         )));
     }

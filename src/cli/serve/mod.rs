@@ -3,6 +3,7 @@
 mod certificates;
 mod controllers;
 mod reads;
+mod registration;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tracing::{info, warn};
 use super::args::{LogFormat, ServeArgs};
 use super::{connect, install};
 use crate::admission::{self, Context, Settings};
+use crate::cluster;
 use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
@@ -59,6 +61,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let index = Arc::new(Index::new(skips));
     let relist = sources::start(&client, &index, &stop);
+    let needed = registration::needed(&args.cluster.namespace)?;
+    cluster::registration::start(&client, &index, needed, &stop);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
     let calls = Arc::new(Pool::default());

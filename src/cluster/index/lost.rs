@@ -14,12 +14,8 @@ use tokio::time::Instant;
 
 use super::State;
 use crate::domain::lifecycle::is_held_offline;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{MOMENT, Pod};
 use crate::ledger::store::Uid;
-
-/// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
-/// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
-pub const MOMENT: Duration = Duration::from_secs(30);
 
 /// When each Pod stopped serving, or changed between Ready and not Ready after that. Holds nothing of Pods that serve, that
 /// are ending or gone, that an operation keeps off traffic, or that have never been Ready.

@@ -19,6 +19,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
+use super::registration::Registration;
 use super::sizes::{Size, Workload, Workloads};
 use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
@@ -47,6 +48,8 @@ pub enum Change {
     Workload(String),
     /// A CollaSet, or something that it controls: namespace and name.
     CollaSet(String, String),
+    /// A webhook configuration of the server.
+    Registration,
 }
 
 /// The index.
@@ -56,6 +59,8 @@ pub struct Index {
     pub objects: Objects,
     /// What an eviction is refused for beside the rules.
     pub disruption_budgets: DisruptionBudgets,
+    /// The stored webhook configurations of the server.
+    pub registration: Registration,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -155,6 +160,7 @@ impl Default for Index {
         Index {
             objects: Objects::default(),
             disruption_budgets: DisruptionBudgets::default(),
+            registration: Registration::default(),
             state: RwLock::default(),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),

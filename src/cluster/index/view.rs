@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Namespace, State};
 use crate::cluster::tally::Tally;
 use crate::domain::pod::Pod;
-use crate::domain::rules::RuleSet;
+use crate::domain::rules::{Expected, RuleSet};
 use crate::ledger::protocol::View;
 use crate::ledger::store::Uid;
 
@@ -38,6 +38,20 @@ impl State {
             tally,
             pods: &home.pods,
         })
+    }
+}
+
+impl State {
+    /// How many Pods there should be by rules that may not be stored yet; counted anew.
+    pub fn expected(&self, rules: &RuleSet) -> Expected {
+        let Some(home) = self.namespace(&rules.namespace) else {
+            return Expected::default();
+        };
+        let tally = Tally::count(rules, home.pods.values(), &home.workloads);
+        Expected {
+            total: tally.expected(),
+            base: tally.base(),
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Workload {
     pub template_labels: Option<BTreeMap<String, String>>,
     /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
     pub rolling: bool,
+    /// Whether it is a Deployment with strategy `Recreate`.
+    pub recreates: bool,
 }
 
 impl Workload {
@@ -378,6 +380,7 @@ mod tests {
             selector: None,
             template_labels: None,
             rolling: false,
+            recreates: false,
         }
     }
 

@@ -52,6 +52,15 @@ struct Spec {
     completions: Option<i64>,
     /// Of a Job.
     suspend: Option<bool>,
+    /// Of a Deployment.
+    strategy: Option<Strategy>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Strategy {
+    #[serde(rename = "type")]
+    type_: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -124,6 +133,8 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             (Some(count(spec.replicas)), false)
         }
     };
+    let recreates = kind == Kind::Deployment
+        && spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate");
     let controller = match kind {
         Kind::ReplicaSet => metadata
             .owner_references
@@ -142,6 +153,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             .flatten(),
         template_labels: template_labels(kind, spec.template),
         rolling,
+        recreates,
     };
     let key = (metadata.namespace, Uid::from(metadata.uid));
     (
@@ -306,6 +318,19 @@ mod tests {
         let (_, _, set) = workload(Kind::ReplicaSet, object).unwrap();
         assert_eq!((set.replicas, set.version), (Some(3), 7));
         assert_eq!(set.controller.unwrap().uid, "d");
+    }
+
+    #[test]
+    fn strategy_of_a_deployment_is_kept() {
+        for (strategy, recreates) in [
+            (json!({ "type": "Recreate" }), true),
+            (json!({ "type": "RollingUpdate" }), false),
+            (json!(null), false),
+        ] {
+            let object = json!({ "metadata": { "name": "a" }, "spec": { "replicas": 3, "strategy": strategy } });
+            let deployment = workload(Kind::Deployment, object).unwrap().2;
+            assert_eq!(deployment.recreates, recreates);
+        }
     }
 
     #[test]

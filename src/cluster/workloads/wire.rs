@@ -63,6 +63,7 @@ pub(super) fn source<W: Wire>() -> Source {
     Source {
         path: W::PATH,
         labels: W::LABELS,
+        fields: None,
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::super::Context;
 use super::status::Facts;
+use crate::api::keys;
 use crate::cluster::index::{Entry, State};
 use crate::cluster::selected;
 use crate::domain::rules::effect::{self, Matches, Place};
@@ -62,7 +63,7 @@ impl Memory {
             let entry = Some(entry).filter(|e| e.snapshot.rules.uid == *uid)?;
             let managed = selects_managed(&state, entry);
             let rules = entry.snapshot.rules.clone();
-            (place(&state, namespace, &context.namespace), managed, rules)
+            (place(context, &state, namespace), managed, rules)
         };
         let now = Instant::now();
         let (due, mut again) = {
@@ -134,7 +135,7 @@ fn selects_managed(state: &State, entry: &Entry) -> bool {
 }
 
 /// Whether the API server sends what happens in a namespace.
-fn place(state: &State, name: &str, own: &str) -> Place {
+fn place(context: &Context, state: &State, name: &str) -> Place {
     let namespace = state.namespace(name);
     let labels = namespace.and_then(|n| n.labels.as_ref());
     let lacks = namespace
@@ -144,9 +145,18 @@ fn place(state: &State, name: &str, own: &str) -> Place {
             let needed = Mark::for_rules(n.rules.values().map(|e| &*e.snapshot.rules));
             (Mark::of(labels) < needed).then_some(needed)
         });
+    let unregistered = namespace.zip(labels).and_then(|(n, labels)| {
+        // A lost mark is told of by itself.
+        let needed = Mark::for_rules(n.rules.values().map(|e| &*e.snapshot.rules));
+        let mut labels = labels.clone();
+        let mark = needed.max(Mark::of(&labels)).value();
+        labels.extend(mark.map(|mark| (keys::NAMESPACE_HAS_RULES.to_owned(), mark.to_owned())));
+        context.index.registration.gap(&labels)
+    });
     Place {
-        excluded: effect::exclusion(name, labels, Some(own)),
+        excluded: effect::exclusion(name, labels, Some(&context.namespace)),
         lacks,
+        unregistered,
     }
 }
 

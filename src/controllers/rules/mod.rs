@@ -3,6 +3,7 @@
 mod claims;
 mod facts;
 mod retries;
+mod rollouts;
 mod status;
 
 use std::collections::HashMap;

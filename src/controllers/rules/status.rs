@@ -5,11 +5,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::webhooks::{self, Memories};
-use crate::cluster::index::{Entry, State};
+use super::rollouts as held;
+use crate::cluster::index::{Entry, Namespace, State};
+use crate::cluster::selected;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::{self, Finding, Matches, Place};
+use crate::domain::rules::rollouts;
 use crate::domain::rules::stage::{candidates, rejections};
 use crate::domain::rules::{Availability, RuleKind};
 
@@ -56,10 +59,17 @@ pub fn changed(
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let unknown = entry.tally.unknown_owners();
     let unknown = unknown.map(|owner| format!("{} {}", owner.kind, owner.name));
+    let home = state.namespace(&rules.namespace);
+    let rollouts = home.filter(|_| limited);
+    let rollouts = rollouts.map_or_else(Vec::new, |home| held::all(home, entry, gauges));
+    let partly = home.filter(|_| limited && facts.matches == Matches::Managed);
+    let partly = partly.and_then(|home| effect::partly_matched(partly_selected(home, entry)));
+    let matched = partly.unwrap_or_else(|| effect::matched(rules, &facts.matches));
     let conditions = [
         Some(("Enforced", effect::enforced(rules, &facts.place))),
-        Some(("Matched", effect::matched(rules, &facts.matches))),
+        Some(("Matched", matched)),
         effect::expected_known(rules, unknown.collect()).map(|found| ("ExpectedKnown", found)),
+        rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
     ];
     let conditions: Vec<_> = conditions
         .into_iter()
@@ -86,6 +96,22 @@ pub fn changed(
     patch["updateTime"] = json!(now);
     patch["conditions"] = json!(conditions);
     Some((patch, urgent))
+}
+
+/// Owners that ask for more Pods than are selected, and whose template makes Pods that are not; each as `Kind name`.
+fn partly_selected(home: &Namespace, entry: &Entry) -> Vec<String> {
+    let rules = &entry.snapshot.rules;
+    let owners = entry.tally.owners();
+    let owners = owners.filter_map(|uid| Some((uid, home.workload(uid)?)));
+    let partly = owners.filter(|(uid, owner)| {
+        // Something may label the Pods after the owner has made them.
+        let selected = || home.owned_by(uid).filter(|pod| rules.selects(pod)).count();
+        let asked = owner.replicas.and_then(|n| usize::try_from(n).ok());
+        !selected::is_selected(rules, owner) && asked.is_some_and(|n| selected() < n)
+    });
+    partly
+        .map(|(_, owner)| format!("{} {}", owner.kind.name(), owner.name))
+        .collect()
 }
 
 /// A condition. It keeps the time of its last transition while its status stays.

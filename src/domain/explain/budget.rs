@@ -67,7 +67,15 @@ fn row(object: &RuleObject) -> Row {
         let mut all = status.conditions.iter();
         all.find(|c| c.type_ == type_ && c.status == "False")
     };
-    let problem = failed("Enforced").or_else(|| failed("Matched"));
+    let problem = failed("Enforced")
+        .or_else(|| failed("Matched"))
+        .or_else(|| {
+            let mut all = status.conditions.iter();
+            all.find(|c| {
+                c.status == "True"
+                    && (c.type_ == "RolloutsHeld" || c.reason == "TemplateNotMatched")
+            })
+        });
     Row {
         namespace: object.set.namespace.clone(),
         name: object.set.name.clone(),

@@ -67,6 +67,13 @@ impl RuleObject {
         (failed.reason == reason).then_some((failed.reason.as_str(), failed.message.as_str()))
     }
 
+    /// The message of the condition `Matched`, if the object selects only some of the Pods of an owner.
+    fn partly_matched(&self) -> Option<&str> {
+        let mut conditions = self.status()?.conditions.iter();
+        let matched = conditions.find(|c| c.reason == "TemplateNotMatched")?;
+        Some(&matched.message)
+    }
+
     /// Rules of a stage that keep a Pod waiting whatever the budget.
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
         rejections(&self.set, stage, pod, &Verdicts::of(&self.object))

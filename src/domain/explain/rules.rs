@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, Verdict};
-use super::{Observed, RuleObject, obstacle, readiness_since, stamp};
+use super::{Observed, RuleObject, obstacle, readiness_since, stamp, time};
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
-use crate::domain::lifecycle::{Phase, phases};
-use crate::domain::pod::Pod;
+use crate::domain::lifecycle::{Phase, is_held_offline, phases};
+use crate::domain::pod::{MOMENT, Pod};
 use crate::domain::rules::stage::candidates;
 use crate::domain::rules::{Limits, Rule, RuleKind, Stage};
 use crate::domain::wording;
@@ -110,6 +110,11 @@ fn one(
     } else {
         others(object, rule, pod)
     };
+    if facts.budget.is_some()
+        && let Some(partly) = object.partly_matched()
+    {
+        facts.reason = format!("{}; {partly}", facts.reason);
+    }
     if let RuleKind::Broken(why) = &rule.kind
         && facts.verdict == Verdict::Holds
     {
@@ -175,6 +180,23 @@ fn availability(
                            while the others keep to the limit";
                 (Verdict::Holds, format!("{why}: {figures}"))
             }
+            _ if !limits.if_healthy
+                && let Some(until) = down_until(pod, observed.now) =>
+            {
+                let until = until.strftime("%H:%M:%SZ");
+                let why = format!(
+                    "the Pod stopped being Ready a moment ago and may come back by itself: until about {until} it begins an \
+                     operation, is changed in place and is evicted only within the budget, while a deletion is not held; \
+                     after that it may go"
+                );
+                match budget.filter(|b| b.used > b.limit) {
+                    Some(b) => {
+                        let figures = wording::figures(b.used, b.expected, b.limit);
+                        (Verdict::Holds, format!("{why}: {figures}"))
+                    }
+                    None => (Verdict::Passes, why),
+                }
+            }
             _ => {
                 let why = "the Pod is not available: nothing is lost by it";
                 (Verdict::Passes, why.to_owned())
@@ -201,6 +223,22 @@ fn availability(
             )
         }
     }
+}
+
+/// Until when the server takes a Pod that is not available for one that is down for a moment; `None` if it does not.
+///
+/// The server goes by its own clock and by what it has seen. Here the Pod's word has to do: since when its Ready condition is
+/// what it is.
+fn down_until(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+    let ends = pod.is_terminating() || pod.is_finished();
+    if pod.is_available() || ends || pod.is_broken() || is_held_offline(pod) {
+        return None;
+    }
+    let mut conditions = pod.status.conditions.iter();
+    let ready = conditions.find(|c| c.type_ == "Ready")?;
+    let since = time(ready.last_transition_time.as_deref()?)?;
+    let until = since.checked_add(MOMENT).ok()?;
+    (until > now).then_some(until)
 }
 
 /// Rules that look at no budget: what they say by themselves, and what the controller has written of the Pod.
@@ -268,7 +306,10 @@ fn holders(
     let claimed = claims.map(|claim| HolderFacts {
         pod: claim.pod_name.clone(),
         since: Some(claim.since.0),
-        because: format!("claim: {} is admitted", claim.operation),
+        because: match claim.operation.as_str() {
+            "Deadline" => wording::until_deadline(&claim.pod_name),
+            operation => format!("claim: {operation} is admitted"),
+        },
     });
     let unavailable = observed
         .pods

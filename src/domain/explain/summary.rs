@@ -45,7 +45,13 @@ pub fn summary(observed: &Observed, all: &Explanation, excluded: Option<&str>) -
         return format!("Pod {name}: {}{more}", operation(observed, first));
     }
     if let Some(why) = &pod.unavailable_because {
-        return format!("Pod {name} is not available: {why}");
+        let held = holding(all)
+            .filter(|rule| rule.verdict == Verdict::Holds && rule.kind == "availablePolicy");
+        let held = held.map_or_else(String::new, |rule| {
+            let by = wording::rule(&rule.object, &rule.rule);
+            format!("; held by {by}: {}", rule.reason)
+        });
+        return format!("Pod {name} is not available: {why}{held}");
     }
     if all.rules.is_empty() {
         let namespace = &pod.namespace;
@@ -108,7 +114,8 @@ fn warnings(observed: &Observed, all: &Explanation) -> Vec<String> {
         .iter()
         .filter(|r| r.set.selects(&observed.pod));
     warnings.extend(covering.filter_map(|rule| {
-        let (reason, message) = rule.not_enforced("NotEnforced")?;
+        let mut reasons = ["NotEnforced", "NotRegistered"].into_iter();
+        let (reason, message) = reasons.find_map(|reason| rule.not_enforced(reason))?;
         Some(format!(
             "PodTransitionRule {} is {reason}: {message}",
             rule.set.name

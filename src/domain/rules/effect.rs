@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::mark::Mark;
-use super::{RuleKind, RuleSet, Stage};
+use super::{Expected, Limits, RuleKind, RuleSet, Stage};
+use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
 
 /// One condition, as it goes into `status.conditions`.
@@ -17,7 +18,11 @@ pub struct Finding {
     pub message: String,
 }
 
-fn finding(status: &'static str, reason: &'static str, message: impl Into<String>) -> Finding {
+pub(super) fn finding(
+    status: &'static str,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> Finding {
     Finding {
         status,
         reason,
@@ -51,6 +56,8 @@ pub struct Place {
     pub excluded: Option<String>,
     /// The mark that the namespace lacks: the rules in it need it and the namespace carries a lower one.
     pub lacks: Option<Mark>,
+    /// What the webhook configurations do not send of it: the clause of [`Needed::gap`](super::registration::Needed::gap).
+    pub unregistered: Option<String>,
 }
 
 /// The condition `Enforced`.
@@ -75,6 +82,16 @@ pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
             format!(
                 "the API server does not send all that the rules hold: namespace {namespace} lacks the label {key}={value}; \
                  the server sets it, so see in its log why it cannot"
+            ),
+        );
+    }
+    if let Some(gap) = &place.unregistered {
+        return finding(
+            "False",
+            "NotRegistered",
+            format!(
+                "the API server does not send all that the rules hold: {gap}; put the webhook configurations back with what \
+                 installed them, `operating install` or `kubectl apply -k manifests`"
             ),
         );
     }
@@ -190,21 +207,37 @@ pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
 /// Owners that a message names at most.
 const NAMED: usize = 3;
 
+/// The first of some names, sorted, each once, for a text; `None` if there are none.
+pub(super) fn names(mut all: Vec<String>) -> Option<String> {
+    all.sort();
+    all.dedup();
+    let more = if all.len() > NAMED { " and others" } else { "" };
+    all.truncate(NAMED);
+    (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
+}
+
+/// The condition `Matched` of an object that selects fewer Pods of an owner than the owner asks for, and not the Pods that
+/// the owner makes from its template; each owner as `Kind name`. `None` if there are none.
+pub fn partly_matched(owners: Vec<String>) -> Option<Finding> {
+    let owners = names(owners)?;
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    Some(finding(
+        "True",
+        "TemplateNotMatched",
+        format!(
+            "fewer Pods of {owners} are selected than asked for, and the template there makes Pods that lack the label {key}: \
+             \"{value}\" or that spec.selector does not match. Pods that are not selected count as expected and never as \
+             available, whether they run or not, so that they use up the budget. Label the template too, or take the labels \
+             off the Pods that carry them"
+        ),
+    ))
+}
+
 /// The condition `ExpectedKnown` of an object whose Pods have owners that do not say how many Pods they want, each as
 /// `Kind name`; `None` if there are no such owners, or the object limits nothing.
-pub fn expected_known(rules: &RuleSet, mut unknown: Vec<String>) -> Option<Finding> {
+pub fn expected_known(rules: &RuleSet, unknown: Vec<String>) -> Option<Finding> {
     rules.limits().next()?;
-    unknown.sort();
-    unknown.dedup();
-    let more = unknown.len().saturating_sub(NAMED);
-    unknown.truncate(NAMED);
-    let mut owners = unknown.join(", ");
-    if owners.is_empty() {
-        return None;
-    }
-    if more > 0 {
-        owners.push_str(" and others");
-    }
+    let owners = names(unknown)?;
     Some(finding(
         "False",
         "ExpectedUnknown",
@@ -213,6 +246,36 @@ pub fn expected_known(rules: &RuleSet, mut unknown: Vec<String>) -> Option<Findi
              smaller: maxUnavailable holds back little. Use minAvailableValue with a number, or give the kind a scale \
              subresource"
         ),
+    ))
+}
+
+/// What to say to who applies an object that lets no Pod go while all are needed; `None` if it lets some go. `expected` is
+/// how many Pods there should be at this moment.
+pub fn frozen(rules: &RuleSet, expected: Expected) -> Option<String> {
+    let why = |limits: &Limits| match (limits.max_unavailable, limits.min_available) {
+        (Some(max @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0))), _) => {
+            Some(format!("maxUnavailableValue is {max}"))
+        }
+        (_, Some(min @ IntOrPercent::Percent(100..))) => {
+            Some(format!("minAvailableValue is {min}"))
+        }
+        (_, Some(min)) if expected.total > 0 && limits.desired(expected) >= expected.total => {
+            Some(format!(
+                "minAvailableValue is {min}, and {} Pods are expected at this moment",
+                expected.total
+            ))
+        }
+        _ => None,
+    };
+    let mut limited = rules.rules.iter().filter_map(|rule| match &rule.kind {
+        RuleKind::Availability(limits) if rule.stage == Stage::PreCheck => Some((rule, limits)),
+        _ => None,
+    });
+    let (rule, why) = limited.find_map(|(rule, limits)| Some((rule, why(limits)?)))?;
+    Some(format!(
+        "PodTransitionRule {}: rule {} lets no Pod go ({why}): while all of its Pods are needed, none of them can be deleted, \
+         evicted or updated, so that `kubectl drain` and rollouts wait for ever; raise the limit unless that is meant",
+        rules.name, rule.id
     ))
 }
 
@@ -277,6 +340,7 @@ mod tests {
         let place = Place {
             excluded: exclusion("shop", Some(&excluded), None),
             lacks: Some(Mark::Ruled),
+            ..Place::default()
         };
         assert_eq!(
             said(json!([budget()]), &place),
@@ -296,6 +360,22 @@ mod tests {
             found
                 .message
                 .contains("podtransitionrule.kusionstack.io/enforced=strict"),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn gap_in_the_webhook_configurations_is_told_with_the_remedy() {
+        let place = Place {
+            unregistered: Some("ValidatingWebhookConfiguration ours does not exist".to_owned()),
+            ..Place::default()
+        };
+        let found = enforced(&rules(json!([budget()])), &place);
+        assert_eq!((found.status, found.reason), ("False", "NotRegistered"));
+        assert!(
+            found.message.contains("ours does not exist")
+                && found.message.contains("operating install"),
             "{}",
             found.message
         );
@@ -357,6 +437,73 @@ mod tests {
         assert_eq!(
             warnings(&rules(json!([])), Some(&Matches::Nothing)).len(),
             2
+        );
+    }
+
+    #[test]
+    fn rule_that_lets_no_pod_go_is_warned_of() {
+        let said = |policy: Value, expected: u32| {
+            let set = rules(json!([{ "name": "none", "availablePolicy": policy }]));
+            frozen(&set, expected.into())
+        };
+        for (policy, expected, part) in [
+            (
+                json!({ "maxUnavailableValue": 0 }),
+                0,
+                "(maxUnavailableValue is 0)",
+            ),
+            (
+                json!({ "maxUnavailableValue": "0%" }),
+                9,
+                "(maxUnavailableValue is 0%)",
+            ),
+            (
+                json!({ "minAvailableValue": "100%" }),
+                9,
+                "(minAvailableValue is 100%)",
+            ),
+            (
+                json!({ "minAvailableValue": 5 }),
+                5,
+                "5, and 5 Pods are expected",
+            ),
+            (
+                json!({ "minAvailableValue": 5 }),
+                3,
+                "5, and 3 Pods are expected",
+            ),
+        ] {
+            let text = said(policy.clone(), expected).unwrap_or_default();
+            assert!(
+                text.contains(part) && text.contains("rule none lets no Pod go"),
+                "{policy}: {text}"
+            );
+        }
+        for (policy, expected) in [
+            (json!({ "maxUnavailableValue": 1 }), 1),
+            (json!({ "maxUnavailableValue": "1%" }), 1),
+            (json!({ "minAvailableValue": "99%" }), 10),
+            (json!({ "minAvailableValue": 5 }), 6),
+            (json!({ "minAvailableValue": 5 }), 0),
+        ] {
+            assert_eq!(said(policy.clone(), expected), None, "{policy}");
+        }
+        let mut post = budget();
+        post["stage"] = json!("PostCheck");
+        assert_eq!(frozen(&rules(json!([post])), 5.into()), None);
+    }
+
+    #[test]
+    fn owner_whose_template_is_not_selected_is_named() {
+        assert_eq!(partly_matched(Vec::new()), None);
+        let found = partly_matched(vec!["ReplicaSet web-1".to_owned()]).unwrap();
+        assert_eq!((found.status, found.reason), ("True", "TemplateNotMatched"));
+        assert!(
+            found
+                .message
+                .contains("fewer Pods of ReplicaSet web-1 are selected"),
+            "{}",
+            found.message
         );
     }
 

@@ -4,6 +4,8 @@ pub mod budget;
 mod compile;
 pub mod effect;
 pub mod mark;
+pub mod registration;
+pub mod rollouts;
 pub mod stage;
 pub mod webhook;
 
@@ -218,15 +220,29 @@ impl RuleSet {
 
 /// Names in the skip annotation; a malformed one skips nothing (contract 5.2).
 fn skipped(pod: &Pod) -> BTreeSet<String> {
+    read_skips(pod).and_then(Result::ok).unwrap_or_default()
+}
+
+/// The names in the skip annotation, or why they can't be read; `None` without the annotation.
+fn read_skips(pod: &Pod) -> Option<Result<BTreeSet<String>, String>> {
     #[derive(serde::Deserialize)]
     struct Skip {
-        #[serde(rename = "skipRules", default)]
+        #[serde(rename = "skipRules")]
         rules: BTreeSet<String>,
     }
-    pod.annotation(keys::SKIP_RULE_CONDITIONS)
-        .and_then(|text| serde_json::from_str::<Skip>(text).ok())
-        .map(|skip| skip.rules)
-        .unwrap_or_default()
+    let text = pod.annotation(keys::SKIP_RULE_CONDITIONS)?;
+    let read = serde_json::from_str::<Skip>(text);
+    Some(read.map(|skip| skip.rules).map_err(|e| e.to_string()))
+}
+
+/// What to say of a skip annotation that can't be read, and so skips nothing; `None` if the Pod has none, or one that can.
+pub fn unreadable_skips(pod: &Pod) -> Option<String> {
+    let why = read_skips(pod)?.err()?;
+    let key = keys::SKIP_RULE_CONDITIONS;
+    Some(format!(
+        "its annotation {key} can't be read ({why}) and skips no rule; write it as {{\"skipRules\":[\"NAME\"]}} with the \
+         names of rules"
+    ))
 }
 
 #[cfg(test)]
@@ -294,6 +310,31 @@ mod tests {
         assert_eq!(held(&set, &pod(front.clone(), skip)), ["front"]);
         let malformed = json!({ keys::SKIP_RULE_CONDITIONS: "all" });
         assert_eq!(held(&set, &pod(front, malformed)), ["all", "front"]);
+    }
+
+    #[test]
+    fn skip_annotation_that_can_not_be_read_is_told() {
+        let with = |text: &str| {
+            let annotations = json!({ (keys::SKIP_RULE_CONDITIONS): text });
+            unreadable_skips(&pod(json!({}), annotations))
+        };
+        assert_eq!(unreadable_skips(&pod(json!({}), json!({}))), None);
+        for fine in [r#"{"skipRules":["a"]}"#, r#"{"skipRules":[]}"#] {
+            assert_eq!(with(fine), None, "{fine}");
+        }
+        for text in [
+            "",
+            "all",
+            r#"{"skiprules":["a"]}"#,
+            r#"{"skipRules":"a"}"#,
+            r#"["a"]"#,
+        ] {
+            let said = with(text).unwrap_or_default();
+            assert!(
+                said.contains("skips no rule") && said.contains(r#"{"skipRules":["NAME"]}"#),
+                "{text}: {said}"
+            );
+        }
     }
 
     #[test]

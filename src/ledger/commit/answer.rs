@@ -79,6 +79,8 @@ pub enum Why {
         expected: u32,
         /// Up to three Pods that use the budget up, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
+        /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
+        deadline: Option<String>,
     },
     /// The Pod is not available, and the rule lets such Pods go only while enough others are.
     Unhealthy {

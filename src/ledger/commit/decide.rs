@@ -87,6 +87,7 @@ pub fn admit(
                     limit: expected.saturating_sub(desired),
                     expected,
                     holders: Vec::new(),
+                    deadline: None,
                 };
                 refuse(rule, why)
             }

@@ -2,14 +2,25 @@
 
 use super::Ledgers;
 use super::answer::{Denied, Why};
+use crate::ledger::protocol::Operation;
 use crate::ledger::store::{RuleKey, Store};
 
 impl<S: Store> Ledgers<S> {
-    /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first.
+    /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first. Also one
+    /// that keeps its place until its deadline ends it.
     pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
-        let (Why::Full { holders, .. }, Some(base)) = (&mut denied.why, self.latest(key)) else {
+        let Why::Full {
+            holders, deadline, ..
+        } = &mut denied.why
+        else {
             return;
         };
+        let Some(base) = self.latest(key) else {
+            return;
+        };
+        let mut claims = base.claims.claims.iter();
+        let until_its_end = claims.find(|((_, operation), _)| *operation == Operation::Deadline);
+        *deadline = until_its_end.map(|(_, claim)| claim.detail.pod_name.clone());
         let claimed = base
             .claims
             .claims

@@ -19,6 +19,7 @@ use tracing::debug;
 
 use self::pace::{Pace, Seen, Turn};
 use super::super::{Context, RuleName, room, turns, write};
+use super::rollouts;
 use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::pods;
@@ -68,7 +69,7 @@ impl Retries {
             };
             let Some(pod) = free_pod(context, &state, home, uid) else {
                 owners.remove(&key); // room that appears later is news
-                if let Some((about, message)) = standstill(home, entry, workload) {
+                if let Some((about, message)) = standstill(context, &state, home, entry, workload) {
                     context.events.record(&about, true, ROLLOUT_HELD, &message);
                 }
                 continue;
@@ -124,7 +125,7 @@ async fn wake(context: &Context, pod: &Pod) {
 
 /// Whether the owner's controller is to delete Pods: it has more than it wants, or its rollout is not finished. CollaSets
 /// are our own and wait in the queue of the rule.
-fn deletes_more(home: &Namespace, uid: &str, workload: &Workload) -> bool {
+pub(super) fn deletes_more(home: &Namespace, uid: &str, workload: &Workload) -> bool {
     workload.kind != Kind::CollaSet && (home.surplus(uid) > 0 || workload.rolling)
 }
 
@@ -154,41 +155,16 @@ fn free_pod<'a>(
 
 /// A Deployment that cannot go on by itself, and why.
 fn standstill(
+    context: &Context,
+    state: &State,
     home: &Namespace,
     entry: &Entry,
     replica_set: &Workload,
 ) -> Option<(ObjectReference, String)> {
     let owner = replica_set.controller.as_ref()?;
-    let deployment = home
-        .workload(&owner.uid)
-        .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
-    let mut siblings = home.workloads().filter(|(_, w)| {
-        w.controller
-            .as_ref()
-            .is_some_and(|other| other.uid == owner.uid)
-    });
     let rules = &entry.snapshot.rules;
-    let labels = deployment.template_labels.as_ref();
-    let makes_selected = labels.is_some_and(|labels| {
-        let selector = rules.selector.as_ref();
-        selector.is_ok_and(|selector| selector.matches(labels))
-    });
-    let message = if !makes_selected {
-        format!(
-            "the template makes Pods that PodTransitionRule {} does not hold, while all Pods of the Deployment count as \
-             expected there: the rule lets no more of the old Pods go, and the rollout waits. Delete or relax the rule, or \
-             undo the change of the template's labels",
-            rules.name
-        )
-    } else if siblings.all(|(_, w)| w.replicas == Some(0)) {
-        format!(
-            "strategy Recreate deletes every Pod before it creates a new one, and PodTransitionRule {} does not let all \
-             Pods go: the rollout waits. Use strategy RollingUpdate with maxSurge of at least 1, or relax the rule",
-            rules.name
-        )
-    } else {
-        return None;
-    };
+    let limit = room::gauges(&context.ledgers, state, entry)?.limit;
+    let (deployment, cause) = rollouts::cause(home, rules, replica_set, limit)?;
     let about = ObjectReference {
         api_version: Some(owner.api_version.clone()),
         kind: Some(owner.kind.clone()),
@@ -197,5 +173,5 @@ fn standstill(
         uid: Some(owner.uid.clone()),
         ..ObjectReference::default()
     };
-    Some((about, message))
+    Some((about, cause.explain(&deployment.name, &rules.name)))
 }

@@ -1,0 +1,67 @@
+//! Which webhook configurations the rules need.
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::admission::routes::{self, ClientConfig, Settings};
+use crate::domain::rules::registration::Needed;
+
+/// Both configurations of a server in `namespace`, as far as they hold Pods.
+pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
+    let (mutating, validating) = routes::configurations(&Settings {
+        client: ClientConfig::Url(String::new()), // where the webhooks are sent does not matter here
+        namespace: namespace.to_owned(),
+        ca_bundle: None,
+        grace_delete: false,
+        cert_manager: None,
+    });
+    Ok(vec![
+        read("MutatingWebhookConfiguration", routes::MUTATING, &mutating)?,
+        read(
+            "ValidatingWebhookConfiguration",
+            routes::VALIDATING,
+            &validating,
+        )?,
+    ])
+}
+
+fn read(kind: &'static str, name: &'static str, object: &impl Serialize) -> anyhow::Result<Needed> {
+    let needed = serde_json::to_value(object).and_then(|value| Needed::read(kind, name, value));
+    needed.with_context(|| format!("the own {kind} can't be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::api::keys;
+
+    #[test]
+    fn configurations_that_are_installed_send_all_that_is_needed() {
+        let (mutating, validating) = routes::configurations(&Settings {
+            client: ClientConfig::Url("https://localhost:9443".to_owned()),
+            namespace: "home".to_owned(),
+            ca_bundle: Some(b"ca".to_vec()),
+            grace_delete: true,
+            cert_manager: Some("home/webhook-serving".to_owned()),
+        });
+        let needed = needed("home").unwrap();
+        let stored = [
+            serde_json::to_value(mutating).unwrap(),
+            serde_json::to_value(validating).unwrap(),
+        ];
+        for mark in ["true", keys::NAMESPACE_HAS_STRICT_RULES] {
+            let labels = BTreeMap::from([
+                ("kubernetes.io/metadata.name".to_owned(), "shop".to_owned()),
+                (keys::NAMESPACE_HAS_RULES.to_owned(), mark.to_owned()),
+            ]);
+            for (needed, stored) in needed.iter().zip(&stored) {
+                let stored = serde_json::from_value(stored.clone()).unwrap();
+                assert_eq!(needed.gap(Some(&stored), &labels), None);
+                assert!(needed.gap(None, &labels).is_some(), "{needed:?}");
+            }
+        }
+    }
+}

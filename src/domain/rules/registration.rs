@@ -1,0 +1,306 @@
+//! Whether the API server sends to the server what the rules hold: the stored webhook configurations, compared with those
+//! that the rules need.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::admissionregistration::v1::{MatchCondition, RuleWithOperations};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::selector::Selector;
+
+/// A ValidatingWebhookConfiguration or MutatingWebhookConfiguration, as far as it decides what is sent.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Configuration {
+    /// Its entries.
+    pub webhooks: Vec<Hook>,
+}
+
+/// One entry. Fields that are absent have the API server's defaults.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Hook {
+    /// Fully qualified name.
+    pub name: String,
+    failure_policy: Option<String>,
+    namespace_selector: LabelSelector,
+    object_selector: LabelSelector,
+    match_conditions: Vec<MatchCondition>,
+    rules: Vec<RuleWithOperations>,
+}
+
+/// A configuration that the rules need, and the entries of it that hold Pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Needed {
+    /// `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
+    pub kind: &'static str,
+    /// Name of the object.
+    pub name: &'static str,
+    webhooks: Vec<Hook>,
+}
+
+impl Needed {
+    /// Reads a configuration that the server would install. Of its entries those count that see Pods and whose
+    /// failurePolicy is `Fail`: a budget needs no other.
+    ///
+    /// # Errors
+    /// If `object` is not a webhook configuration.
+    pub fn read(
+        kind: &'static str,
+        name: &'static str,
+        object: Value,
+    ) -> serde_json::Result<Needed> {
+        let mut all: Configuration = serde_json::from_value(object)?;
+        all.webhooks
+            .retain(|hook| !hook.fails_open() && hook.sees_pods());
+        Ok(Needed {
+            kind,
+            name,
+            webhooks: all.webhooks,
+        })
+    }
+
+    /// What the stored configuration (`None` if there is none) does not send of a namespace with these labels: a clause
+    /// that names the first gap. `None` if all is sent.
+    pub fn gap(
+        &self,
+        stored: Option<&Configuration>,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        let Needed { kind, name, .. } = self;
+        let mut concerning = self.webhooks.iter().filter(|hook| hook.selects(labels));
+        let Some(stored) = stored else {
+            return concerning
+                .next()
+                .map(|_| format!("{kind} {name} does not exist"));
+        };
+        concerning.find_map(|needed| {
+            let hook = &needed.name;
+            let Some(found) = stored.webhooks.iter().find(|found| found.name == *hook) else {
+                return Some(format!("{kind} {name} has no webhook {hook}"));
+            };
+            let lacks = needed.lacking_in(found, labels)?;
+            Some(format!("webhook {hook} of {kind} {name} {lacks}"))
+        })
+    }
+}
+
+impl Hook {
+    fn fails_open(&self) -> bool {
+        self.failure_policy.as_deref() == Some("Ignore")
+    }
+
+    fn sees_pods(&self) -> bool {
+        let resources = self.rules.iter().filter_map(|rule| rule.resources.as_ref());
+        resources
+            .flatten()
+            .any(|resource| resource == "pods" || resource.starts_with("pods/"))
+    }
+
+    /// A selector that can't be read counts as one that matches: the API server stores none.
+    fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        Selector::compile(&self.namespace_selector).map_or(true, |s| s.matches(labels))
+    }
+
+    /// What this entry sends of a namespace and the `stored` one does not.
+    fn lacking_in(&self, stored: &Hook, labels: &BTreeMap<String, String>) -> Option<String> {
+        if stored.fails_open() {
+            return Some(
+                "has failurePolicy Ignore, so that requests pass while no server answers"
+                    .to_owned(),
+            );
+        }
+        if !stored.selects(labels) {
+            return Some("does not select the namespace (namespaceSelector)".to_owned());
+        }
+        let all = LabelSelector::default();
+        if stored.object_selector != all && stored.object_selector != self.object_selector {
+            return Some("has another objectSelector, which may leave out Pods".to_owned());
+        }
+        if let Some(missing) = self.rules.iter().find_map(|rule| missing(rule, stored)) {
+            return Some(missing);
+        }
+        let is_needed = |found: &&MatchCondition| {
+            let mut known = self.match_conditions.iter();
+            known.any(|needed| needed.expression.trim() == found.expression.trim())
+        };
+        let other = stored.match_conditions.iter().find(|c| !is_needed(c))?;
+        Some(format!(
+            "has a matchCondition {} of another text, which may leave out requests",
+            other.name
+        ))
+    }
+}
+
+/// The first request of a rule that no rule of the stored entry covers.
+fn missing(rule: &RuleWithOperations, stored: &Hook) -> Option<String> {
+    let each = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
+    let covered = |operation: &str, resource: &str| {
+        stored.rules.iter().any(|found| {
+            has(&found.operations, operation)
+                && each(&rule.api_groups)
+                    .iter()
+                    .all(|group| has(&found.api_groups, group))
+                && each(&rule.api_versions)
+                    .iter()
+                    .all(|version| has(&found.api_versions, version))
+                && each(&found.resources)
+                    .iter()
+                    .any(|pattern| covers(pattern, resource))
+                && matches!(found.scope.as_deref(), None | Some("*" | "Namespaced"))
+        })
+    };
+    let operations = each(&rule.operations);
+    each(&rule.resources).into_iter().find_map(|resource| {
+        let mut operations = operations.iter();
+        let operation = operations.find(|operation| !covered(operation, &resource))?;
+        Some(format!(
+            "does not ask for {operation} of {resource} (rules)"
+        ))
+    })
+}
+
+fn has(list: &Option<Vec<String>>, word: &str) -> bool {
+    let mut list = list.iter().flatten();
+    list.any(|found| found == "*" || found == word)
+}
+
+/// Whether an entry of `resources` covers a resource: `*` stands for every resource without subresources, `*/*` for all,
+/// `pods/*` for all subresources, `*/scale` for one of every resource (`RuleWithOperations` in the Kubernetes API).
+fn covers(pattern: &str, resource: &str) -> bool {
+    let (main, sub) = resource.split_once('/').unwrap_or((resource, ""));
+    match pattern.split_once('/') {
+        None => sub.is_empty() && (pattern == "*" || pattern == main),
+        Some(("*", "*")) => true,
+        Some((of, part)) => {
+            (of == "*" || of == main) && !sub.is_empty() && (part == "*" || part == sub)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    const KIND: &str = "ValidatingWebhookConfiguration";
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+        pairs.iter().map(owned).collect()
+    }
+
+    /// Two entries that hold Pods, the second only in strict namespaces, and two that do not.
+    fn installed() -> Value {
+        let hook = |name: &str, policy: &str, value: Option<&str>, resources: Value| {
+            let operator = if value.is_some() { "In" } else { "Exists" };
+            let values = value.map(|value| [value]);
+            json!({
+                "name": name, "failurePolicy": policy,
+                "namespaceSelector": { "matchExpressions": [{ "key": "mark", "operator": operator, "values": values }] },
+                "objectSelector": { "matchLabels": { "control": "true" } },
+                "matchConditions": [{ "name": "fresh", "expression": "a == b" }],
+                "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE", "DELETE"],
+                            "resources": resources, "scope": "Namespaced" }],
+            })
+        };
+        json!({ "webhooks": [
+            hook("delete", "Fail", None, json!(["pods", "pods/resize"])),
+            hook("strict", "Fail", Some("strict"), json!(["pods"])),
+            hook("status", "Ignore", None, json!(["pods/status"])),
+            hook("rules", "Fail", None, json!(["podtransitionrules"])),
+        ] })
+    }
+
+    /// The gap after a JSON merge patch of one entry, in a namespace with this mark.
+    fn gap(entry: usize, patch: Value, mark: &str) -> Option<String> {
+        let needed = Needed::read(KIND, "ours", installed()).unwrap();
+        let mut stored = installed();
+        json_patch::merge(&mut stored["webhooks"][entry], &patch);
+        let stored = serde_json::from_value(stored).unwrap();
+        needed.gap(Some(&stored), &labels(&[("mark", mark)]))
+    }
+
+    #[test]
+    fn what_is_installed_has_no_gap() {
+        assert_eq!(gap(0, json!({}), "true"), None);
+        assert_eq!(gap(0, json!({}), "strict"), None);
+    }
+
+    #[test]
+    fn deleted_configuration_is_named() {
+        let needed = Needed::read(KIND, "ours", installed()).unwrap();
+        let said = needed.gap(None, &labels(&[("mark", "true")]));
+        assert_eq!(
+            said.unwrap(),
+            "ValidatingWebhookConfiguration ours does not exist"
+        );
+        assert_eq!(needed.gap(None, &labels(&[])), None, "nothing is needed");
+        let said = gap(0, json!({ "name": "mutating-pod" }), "true").unwrap();
+        assert_eq!(
+            said,
+            "ValidatingWebhookConfiguration ours has no webhook delete"
+        );
+    }
+
+    #[test]
+    fn entry_that_sends_less_is_named_with_the_field() {
+        let elsewhere = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                                 "resources": ["pods", "pods/resize"] }]);
+        for (patch, part) in [
+            (json!({ "failurePolicy": "Ignore" }), "failurePolicy Ignore"),
+            (
+                json!({ "namespaceSelector": { "matchLabels": { "team": "a" } } }),
+                "(namespaceSelector)",
+            ),
+            (
+                json!({ "objectSelector": { "matchLabels": { "team": "a" } } }),
+                "objectSelector",
+            ),
+            (
+                json!({ "matchConditions": [{ "name": "night", "expression": "false" }] }),
+                "matchCondition night",
+            ),
+            (json!({ "rules": elsewhere }), "DELETE of pods (rules)"),
+            (json!({ "rules": [] }), "UPDATE of pods (rules)"),
+        ] {
+            let said = gap(0, patch.clone(), "true").unwrap_or_default();
+            let head = "webhook delete of ValidatingWebhookConfiguration ours ";
+            assert!(
+                said.starts_with(head) && said.contains(part),
+                "{patch}: {said}"
+            );
+        }
+    }
+
+    #[test]
+    fn entry_that_sends_more_is_no_gap() {
+        let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
+                           "scope": "*" }]);
+        let parts = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"],
+                             "resources": ["*", "pods/*"] }]);
+        for patch in [
+            json!({ "rules": all }),
+            json!({ "rules": parts }),
+            json!({ "objectSelector": { "matchLabels": null } }),
+            json!({ "matchConditions": null }),
+            json!({ "namespaceSelector": { "matchExpressions": null } }),
+            json!({ "failurePolicy": null }),
+        ] {
+            assert_eq!(gap(0, patch.clone(), "true"), None, "{patch}");
+        }
+    }
+
+    #[test]
+    fn entries_that_the_namespace_does_not_need_are_left_alone() {
+        let gone = json!({ "name": "other" });
+        assert_eq!(gap(1, gone.clone(), "true"), None);
+        assert!(gap(1, gone.clone(), "strict").is_some());
+        assert_eq!(gap(2, gone.clone(), "true"), None);
+        assert_eq!(gap(3, gone, "true"), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! Rollouts of Deployments that a rule object does not let end: the condition `RolloutsHeld`, and the warning at apply.
+
+use super::RuleSet;
+use super::effect::{Finding, finding, names};
+
+/// Why the rollout of a Deployment can't end under a rule object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Strategy `Recreate` deletes every Pod before it creates a new one, and the rules do not let all of them go.
+    Recreates,
+    /// The template makes Pods that the rules do not hold, while all Pods of the Deployment count as expected.
+    Leaves,
+}
+
+impl Cause {
+    /// What happens to the Deployments, and the way out: a sentence. `rule` names the rule object.
+    pub fn explain(self, deployments: &str, rule: &str) -> String {
+        match self {
+            Cause::Recreates => format!(
+                "Deployment {deployments}: strategy Recreate deletes every Pod before it creates a new one, and \
+                 PodTransitionRule {rule} does not let all Pods go: the rollout waits. Use strategy RollingUpdate with maxSurge \
+                 of at least 1, or relax the rule"
+            ),
+            Cause::Leaves => format!(
+                "Deployment {deployments}: the template makes Pods that PodTransitionRule {rule} does not hold, while all Pods \
+                 of the Deployment count as expected there: the rule lets no more of the old Pods go, and the rollout waits. \
+                 Delete or relax the rule, or undo the change of the template's labels"
+            ),
+        }
+    }
+}
+
+/// A Deployment whose rollout can't end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rollout {
+    /// Name of the Deployment.
+    pub deployment: String,
+    /// Why.
+    pub cause: Cause,
+    /// Whether it stands still now; else the next rollout will.
+    pub held: bool,
+}
+
+/// The condition `RolloutsHeld`: True while a rollout stands still, False with reason `RecreateUnderRule` when the next one
+/// of a Deployment will. `None` if there is nothing to say.
+pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
+    let of = |cause: Cause, held: bool| {
+        let chosen = all.iter().filter(|r| r.cause == cause && r.held == held);
+        names(chosen.map(|r| r.deployment.clone()).collect())
+    };
+    let causes = [
+        (Cause::Recreates, "RecreateHeld"),
+        (Cause::Leaves, "TemplateLeavesRule"),
+    ];
+    let held = causes.map(|(cause, reason)| {
+        of(cause, true).map(|deployments| (reason, cause.explain(&deployments, &rules.name)))
+    });
+    let mut held = held.into_iter().flatten();
+    if let Some((reason, first)) = held.next() {
+        let all: Vec<_> = [first]
+            .into_iter()
+            .chain(held.map(|(_, text)| text))
+            .collect();
+        return Some(finding("True", reason, all.join("; ")));
+    }
+    let deployments = of(Cause::Recreates, false)?;
+    Some(finding(
+        "False",
+        "RecreateUnderRule",
+        format!("no rollout is held now; {}", next_rollout(&deployments)),
+    ))
+}
+
+/// What to say to who applies a rule object over Deployments of strategy `Recreate`; `None` if there are none.
+pub fn warning(rules: &RuleSet, deployments: Vec<String>) -> Option<String> {
+    let deployments = names(deployments)?;
+    Some(format!(
+        "PodTransitionRule {}: {}",
+        rules.name,
+        next_rollout(&deployments)
+    ))
+}
+
+fn next_rollout(deployments: &str) -> String {
+    format!(
+        "the next rollout of Deployment {deployments} will delete as many Pods as the budget allows and then wait: strategy \
+         Recreate deletes every Pod before it creates a new one. Use strategy RollingUpdate with maxSurge of at least 1"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::api::podtransitionrule::PodTransitionRule;
+
+    fn rollout(deployment: &str, cause: Cause, held: bool) -> Rollout {
+        Rollout {
+            deployment: deployment.to_owned(),
+            cause,
+            held,
+        }
+    }
+
+    fn said(all: &[Rollout]) -> Option<(&'static str, &'static str, String)> {
+        let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
+        condition(&rules, all).map(|found| (found.status, found.reason, found.message))
+    }
+
+    #[test]
+    fn nothing_is_said_without_such_deployments() {
+        assert_eq!(said(&[]), None);
+        let rules = RuleSet::compile(&PodTransitionRule::new("web", Default::default()));
+        assert_eq!(warning(&rules, Vec::new()), None);
+    }
+
+    #[test]
+    fn rollout_that_stands_still_is_named_with_the_way_out() {
+        let all = [
+            rollout("later", Cause::Recreates, false),
+            rollout("api", Cause::Leaves, true),
+        ];
+        let (status, reason, message) = said(&all).unwrap();
+        assert_eq!((status, reason), ("True", "TemplateLeavesRule"));
+        assert!(
+            message.contains("Deployment api") && message.contains("PodTransitionRule web"),
+            "{message}"
+        );
+        assert!(!message.contains("later"), "{message}");
+        let both = [all[1].clone(), rollout("web", Cause::Recreates, true)];
+        let (_, reason, message) = said(&both).unwrap();
+        assert_eq!(reason, "RecreateHeld");
+        assert!(
+            message.contains("Deployment api") && message.contains("Deployment web"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn recreate_deployments_are_told_before_they_roll_out() {
+        let many: Vec<_> = (0..5)
+            .map(|n| rollout(&format!("d{n}"), Cause::Recreates, false))
+            .collect();
+        let (status, reason, message) = said(&many).unwrap();
+        assert_eq!((status, reason), ("False", "RecreateUnderRule"));
+        assert!(
+            message.contains("d0, d1, d2 and others") && message.contains("RollingUpdate"),
+            "{message}"
+        );
+    }
+}
