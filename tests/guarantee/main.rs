@@ -24,7 +24,6 @@ mod moments;
 mod never_held;
 mod owners;
 mod pod_writes;
-mod remade;
 mod retries;
 mod rules;
 mod shared_account;

@@ -1,6 +1,8 @@
 //! The status of a PodTransitionRule apart from its ledger: gauges for people and tools, and why Pods wait. Sorted, and
 //! written only when it differs; bounded, so that it stays small at any number of Pods.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -9,7 +11,7 @@ use super::rollouts as held;
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
 use crate::domain::lifecycle::Stage;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::{self, Finding, Matches, Place};
 use crate::domain::rules::rollouts;
@@ -57,8 +59,9 @@ pub fn changed(
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let unknown = entry.tally.unknown_owners();
-    let unknown = unknown.map(|owner| format!("{} {}", owner.kind, owner.name));
+    let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
+    let unknown = entry.tally.unknown_owners().map(named).collect();
+    let unset = entry.tally.unset_owners().map(named).collect();
     let home = state.namespace(&rules.namespace);
     let rollouts = home.filter(|_| limited);
     let rollouts = rollouts.map_or_else(Vec::new, |home| held::all(home, entry, gauges));
@@ -68,7 +71,7 @@ pub fn changed(
     let conditions = [
         Some(("Enforced", effect::enforced(rules, &facts.place))),
         Some(("Matched", matched)),
-        effect::expected_known(rules, unknown.collect()).map(|found| ("ExpectedKnown", found)),
+        effect::expected_known(rules, unknown, unset).map(|found| ("ExpectedKnown", found)),
         rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
     ];
     let conditions: Vec<_> = conditions

@@ -233,10 +233,22 @@ pub fn partly_matched(owners: Vec<String>) -> Option<Finding> {
     ))
 }
 
-/// The condition `ExpectedKnown` of an object whose Pods have owners that do not say how many Pods they want, each as
-/// `Kind name`; `None` if there are no such owners, or the object limits nothing.
-pub fn expected_known(rules: &RuleSet, unknown: Vec<String>) -> Option<Finding> {
+/// The condition `ExpectedKnown` of an object whose Pods have owners that do not say how many Pods they want: `unknown`
+/// ones have no `scale`, and `unset` ones do not set the number in it. Each is `Kind name`. `None` if there are no such
+/// owners, or the object limits nothing.
+pub fn expected_known(
+    rules: &RuleSet,
+    unknown: Vec<String>,
+    unset: Vec<String>,
+) -> Option<Finding> {
     rules.limits().next()?;
+    if let Some(owners) = names(unset) {
+        let message = format!(
+            "the scale subresource of {owners} has no number of replicas, so every disruption of these Pods is denied. Set \
+             the number there, mostly spec.replicas"
+        );
+        return Some(finding("False", "ReplicasNotSet", message));
+    }
     let owners = names(unknown)?;
     Some(finding(
         "False",
@@ -512,11 +524,24 @@ mod tests {
         let budget = rules(json!([budget()]));
         let check = rules(json!([{ "name": "check", "labelCheck": { "requires": {} } }]));
         let owners = |n: usize| (0..n).rev().map(|n| format!("Game g{n}")).collect();
-        assert_eq!(expected_known(&budget, Vec::new()), None);
-        assert_eq!(expected_known(&check, owners(1)), None);
-        let found = expected_known(&budget, owners(5)).unwrap();
+        assert_eq!(expected_known(&budget, Vec::new(), Vec::new()), None);
+        assert_eq!(expected_known(&check, owners(1), owners(1)), None);
+        let found = expected_known(&budget, owners(5), Vec::new()).unwrap();
         assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
         let named = "Game g0, Game g1, Game g2 and others have";
         assert!(found.message.starts_with(named), "{}", found.message);
+    }
+
+    #[test]
+    fn owners_that_set_no_replicas_are_named_first() {
+        let budget = rules(json!([budget()]));
+        let unset = vec!["Rollout web".to_owned()];
+        let found = expected_known(&budget, vec!["Game g".to_owned()], unset).unwrap();
+        assert_eq!((found.status, found.reason), ("False", "ReplicasNotSet"));
+        assert!(
+            found.message.contains("of Rollout web has"),
+            "{}",
+            found.message
+        );
     }
 }
