@@ -250,6 +250,7 @@ mod tests {
             template_labels: None,
             rolling: false,
             recreates: false,
+            paused: false,
         }
     }
 

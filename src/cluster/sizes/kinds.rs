@@ -44,10 +44,13 @@ impl Kind {
     }
 
     /// Whether an owner of the kind may have a Pod of this name. A StatefulSet has the Pods `NAME-ORDINAL` alone, the ordinal
-    /// in decimal: its controller neither keeps nor replaces Pods of other names that refer to it.
+    /// in decimal, and a Deployment has none but those of its ReplicaSets: their controllers neither keep nor replace other
+    /// Pods that refer to them.
     pub fn may_own(owner: &Owner, pod: &str) -> bool {
-        if Kind::of(owner) != Some(Kind::StatefulSet) {
-            return true;
+        match Kind::of(owner) {
+            Some(Kind::StatefulSet) => {}
+            Some(Kind::Deployment) => return false,
+            _ => return true,
         }
         let ordinal = pod
             .strip_prefix(owner.name.as_str())
@@ -161,6 +164,7 @@ mod tests {
         }
         assert!(Kind::may_own(&set("web-0"), "web-0-0"));
         assert!(Kind::may_own(&owner("apps/v1", "ReplicaSet"), "any"));
+        assert!(!Kind::may_own(&owner("apps/v1", "Deployment"), "web-1-a"));
         let others = owner("apps.kruise.io/v1beta1", "StatefulSet");
         assert!(Kind::may_own(&others, "any"));
     }

@@ -31,6 +31,8 @@ pub struct Workload {
     pub rolling: bool,
     /// Whether it is a Deployment with strategy `Recreate`.
     pub recreates: bool,
+    /// Whether it is a Deployment that is paused: it makes no ReplicaSet, and one that it has made counts by itself.
+    pub paused: bool,
 }
 
 impl Workload {
@@ -381,6 +383,7 @@ mod tests {
             template_labels: None,
             rolling: false,
             recreates: false,
+            paused: false,
         }
     }
 

@@ -54,6 +54,8 @@ struct Spec {
     suspend: Option<bool>,
     /// Of a Deployment.
     strategy: Option<Strategy>,
+    /// Of a Deployment.
+    paused: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -139,6 +141,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
         Kind::ReplicaSet => metadata
             .owner_references
             .and_then(|all| all.into_iter().find(|o| o.controller))
+            .filter(has_replica_sets)
             .map(Arc::new),
         _ => None,
     };
@@ -154,12 +157,19 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
         template_labels: template_labels(kind, spec.template),
         rolling,
         recreates,
+        paused: kind == Kind::Deployment && spec.paused.unwrap_or(false),
     };
     let key = (metadata.namespace, Uid::from(metadata.uid));
     (
         key,
         metadata.deletion_timestamp.is_none().then_some(workload),
     )
+}
+
+/// Whether objects of an owner's kind may have ReplicaSets: a Deployment, or a kind that is not watched. No other
+/// controller manages them, and a reference to one would lend its number to Pods that it does not know.
+fn has_replica_sets(owner: &Owner) -> bool {
+    Kind::of(owner).is_none_or(|kind| kind == Kind::Deployment)
 }
 
 fn count(n: Option<i64>) -> u32 {
@@ -318,6 +328,22 @@ mod tests {
         let (_, _, set) = workload(Kind::ReplicaSet, object).unwrap();
         assert_eq!((set.replicas, set.version), (Some(3), 7));
         assert_eq!(set.controller.unwrap().uid, "d");
+    }
+
+    #[test]
+    fn replica_set_belongs_to_no_owner_that_makes_none() {
+        for (version, kind, kept) in [
+            ("apps/v1", "StatefulSet", false),
+            ("batch/v1", "Job", false),
+            ("apps/v1", "Deployment", true),
+            ("argoproj.io/v1alpha1", "Rollout", true),
+        ] {
+            let owner = json!([{ "apiVersion": version, "kind": kind, "name": "web", "uid": "d", "controller": true }]);
+            let object =
+                json!({ "metadata": { "name": "web-1", "uid": "r", "ownerReferences": owner } });
+            let set = workload(Kind::ReplicaSet, object).unwrap().2;
+            assert_eq!(set.controller.is_some(), kept, "{kind}");
+        }
     }
 
     #[test]

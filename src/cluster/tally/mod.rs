@@ -117,7 +117,7 @@ impl Tally {
     pub fn update_owner(&mut self, rules: &RuleSet, uid: &Uid, workloads: &Workloads) {
         let labels = workloads
             .get(uid)
-            .filter(|w| w.replicas != Some(0))
+            .filter(|w| w.replicas != Some(0) && !w.paused)
             .and_then(|w| w.template_labels.as_ref());
         let template =
             labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));

@@ -75,6 +75,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         template_labels: managed.then(|| labels.into_iter().collect()),
         rolling: false,
         recreates: false,
+        paused: false,
     }
 }
 
@@ -160,6 +161,20 @@ fn owner_without_pods_counts_by_its_template() {
         ("owner-1", workload(5, false, None)),
     ]);
     assert_eq!(count(&[], &workloads).expected(), 3);
+}
+
+#[test]
+fn deployment_that_is_paused_counts_by_its_replica_sets_alone() {
+    let paused = |kind, replicas, controller| Workload {
+        kind,
+        paused: kind == Kind::Deployment,
+        ..workload(replicas, true, controller)
+    };
+    let mut workloads = known([("root", paused(Kind::Deployment, 50, None))]);
+    assert_eq!(count(&[], &workloads).expected(), 0);
+    let made = paused(Kind::ReplicaSet, 3, Some(&deployment()));
+    put(&mut workloads, "r", made);
+    assert_eq!(count(&[], &workloads).expected(), 50);
 }
 
 #[test]
