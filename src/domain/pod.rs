@@ -381,9 +381,17 @@ impl Pod {
         self.metadata.owner_references.iter().find(|o| o.controller)
     }
 
-    /// Whether the kubelet runs this Pod from a file.
+    /// Whether the kubelet runs this Pod from a file: the Pod has the annotation [`keys::MIRROR`], and a Node as its
+    /// controller.
+    ///
+    /// The annotation alone proves nothing, because a tenant can write it into the template of a workload. The kubelet names
+    /// its Node as the controller of each mirror Pod (`pkg/kubelet/pod/mirror_client.go`). A template cannot: the controller
+    /// of the workload names itself.
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.contains_key(keys::MIRROR)
+            && self
+                .controller()
+                .is_some_and(|owner| owner.api_version == "v1" && owner.kind == "Node")
     }
 
     /// Value of an annotation that is kept, see [`Metadata::annotations`].
@@ -479,7 +487,7 @@ fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -517,6 +525,39 @@ mod tests {
         let ready = waits("Running", "True", "containerStatuses", Some(BROKEN[0]));
         assert!(!ready.is_broken());
         assert!(!Pod::default().is_broken());
+    }
+
+    #[test]
+    fn mirror_pod_has_the_annotation_and_a_node_as_controller() {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": true });
+        let but = |patch: Value| {
+            let mut owner = node.clone();
+            json_patch::merge(&mut owner, &patch);
+            owner
+        };
+        let replica_set = but(json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet" }));
+        let no_controller = but(json!({ "controller": null })); // the merge removes the field
+        for (owners, expected) in [
+            (json!([node]), true),
+            (json!([but(json!({ "controller": false }))]), false),
+            (json!([no_controller]), false),
+            (
+                json!([but(json!({ "apiVersion": "example.com/v1" }))]),
+                false,
+            ),
+            (json!([replica_set]), false),
+            (json!([replica_set, no_controller]), false),
+            (json!([no_controller, replica_set]), false),
+            (json!([]), false),
+            (json!(null), false),
+        ] {
+            let metadata =
+                json!({ "annotations": { (keys::MIRROR): "x" }, "ownerReferences": owners });
+            let mut pod: Pod = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            assert_eq!(pod.is_mirror(), expected, "{owners}");
+            pod.metadata.annotations.clear();
+            assert!(!pod.is_mirror(), "{owners} without the annotation");
+        }
     }
 
     #[test]
