@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
 use super::digest::Digest;
@@ -283,6 +284,8 @@ const MESSAGE_LIMIT: usize = 200;
 
 /// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
 /// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
+///
+/// A new Pod counts as starting for as long, see [`Pod::is_starting`].
 pub const MOMENT: Duration = Duration::from_secs(30);
 
 impl Pod {
@@ -358,6 +361,22 @@ impl Pod {
                     let waiting = s.waiting.as_ref();
                     waiting.is_some_and(|w| BROKEN.contains(&w.reason.as_str()))
                 }))
+    }
+
+    /// Whether the Pod is not available, but can be within moments: it was created less than [`MOMENT`] ago, is not
+    /// [broken](Pod::is_broken), and does not end. The kubelet writes the status of such a Pod several times.
+    ///
+    /// The API server set the creation time by its own clock, so this must not decide what is safe. If the creation time is
+    /// more than a moment ahead of `now`, the clocks differ too much, and the Pod does not count as starting.
+    pub fn is_starting(&self, now: Timestamp) -> bool {
+        let created = self.metadata.creation_timestamp.as_deref();
+        let created = created.and_then(|text| text.parse::<Timestamp>().ok());
+        let is_new = created.is_some_and(|at| now.duration_since(at).unsigned_abs() < MOMENT);
+        is_new
+            && !self.is_available()
+            && !self.is_broken()
+            && !self.is_terminating()
+            && !self.is_finished()
     }
 
     /// Whether the readiness gate of the lifecycle is in the spec.
@@ -525,6 +544,47 @@ mod tests {
         let ready = waits("Running", "True", "containerStatuses", Some(BROKEN[0]));
         assert!(!ready.is_broken());
         assert!(!Pod::default().is_broken());
+    }
+
+    #[test]
+    fn new_pod_that_is_neither_available_nor_broken_is_starting() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let starting = |created: Option<&str>, patch: Value| {
+            let mut pod = json!({
+                "metadata": { "creationTimestamp": created },
+                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "False" }] },
+            });
+            json_patch::merge(&mut pod, &patch);
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            pod.is_starting(at("2026-01-01T00:01:00Z"))
+        };
+        for (created, expected) in [
+            (Some("2026-01-01T00:01:00Z"), true),
+            (Some("2026-01-01T00:00:31Z"), true),
+            (Some("2026-01-01T00:00:30Z"), false),
+            (Some("2026-01-01T00:01:29Z"), true), // by a clock that is ahead
+            (Some("2026-01-01T00:01:30Z"), false),
+            (Some("yesterday"), false),
+            (None, false),
+        ] {
+            assert_eq!(starting(created, json!({})), expected, "{created:?}");
+        }
+        let waiting =
+            json!([{ "name": "app", "state": { "waiting": { "reason": "ErrImagePull" } } }]);
+        let available = json!({
+            "metadata": { "labels": { (keys::SERVICE_AVAILABLE): "1" } },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        for other in [
+            json!({ "status": { "phase": "Pending" } }),
+            json!({ "status": { "phase": "Failed" } }),
+            json!({ "status": { "containerStatuses": waiting } }),
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:01:00Z" } }),
+            available,
+        ] {
+            let said = format!("{other}");
+            assert!(!starting(Some("2026-01-01T00:01:00Z"), other), "{said}");
+        }
     }
 
     #[test]
