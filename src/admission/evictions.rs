@@ -14,6 +14,7 @@ use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
 use crate::cluster::{disruptionbudgets, pods};
 use crate::domain::disruptionbudget::Refusal;
+use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Disruption, Why};
 use crate::ledger::protocol::Operation;
@@ -105,9 +106,11 @@ impl Evictions {
             Ok(leave) => leave,
             Err(denied) => return (self.refuse(pod, &denied), Bound::Uid),
         };
-        // It would come back by itself, so the eviction makes the loss last. Not by the version either: the status that the
-        // kubelet writes in such a moment would turn the eviction into a conflict, which ends a drain.
-        if context.index.read().is_down_for_a_moment(pod) {
+        // Such a Pod comes back, or becomes available, by itself, so the eviction makes the loss last. The delete is not bound
+        // to the version: the status that the kubelet writes in these moments would turn the eviction into a conflict, which
+        // ends a drain.
+        let is_starting = pod.is_starting((context.now)()) && !is_held_offline(pod);
+        if is_starting || context.index.read().is_down_for_a_moment(pod) {
             let verdict = self.claim(appeal, disruption).await;
             return (leave.audit(verdict, appeal), Bound::Uid);
         }

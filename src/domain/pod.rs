@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
 use super::digest::Digest;
@@ -283,6 +284,8 @@ const MESSAGE_LIMIT: usize = 200;
 
 /// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
 /// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
+///
+/// A new Pod counts as starting for as long, see [`Pod::is_starting`].
 pub const MOMENT: Duration = Duration::from_secs(30);
 
 impl Pod {
@@ -360,6 +363,22 @@ impl Pod {
                 }))
     }
 
+    /// Whether the Pod is not available, but can be within moments: it was created less than [`MOMENT`] ago, is not
+    /// [broken](Pod::is_broken), and does not end. The kubelet writes the status of such a Pod several times.
+    ///
+    /// The API server set the creation time by its own clock, so this must not decide what is safe. If the creation time is
+    /// more than a moment ahead of `now`, the clocks differ too much, and the Pod does not count as starting.
+    pub fn is_starting(&self, now: Timestamp) -> bool {
+        let created = self.metadata.creation_timestamp.as_deref();
+        let created = created.and_then(|text| text.parse::<Timestamp>().ok());
+        let is_new = created.is_some_and(|at| now.duration_since(at).unsigned_abs() < MOMENT);
+        is_new
+            && !self.is_available()
+            && !self.is_broken()
+            && !self.is_terminating()
+            && !self.is_finished()
+    }
+
     /// Whether the readiness gate of the lifecycle is in the spec.
     pub fn has_service_ready_gate(&self) -> bool {
         self.spec
@@ -381,9 +400,17 @@ impl Pod {
         self.metadata.owner_references.iter().find(|o| o.controller)
     }
 
-    /// Whether the kubelet runs this Pod from a file.
+    /// Whether the kubelet runs this Pod from a file: the Pod has the annotation [`keys::MIRROR`], and a Node as its
+    /// controller.
+    ///
+    /// The annotation alone proves nothing, because a tenant can write it into the template of a workload. The kubelet names
+    /// its Node as the controller of each mirror Pod (`pkg/kubelet/pod/mirror_client.go`). A template cannot: the controller
+    /// of the workload names itself.
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.contains_key(keys::MIRROR)
+            && self
+                .controller()
+                .is_some_and(|owner| owner.api_version == "v1" && owner.kind == "Node")
     }
 
     /// Value of an annotation that is kept, see [`Metadata::annotations`].
@@ -479,7 +506,7 @@ fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -517,6 +544,80 @@ mod tests {
         let ready = waits("Running", "True", "containerStatuses", Some(BROKEN[0]));
         assert!(!ready.is_broken());
         assert!(!Pod::default().is_broken());
+    }
+
+    #[test]
+    fn new_pod_that_is_neither_available_nor_broken_is_starting() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let starting = |created: Option<&str>, patch: Value| {
+            let mut pod = json!({
+                "metadata": { "creationTimestamp": created },
+                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "False" }] },
+            });
+            json_patch::merge(&mut pod, &patch);
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            pod.is_starting(at("2026-01-01T00:01:00Z"))
+        };
+        for (created, expected) in [
+            (Some("2026-01-01T00:01:00Z"), true),
+            (Some("2026-01-01T00:00:31Z"), true),
+            (Some("2026-01-01T00:00:30Z"), false),
+            (Some("2026-01-01T00:01:29Z"), true), // by a clock that is ahead
+            (Some("2026-01-01T00:01:30Z"), false),
+            (Some("yesterday"), false),
+            (None, false),
+        ] {
+            assert_eq!(starting(created, json!({})), expected, "{created:?}");
+        }
+        let waiting =
+            json!([{ "name": "app", "state": { "waiting": { "reason": "ErrImagePull" } } }]);
+        let available = json!({
+            "metadata": { "labels": { (keys::SERVICE_AVAILABLE): "1" } },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        for other in [
+            json!({ "status": { "phase": "Pending" } }),
+            json!({ "status": { "phase": "Failed" } }),
+            json!({ "status": { "containerStatuses": waiting } }),
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:01:00Z" } }),
+            available,
+        ] {
+            let said = format!("{other}");
+            assert!(!starting(Some("2026-01-01T00:01:00Z"), other), "{said}");
+        }
+    }
+
+    #[test]
+    fn mirror_pod_has_the_annotation_and_a_node_as_controller() {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": true });
+        let but = |patch: Value| {
+            let mut owner = node.clone();
+            json_patch::merge(&mut owner, &patch);
+            owner
+        };
+        let replica_set = but(json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet" }));
+        let no_controller = but(json!({ "controller": null })); // the merge removes the field
+        for (owners, expected) in [
+            (json!([node]), true),
+            (json!([but(json!({ "controller": false }))]), false),
+            (json!([no_controller]), false),
+            (
+                json!([but(json!({ "apiVersion": "example.com/v1" }))]),
+                false,
+            ),
+            (json!([replica_set]), false),
+            (json!([replica_set, no_controller]), false),
+            (json!([no_controller, replica_set]), false),
+            (json!([]), false),
+            (json!(null), false),
+        ] {
+            let metadata =
+                json!({ "annotations": { (keys::MIRROR): "x" }, "ownerReferences": owners });
+            let mut pod: Pod = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            assert_eq!(pod.is_mirror(), expected, "{owners}");
+            pod.metadata.annotations.clear();
+            assert!(!pod.is_mirror(), "{owners} without the annotation");
+        }
     }
 
     #[test]

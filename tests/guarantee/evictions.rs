@@ -1,6 +1,8 @@
 //! Both versions of an Eviction are judged alike.
 
+use futures::future::join;
 use k8s_openapi::ByteString;
+use kube::api::{Patch, PatchParams};
 use kube::{Client, Config, ResourceExt};
 use operating::admission::routes::Route;
 use operating::api::keys;
@@ -181,4 +183,45 @@ async fn eviction_of_another_pod_of_the_name_is_a_conflict_without_a_claim() {
     let status = refusal(scope.client.request::<Value>(request).await);
     assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
     assert_eq!(claims(&scope.status("web").await), 0);
+}
+
+/// `kubectl drain` tries again after a 429, and ends with an error after a 409. The Pod is written all the time here, as by a
+/// kubelet that starts it.
+#[tokio::test]
+async fn eviction_of_starting_pod_beyond_the_budget_is_429_never_409() {
+    let bed = Bed::shared().await;
+    let scope = bed.scope("starting").await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
+    for pod in &pods[..2] {
+        scope.lose_readiness(pod).await;
+    }
+    scope
+        .until_status("web", "both counted", |s| s.available_pods == 1)
+        .await;
+    // The stages of the kubelet stop at this annotation, so the Pod stays as it is made here.
+    let paused = json!({"metadata": {"labels": {"app": "web"}, "annotations": {"plane.test/paused": "true"}}});
+    scope.pod("new", paused).await;
+    let status = async |note: usize| {
+        let running = json!({
+            "phase": "Running", "message": note.to_string(),
+            "conditions": [{"type": "Ready", "status": "False"}],
+        });
+        let patch = Patch::Strategic(json!({"status": running}));
+        let params = PatchParams::default();
+        scope
+            .pods()
+            .patch_status("new", &params, &patch)
+            .await
+            .unwrap()
+    };
+    status(0).await;
+    for round in 1..=5 {
+        let (outcome, _) = join(scope.evict("new"), status(round)).await;
+        let held = refusal(outcome);
+        assert_eq!(
+            (held.code, held.reason.as_str()),
+            (429, "TooManyRequests"),
+            "{held:?}"
+        );
+    }
 }

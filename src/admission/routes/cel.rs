@@ -35,7 +35,7 @@ pub enum Condition {
     Unavailable,
     /// The Pod has the readiness gate [`keys::SERVICE_READY`], by which it can be taken off traffic.
     HasReadinessGate,
-    /// The Pod is not the API server's image of a static Pod.
+    /// The Pod is not the API server's image of a static Pod, as [`Pod::is_mirror`](crate::domain::pod::Pod::is_mirror) says.
     NotMirror,
     /// Not the namespace controller, which deletes only what a terminating namespace holds: a namespace can always go.
     /// (Its user name is this one where controllers have service accounts of their own, as kubeadm sets them up;
@@ -122,7 +122,18 @@ impl Condition {
                 format!("{gates}.exists(g, {type_} == '{}')", keys::SERVICE_READY)
             }
             Condition::NotMirror => {
-                format!("!('{}' in {})", keys::MIRROR, annotations("oldObject"))
+                let owners = or_empty("oldObject", &["metadata", "ownerReferences"], "[]");
+                let [version, kind, controller] = [
+                    ("apiVersion", "''"),
+                    ("kind", "''"),
+                    ("controller", "false"),
+                ]
+                .map(|(field, empty)| or_empty("o", &[field], empty));
+                format!(
+                    "!('{}' in {} && {owners}.exists(o, {version} == 'v1' && {kind} == 'Node' && {controller} == true))",
+                    keys::MIRROR,
+                    annotations("oldObject")
+                )
             }
             Condition::NotNamespaceController => {
                 format!(

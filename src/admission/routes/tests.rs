@@ -213,7 +213,10 @@ fn no_expression_fails_on_objects_with_nothing_in_them() {
         json!({"metadata": {}, "spec": {}, "status": {}}),
         pod(json!({})),
         json!({
-            "metadata": {"labels": {}, "annotations": {"other": ""}, "finalizers": []},
+            "metadata": {
+                "labels": {}, "annotations": {"other": "", keys::MIRROR: ""}, "finalizers": [],
+                "ownerReferences": [{}],
+            },
             "spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]},
             "status": {"conditions": [{"type": "Ready"}]},
         }),
@@ -393,9 +396,46 @@ fn deletes_that_no_budget_holds_are_not_sent() {
     assert!(!sent(pod(
         json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}})
     )));
-    assert!(!sent(pod(
-        json!({"metadata": {"annotations": {keys::MIRROR: "hash"}}})
-    )));
+    assert!(!sent(mirror(json!([owner("v1", "Node", true)]))));
+}
+
+fn owner(version: &str, kind: &str, controller: bool) -> Json {
+    json!({"apiVersion": version, "kind": kind, "name": "o", "uid": "u", "controller": controller})
+}
+
+/// A Pod with the annotation of a mirror Pod, and these owners.
+fn mirror(owners: Json) -> Json {
+    pod(json!({"metadata": {"annotations": {keys::MIRROR: "hash"}, "ownerReferences": owners}}))
+}
+
+#[test]
+fn deletion_of_a_pod_that_only_claims_to_be_a_mirror_pod_is_sent() {
+    let replica_set = owner("apps/v1", "ReplicaSet", true);
+    let node = owner("v1", "Node", true);
+    let bare_node = json!({"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "u"});
+    for (owners, is_mirror) in [
+        (json!([node]), true),
+        (json!([bare_node, node]), true),
+        (json!(null), false), // the field is absent
+        (json!([]), false),
+        (json!([{}]), false),
+        (json!([bare_node]), false),
+        (json!([owner("v1", "Node", false)]), false),
+        (json!([owner("example.com/v1", "Node", true)]), false),
+        (json!([replica_set]), false),
+        (json!([bare_node, replica_set]), false),
+    ] {
+        let old = mirror(owners);
+        assert_eq!(
+            sends("pod-delete.apps.kusionstack.io", &old),
+            !is_mirror,
+            "{old}"
+        );
+        let read: crate::domain::pod::Pod = serde_json::from_value(old.clone()).unwrap();
+        assert_eq!(read.is_mirror(), is_mirror, "{old}");
+    }
+    let plain = pod(json!({"metadata": {"ownerReferences": [node]}}));
+    assert!(sends("pod-delete.apps.kusionstack.io", &plain));
 }
 
 /// Whether an entry of this name sends the deletion of a Pod.
