@@ -223,3 +223,66 @@ fn detail(
     }
     detail
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cluster::index::Index;
+
+    fn rule(status: Value) -> Value {
+        json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule", "generation": 1 },
+            "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+            "status": status,
+        })
+    }
+
+    /// What is written over `stored` if these owners can't be read.
+    fn written(stored: Value, unreadable: &[&str]) -> Option<Value> {
+        let index = Index::default();
+        index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
+        let gauges = Gauges {
+            expected: 3,
+            base: 3,
+            available: 3,
+            limit: 1,
+            allowed: 1,
+            ..Gauges::default()
+        };
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        changed(&state, entry, gauges, None, &facts, now).map(|(patch, _)| patch)
+    }
+
+    #[test]
+    fn unreadable_owner_allows_nothing_and_is_written_once() {
+        let first = written(
+            json!({}),
+            &["Rollout b can't be read: x", "Rollout a can't be read: y"],
+        );
+        let first = first.unwrap();
+        assert_eq!(first["disruptionsAllowed"], 0);
+        let conditions = first["conditions"].as_array().unwrap();
+        let known = conditions.iter().find(|c| c["type"] == "ExpectedKnown");
+        let known = known.unwrap();
+        assert_eq!(
+            (&known["status"], &known["reason"]),
+            (&json!("False"), &json!("OwnerUnreadable"))
+        );
+        // The reads end in another order at each look.
+        let again = written(
+            first.clone(),
+            &["Rollout a can't be read: y", "Rollout b can't be read: x"],
+        );
+        assert_eq!(again, None);
+        let readable = written(first, &[]).unwrap();
+        assert_eq!(readable["disruptionsAllowed"], 1);
+    }
+}
