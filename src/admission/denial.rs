@@ -68,8 +68,7 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             )
         }
         Why::UnknownOwner(what) => format!(
-            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}; try again in a \
-             moment"
+            "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {what}"
         ),
         Why::Unset { owner, field } => format!(
             "Pod {pod} is held by {rule}: it is not known how many Pods there should be, for {owner} does not set {field}; \
@@ -198,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn owner_that_can_not_be_read_is_named_with_the_error() {
-        let why = Why::UnknownOwner("Rollout web can't be read: forbidden".into());
+    fn owner_that_can_not_be_read_is_named_with_cause_and_remedy() {
+        let why = Why::UnknownOwner("Rollout web can't be read: HTTP 405 at /apis; mend it".into());
         assert_eq!(
             text("p", &denied(why), Timestamp::UNIX_EPOCH),
             "Pod p is held by rule availability of PodTransitionRule web: it is not known how many Pods there should be, \
-             for Rollout web can't be read: forbidden; try again in a moment"
+             for Rollout web can't be read: HTTP 405 at /apis; mend it"
         );
     }
 

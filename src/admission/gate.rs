@@ -141,9 +141,14 @@ async fn know_owners(
         read.map_err(|unreadable| Denied {
             object: key.name.clone(),
             rule: String::new(),
-            why: match unreadable {
-                Unreadable::Unset { owner, field } => Why::Unset { owner, field },
-                failed @ Unreadable::Failed { .. } => Why::UnknownOwner(failed.to_string()),
+            why: match &unreadable {
+                Unreadable::Unset { owner, field } => Why::Unset {
+                    owner: owner.clone(),
+                    field: field.clone(),
+                },
+                Unreadable::Failed { remedy, .. } => {
+                    Why::UnknownOwner(format!("{unreadable}; {}", remedy.text()))
+                }
             },
         })?;
     }

@@ -3,19 +3,36 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::Client;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 use super::index::{Change, Index};
 use super::sources;
 use super::watch::{Relist, Sink, Source};
+use crate::api::keys;
+use crate::domain::rules::mark::Mark;
 use crate::domain::rules::registration::{Configuration, Needed};
 
 /// The cache. Empty unless [`start`] has been called.
 #[derive(Debug, Default)]
-pub struct Registration(RwLock<Vec<(Needed, Stored)>>);
+pub struct Registration {
+    all: RwLock<Vec<(Needed, Stored)>>,
+    /// Whether the log was told last that something is lacking.
+    lacking: AtomicBool,
+}
+
+/// What the log is told.
+#[derive(Debug, PartialEq)]
+enum News {
+    /// The registration has become lacking: the clause of [`Needed::gap`].
+    Lacking(String),
+    /// It is whole again.
+    Whole,
+}
 
 /// What is stored under a name.
 #[derive(Debug, PartialEq)]
@@ -32,7 +49,7 @@ impl Registration {
     /// What the API server does not send of a namespace with these labels: a clause. `None` if all is sent, and if the
     /// stored configurations are not known.
     pub fn gap(&self, labels: &BTreeMap<String, String>) -> Option<String> {
-        let all = self.0.read();
+        let all = self.all.read();
         all.iter().find_map(|(needed, stored)| match stored {
             Stored::Unknown => None,
             Stored::Absent => needed.gap(None, labels),
@@ -42,19 +59,45 @@ impl Registration {
 
     /// Adds a configuration of which nothing is known yet; returns its place.
     fn expect(&self, needed: Needed) -> usize {
-        let mut all = self.0.write();
+        let mut all = self.all.write();
         all.push((needed, Stored::Unknown));
         all.len() - 1
     }
 
     /// Returns whether that is news.
     fn set(&self, place: usize, now: Stored) -> bool {
-        let mut all = self.0.write();
+        let mut all = self.all.write();
         let Some((_, stored)) = all.get_mut(place).filter(|(_, stored)| *stored != now) else {
             return false;
         };
         *stored = now;
         true
+    }
+
+    /// What a change is to the log, each time once: whether namespaces with rules are sent in full.
+    fn news(&self) -> Option<News> {
+        let marks = [Mark::Ruled, Mark::Strict].into_iter();
+        let mut marks = marks.filter_map(|mark| {
+            Some(
+                [(
+                    keys::NAMESPACE_HAS_RULES.to_owned(),
+                    mark.value()?.to_owned(),
+                )]
+                .into(),
+            )
+        });
+        match marks.find_map(|labels| self.gap(&labels)) {
+            Some(gap) => {
+                let known = self.lacking.swap(true, Ordering::Relaxed);
+                (!known).then_some(News::Lacking(gap))
+            }
+            None => {
+                let all = self.all.read();
+                let is_known = all.iter().all(|(_, stored)| *stored != Stored::Unknown);
+                let lacked = is_known && self.lacking.swap(false, Ordering::Relaxed);
+                lacked.then_some(News::Whole)
+            }
+        }
     }
 }
 
@@ -89,6 +132,15 @@ impl One {
     fn set(&self, stored: Stored) {
         if self.index.registration.set(self.place, stored) {
             self.index.tell(Change::Registration);
+            match self.index.registration.news() {
+                Some(News::Lacking(gap)) => warn!(
+                    gap,
+                    "the API server does not send all that the rules hold; put the webhook configurations back with what \
+                     installed them, `operating install` or `kubectl apply -k manifests`"
+                ),
+                Some(News::Whole) => info!("the API server sends all that the rules hold again"),
+                None => {}
+            }
         }
     }
 }
@@ -109,5 +161,41 @@ impl Sink<Configuration> for One {
         self.index.count_unreadable();
         self.set(Stored::Unknown);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lacking_and_whole_registration_are_told_once_each() {
+        let stored = json!({ "webhooks": [{
+            "name": "delete", "failurePolicy": "Fail",
+            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
+        }] });
+        let there = || Stored::There(serde_json::from_value(stored.clone()).unwrap());
+        let needed = Needed::read("ValidatingWebhookConfiguration", "ours", stored.clone());
+        let registration = Registration::default();
+        let place = registration.expect(needed.unwrap());
+        let told = |stored: Stored| {
+            assert!(registration.set(place, stored));
+            registration.news()
+        };
+        let lacking = || {
+            let gap = "ValidatingWebhookConfiguration ours does not exist";
+            Some(News::Lacking(gap.to_owned()))
+        };
+        assert_eq!(told(there()), None);
+        assert_eq!(told(Stored::Absent), lacking());
+        assert_eq!(told(Stored::Unknown), None);
+        assert_eq!(told(Stored::Absent), None);
+        assert_eq!(told(there()), Some(News::Whole));
+        assert_eq!(told(Stored::Unknown), None);
+        assert_eq!(told(there()), None);
+        assert_eq!(told(Stored::Absent), lacking());
     }
 }

@@ -158,7 +158,7 @@ fn add_checks(
             if synced.all() {
                 Ok("synced".to_owned())
             } else {
-                Err(format!("not yet listed: {synced:?}"))
+                Err(format!("not yet listed: {}", synced.missing().join(", ")))
             }
         }
     });

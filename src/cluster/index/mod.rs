@@ -20,7 +20,7 @@ use tokio::sync::{broadcast, watch};
 use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
 use super::registration::Registration;
-use super::sizes::{Size, Workload, Workloads};
+use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
@@ -94,6 +94,19 @@ impl Synced {
             && self.rules
             && self.namespaces
             && self.workloads.count_ones() >= u32::from(WORKLOAD_KINDS)
+    }
+
+    /// The kinds that [`Synced::all`] still waits for.
+    pub fn missing(self) -> Vec<&'static str> {
+        let own = [
+            (self.pods, "Pod"),
+            (self.rules, "PodTransitionRule"),
+            (self.namespaces, "Namespace"),
+        ];
+        let owners = Kind::ALL.map(|kind| (self.workloads & (1 << kind.bit()) != 0, kind.name()));
+        let all = own.into_iter().chain(owners);
+        all.filter_map(|(listed, name)| (!listed).then_some(name))
+            .collect()
     }
 
     /// Whether all are that the controllers of workloads look at.

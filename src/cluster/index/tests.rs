@@ -181,3 +181,19 @@ fn namespace_takes_along_only_pods_older_than_its_deletion() {
     index.apply_namespace(namespace("first", false));
     assert!(!takes_along(Some("2026-01-01T00:00:09Z")));
 }
+
+#[test]
+fn kinds_that_are_not_listed_yet_are_named() {
+    let all = Synced::default().missing();
+    assert_eq!(all.len(), 3 + usize::from(WORKLOAD_KINDS));
+    let synced = Synced {
+        pods: true,
+        namespaces: true,
+        workloads: 0b111_1011,
+        ..Synced::default()
+    };
+    assert_eq!(
+        synced.missing(),
+        ["PodTransitionRule", "ReplicationController"]
+    );
+}

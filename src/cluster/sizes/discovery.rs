@@ -8,6 +8,7 @@ use http::Request;
 use kube::{Client, Error};
 use serde::Deserialize;
 
+use super::failure::Failure;
 use super::shared::Shared;
 
 /// How long it is believed that a kind has a `scale`. If it has none any more, reading it answers 404.
@@ -31,7 +32,7 @@ type Kinds = HashMap<String, Resource>;
 
 /// Discovery of groups, cached.
 #[derive(Debug, Default)]
-pub(super) struct Discovery(Shared<String, Result<Arc<Kinds>, String>>);
+pub(super) struct Discovery(Shared<String, Result<Arc<Kinds>, Failure>>);
 
 impl Discovery {
     /// The resource of a kind; `None` if the API server serves no such kind. `api_version` must be valid path segments.
@@ -43,7 +44,7 @@ impl Discovery {
         client: &Client,
         api_version: &str,
         kind: &str,
-    ) -> Result<Option<Resource>, String> {
+    ) -> Result<Option<Resource>, Failure> {
         let age = |answer: &Result<Arc<Kinds>, _>| match answer {
             Ok(kinds) if kinds.get(kind).is_some_and(|r| r.scale) => KEPT,
             _ => DOUBTED,
@@ -62,14 +63,15 @@ pub(super) fn root(api_version: &str) -> String {
     }
 }
 
-async fn list(client: &Client, api_version: &str) -> Result<Arc<Kinds>, String> {
-    let request = Request::get(root(api_version))
+async fn list(client: &Client, api_version: &str) -> Result<Arc<Kinds>, Failure> {
+    let path = root(api_version);
+    let request = Request::get(&path)
         .body(Vec::new())
-        .map_err(|e| e.to_string())?;
+        .map_err(|e| Failure::no_request(&e))?;
     match client.request::<List>(request).await {
         Ok(list) => Ok(Arc::new(kinds(list))),
         Err(Error::Api(status)) if status.code == 404 => Ok(Arc::default()),
-        Err(e) => Err(e.to_string()),
+        Err(e) => Err(Failure::of(&e, &path)),
     }
 }
 

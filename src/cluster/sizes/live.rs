@@ -12,8 +12,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
+use tracing::debug;
 
 use super::discovery::{self, Discovery};
+use super::failure::{Failure, Remedy};
 use super::shared::Shared;
 use super::wire::{self, Object};
 use super::{Basis, Kind, Reading, Workload};
@@ -54,8 +56,10 @@ pub enum Unreadable {
     Failed {
         /// The owner.
         owner: String,
-        /// What went wrong.
+        /// What went wrong, in a clause that does not change from try to try.
         error: String,
+        /// What helps.
+        remedy: Remedy,
     },
     /// The owner was read, and a field that its `scale` needs is not set. Waiting does not help: somebody must set it.
     Unset {
@@ -69,7 +73,7 @@ pub enum Unreadable {
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unreadable::Failed { owner, error } => write!(f, "{owner} can't be read: {error}"),
+            Unreadable::Failed { owner, error, .. } => write!(f, "{owner} can't be read: {error}"),
             Unreadable::Unset { owner, field } => write!(f, "{owner} does not set {field}"),
         }
     }
@@ -120,22 +124,49 @@ impl LiveOwners {
         age: Duration,
         deadline: Instant,
     ) -> Result<(), Unreadable> {
-        let mut done = HashSet::new();
+        let failed = self.rounds(client, rule, age, deadline, true).await;
+        failed.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// As [`LiveOwners::refresh`], and reads on after a failure: all owners that could not be read, in no order.
+    pub async fn refresh_all(
+        &self,
+        client: &Client,
+        rule: &RuleKey,
+        age: Duration,
+        deadline: Instant,
+    ) -> Vec<Unreadable> {
+        self.rounds(client, rule, age, deadline, false).await
+    }
+
+    /// The failures; the first alone if that is enough.
+    async fn rounds(
+        &self,
+        client: &Client,
+        rule: &RuleKey,
+        age: Duration,
+        deadline: Instant,
+        first_is_enough: bool,
+    ) -> Vec<Unreadable> {
+        let (mut done, mut failed) = (HashSet::new(), Vec::new());
         for _ in 0..ROUNDS {
             let mut due = self.index.doubts(rule);
             due.retain(|uid| done.insert(uid.clone()));
             if due.is_empty() {
-                return Ok(());
+                break;
             }
             let reads = due
                 .into_iter()
                 .map(|uid| self.read(client, &rule.namespace, uid, age, deadline));
             let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
             while let Some(outcome) = reads.next().await {
-                outcome?;
+                failed.extend(outcome.err());
+                if first_is_enough && !failed.is_empty() {
+                    return failed;
+                }
             }
         }
-        Ok(())
+        failed
     }
 
     async fn read(
@@ -146,16 +177,14 @@ impl LiveOwners {
         age: Duration,
         deadline: Instant,
     ) -> Result<(), Unreadable> {
-        let late = |error: &str| Err(self.unreadable(namespace, &uid, error.to_owned()));
+        let late = || Err(self.unreadable(namespace, &uid, Failure::late()));
         let read = || async {
             let limit = Instant::now() + READ_TIMEOUT;
             let read = async {
                 let _turn = self.turns.acquire().await;
                 self.fetch(client, namespace, &uid).await
             };
-            timeout_at(limit, read)
-                .await
-                .unwrap_or_else(|_| late("the API server gave no answer in time"))
+            timeout_at(limit, read).await.unwrap_or_else(|_| late())
         };
         // A failure is not asked for again at once, and is not kept for longer than it has to be.
         let age = |answer: &Result<(), Unreadable>| match answer {
@@ -166,7 +195,7 @@ impl LiveOwners {
         let key = (namespace.to_owned(), uid.clone());
         timeout_at(deadline, self.reads.get(&key, age, read))
             .await
-            .unwrap_or_else(|_| late("no answer within the review's deadline"))
+            .unwrap_or_else(|_| late())
     }
 
     fn is_read(&self, namespace: &str, uid: &str) -> bool {
@@ -186,12 +215,13 @@ impl LiveOwners {
         }
     }
 
-    fn unreadable(&self, namespace: &str, uid: &str, error: String) -> Unreadable {
+    fn unreadable(&self, namespace: &str, uid: &str, failure: Failure) -> Unreadable {
         let (found, all) = self.references(namespace, uid);
         let owner = found.as_ref().or(all.first());
         Unreadable::Failed {
             owner: owner.map_or_else(|| format!("the owner {uid}"), |owner| describe(owner)),
-            error,
+            error: failure.cause,
+            remedy: failure.remedy,
         }
     }
 
@@ -202,9 +232,10 @@ impl LiveOwners {
             let (found, references) = self.references(namespace, uid);
             let read = async |owner: &Arc<Owner>| {
                 let read = self.follow(client, namespace, owner).await;
-                read.map_err(|error| Unreadable::Failed {
+                read.map_err(|failure| Unreadable::Failed {
                     owner: describe(owner),
-                    error,
+                    error: failure.cause,
+                    remedy: failure.remedy,
                 })
             };
             if let Some(owner) = found {
@@ -233,12 +264,12 @@ impl LiveOwners {
                 return Err(failure);
             }
             if references.len() > MOST_REFERENCES {
-                let error = format!(
-                    "Pods name {} different objects by the UID {uid}, and none of the {MOST_REFERENCES} that most Pods name \
-                     has it",
-                    references.len()
+                let cause = format!(
+                    "Pods name more than {MOST_REFERENCES} different objects by the UID {uid}, and none of the \
+                     {MOST_REFERENCES} that most Pods name has it"
                 );
-                return Err(self.unreadable(namespace, uid, error));
+                let remedy = Remedy::References;
+                return Err(self.unreadable(namespace, uid, Failure { cause, remedy }));
             }
             let (first, answer) = match without_number {
                 Some((owner, answer)) => (Some(owner), answer),
@@ -251,8 +282,8 @@ impl LiveOwners {
                 return outcome;
             }
         }
-        let error = "its Pods are given other owner references all the time".to_owned();
-        Err(self.unreadable(namespace, uid, error))
+        let failure = Failure::passing("its Pods are given other owner references all the time");
+        Err(self.unreadable(namespace, uid, failure))
     }
 
     /// Puts an answer into the index; see [`Index::set_reading`].
@@ -278,7 +309,7 @@ impl LiveOwners {
         client: &Client,
         namespace: &str,
         owner: &Owner,
-    ) -> Result<Followed, String> {
+    ) -> Result<Followed, Failure> {
         if !is_version(&owner.api_version)
             || ![&owner.name, namespace].into_iter().all(path::is_plain)
         {
@@ -287,10 +318,11 @@ impl LiveOwners {
         if let Some(kind) = Kind::of(owner) {
             let path = kind
                 .object_path(namespace, &owner.name)
-                .map_err(|e| e.to_string())?;
+                .map_err(|e| Failure::no_request(&e))?;
             let found: Option<Object> = match get(client, &path).await? {
                 Answer::Found(object) => Some(object),
                 Answer::NoObject => None,
+                Answer::Unset(field) => return Ok(Followed::Unset(field)),
                 Answer::NotServed => return Ok(Followed::NoScale),
             };
             let ((_, found), workload) = found.map(|o| wire::read(kind, o)).unwrap_or_default();
@@ -312,15 +344,14 @@ impl LiveOwners {
             &owner.name,
             Some("scale"),
         )
-        .map_err(|e| e.to_string())?;
-        let scale: Option<Scale> = match get(client, &path).await {
-            Err(message) => {
-                return unset_field(&message).map(Followed::Unset).ok_or(message);
-            }
-            Ok(Answer::Found(scale)) => Some(scale),
-            Ok(Answer::NoObject) => None,
-            Ok(Answer::NotServed) => {
-                return Err(format!("the API server does not serve {path} yet"));
+        .map_err(|e| Failure::no_request(&e))?;
+        let scale: Option<Scale> = match get(client, &path).await? {
+            Answer::Found(scale) => Some(scale),
+            Answer::NoObject => None,
+            Answer::Unset(field) => return Ok(Followed::Unset(field)),
+            Answer::NotServed => {
+                let cause = format!("the API server does not serve {path} yet");
+                return Err(Failure::passing(cause));
             }
         };
         let scale = scale
@@ -376,20 +407,29 @@ enum Answer<T> {
     NoObject,
     /// 404 without a word of an object: the path is not known.
     NotServed,
+    /// An error: the object does not set this field, see [`unset_field`].
+    Unset(String),
 }
 
-async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Answer<T>, String> {
+async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Answer<T>, Failure> {
     let request = Request::get(path)
         .body(Vec::new())
-        .map_err(|e| e.to_string())?;
+        .map_err(|e| Failure::no_request(&e))?;
     match client.request::<T>(request).await {
         Ok(found) => Ok(Answer::Found(found)),
         Err(Error::Api(status)) if status.code == 404 => match status.reason.as_str() {
             "NotFound" => Ok(Answer::NoObject),
             _ => Ok(Answer::NotServed),
         },
-        Err(Error::Api(status)) => Err(status.message),
-        Err(e) => Err(e.to_string()),
+        Err(error) => {
+            debug!(path, %error, "an owner of Pods can't be read");
+            let field = match &error {
+                Error::Api(status) => unset_field(&status.message),
+                _ => None,
+            };
+            let failure = || Failure::of(&error, path);
+            field.map(Answer::Unset).ok_or_else(failure)
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! How many Pods the owners of Pods are to have: watched for the kinds that are known, read live for all others.
 
 mod discovery;
+mod failure;
 mod kinds;
 mod known;
 mod live;
 mod shared;
 pub(super) mod wire;
 
+pub use failure::Remedy;
 pub use kinds::Kind;
 pub use known::{Basis, Reading, RootOf, Size, Workload, Workloads};
 pub use live::{LiveOwners, RECENT, Unreadable};

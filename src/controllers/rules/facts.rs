@@ -50,7 +50,7 @@ impl Memory {
         self.0.lock().remove(uid);
     }
 
-    /// The facts, and when to ask for them again; `None` if the object is gone.
+    /// The facts except [`Facts::unreadable`], and when to ask for them again; `None` if the object is gone.
     pub async fn facts(
         &self,
         context: &Context,
@@ -89,7 +89,12 @@ impl Memory {
         };
         if managed || rules.selector.is_err() {
             let matches = Matches::Managed;
-            return Some((Facts { place, matches }, again));
+            let facts = Facts {
+                place,
+                matches,
+                unreadable: Vec::new(),
+            };
+            return Some((facts, again));
         }
         let found = match due {
             false => None,
@@ -108,7 +113,12 @@ impl Memory {
         }
         again = again.into_iter().chain(pause(looked.last, now)).min();
         let matches = looked.found.clone();
-        Some((Facts { place, matches }, again))
+        let facts = Facts {
+            place,
+            matches,
+            unreadable: Vec::new(),
+        };
+        Some((facts, again))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::path;
 use crate::cluster::queue::Outcome;
+use crate::cluster::sizes::Unreadable;
 use crate::domain::lifecycle::Stage;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -84,7 +85,7 @@ impl Rules {
         let Some((key, generation)) = key else {
             return self.gone(name).await;
         };
-        self.read_owners(&key).await;
+        let unread = self.read_owners(&key).await;
         self.wake(&name, &key.uid, generation);
         let release = claims::release(&self.context, &self.deadlines, &key).await;
         let (asked, looked) = match self.webhooks.look(&key).await {
@@ -93,15 +94,20 @@ impl Rules {
         };
         let woken = self.retries.wake(&self.context, &name).await;
         let place = (name.0.as_str(), name.1.as_str());
-        let Some((facts, later)) = self.facts.facts(&self.context, place, &key.uid).await else {
+        let Some((mut facts, later)) = self.facts.facts(&self.context, place, &key.uid).await
+        else {
             return Outcome::Retry; // another object has its name now
         };
+        // Nothing else may tell that the owner can be read again.
+        let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
+        facts.unreadable = causes(&unread);
         let status = self.status(&name, &key.uid, &facts).await;
         let again = release
             .into_iter()
             .chain(asked)
             .chain(woken)
             .chain(later)
+            .chain(owners)
             .min();
         match (status, again) {
             (Outcome::Done, _) if looked == Outcome::Retry => looked,
@@ -112,13 +118,16 @@ impl Rules {
     }
 
     /// Brings the numbers of owners up to date that no watch tells of. Admission reads them itself before it decides;
-    /// here they are for the status and for who is woken, so that a failure only leaves them as they were.
-    async fn read_owners(&self, key: &RuleKey) {
+    /// here they are for the status and for who is woken. Returns the owners that can't be read, or that set no number.
+    async fn read_owners(&self, key: &RuleKey) -> Vec<Unreadable> {
         let (owners, client) = (&self.context.owners, &self.context.client);
         let deadline = Instant::now() + OWNERS_TIMEOUT;
-        if let Err(e) = owners.refresh(client, key, OWNERS_PERIOD, deadline).await {
-            debug!(namespace = %key.namespace, rule = %key.name, error = %e, "an owner of Pods is not known");
+        let unread = owners.refresh_all(client, key, OWNERS_PERIOD, deadline);
+        let unread = unread.await;
+        for error in &unread {
+            debug!(namespace = %key.namespace, rule = %key.name, %error, "an owner of Pods is not known");
         }
+        unread
     }
 
     /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
@@ -260,4 +269,12 @@ impl Rules {
             Err(outcome) => outcome,
         }
     }
+}
+
+/// The owners that can't be read, each as a clause. The tally knows those that set no number.
+fn causes(unread: &[Unreadable]) -> Vec<String> {
+    let failed = unread
+        .iter()
+        .filter(|e| matches!(e, Unreadable::Failed { .. }));
+    failed.map(ToString::to_string).collect()
 }

@@ -13,7 +13,7 @@ use crate::cluster::selected;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::budget::Gauges;
-use crate::domain::rules::effect::{self, Finding, Matches, Place};
+use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent};
 use crate::domain::rules::rollouts;
 use crate::domain::rules::stage::{candidates, rejections};
 use crate::domain::rules::{Availability, RuleKind};
@@ -27,6 +27,8 @@ pub struct Facts {
     pub place: Place,
     /// Which Pods its selector matches.
     pub matches: Matches,
+    /// Owners of its Pods that the last look could not read, each as a clause.
+    pub unreadable: Vec<String>,
 }
 
 /// The fields as a merge patch, if they differ from what is stored, and whether Pods wait for them to be.
@@ -46,22 +48,30 @@ pub fn changed(
     // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
     let limited =
         rules.limits().next().is_some() && gauges.expected > 0 && facts.place == Place::default();
+    let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
+    let silent = Silent {
+        unreadable: facts.unreadable.clone(),
+        unset: entry.tally.unset_owners().map(named).collect(),
+        unknown: entry.tally.unknown_owners().map(named).collect(),
+    };
+    let allowed = match silent.denies_all() {
+        true => 0,
+        false => gauges.allowed,
+    };
+    let allowed = limited.then_some(allowed);
     let wanted = json!({
         "observedGeneration": rules.generation,
         "expectedPods": gauges.expected,
         "availablePods": gauges.available,
         "unavailablePods": gauges.unavailable,
         "unavailableLimit": limited.then_some(gauges.limit),
-        "disruptionsAllowed": limited.then_some(gauges.allowed),
+        "disruptionsAllowed": allowed,
         "waitingPods": gauges.waiting,
         "details": details(state, entry, gauges, memories),
         "ruleStates": states,
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
-    let unknown = entry.tally.unknown_owners().map(named).collect();
-    let unset = entry.tally.unset_owners().map(named).collect();
     let home = state.namespace(&rules.namespace);
     let rollouts = home.filter(|_| limited);
     let rollouts = rollouts.map_or_else(Vec::new, |home| held::all(home, entry, gauges));
@@ -71,7 +81,7 @@ pub fn changed(
     let conditions = [
         Some(("Enforced", effect::enforced(rules, &facts.place))),
         Some(("Matched", matched)),
-        effect::expected_known(rules, unknown, unset).map(|found| ("ExpectedKnown", found)),
+        effect::expected_known(rules, silent).map(|found| ("ExpectedKnown", found)),
         rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
     ];
     let conditions: Vec<_> = conditions
@@ -212,4 +222,67 @@ fn detail(
         detail["rejectInfo"] = json!(rejected);
     }
     detail
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cluster::index::Index;
+
+    fn rule(status: Value) -> Value {
+        json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule", "generation": 1 },
+            "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+            "status": status,
+        })
+    }
+
+    /// What is written over `stored` if these owners can't be read.
+    fn written(stored: Value, unreadable: &[&str]) -> Option<Value> {
+        let index = Index::default();
+        index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
+        let gauges = Gauges {
+            expected: 3,
+            base: 3,
+            available: 3,
+            limit: 1,
+            allowed: 1,
+            ..Gauges::default()
+        };
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        changed(&state, entry, gauges, None, &facts, now).map(|(patch, _)| patch)
+    }
+
+    #[test]
+    fn unreadable_owner_allows_nothing_and_is_written_once() {
+        let first = written(
+            json!({}),
+            &["Rollout b can't be read: x", "Rollout a can't be read: y"],
+        );
+        let first = first.unwrap();
+        assert_eq!(first["disruptionsAllowed"], 0);
+        let conditions = first["conditions"].as_array().unwrap();
+        let known = conditions.iter().find(|c| c["type"] == "ExpectedKnown");
+        let known = known.unwrap();
+        assert_eq!(
+            (&known["status"], &known["reason"]),
+            (&json!("False"), &json!("OwnerUnreadable"))
+        );
+        // The reads end in another order at each look.
+        let again = written(
+            first.clone(),
+            &["Rollout a can't be read: y", "Rollout b can't be read: x"],
+        );
+        assert_eq!(again, None);
+        let readable = written(first, &[]).unwrap();
+        assert_eq!(readable["disruptionsAllowed"], 1);
+    }
 }

@@ -32,7 +32,7 @@ pub struct Row {
     pub claims: u32,
     /// Whether the object is enforced, by its condition `Enforced`; one that can't be read is.
     pub enforced: bool,
-    /// What is wrong with the object, from its conditions `Enforced` and `Matched`.
+    /// What is wrong with the object, from its conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -68,6 +68,7 @@ fn row(object: &RuleObject) -> Row {
         all.find(|c| c.type_ == type_ && c.status == "False")
     };
     let problem = failed("Enforced")
+        .or_else(|| object.denies_all())
         .or_else(|| failed("Matched"))
         .or_else(|| {
             let mut all = status.conditions.iter();
@@ -137,6 +138,29 @@ mod tests {
         let names: Vec<_> = rows.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, ["odd", "busy", "also-full", "full", "roomy"]);
         assert_eq!(rows[0].problem.as_deref(), Some("Invalid: mend it"));
+    }
+
+    #[test]
+    fn owner_that_can_not_be_read_is_the_problem_of_the_row() {
+        let condition = |type_: &str, reason: &str| {
+            json!({
+                "type": type_, "status": "False", "reason": reason, "message": "mend it",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        for (reason, first) in [
+            ("OwnerUnreadable", "OwnerUnreadable: mend it"),
+            ("ReplicasNotSet", "ReplicasNotSet: mend it"),
+            ("ExpectedUnknown", "NoPodsMatched: mend it"),
+        ] {
+            let conditions = [
+                condition("Matched", "NoPodsMatched"),
+                condition("ExpectedKnown", reason),
+            ];
+            let status = json!({ "observedGeneration": 1, "conditions": conditions });
+            let rows = rows(&[object("a", 1, status)]);
+            assert_eq!(rows[0].problem.as_deref(), Some(first));
+        }
     }
 
     #[test]

@@ -19,10 +19,13 @@ mod operations;
 mod owner;
 mod rules;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 pub use around::Around;
 pub use facts::Explanation;
@@ -30,6 +33,7 @@ use facts::{ClaimFacts, PodFacts};
 
 use super::lifecycle::{Phase, Run, phases};
 use super::pod::Pod;
+use super::rules::effect;
 use super::rules::stage::{Rejection, rejections};
 use super::rules::webhook::Verdicts;
 use super::rules::{RuleSet, Stage};
@@ -67,6 +71,12 @@ impl RuleObject {
         (failed.reason == reason).then_some((failed.reason.as_str(), failed.message.as_str()))
     }
 
+    /// The condition under which the object denies every disruption of an available Pod, whatever its counts say.
+    fn denies_all(&self) -> Option<&Condition> {
+        let mut conditions = self.status()?.conditions.iter();
+        conditions.find(|c| is_denying(c))
+    }
+
     /// The message of the condition `Matched`, if the object selects only some of the Pods of an owner.
     fn partly_matched(&self) -> Option<&str> {
         let mut conditions = self.status()?.conditions.iter();
@@ -78,6 +88,21 @@ impl RuleObject {
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
         rejections(&self.set, stage, pod, &Verdicts::of(&self.object))
     }
+}
+
+/// Whether a condition says that owners can't be read or set no number of replicas.
+fn is_denying(condition: &Condition) -> bool {
+    condition.type_ == "ExpectedKnown"
+        && condition.status == "False"
+        && effect::DENYING.contains(&condition.reason.as_str())
+}
+
+/// Why the rules of the namespace are not enforced.
+struct Unenforced {
+    /// A clause, with the remedy.
+    why: String,
+    /// Whether nothing of the namespace reaches the server. Otherwise operations still wait for their rules.
+    excluded: bool,
 }
 
 /// The controller of a Pod.
@@ -117,8 +142,9 @@ pub struct Observed {
 
 /// Explains a Pod.
 pub fn explain(observed: &Observed) -> Explanation {
-    let excluded = excluded(observed);
-    let rules = rules::facts(observed, excluded.as_deref());
+    let unenforced = unenforced(observed);
+    let excluded = unenforced.as_ref().filter(|u| u.excluded);
+    let rules = rules::facts(observed, excluded.map(|u| u.why.as_str()));
     let mut explanation = Explanation {
         summary: String::new(),
         pod: pod(&observed.pod, observed.around.unscheduled.as_deref()),
@@ -135,22 +161,33 @@ pub fn explain(observed: &Observed) -> Explanation {
         notes: observed.notes.clone(),
     };
     explanation.operations = operations::facts(observed, &explanation.rules);
-    explanation.summary = summary::summary(observed, &explanation, excluded.as_deref());
+    if let Some(unenforced) = &unenforced {
+        rules::lift(&mut explanation.rules, &unenforced.why);
+    }
+    let why = unenforced.map(|u| u.why);
+    explanation.summary = summary::summary(observed, &explanation, why.as_deref());
     explanation.next = summary::next(observed, &explanation);
     explanation
 }
 
-/// Why nothing of the namespace is held: read off the namespace, or told by the condition of a rule.
-fn excluded(observed: &Observed) -> Option<String> {
-    let told = || {
+/// Why the rules of the namespace are not enforced: read off the namespace, or told by the condition of a rule. All
+/// these reasons are the same for all rules of a namespace.
+fn unenforced(observed: &Observed) -> Option<Unenforced> {
+    if let Some(why) = observed.around.excluded.clone() {
+        return Some(Unenforced {
+            why,
+            excluded: true,
+        });
+    }
+    let reasons = ["NamespaceExcluded", "NotEnforced", "NotRegistered"];
+    reasons.into_iter().find_map(|reason| {
         let mut rules = observed.rules.iter();
-        rules.find_map(|rule| rule.not_enforced("NamespaceExcluded"))
-    };
-    observed
-        .around
-        .excluded
-        .clone()
-        .or_else(|| told().map(|(_, message)| message.to_owned()))
+        let (_, message) = rules.find_map(|rule| rule.not_enforced(reason))?;
+        Some(Unenforced {
+            why: message.to_owned(),
+            excluded: reason == "NamespaceExcluded",
+        })
+    })
 }
 
 fn pod(pod: &Pod, unscheduled: Option<&str>) -> PodFacts {

@@ -21,12 +21,17 @@ const NAMED: usize = 3;
 pub fn facts(observed: &Observed, excluded: Option<&str>) -> Vec<RuleFacts> {
     let mut all = of_objects(observed);
     if let Some(why) = excluded {
-        for rule in &mut all {
-            (rule.verdict, rule.reason) = (Verdict::NotApplying, why.to_owned());
-            rule.budget = None;
-        }
+        lift(&mut all, why);
     }
     all
+}
+
+/// Says of all rules that they are not enforced, and why.
+pub fn lift(all: &mut [RuleFacts], why: &str) {
+    for rule in all {
+        (rule.verdict, rule.reason) = (Verdict::NotApplying, why.to_owned());
+        rule.budget = None;
+    }
 }
 
 fn of_objects(observed: &Observed) -> Vec<RuleFacts> {
@@ -172,6 +177,12 @@ fn availability(
         let why = format!("the Pod holds a claim ({}, for {age})", claim.operation);
         return (Verdict::Passes, why);
     }
+    let denied = object
+        .denies_all()
+        .filter(|_| pod.is_available() || limits.if_healthy);
+    if let Some(condition) = denied {
+        return (Verdict::Holds, condition.message.clone());
+    }
     if !pod.is_available() {
         return match budget {
             Some(b) if limits.if_healthy && b.used > b.limit => {
@@ -288,7 +299,10 @@ fn budget(
         used,
         limit: expected.saturating_sub(desired),
         expected,
-        allowed: available.saturating_sub(desired),
+        allowed: match object.denies_all() {
+            Some(_) => 0,
+            None => available.saturating_sub(desired),
+        },
         holders,
         unlisted: unlisted + u32::try_from(cut).unwrap_or(u32::MAX),
         waiting: count(status.waiting_pods),

@@ -11,8 +11,8 @@ use crate::domain::wording;
 /// Where the way out is told.
 const SERVER_DOWN: &str = "docs/server-down.md";
 
-/// The answer. `excluded` says why nothing of the namespace is held.
-pub fn summary(observed: &Observed, all: &Explanation, excluded: Option<&str>) -> String {
+/// The answer. `unenforced` says why the rules of the namespace are not enforced.
+pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>) -> String {
     let pod = &all.pod;
     let name = &pod.name;
     if pod.terminating {
@@ -34,8 +34,17 @@ pub fn summary(observed: &Observed, all: &Explanation, excluded: Option<&str>) -
              see {SERVER_DOWN}"
         );
     }
-    if let Some(why) = excluded {
-        return format!("Pod {name}: no rule holds it: {}", clause(why));
+    if let Some(why) = unenforced {
+        let refused = match &all.deletion {
+            Some(Trial::Denied { message, .. }) => {
+                format!("; the API server refuses a deletion now all the same: {message}")
+            }
+            _ => String::new(),
+        };
+        let begun = all.operations.first();
+        let begun = begun.map_or_else(String::new, |o| format!("; {}", operation(observed, o)));
+        let why = clause(why);
+        return format!("Pod {name}: rules are not enforced here, because {why}{refused}{begun}");
     }
     if let Some(first) = all.operations.first() {
         let more = match all.operations.len() {

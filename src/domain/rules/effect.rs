@@ -227,29 +227,57 @@ pub fn partly_matched(owners: Vec<String>) -> Option<Finding> {
         format!(
             "fewer Pods of {owners} are selected than asked for, and the template there makes Pods that lack the label {key}: \
              \"{value}\" or that spec.selector does not match. Pods that are not selected count as expected and never as \
-             available, whether they run or not, so that they use up the budget. Label the template too, or take the labels \
-             off the Pods that carry them"
+             available, whether they run or not, so that they use up the budget. Label the template too. Or relax or \
+             delete this rule first, and then take the labels off the Pods that carry them"
         ),
     ))
 }
 
-/// The condition `ExpectedKnown` of an object whose Pods have owners that do not say how many Pods they want: `unknown`
-/// ones have no `scale`, and `unset` ones do not set the number in it. Each is `Kind name`. `None` if there are no such
-/// owners, or the object limits nothing.
-pub fn expected_known(
-    rules: &RuleSet,
-    unknown: Vec<String>,
-    unset: Vec<String>,
-) -> Option<Finding> {
-    rules.limits().next()?;
-    if let Some(owners) = names(unset) {
-        let message = format!(
-            "the scale subresource of {owners} has no number of replicas, so every disruption of these Pods is denied. Set \
-             the number there, mostly spec.replicas"
-        );
-        return Some(finding("False", "ReplicasNotSet", message));
+/// Owners that do not say how many Pods they want.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Silent {
+    /// Those that can't be read, each as a clause: `Kind name can't be read: cause`.
+    pub unreadable: Vec<String>,
+    /// Those with a `scale` that do not set the number in it, each as `Kind name`.
+    pub unset: Vec<String>,
+    /// Those without a `scale`, each as `Kind name`.
+    pub unknown: Vec<String>,
+}
+
+impl Silent {
+    /// Whether the object denies every disruption of an available Pod because of them.
+    pub fn denies_all(&self) -> bool {
+        !self.unreadable.is_empty() || !self.unset.is_empty()
     }
-    let owners = names(unknown)?;
+}
+
+/// Reasons of the condition `ExpectedKnown` under which every disruption of an available Pod is denied: see
+/// [`Silent::denies_all`].
+pub const DENYING: [&str; 2] = [OWNER_UNREADABLE, REPLICAS_NOT_SET];
+const OWNER_UNREADABLE: &str = "OwnerUnreadable";
+const REPLICAS_NOT_SET: &str = "ReplicasNotSet";
+
+/// The condition `ExpectedKnown` of an object whose Pods have such owners. `None` if there are none, or the object limits
+/// nothing.
+pub fn expected_known(rules: &RuleSet, owners: Silent) -> Option<Finding> {
+    rules.limits().next()?;
+    if let Some(causes) = names(owners.unreadable) {
+        let message = format!(
+            "it is not known how many Pods there should be: {causes}. Every disruption of an available Pod of this rule is \
+             denied until the owner can be read. Mend the cause, such as the APIService of the group or the server's role \
+             (apply the current manifests/rbac.yaml), or take the owner reference off the Pods that name an owner that does \
+             not exist"
+        );
+        return Some(finding("False", OWNER_UNREADABLE, message));
+    }
+    if let Some(owners) = names(owners.unset) {
+        let message = format!(
+            "the scale subresource of {owners} has no number of replicas, so every disruption of an available Pod of this \
+             rule is denied. Set the number there, mostly spec.replicas"
+        );
+        return Some(finding("False", REPLICAS_NOT_SET, message));
+    }
+    let owners = names(owners.unknown)?;
     Some(finding(
         "False",
         "ExpectedUnknown",
@@ -286,7 +314,8 @@ pub fn frozen(rules: &RuleSet, expected: Expected) -> Option<String> {
     let (rule, why) = limited.find_map(|(rule, limits)| Some((rule, why(limits)?)))?;
     Some(format!(
         "PodTransitionRule {}: rule {} lets no Pod go ({why}): while all of its Pods are needed, none of them can be deleted, \
-         evicted or updated, so that `kubectl drain` and rollouts wait for ever; raise the limit unless that is meant",
+         evicted or updated, so that drains, deletions and rollouts that do not make new Pods first wait; raise the limit unless \
+         that is meant",
         rules.name, rule.id
     ))
 }
@@ -524,9 +553,13 @@ mod tests {
         let budget = rules(json!([budget()]));
         let check = rules(json!([{ "name": "check", "labelCheck": { "requires": {} } }]));
         let owners = |n: usize| (0..n).rev().map(|n| format!("Game g{n}")).collect();
-        assert_eq!(expected_known(&budget, Vec::new(), Vec::new()), None);
-        assert_eq!(expected_known(&check, owners(1), owners(1)), None);
-        let found = expected_known(&budget, owners(5), Vec::new()).unwrap();
+        let silent = |n| Silent {
+            unknown: owners(n),
+            ..Silent::default()
+        };
+        assert_eq!(expected_known(&budget, silent(0)), None);
+        assert_eq!(expected_known(&check, silent(1)), None);
+        let found = expected_known(&budget, silent(5)).unwrap();
         assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
         let named = "Game g0, Game g1, Game g2 and others have";
         assert!(found.message.starts_with(named), "{}", found.message);
@@ -535,13 +568,34 @@ mod tests {
     #[test]
     fn owners_that_set_no_replicas_are_named_first() {
         let budget = rules(json!([budget()]));
-        let unset = vec!["Rollout web".to_owned()];
-        let found = expected_known(&budget, vec!["Game g".to_owned()], unset).unwrap();
+        let mut owners = Silent {
+            unset: vec!["Rollout web".to_owned()],
+            unknown: vec!["Game g".to_owned()],
+            ..Silent::default()
+        };
+        assert!(owners.denies_all());
+        let found = expected_known(&budget, owners.clone()).unwrap();
         assert_eq!((found.status, found.reason), ("False", "ReplicasNotSet"));
         assert!(
             found.message.contains("of Rollout web has"),
             "{}",
             found.message
         );
+        owners.unreadable = vec!["Game h can't be read: HTTP 403 at /apis".to_owned()];
+        let found = expected_known(&budget, owners.clone()).unwrap();
+        assert_eq!((found.status, found.reason), ("False", "OwnerUnreadable"));
+        assert!(
+            found
+                .message
+                .contains("Game h can't be read: HTTP 403 at /apis")
+                && found.message.contains("take the owner reference off"),
+            "{}",
+            found.message
+        );
+        let unknown = Silent {
+            unknown: owners.unknown,
+            ..Silent::default()
+        };
+        assert!(!unknown.denies_all());
     }
 }

@@ -95,7 +95,8 @@ pub enum Why {
     Broken(String),
     /// This replica's cache has not caught up with the last release.
     Behind,
-    /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, and why.
+    /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, why, and what
+    /// helps.
     UnknownOwner(String),
     /// An owner of Pods does not say how many there should be, although it could. Waiting does not help.
     Unset {

@@ -190,20 +190,21 @@ async fn scale_that_a_kind_gets_later_is_found() {
 #[tokio::test]
 async fn failed_read_is_an_error_that_names_the_owner() {
     let not_served = "the API server does not serve /apis/argoproj.io/v1alpha1/namespaces/n/rollouts/web/scale yet";
-    for (code, message) in [
-        (403, "forbidden"),
-        (500, "no such field"),
-        (504, "timeout"),
-        (404, not_served),
+    let answered = |code: u16| format!("HTTP {code} at {SCALE}");
+    for (code, cause) in [
+        (403, answered(403)),
+        (500, answered(500)),
+        (504, answered(504)),
+        (404, not_served.to_owned()),
     ] {
         let rig = rig(2, rollout());
         serve_rollouts(&rig.fake, true);
         rig.fake
-            .answer(SCALE, code, json!({ "reason": "", "message": message }));
+            .answer(SCALE, code, json!({ "reason": "", "message": "a text" }));
         let error = rig.refresh().await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("Rollout web can't be read: {message}")
+            format!("Rollout web can't be read: {cause}")
         );
     }
 }
@@ -351,7 +352,7 @@ async fn too_many_references_to_one_uid_are_an_error_unless_the_owner_is_found()
     serve_rollouts(&rig.fake, true);
     rig.fake.answer(SCALE, 200, scale("u", 10));
     let error = rig.refresh().await.unwrap_err().to_string();
-    assert!(error.contains("20 different objects"), "{error}");
+    assert!(error.contains("more than 16 different objects"), "{error}");
     assert_eq!(rig.fake.asked().len(), 1 + MOST_REFERENCES);
     // Most Pods name the right one.
     rig.pod("web-1", &rollout());
@@ -389,4 +390,26 @@ async fn owner_that_sets_no_number_is_told_with_the_field() {
     rig.fake.answer(SCALE, 200, scale("u", 10));
     let late = rig.owners.fetch(&rig.client, "n", &"u".into()).await;
     assert_eq!((late, rig.expected(), names().len()), (Ok(()), 10, 0));
+}
+
+#[tokio::test]
+async fn all_owners_that_can_not_be_read_are_told() {
+    let rig = rig(1, rollout());
+    serve_rollouts(&rig.fake, true);
+    let mut other = rollout();
+    (other["name"], other["uid"]) = (json!("api"), json!("v"));
+    rig.pod("api-0", &other);
+    for path in [SCALE, &SCALE.replace("/web/", "/api/")] {
+        rig.fake.answer(path, 403, json!({ "reason": "Forbidden" }));
+    }
+    let rule = rig.index.read().rule("n", "web").unwrap().key();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let all = rig.owners.refresh_all(&rig.client, &rule, RECENT, deadline);
+    let mut all: Vec<_> = all.await.iter().map(ToString::to_string).collect();
+    all.sort();
+    assert!(
+        all.len() == 2 && all[0].starts_with("Rollout api can't be read"),
+        "{all:?}"
+    );
+    assert!(rig.refresh().await.is_err());
 }

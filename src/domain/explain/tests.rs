@@ -1,0 +1,115 @@
+#![allow(clippy::unwrap_used)]
+use serde_json::{Value, json};
+
+use super::*;
+use crate::domain::explain::facts::{Trial, Verdict};
+
+fn pod(available: bool) -> Arc<Pod> {
+    let mut labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
+    if available {
+        labels[keys::SERVICE_AVAILABLE] = json!("1");
+    }
+    let status = if available { "True" } else { "False" };
+    let pod = json!({
+        "metadata": { "namespace": "n", "name": "web-0", "uid": "web-0", "resourceVersion": "1", "labels": labels },
+        "spec": { "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
+        "status": { "phase": "Running", "conditions": [
+            { "type": "Ready", "status": status }, { "type": keys::SERVICE_READY, "status": "True" },
+        ] },
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+/// A Pod under a rule whose budget has room, with this condition that is False.
+fn observed(available: bool, type_: &str, reason: &str, message: &str) -> Observed {
+    let rule = json!({
+        "metadata": { "namespace": "n", "name": "web", "generation": 1 },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+        "status": {
+            "observedGeneration": 1, "expectedPods": 3, "availablePods": 3, "unavailablePods": 0,
+            "conditions": [{
+                "type": type_, "status": "False", "reason": reason, "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        },
+    });
+    Observed {
+        pod: pod(available),
+        rules: vec![RuleObject::compile(
+            serde_json::from_value::<PodTransitionRule>(rule).unwrap(),
+        )],
+        pods: vec![pod(available)],
+        controller: None,
+        jobs: Vec::new(),
+        around: Around::default(),
+        notes: Vec::new(),
+        now: "2026-01-01T12:00:00Z".parse().unwrap(),
+    }
+}
+
+fn whole(explanation: &Explanation) -> Value {
+    serde_json::to_value(explanation).unwrap()
+}
+
+#[test]
+fn owner_that_can_not_be_read_or_sets_no_number_comes_first() {
+    for reason in ["OwnerUnreadable", "ReplicasNotSet"] {
+        let mut observed = observed(true, "ExpectedKnown", reason, "Rollout web is silent");
+        observed.around.trial = Some(Trial::Denied {
+            code: 429,
+            message: "held".to_owned(),
+        });
+        let said = explain(&observed);
+        assert_eq!(
+            said.summary,
+            "Pod web-0 is available, and held by rule a of PodTransitionRule web: Rollout web is silent"
+        );
+        assert_eq!(whole(&said)["rules"][0]["budget"]["allowed"], 0);
+    }
+    let said = explain(&observed(
+        true,
+        "ExpectedKnown",
+        "ExpectedUnknown",
+        "no scale",
+    ));
+    assert_eq!(said.summary, "Pod web-0 is available, and may go");
+    assert_eq!(whole(&said)["rules"][0]["budget"]["allowed"], 1);
+}
+
+#[test]
+fn owner_that_can_not_be_read_does_not_hold_unavailable_pod() {
+    let said = explain(&observed(
+        false,
+        "ExpectedKnown",
+        "OwnerUnreadable",
+        "silent",
+    ));
+    assert_eq!(said.rules[0].verdict, Verdict::Passes);
+}
+
+#[test]
+fn rule_that_is_not_enforced_is_not_said_to_hold() {
+    for reason in ["NamespaceExcluded", "NotEnforced", "NotRegistered"] {
+        let said = explain(&observed(
+            true,
+            "Enforced",
+            reason,
+            "nothing is held: the mark is gone",
+        ));
+        assert_eq!(
+            said.summary,
+            "Pod web-0: rules are not enforced here, because the mark is gone"
+        );
+        assert_eq!(said.rules[0].verdict, Verdict::NotApplying, "{reason}");
+    }
+    let mut observed = observed(true, "Enforced", "NotRegistered", "a webhook is gone");
+    observed.around.trial = Some(Trial::Denied {
+        code: 429,
+        message: "held".to_owned(),
+    });
+    assert_eq!(
+        explain(&observed).summary,
+        "Pod web-0: rules are not enforced here, because a webhook is gone; the API server refuses a deletion now all the \
+         same: held"
+    );
+}
