@@ -69,7 +69,8 @@ async fn pod_with_a_forged_owner_name_does_not_hide_a_custom_owner() {
     let kind = owners::kind(&scope, "Armada", true).await;
     let owner = owners::owner(&scope, &kind, 4).await;
     let mut forged = owner.clone();
-    forged[0]["name"] = json!("a/b"); // not a name that the garbage collector could look up
+    // Of a kind that is not served: of one that is, the garbage collector would miss the object and delete the Pod.
+    forged[0]["apiVersion"] = json!("forged.test/v1");
     let forged = json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": forged}});
     scope.pod("forged", forged).await;
     scope.all_available("app=web", 1).await;
