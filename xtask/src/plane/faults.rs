@@ -27,6 +27,12 @@ impl Plane {
         self.local()?.start_apiserver(self.scratch.path()).await
     }
 
+    /// Starts a controller-manager or scheduler that has ended again.
+    pub async fn revive_controllers(&self) -> Result<()> {
+        let scratch = self.scratch.path();
+        self.local()?.revive_controllers(scratch).await
+    }
+
     /// Freezes the API server (SIGSTOP): connections open, nothing answers.
     ///
     /// # Errors

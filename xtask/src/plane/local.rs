@@ -31,6 +31,8 @@ pub fn admin_kubeconfig(dir: &Path) -> PathBuf {
 pub struct Local {
     controlplane: PathBuf,
     apiserver_flags: Vec<String>,
+    /// Controller-manager and scheduler, by name with their flags.
+    controllers: [(&'static str, Vec<String>); 2],
     running: Mutex<Running>,
 }
 
@@ -94,15 +96,20 @@ impl Local {
             nodes::authorize_controllers(&client).await?;
         }
         let manager = of("kube-controller-manager")?;
-        running.clients = vec![
-            component(
+        let controllers = [
+            (
                 "kube-controller-manager",
                 components::controller_manager(dir, manager, &credentials, options),
-            )?,
-            component(
+            ),
+            (
                 "kube-scheduler",
                 components::scheduler(dir, of("kube-scheduler")?)?,
-            )?,
+            ),
+        ];
+        let [manager, scheduler] = &controllers;
+        running.clients = vec![
+            component(manager.0, manager.1.clone())?,
+            component(scheduler.0, scheduler.1.clone())?,
             Process::start(
                 "kwok",
                 controlplane,
@@ -115,6 +122,7 @@ impl Local {
         Ok(Self {
             controlplane: controlplane.to_owned(),
             apiserver_flags,
+            controllers,
             running: Mutex::new(running),
         })
     }
@@ -146,6 +154,24 @@ impl Local {
             running.apiserver = Some(Process::start(name, &self.controlplane, args, &logs)?);
         }
         running.apiserver_ready(dir).await
+    }
+
+    /// Starts a controller-manager or scheduler that has ended again, as the kubelet does with static Pods. The scheduler ends
+    /// itself when its cache is corrupted, which a restart of the API server in the middle of its bindings can cause.
+    pub async fn revive_controllers(&self, dir: &Path) -> Result<()> {
+        let mut running = self.running.lock().await;
+        for client in &mut running.clients {
+            let mut all = self.controllers.iter();
+            let Some((name, flags)) = all.find(|(name, _)| *name == client.name()) else {
+                continue;
+            };
+            if let Some(status) = client.exit_status() {
+                eprintln!("{name} ended with {status}: starting it again");
+                let args = std::iter::once(*name).chain(flags.iter().map(String::as_str));
+                *client = Process::start(name, &self.controlplane, args, &dir.join("logs"))?;
+            }
+        }
+        Ok(())
     }
 
     pub async fn pause_apiserver(&self, dir: &Path) -> Result<()> {

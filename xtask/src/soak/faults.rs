@@ -64,6 +64,14 @@ pub async fn restart_apiserver(fleet: &Fleet) -> Result<()> {
     fleet.plane.start_apiserver().await
 }
 
+/// Starts controllers of the plane again that have ended, until the future is dropped.
+pub async fn revive_controllers(fleet: &Fleet) -> Result<()> {
+    loop {
+        sleep(Duration::from_secs(2)).await;
+        fleet.plane.revive_controllers().await?;
+    }
+}
+
 /// Ends Pods whose `activeDeadlineSeconds` has passed, which kwok does not, until the future is dropped.
 pub async fn end_overdue_pods(client: &Client, namespace: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);

@@ -212,6 +212,7 @@ pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
         result = faults::kill_leaders(&fleet, pace) => result.context("killing leaders")?,
         result = faults::stall_watches(&fleet, pace) => result.context("stalling watches")?,
         result = faults::end_overdue_pods(&admin, &namespace) => result?,
+        result = faults::revive_controllers(&fleet) => result?,
     }
     fleet.stall()?.lift();
     for index in 0..crate::fleet::REPLICAS {
@@ -222,6 +223,7 @@ pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
     let rested = tokio::select! {
         rested = resting => rested,
         result = faults::end_overdue_pods(&admin, &namespace) => result.map(|()| Duration::ZERO),
+        result = faults::revive_controllers(&fleet) => result.map(|()| Duration::ZERO),
     };
     fleet.check().await?;
 
