@@ -1,38 +1,18 @@
 //! Pods with controller references that their author invented: the API server checks neither kind nor name of one.
 
-use k8s_openapi::api::apps::v1::StatefulSet;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::bed::objects::{at_once, is_available, labels, refusal};
+use crate::bed::objects::{at_once, is_available, refusal};
 use crate::bed::observer::Observer;
-use crate::bed::{Bed, Scope, wait};
+use crate::bed::{Bed, wait};
 use crate::owners;
-
-/// Creates a StatefulSet `web`. Returns its UID.
-async fn stateful_set(scope: &Scope, replicas: usize) -> String {
-    let set = json!({
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": replicas, "serviceName": "web", "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {
-                "metadata": {"labels": labels("web")},
-                "spec": {"containers": [{"name": "main", "image": "web:1"}], "terminationGracePeriodSeconds": 1},
-            },
-        },
-    });
-    let sets: Api<StatefulSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    let set: StatefulSet = serde_json::from_value(set).unwrap();
-    let set = sets.create(&PostParams::default(), &set).await.unwrap();
-    set.uid().unwrap()
-}
 
 #[tokio::test]
 async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
     let scope = Bed::shared().await.scope("forged").await;
-    let set = stateful_set(&scope, 0).await;
+    let set = scope.stateful_set(0).await.uid();
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     let owner = json!([{
         "apiVersion": "foo/v1", "kind": "Foo", "name": "a/b", "uid": set, "controller": true,
@@ -42,7 +22,7 @@ async fn pod_with_a_forged_owner_name_does_not_hide_the_owner() {
     // An eviction asks for the owners of the rule, whether it goes through or not.
     let _ = scope.evict("forged").await;
     let replicas = Patch::Merge(json!({"spec": {"replicas": 6}}));
-    let sets: Api<StatefulSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let sets = scope.stateful_sets();
     sets.patch("web", &PatchParams::default(), &replicas)
         .await
         .unwrap();

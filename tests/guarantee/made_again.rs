@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -13,7 +12,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use xtask::proxy::{Asked, Effect, Fault};
 
-use crate::bed::objects::{at_once, is_available, labels, names, refusal};
+use crate::bed::objects::{at_once, is_available, names, refusal};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, STALLED, Scope, wait};
 use crate::endpoint::{Reply, RuleServer};
@@ -49,20 +48,7 @@ async fn hold_evictions(scope: &Scope) -> (RuleServer, Arc<Notify>) {
 
 /// A StatefulSet `web` of available Pods under a rule `web` of one.
 async fn stateful_web(scope: &Scope, replicas: usize) {
-    let set: StatefulSet = serde_json::from_value(json!({
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": replicas, "serviceName": "web", "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {
-                "metadata": {"labels": labels("web")},
-                "spec": {"containers": [{"name": "main", "image": "web:1"}], "terminationGracePeriodSeconds": 1},
-            },
-        },
-    }))
-    .unwrap();
-    let sets: Api<StatefulSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
-    sets.create(&PostParams::default(), &set).await.unwrap();
+    scope.stateful_set(replicas).await;
     scope.all_available("app=web", replicas).await;
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
     scope
@@ -221,14 +207,8 @@ async fn pod_deleted_under_the_former_rule_is_missed_by_the_new_one() {
 
 /// Deletes a namespace, and makes another one of its name.
 async fn make_namespace_again(scope: &Scope) {
+    scope.delete_namespace().await;
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
-    let delete = DeleteParams::default();
-    namespaces.delete(&scope.namespace, &delete).await.unwrap();
-    wait::until("the namespace to go", async || {
-        let found = namespaces.get_opt(&scope.namespace).await;
-        found.is_ok_and(|n| n.is_none())
-    })
-    .await;
     let again = json!({"metadata": {"name": scope.namespace}});
     let again = serde_json::from_value(again).unwrap();
     namespaces

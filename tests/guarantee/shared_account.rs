@@ -1,9 +1,7 @@
 //! A kube-controller-manager without `--use-service-account-credentials`: the garbage collector and the namespace controller
 //! have the same user name as the controllers that scale and roll out.
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use xtask::plane::audit::Filter;
 
@@ -44,14 +42,7 @@ async fn deletion_of_a_deployment_ends_all_pods(bed: &Bed) {
 
 async fn deletion_of_a_namespace_ends_all_pods(bed: &Bed) {
     let scope = ruled(bed, 2, 0).await;
-    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
-    let delete = DeleteParams::default();
-    namespaces.delete(&scope.namespace, &delete).await.unwrap();
-    wait::until("the namespace to go", async || {
-        let found = namespaces.get_opt(&scope.namespace).await;
-        found.is_ok_and(|n| n.is_none())
-    })
-    .await;
+    scope.delete_namespace().await;
 }
 
 async fn rollout_keeps_to_the_limit(bed: &Bed) {

@@ -1,8 +1,8 @@
 //! What tests create and do in their namespace.
 
 use futures::future::join_all;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use kube::{Client, ResourceExt};
@@ -319,6 +319,40 @@ impl Scope {
         wait::until(&format!("{name} to go"), async || {
             let found = self.pods().get_opt(&name).await;
             found.is_ok_and(|p| p.is_none_or(|p| p.metadata.uid != pod.metadata.uid))
+        })
+        .await;
+    }
+
+    pub fn stateful_sets(&self) -> Api<StatefulSet> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Creates a StatefulSet `web` of managed Pods labelled `app=web`, which all start at once.
+    pub async fn stateful_set(&self, replicas: usize) -> StatefulSet {
+        let set = json!({
+            "metadata": {"name": "web"},
+            "spec": {
+                "replicas": replicas, "serviceName": "web", "podManagementPolicy": "Parallel",
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": {
+                    "metadata": {"labels": labels("web")},
+                    "spec": {"containers": [{"name": "main", "image": "web:1"}], "terminationGracePeriodSeconds": 1},
+                },
+            },
+        });
+        let set = serde_json::from_value(set).unwrap();
+        let sets = self.stateful_sets();
+        sets.create(&PostParams::default(), &set).await.unwrap()
+    }
+
+    /// Deletes the namespace, and waits until it is gone.
+    pub async fn delete_namespace(&self) {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let delete = DeleteParams::default();
+        namespaces.delete(&self.namespace, &delete).await.unwrap();
+        wait::until("the namespace to go", async || {
+            let found = namespaces.get_opt(&self.namespace).await;
+            found.is_ok_and(|n| n.is_none())
         })
         .await;
     }
