@@ -1,12 +1,13 @@
 //! A node whose kubelet is gone: its Pods are told to end, and nobody confirms that they have.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::at_rest::no_id_was_shared;
+use crate::bed::objects::is_available;
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, ids, uids};
@@ -126,8 +127,21 @@ impl<'a> OwnNode<'a> {
     }
 }
 
+/// Deletes Pods under a rule once they are not ready. The taint manager deletes them too, but asks a few times within a
+/// moment only: on a busy machine that moment may come before all of them are marked, and is then refused.
+async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
+    for pod in pods {
+        let name = pod.name_any();
+        wait::until("the deletion of a Pod that is not ready", async || {
+            let pod = scope.pods().get(&name).await;
+            pod.is_ok_and(|pod| !is_available(&pod)) && scope.delete(&name).await.is_ok()
+        })
+        .await;
+    }
+}
+
 /// Pods that run on the nodes of the namespace and are given up soon after theirs is lost: not at once, since a Pod that
-/// the controller-manager has not yet marked as not ready is held, and after a few refusals it asks no more.
+/// the controller-manager has not yet marked as not ready is held.
 fn on_own_nodes(scope: &Scope, naming: &str) -> Value {
     let lost = |key: &str| json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 15 });
     json!({
@@ -160,6 +174,7 @@ async fn pods_of_a_lost_node_are_made_again_where_their_names_allow_it() {
     let observer = Observer::start(&scope).await;
 
     node.lose().await;
+    give_up(&scope, [&nameds[&0], &nameds[&1]]).await;
     for set in [&random, &named] {
         set.until("two to be given up", |set| {
             set.status
