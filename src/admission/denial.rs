@@ -25,6 +25,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Unreachable(_) => "ledger-unreachable",
         Why::UnderWay => "change-under-way",
         Why::Closing { .. } => "claim-closing",
+        Why::Resting { .. } => "claim-resting",
         Why::Contended => "ledger-contended",
     }
 }
@@ -82,6 +83,12 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             "Pod {pod} is held by {rule}: an earlier request for the same operation on this Pod was admitted and had no \
              effect; its place in the budget is given back in about {}, try again then",
             wording::ago(now, *until)
+        ),
+        Why::Resting { left } => format!(
+            "Pod {pod} is held by {rule}: earlier requests for the same operation on this Pod were admitted and had no \
+             effect, so the last place in the budget is left to others for about {}s more; find out what else refuses \
+             the request",
+            left.as_secs()
         ),
         Why::Contended => {
             format!(
@@ -226,6 +233,9 @@ mod tests {
             Why::UnderWay,
             Why::Closing {
                 until: Timestamp::UNIX_EPOCH,
+            },
+            Why::Resting {
+                left: std::time::Duration::from_secs(40),
             },
             Why::Contended,
             Why::UnknownOwner("x".into()),

@@ -6,6 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Api;
 use kube::api::{DeleteParams, EvictParams, PostParams};
 use operating::api::keys;
+use operating::api::podtransitionrule::PodTransitionRuleStatus;
 use serde_json::{Value, json};
 
 use crate::bed::objects::{claims, refusal};
@@ -106,22 +107,51 @@ async fn eviction_that_is_refused_for_ever_gives_its_place_back() {
     place_is_given_back(&scope, &pods[1], async || scope.evict(&pods[0]).await).await;
 }
 
-#[tokio::test]
-async fn deletion_that_is_refused_for_ever_gives_its_place_back() {
-    let bed = Bed::with_request_timeout(TIMEOUT).await;
-    let (scope, pods) = web(&bed).await;
-    scope.label(&pods[0], json!({KEPT: "true"})).await.unwrap();
+/// The deletion of a Pod is refused behind the webhook.
+async fn refuse_deletion(bed: &Bed, scope: &Scope, pod: &str) {
+    scope.label(pod, json!({KEPT: "true"})).await.unwrap();
     let deletions = json!({
         "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["DELETE"],
     });
     let kept = json!({"matchLabels": {KEPT: "true"}});
-    refuse_behind(&bed, &scope, deletions, kept).await;
+    refuse_behind(bed, scope, deletions, kept).await;
     let dry = DeleteParams::default().dry_run();
     wait::until("the deletion to be refused", async || {
-        scope.pods().delete(&pods[0], &dry).await.is_err()
+        scope.pods().delete(pod, &dry).await.is_err()
     })
     .await;
+}
+
+#[tokio::test]
+async fn deletion_that_is_refused_for_ever_gives_its_place_back() {
+    let bed = Bed::with_request_timeout(TIMEOUT).await;
+    let (scope, pods) = web(&bed).await;
+    refuse_deletion(&bed, &scope, &pods[0]).await;
     place_is_given_back(&scope, &pods[1], async || scope.delete(&pods[0]).await).await;
+}
+
+#[tokio::test]
+async fn deletion_that_gave_its_place_back_does_not_take_it_again_at_once() {
+    let bed = Bed::with_request_timeout(TIMEOUT).await;
+    let (scope, pods) = web(&bed).await;
+    refuse_deletion(&bed, &scope, &pods[0]).await;
+    let closing = |status: &PodTransitionRuleStatus| {
+        let ledger = status.ledger.as_ref();
+        ledger.is_some_and(|l| l.claims.iter().any(|c| c.closing))
+    };
+    let mut was_closing = false;
+    wait::until("the claim to go", async || {
+        refusal(scope.delete(&pods[0]).await);
+        let status = scope.status("web").await;
+        was_closing |= closing(&status);
+        was_closing && claims(&status) == 0
+    })
+    .await;
+    for _ in 0..10 {
+        refusal(scope.delete(&pods[0]).await);
+        assert_eq!(claims(&scope.status("web").await), 0);
+    }
+    scope.delete(&pods[1]).await.unwrap();
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::{Grant, Operation};
@@ -114,6 +115,12 @@ pub enum Why {
     Closing {
         /// When about, by the clock of the replica that admitted the last request.
         until: jiff::Timestamp,
+    },
+    /// Earlier requests for the same Pod and operation held a place for long and had no effect. The one place that is left is
+    /// for others, for a while.
+    Resting {
+        /// How long about.
+        left: Duration,
     },
     /// Too many writers, or too many waiting.
     Contended,

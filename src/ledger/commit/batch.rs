@@ -11,6 +11,7 @@ use super::Ledgers;
 use super::answer::{Answer, Denied, Why};
 use super::decide::admit;
 use super::lane::{Ask, Lane};
+use super::rest::Rests;
 use crate::domain::rules::RuleSet;
 use crate::ledger::protocol::View;
 use crate::ledger::store::{Claims, RuleKey, Store, Uid, WriteError};
@@ -81,12 +82,14 @@ impl<S: Store> Ledgers<S> {
                 .await
                 .map_err(|_| End::Held(Why::Behind))?;
             let mut claims = Claims::clone(&base.claims);
+            let rests = lane.lock().rests.clone();
             let outcomes = self.store.view(&base.rules, |view| {
                 batch
                     .iter()
-                    .map(|ask| apply(view, &base.rules, &mut claims, ask))
+                    .map(|ask| apply(view, &base.rules, &mut claims, ask, &rests, now))
                     .collect::<Vec<_>>()
             });
+            begin_rests(lane, batch, &outcomes, now);
             if claims == *base.claims {
                 return Ok(outcomes);
             }
@@ -145,9 +148,33 @@ impl<S: Store> Ledgers<S> {
     }
 }
 
-fn apply(view: &dyn View<Uid>, rules: &RuleSet, claims: &mut Claims, ask: &Ask) -> Outcome {
+/// Whoever is refused because the claim is closing rests when the claim is gone.
+fn begin_rests(lane: &Mutex<Lane>, batch: &[Ask], outcomes: &[Outcome], now: Instant) {
+    for (ask, outcome) in batch.iter().zip(outcomes) {
+        if let Ask::Claim { disruption, .. } = ask
+            && let Outcome::Answered(Err(denied)) = outcome
+            && let Why::Closing { .. } = denied.why
+        {
+            let pod = Uid::from(disruption.pod.metadata.uid.as_str());
+            lane.lock().rests.begin(&pod, disruption.operation, now);
+        }
+    }
+}
+
+fn apply(
+    view: &dyn View<Uid>,
+    rules: &RuleSet,
+    claims: &mut Claims,
+    ask: &Ask,
+    rests: &Rests,
+    now: Instant,
+) -> Outcome {
     match ask {
-        Ask::Claim { disruption, .. } => Outcome::Answered(admit(view, rules, claims, disruption)),
+        Ask::Claim { disruption, .. } => {
+            let pod = &disruption.pod.metadata.uid;
+            let rest = rests.left(pod, disruption.operation, now);
+            Outcome::Answered(admit(view, rules, claims, disruption, rest))
+        }
         Ask::Withdraw {
             pod,
             operation,

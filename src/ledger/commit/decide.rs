@@ -1,5 +1,7 @@
 //! One disruption against one rule object, by a view of the Pods and a copy of the claims.
 
+use std::time::Duration;
+
 use super::answer::{Answer, Denied, Disruption, Why};
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
@@ -20,12 +22,13 @@ fn size(view: &dyn View<Uid>) -> Expected {
 }
 
 /// Adds a claim for the disruption to `claims`, or says why not. Of several rules that hold the Pod the strictest
-/// decides.
+/// decides. With `rest`, the disruption may not take the last place for that long.
 pub fn admit(
     view: &dyn View<Uid>,
     rules: &RuleSet,
     claims: &mut Claims,
     disruption: &Disruption,
+    rest: Option<Duration>,
 ) -> Result<Answer, Denied> {
     let refuse = |rule: &str, why| Denied {
         object: rules.name.clone(),
@@ -59,6 +62,8 @@ pub fn admit(
         .get(&(uid.clone(), disruption.operation))
         .map(|c| &c.detail);
     let pending = inplace::is_pending(pod);
+    let rest = rest.filter(|_| earlier.is_none() && !beyond);
+    let spare = u32::from(rest.is_some());
     let until = earlier.map_or(disruption.detail.since, |earlier| {
         let end = earlier.until.checked_add(MARGIN);
         end.unwrap_or(earlier.until)
@@ -73,15 +78,16 @@ pub fn admit(
             .after(earlier, disruption.operation, pending),
     };
     claims
-        .admit(view, desired, request)
+        .admit(view, desired.saturating_add(spare), request)
         .map(Answer::Granted)
         .map_err(|refusal| match refusal {
             Refusal::Behind { .. } => refuse(rule, Why::Behind),
             Refusal::UnderWay => refuse(rule, Why::UnderWay),
             Refusal::Closing => refuse(rule, Why::Closing { until }),
-            Refusal::Full {
-                desired, expected, ..
-            } => {
+            Refusal::Full { left, expected, .. } => {
+                if let Some(rest) = rest.filter(|_| left >= desired) {
+                    return refuse(rule, Why::Resting { left: rest });
+                }
                 let why = Why::Full {
                     used: expected.saturating_sub(claims.unclaimed(view)),
                     limit: expected.saturating_sub(desired),

@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use tracing::error;
 
 use super::Ledgers;
 use super::answer::{Answer, Denied, Disruption, Evidence, Why};
+use super::rest::Rests;
 use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::{RuleKey, Snapshot, Store, Uid};
 
@@ -51,6 +53,16 @@ pub struct Lane {
     pub written: Option<Snapshot>,
     /// The position of the Pods when this replica first decided by this ledger and nobody had before.
     pub start: Option<u64>,
+    /// Requests that may not take the last place for now.
+    pub rests: Rests,
+}
+
+impl Lane {
+    /// How long this disruption still rests, if it does.
+    pub fn rest(&self, disruption: &Disruption, now: Instant) -> Option<Duration> {
+        let pod = &disruption.pod.metadata.uid;
+        self.rests.left(pod, disruption.operation, now)
+    }
 }
 
 impl<S: Store> Ledgers<S> {

@@ -6,6 +6,7 @@ mod batch;
 mod decide;
 mod holders;
 mod lane;
+mod rest;
 #[cfg(test)]
 mod tests;
 
@@ -106,8 +107,10 @@ impl<S: Store> Ledgers<S> {
             return Ok(Answer::NotHeld);
         };
         let mut claims = Claims::clone(&base.claims);
+        let lane = self.lanes.lock().get(key).cloned();
+        let rest = lane.and_then(|lane| lane.lock().rest(disruption, Instant::now()));
         self.store.view(&base.rules, |view| {
-            decide::admit(view, &base.rules, &mut claims, disruption)
+            decide::admit(view, &base.rules, &mut claims, disruption, rest)
         })
     }
 

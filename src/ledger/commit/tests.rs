@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::decide;
+use super::rest;
 use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
@@ -134,11 +135,15 @@ impl Store for Memory {
 impl Memory {
     /// A rule that lets five of the ten Pods go.
     fn rule(&self, name: &str) -> RuleKey {
+        self.rule_of(name, 5)
+    }
+
+    fn rule_of(&self, name: &str, limit: u32) -> RuleKey {
         let object: PodTransitionRule = serde_json::from_value(json!({
             "metadata": { "name": name, "namespace": "n", "uid": name },
             "spec": {
                 "selector": {},
-                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 5 } }],
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": limit } }],
             },
         }))
         .unwrap();
@@ -387,6 +392,78 @@ async fn closing_claim_answers_with_the_time_of_its_end_and_writes_nothing() {
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert_eq!(refused.why, Why::Closing { until });
     assert_eq!(ledgers.latest(&key).unwrap().version, version);
+}
+
+/// Takes the only place, is closed, asks again, and loses the claim.
+async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule_of("web", 1);
+    let doomed = Disruption {
+        operation,
+        ..delete("a")
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let Ok(Answer::Granted(grant)) = ledgers.ask(&key, doomed.clone(), deadline).await else {
+        panic!("one Pod may go")
+    };
+    ledgers.close(&key, "a".into(), operation, grant.attempt);
+    let refused = ledgers.ask(&key, doomed, deadline).await;
+    assert!(matches!(refused.unwrap_err().why, Why::Closing { .. }));
+    let evidence = Evidence {
+        pod: "a".into(),
+        operation,
+        attempt: grant.attempt,
+        based_on: 1,
+        position: 100,
+    };
+    ledgers.release(&key, evidence);
+    (ledgers, key)
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_had_no_effect_leaves_the_last_place_to_others_for_a_while() {
+    let (ledgers, key) = doomed(Operation::Delete).await;
+    let refused = ask(&ledgers, &key, "a").await.unwrap_err();
+    assert!(matches!(refused.why, Why::Resting { .. }), "{refused:?}");
+    let dry = ledgers.would_admit(&key, &delete("a")).unwrap_err();
+    assert!(matches!(dry.why, Why::Resting { .. }), "{dry:?}");
+    ask(&ledgers, &key, "b").await.unwrap();
+    // The rest is no reason where there is no place.
+    let refused = ask(&ledgers, &key, "a").await.unwrap_err();
+    assert!(matches!(refused.why, Why::Full { .. }), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rested_request_takes_the_last_place_again() {
+    let (ledgers, key) = doomed(Operation::Delete).await;
+    let refused = ask(&ledgers, &key, "a").await.unwrap_err();
+    assert!(matches!(refused.why, Why::Resting { .. }), "{refused:?}");
+    tokio::time::advance(rest::REST).await;
+    ask(&ledgers, &key, "a").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_rests_for_its_own_operation_alone_and_a_beginning_not_at_all() {
+    let (ledgers, key) = doomed(Operation::Evict).await;
+    ask(&ledgers, &key, "a").await.unwrap();
+    let (ledgers, key) = doomed(Operation::Begin).await;
+    let begin = Disruption {
+        operation: Operation::Begin,
+        ..delete("a")
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    ledgers.ask(&key, begin, deadline).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_bypass_the_rule_does_not_rest() {
+    let (ledgers, key) = doomed(Operation::Delete).await;
+    let bypass = Disruption {
+        beyond: [key.name.clone()].into(),
+        ..delete("a")
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    ledgers.ask(&key, bypass, deadline).await.unwrap();
 }
 
 fn lanes(ledgers: &Ledgers<Memory>) -> Vec<String> {
