@@ -19,6 +19,9 @@ use crate::domain::pod::{Owner, Pod};
 const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 /// The namespace controller's identity; it deletes only in namespaces that are terminating.
 const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
+/// The identity of the Job controller. It deletes a Pod of a Job when the Job has failed, is complete, is suspended or is to
+/// run fewer, never to replace it. That a Job has failed stands in its status only after these deletions.
+const JOB_CONTROLLER: &str = "system:serviceaccount:kube-system:job-controller";
 /// The identity of all controllers where kube-controller-manager runs without `--use-service-account-credentials`.
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// For the live read of a namespace.
@@ -58,8 +61,14 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     match request.user_info.username.as_str() {
         NAMESPACE_CONTROLLER => Some("namespace-terminating"),
         GARBAGE_COLLECTOR if owner_is_gone(&state, pod) => Some("owner-gone"),
+        JOB_CONTROLLER if is_of_a_job(pod) => Some("job-ends"),
         _ => None,
     }
+}
+
+fn is_of_a_job(pod: &Pod) -> bool {
+    let owner = pod.controller();
+    owner.is_some_and(|owner| Kind::of(owner) == Some(Kind::Job))
 }
 
 /// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched
@@ -313,6 +322,22 @@ mod tests {
             let found = free(CONTROLLER_MANAGER, &[], &[(NAMESPACES, listed(going))]).await;
             assert_eq!(found, expected);
         }
+    }
+
+    #[test]
+    fn job_controller_ends_the_pods_of_jobs_and_no_others() {
+        let why = |user: &str, kind: &str| {
+            let api = if kind == "Job" { "batch/v1" } else { "apps/v1" };
+            let mut pod = pod(&[]);
+            pod.metadata.owner_references = serde_json::from_value(json!([{
+                "apiVersion": api, "kind": kind, "name": "web", "uid": "o", "controller": true,
+            }]))
+            .unwrap();
+            never(&review(user), &pod, &Index::default())
+        };
+        assert_eq!(why(JOB_CONTROLLER, "Job"), Some("job-ends"));
+        assert_eq!(why(JOB_CONTROLLER, "ReplicaSet"), None);
+        assert_eq!(why("jane", "Job"), None);
     }
 
     #[tokio::test]

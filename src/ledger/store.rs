@@ -33,7 +33,8 @@ pub struct Detail {
     /// When the API server has surely given the request up, by the same clock. For people only: the deadline itself is
     /// measured by the leader on its own monotonic clock.
     pub until: Timestamp,
-    /// For an in-place change: digest of the admitted spec. For a deadline: its seconds. For another controller: its UID.
+    /// For an in-place change: digest of the admitted spec. For a deadline: its seconds. For another controller: its UID, or
+    /// those of all that the Pod was given in turn, with spaces between.
     pub target: Option<String>,
     /// For an in-place change: the containers that it restarts.
     pub containers: Vec<Before>,
@@ -58,6 +59,9 @@ impl Detail {
             if operation == Operation::Deadline {
                 self.target = later(earlier.target.as_ref(), self.target);
             }
+            if operation == Operation::Reown {
+                self.target = both(earlier.target.as_deref(), self.target);
+            }
             let kept = earlier
                 .containers
                 .iter()
@@ -75,11 +79,22 @@ impl Detail {
     }
 }
 
+/// All UIDs of both, each once: either request may be the one that is stored.
+fn both(earlier: Option<&str>, new: Option<String>) -> Option<String> {
+    let known = |uid: &str| earlier.is_some_and(|all| all.split(' ').any(|one| one == uid));
+    let new = new.filter(|uid| !known(uid));
+    let all: Vec<&str> = earlier.into_iter().chain(new.as_deref()).collect();
+    (!all.is_empty()).then(|| all.join(" "))
+}
+
 /// The deadline of more seconds.
 fn later(one: Option<&String>, other: Option<String>) -> Option<String> {
     let seconds = |text: &String| text.parse::<u64>().unwrap_or(u64::MAX);
     one.into_iter().cloned().chain(other).max_by_key(seconds)
 }
+
+/// So many controllers one claim tells of.
+const MAX_OWNERS: usize = 8;
 
 impl Purpose for Detail {
     fn may_replace(&self, earlier: &Detail, operation: Operation) -> bool {
@@ -88,7 +103,10 @@ impl Purpose for Detail {
                 .containers
                 .iter()
                 .all(|c| c.by_resources && c.image.is_none());
-        operation == Operation::Deadline || self.target == earlier.target || resizes
+        // The change back to the former controller must not have to wait for the end of the Pod.
+        let reowns = operation == Operation::Reown
+            && (earlier.target.as_ref()).is_none_or(|all| all.split(' ').count() < MAX_OWNERS);
+        operation == Operation::Deadline || self.target == earlier.target || resizes || reowns
     }
 }
 
@@ -149,4 +167,40 @@ pub trait Store: Send + Sync + 'static {
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(controllers: Option<&str>) -> Detail {
+        Detail {
+            pod_name: "web-1".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            until: Timestamp::UNIX_EPOCH,
+            target: controllers.map(str::to_owned),
+            containers: Vec::new(),
+            word: None,
+        }
+    }
+
+    #[test]
+    fn claim_of_a_pod_that_is_given_several_controllers_tells_of_all() {
+        for (earlier, new, wanted) in [
+            (Some("a"), None, Some("a")),
+            (Some("a"), Some("a"), Some("a")),
+            (Some("a"), Some("b"), Some("a b")),
+            (Some("a b"), Some("b"), Some("a b")),
+            (None, Some("b"), Some("b")),
+            (None, None, None),
+        ] {
+            let (earlier, new) = (given(earlier), given(new));
+            assert!(new.may_replace(&earlier, Operation::Reown));
+            let both = new.after(Some(&earlier), Operation::Reown, false);
+            assert_eq!(both.target.as_deref(), wanted);
+        }
+        let many = (0..MAX_OWNERS).map(|n| n.to_string());
+        let many = given(Some(&many.collect::<Vec<_>>().join(" ")));
+        assert!(!given(Some("x")).may_replace(&many, Operation::Reown));
+    }
 }

@@ -1,12 +1,14 @@
 //! Pods with controller references that their author invented: the API server checks neither kind nor name of one.
 
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 
 use crate::bed::objects::{at_once, is_available, refusal};
 use crate::bed::observer::Observer;
-use crate::bed::{Bed, wait};
+use crate::bed::{Bed, Scope, wait};
 use crate::owners;
 
 #[tokio::test]
@@ -66,4 +68,62 @@ async fn pod_with_a_forged_owner_name_does_not_hide_a_custom_owner() {
         let status = refusal(scope.delete(pod).await);
         assert!(status.message.contains("1 of 5 Pods"), "{status:?}");
     }
+}
+
+/// The garbage collector takes a ReplicaSet whose controller does not exist, and then its Pods; the Deployment lives on.
+#[tokio::test]
+async fn replica_set_with_a_forged_controller_keeps_its_pods() {
+    let scope = Bed::shared().await.scope("forged-maker").await;
+    scope.web_under_rule(6, json!(1)).await;
+    let observer = Observer::start(&scope).await;
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "name": "gone", "controller": true,
+        "uid": "11111111-1111-4111-8111-111111111111",
+    });
+    let set = give_controller(&scope, owner).await;
+    other_replica_set_takes_over(&scope, &set, &observer).await;
+}
+
+#[tokio::test]
+async fn replica_set_that_was_handed_to_a_thing_keeps_its_pods_when_it_is_deleted() {
+    let scope = Bed::shared().await.scope("forged-thing").await;
+    scope.web_under_rule(6, json!(1)).await;
+    let thing = serde_json::from_value(json!({"metadata": {"name": "thing"}})).unwrap();
+    let things: Api<ConfigMap> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let thing = things.create(&PostParams::default(), &thing).await.unwrap();
+    let observer = Observer::start(&scope).await;
+    let owner = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "thing", "controller": true, "uid": thing.uid(),
+    });
+    let set = give_controller(&scope, owner).await;
+    let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    sets.delete(&set.name_any(), &DeleteParams::background())
+        .await
+        .unwrap();
+    other_replica_set_takes_over(&scope, &set, &observer).await;
+}
+
+/// Names another controller in the only ReplicaSet. Returns it.
+async fn give_controller(scope: &Scope, owner: Value) -> ReplicaSet {
+    let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let all = sets.list(&ListParams::default()).await.unwrap();
+    let [set] = all.items.as_slice() else {
+        panic!("one ReplicaSet: {all:?}")
+    };
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    let params = PatchParams::default();
+    sets.patch(&set.name_any(), &params, &patch).await.unwrap()
+}
+
+/// The Deployment of six makes another ReplicaSet, whose Pods take over one by one.
+async fn other_replica_set_takes_over(scope: &Scope, former: &ReplicaSet, observer: &Observer) {
+    let former = former.uid().unwrap();
+    let is_of_former = |pod: &Pod| pod.owner_references().iter().any(|o| o.uid == former);
+    wait::until("six Pods of another ReplicaSet", async || {
+        let pods = scope.list("app=web").await;
+        let taken_over = pods.iter().all(|p| is_available(p) && !is_of_former(p));
+        pods.len() == 6 && taken_over
+    })
+    .await;
+    observer.fewest_available(|_| true, 6).await.at_least(5);
 }

@@ -1,12 +1,13 @@
 //! What no rule holds, and what goes on when every replica is dead.
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
 
-use crate::bed::objects::refusal;
+use crate::bed::objects::{labels, refusal};
 use crate::bed::{Bed, Scope, wait};
 
 /// Creation, status, eviction and deletion of Pods.
@@ -40,21 +41,6 @@ async fn live(scope: &Scope, labels: serde_json::Value) -> String {
     "one".to_owned()
 }
 
-async fn delete_namespace(scope: &Scope) {
-    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
-    namespaces
-        .delete(&scope.namespace, &DeleteParams::default())
-        .await
-        .unwrap();
-    wait::until("the namespace to go", async || {
-        namespaces
-            .get_opt(&scope.namespace)
-            .await
-            .is_ok_and(|n| n.is_none())
-    })
-    .await;
-}
-
 /// A namespace with a rule that lets nothing go, and two available Pods.
 async fn closed(bed: &Bed) -> Scope {
     let scope = bed.scope("closed").await;
@@ -82,7 +68,7 @@ async fn the_owners_deletion_takes_its_pods_whatever_the_rule() {
 
 #[tokio::test]
 async fn a_namespace_with_rules_and_pods_can_be_deleted() {
-    delete_namespace(&closed(Bed::shared().await).await).await;
+    closed(Bed::shared().await).await.delete_namespace().await;
 }
 
 /// The Pod garbage collector sets the Pods of a Node that is gone to Failed, and then deletes them.
@@ -116,6 +102,43 @@ async fn pods_of_a_deleted_node_go_and_use_the_budget_up() {
     }
 }
 
+/// The Job controller deletes the Pods of a Job that has failed, and says so in its status only after that.
+#[tokio::test]
+async fn job_past_its_deadline_ends_under_a_rule_that_lets_nothing_go() {
+    let scope = Bed::shared().await.scope("job").await;
+    let job: Job = serde_json::from_value(json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "parallelism": 3, "completions": 3,
+            "template": {
+                "metadata": {"labels": labels("web")},
+                "spec": {
+                    "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+                    "containers": [{"name": "main", "image": "web:1"}],
+                },
+            },
+        },
+    }))
+    .unwrap();
+    let jobs: Api<Job> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    jobs.create(&PostParams::default(), &job).await.unwrap();
+    scope.all_available("app=web", 3).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 3).await;
+    let pod = &scope.list("app=web").await[0];
+    assert_eq!(refusal(scope.delete(&pod.name_any()).await).code, 429);
+    let deadline = Patch::Merge(json!({"spec": {"activeDeadlineSeconds": 1}}));
+    jobs.patch("web", &PatchParams::default(), &deadline)
+        .await
+        .unwrap();
+    wait::until("the Job to fail", async || {
+        let job = jobs.get("web").await.unwrap();
+        let mut all = job.status.and_then(|s| s.conditions).into_iter().flatten();
+        all.any(|c| c.type_ == "Failed" && c.status == "True")
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn unmanaged_pods_are_never_held() {
     let bed = Bed::shared().await;
@@ -140,7 +163,7 @@ async fn with_all_replicas_dead_only_what_a_rule_may_hold_waits() {
             .contains("failed calling webhook")
     );
     ruled.delete(&unmanaged).await.unwrap();
-    delete_namespace(&going).await;
+    going.delete_namespace().await;
     let pod = &ruled.list("app=web").await[0];
     let name = pod.metadata.name.as_deref().unwrap();
     let status = Patch::Merge(json!({"status": {"message": "x"}}));

@@ -19,7 +19,7 @@ pub struct Workload {
     /// `metadata.resourceVersion` of the object that this was read from.
     pub version: u64,
     /// How many Pods it is to run itself; a ReplicaSet's own number, whatever its Deployment's is. `None` if the object
-    /// does not say so yet: as many as are alive.
+    /// does not say so yet, and for a Job that makes no more Pods: as many as are alive.
     pub replicas: Option<u32>,
     /// Its own controller, kept for a ReplicaSet only.
     pub controller: Option<Arc<Owner>>,
@@ -110,6 +110,8 @@ pub enum Size {
     Count(u32),
     /// As many as are alive, until the owner's status says more.
     Alive,
+    /// The owner makes no Pods any more. Those that are alive count for themselves, as Pods without an owner do.
+    Each,
     /// The owner could say, by a field of its spec, and does not: no decision can be made until somebody sets the field.
     Unset,
     /// The owner does not say.
@@ -155,7 +157,11 @@ impl Workloads {
     /// How many Pods an owner is to have.
     pub fn size(&self, uid: &str) -> Size {
         if let Some(workload) = self.watched.get(uid) {
-            return workload.replicas.map_or(Size::Alive, Size::Count);
+            return match (workload.replicas, workload.kind) {
+                (Some(n), _) => Size::Count(n),
+                (None, Kind::Job) => Size::Each,
+                (None, _) => Size::Alive,
+            };
         }
         match self.read.get(uid).map(|last| last.reading) {
             Some(Reading::Count(n)) => Size::Count(n),
@@ -235,12 +241,39 @@ impl Workloads {
 
     /// Whether an owner of a watched kind that a Pod names is there, or the controller of a ReplicaSet that is gone.
     pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
-        let is_there = |uid: &str| self.watched.contains_key(uid);
-        is_there(&owner.uid)
-            || match self.former.get(owner.uid.as_str()) {
-                Some(controller) => is_there(&controller.uid),
-                None => self.deployment_behind(owner, pod).is_some(),
-            }
+        if self.is_there(&owner.uid) {
+            return true;
+        }
+        match self.former.get(owner.uid.as_str()) {
+            Some(controller) if self.is_there(&controller.uid) => true,
+            Some(controller) if self.has_ended(&controller.uid) => false,
+            _ => self.deployment_behind(owner, pod).is_some(),
+        }
+    }
+
+    fn is_there(&self, uid: &str) -> bool {
+        self.watched.contains_key(uid)
+    }
+
+    /// Whether this replica has seen the owner, and its end. A reference of which nothing was ever seen may be forged.
+    fn has_ended(&self, uid: &str) -> bool {
+        let last = self.read.get(uid);
+        last.is_some_and(|last| {
+            last.reading == Reading::Gone && matches!(last.basis, Basis::Object(_))
+        })
+    }
+
+    /// The controller whose number counts for a ReplicaSet. It is the one that the ReplicaSet names, unless a Deployment
+    /// that made it lives on and nothing is known of the one named: whoever may edit the ReplicaSet can name any, and the
+    /// Deployment goes on to ask for the Pods.
+    fn maker(&self, set: &Workload) -> Option<Arc<Owner>> {
+        let named = set.controller.as_ref()?;
+        if self.is_there(&named.uid) || self.has_ended(&named.uid) {
+            return set.controller.clone();
+        }
+        let labels = set.template_labels.as_ref();
+        let made = labels.and_then(|labels| self.deployment_of(&set.name, labels));
+        made.map(Arc::new).or_else(|| set.controller.clone())
     }
 
     /// The Deployment that made the ReplicaSet that a Pod names, told by the Pod alone: the ReplicaSet's name is
@@ -252,16 +285,18 @@ impl Workloads {
         if Kind::of(owner) != Some(Kind::ReplicaSet) {
             return None;
         }
-        let hash = pod
-            .label(keys::POD_TEMPLATE_HASH)
-            .filter(|h| !h.is_empty())?;
-        let name = owner.name.strip_suffix(hash)?.strip_suffix('-')?;
+        self.deployment_of(&owner.name, &pod.metadata.labels)
+    }
+
+    /// The Deployment that made a ReplicaSet of this name, whose Pods have these labels.
+    fn deployment_of(&self, set: &str, labels: &BTreeMap<String, String>) -> Option<Owner> {
+        let hash = labels.get(keys::POD_TEMPLATE_HASH);
+        let hash = hash.filter(|hash| !hash.is_empty())?;
+        let name = set.strip_suffix(hash.as_str())?.strip_suffix('-')?;
         let uid = self.deployments.get(name)?;
         let deployment = self.watched.get(uid)?;
         let selector = deployment.selector.as_ref()?;
-        selector
-            .matches(&pod.metadata.labels)
-            .then(|| deployment.as_owner(uid))
+        selector.matches(labels).then(|| deployment.as_owner(uid))
     }
 
     /// A ReplicaSet that is gone, and that no watch has shown, has this Pod. Remembers the Deployment behind it, if the Pod
@@ -271,7 +306,9 @@ impl Workloads {
             return false;
         };
         let uid = Uid::from(owner.uid.as_str());
-        if self.watched.contains_key(&uid) || self.former.contains_key(&uid) {
+        let known = self.former.get(&uid);
+        let is_sure = |of: &Arc<Owner>| self.is_there(&of.uid) || self.has_ended(&of.uid);
+        if self.is_there(&uid) || known.is_some_and(is_sure) {
             return false;
         }
         let Some(deployment) = self.deployment_behind(owner, pod) else {
@@ -283,11 +320,12 @@ impl Workloads {
 
     /// An owner of a watched kind was seen. An older version than the known one, and an owner that is known to be gone,
     /// change nothing. Returns whether anything but the version differs.
-    pub fn put(&mut self, uid: &Uid, workload: Workload) -> bool {
+    pub fn put(&mut self, uid: &Uid, mut workload: Workload) -> bool {
         // A mark that the owner is gone may rest on a Pod's word for its name. If the owner is really gone and this event is
         // late, the watch says so again; until then more Pods are expected than need be.
         self.read.remove(uid);
         self.former.remove(uid);
+        workload.controller = self.maker(&workload);
         let Some(known) = self.watched.get_mut(uid) else {
             if workload.kind == Kind::Deployment {
                 self.deployments.insert(workload.name.clone(), uid.clone());
@@ -321,7 +359,7 @@ impl Workloads {
         {
             self.deployments.remove(&workload.name);
         }
-        if let Some(controller) = gone.and_then(|workload| workload.controller) {
+        if let Some(controller) = gone.and_then(|workload| self.maker(&workload)) {
             self.former.insert(uid.clone(), controller);
         }
         let last = LastRead { reading, basis };
@@ -367,187 +405,4 @@ impl RootOf<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-
-    use super::*;
-
-    fn workload(replicas: u32, version: u64) -> Workload {
-        Workload {
-            kind: Kind::ReplicaSet,
-            name: "web".to_owned(),
-            version,
-            replicas: Some(replicas),
-            controller: None,
-            selector: None,
-            template_labels: None,
-            rolling: false,
-            recreates: false,
-            paused: false,
-        }
-    }
-
-    fn replica_set() -> Owner {
-        Owner {
-            api_version: "apps/v1".to_owned(),
-            kind: "ReplicaSet".to_owned(),
-            name: "web-7f9".to_owned(),
-            uid: "set".to_owned(),
-            controller: true,
-        }
-    }
-
-    fn pod(hash: &str, app: &str) -> Pod {
-        let mut pod = Pod::default();
-        let labels = [(keys::POD_TEMPLATE_HASH, hash), ("app", app)];
-        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        pod.metadata.labels = labels.into();
-        pod.metadata.owner_references = vec![replica_set()];
-        pod
-    }
-
-    fn deployment(name: &str) -> Workload {
-        let mut selector = LabelSelector::default();
-        let labels = [("app".to_owned(), "web".to_owned())];
-        selector.match_labels = Some(labels.into());
-        Workload {
-            kind: Kind::Deployment,
-            name: name.to_owned(),
-            selector: Selector::compile(&selector).ok(),
-            ..workload(10, 4)
-        }
-    }
-
-    #[test]
-    fn pod_tells_the_deployment_behind_a_deleted_replica_set() {
-        let cares = |deployment: Workload, pod: &Pod| {
-            let mut known = Workloads::default();
-            known.put(&"deployment".into(), deployment);
-            known.is_cared_for(&replica_set(), pod)
-        };
-        assert!(cares(deployment("web"), &pod("7f9", "web")));
-        for (deployment, pod) in [
-            (deployment("web"), pod("7f8", "web")),
-            (deployment("web"), pod("", "web")),
-            (deployment("web"), pod("7f9", "other")),
-            (deployment("other"), pod("7f9", "web")),
-            (workload(10, 4), pod("7f9", "web")),
-        ] {
-            assert!(!cares(deployment.clone(), &pod), "{deployment:?} {pod:?}");
-        }
-    }
-
-    #[test]
-    fn pods_of_a_deleted_deployment_are_not_cared_for() {
-        let mut known = Workloads::default();
-        let (set, pod) = (Uid::from("set"), pod("7f9", "web"));
-        known.put(&"deployment".into(), deployment("web"));
-        assert!(known.remember_deployment(&pod));
-        assert!(!known.remember_deployment(&pod));
-        assert_eq!(known.root(&set).uid(), "deployment".into());
-        let gone = Basis::Object(None);
-        known.put_reading(&"deployment".into(), Reading::Gone, gone, |_| true);
-        assert!(!known.is_cared_for(&replica_set(), &pod));
-        // Another Deployment of that name is not the one that made the Pods.
-        known.put(&"second".into(), deployment("web"));
-        assert!(!known.is_cared_for(&replica_set(), &pod));
-    }
-
-    #[test]
-    fn older_version_does_not_overwrite_newer_reading() {
-        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
-        assert!(known.put(&uid, workload(10, 5)));
-        assert!(known.put(&uid, workload(100, 9)));
-        assert!(!known.put(&uid, workload(50, 7)));
-        assert_eq!(known.size("a"), Size::Count(100));
-        assert!(!known.put(&uid, workload(100, 11)));
-        assert!(!known.put(&uid, workload(10, 10)));
-        assert_eq!(known.size("a"), Size::Count(100));
-    }
-
-    #[test]
-    fn owner_that_the_watch_shows_is_not_gone() {
-        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
-        known.put(&uid, workload(10, 5));
-        assert!(known.put_reading(&uid, Reading::Gone, Basis::Object(None), |_| true));
-        assert_eq!(known.size("a"), Size::Gone);
-        assert!(known.put(&uid, workload(10, 6)));
-        assert_eq!(known.size("a"), Size::Count(10));
-    }
-
-    #[test]
-    fn replica_set_that_is_gone_still_belongs_to_its_deployment() {
-        let (mut known, set) = (Workloads::default(), Uid::from("set"));
-        let deployment = Arc::new(Owner {
-            uid: "deployment".to_owned(),
-            ..Owner::default()
-        });
-        let controlled = Workload {
-            controller: Some(Arc::clone(&deployment)),
-            ..workload(10, 5)
-        };
-        known.put(&set, controlled);
-        known.put(&"deployment".into(), workload(10, 4));
-        known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
-        assert_eq!(known.root(&set).uid(), "deployment".into());
-        assert!(known.is_cared_for(&replica_set(), &Pod::default()));
-        known.put_reading(
-            &"deployment".into(),
-            Reading::Gone,
-            Basis::Object(None),
-            |_| true,
-        );
-        assert!(!known.is_cared_for(&replica_set(), &Pod::default()));
-    }
-
-    fn rollout(name: &str) -> Owner {
-        Owner {
-            api_version: "argoproj.io/v1alpha1".to_owned(),
-            kind: "Rollout".to_owned(),
-            name: name.to_owned(),
-            uid: "a".to_owned(),
-            controller: true,
-        }
-    }
-
-    #[test]
-    fn reading_ends_with_a_reference_that_it_did_not_follow() {
-        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
-        let followed = Basis::References(vec![Arc::new(rollout("forged"))]);
-        known.put_reading(&uid, Reading::Gone, followed, |_| true);
-        assert!(!known.refer(&rollout("forged")));
-        assert_eq!(known.size("a"), Size::Gone);
-        assert!(known.refer(&rollout("web")));
-        assert_eq!(known.size("a"), Size::Unread);
-    }
-
-    #[test]
-    fn object_that_was_found_is_not_doubted_for_another_reference() {
-        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
-        let web = Arc::new(rollout("web"));
-        let found = Basis::Object(Some(Arc::clone(&web)));
-        known.put_reading(&uid, Reading::Count(10), found, |_| true);
-        assert!(!known.refer(&rollout("forged")));
-        assert_eq!(known.size("a"), Size::Count(10));
-        assert_eq!(known.found_by("a"), Some(web));
-        assert!(!known.is_meant_by("a", &rollout("forged")));
-        let beta = Owner {
-            api_version: "argoproj.io/v1beta1".to_owned(),
-            ..rollout("web")
-        };
-        assert!(known.is_meant_by("a", &beta));
-    }
-
-    #[test]
-    fn marks_of_deleted_owners_without_pods_are_forgotten() {
-        let mut known = Workloads::default();
-        for n in 0..1000 {
-            let uid = Uid::from(format!("owner-{n}"));
-            known.put_reading(&uid, Reading::Gone, Basis::Object(None), |uid| {
-                uid == "owner-0"
-            });
-        }
-        assert!(known.read.len() <= SWEEP, "{}", known.read.len());
-        assert_eq!(known.size("owner-0"), Size::Gone);
-    }
-}
+mod tests;

@@ -11,6 +11,9 @@ use crate::api::selector::Selector;
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
+/// `spec.managedBy` of a Job whose Pods the Job controller makes; the field's default.
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
+
 /// As much of a Namespace or an owner as a budget needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -52,6 +55,9 @@ struct Spec {
     completions: Option<i64>,
     /// Of a Job.
     suspend: Option<bool>,
+    /// Of a Job.
+    #[serde(rename = "managedBy")]
+    managed_by: Option<String>,
     /// Of a Deployment.
     strategy: Option<Strategy>,
     /// Of a Deployment.
@@ -121,7 +127,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
     let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
     let (replicas, rolling) = match kind {
         Kind::DaemonSet => daemon_set(&metadata, &status),
-        Kind::Job => (Some(job(&spec, &status)), false),
+        Kind::Job => (job(&spec, &status), false),
         Kind::Deployment => (
             Some(count(spec.replicas)),
             status.replicas.unwrap_or(0) > status.updated_replicas.unwrap_or(0),
@@ -202,27 +208,34 @@ fn daemon_set(metadata: &Meta, status: &Status) -> (Option<u32>, bool) {
     ((seen > 0).then_some(desired), rolling)
 }
 
-/// How many Pods of a Job run at a time: at most `parallelism`, and no more than completions are missing. Without
-/// `completions` a Job starts no Pod once one has succeeded. A Job that is about to end wants no Pods either: its
-/// controller deletes them first and sets Complete or Failed after. Indexes that have failed are never started again.
-fn job(spec: &Spec, status: &Status) -> u32 {
-    let finished = status.conditions.iter().flatten().any(|condition| {
-        matches!(
-            condition.type_.as_str(),
-            "Complete" | "Failed" | "SuccessCriteriaMet" | "FailureTarget"
-        ) && condition.status == "True"
-    });
-    if finished || spec.suspend == Some(true) {
-        return 0;
+/// How many Pods of a Job run at a time: at most `parallelism`, and no more than completions are missing. A Job that is
+/// about to end wants no Pods: its controller deletes them first and sets Complete or Failed after. Indexes that have failed
+/// are never started again.
+///
+/// `None` where the Job controller neither makes nor deletes Pods: the Job has ended, another controller manages it, or it
+/// has no `completions` and one Pod has succeeded (the others run to their end, and are not made again).
+fn job(spec: &Spec, status: &Status) -> Option<u32> {
+    let is_true = |types: [&str; 2]| {
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.any(|c| types.contains(&c.type_.as_str()) && c.status == "True")
+    };
+    let elsewhere = |manager: &String| manager != JOB_CONTROLLER;
+    if is_true(["Complete", "Failed"]) || spec.managed_by.as_ref().is_some_and(elsewhere) {
+        return None;
+    }
+    if is_true(["SuccessCriteriaMet", "FailureTarget"]) || spec.suspend == Some(true) {
+        return Some(0);
     }
     let parallelism = count(Some(spec.parallelism.unwrap_or(1)));
     let succeeded = count(status.succeeded);
     let failed = status.failed_indexes.as_deref().map_or(0, indexes);
     match spec.completions {
-        Some(completions) => parallelism
-            .min(count(Some(completions)).saturating_sub(succeeded.saturating_add(failed))),
-        None if succeeded == 0 => parallelism,
-        None => 0,
+        Some(completions) => {
+            let ended = succeeded.saturating_add(failed);
+            let missing = count(Some(completions)).saturating_sub(ended);
+            Some(parallelism.min(missing))
+        }
+        None => (succeeded == 0).then_some(parallelism),
     }
 }
 
@@ -273,48 +286,42 @@ mod tests {
 
     #[test]
     fn job_runs_what_is_missing_up_to_its_parallelism() {
+        let condition = |type_: &str, status: &str| json!({ "conditions": [{ "type": type_, "status": status }] });
+        let ten = json!({ "parallelism": 4, "completions": 10 });
         for (spec, status, wanted) in [
-            (json!({}), json!({}), 1),
-            (json!({ "parallelism": 4 }), json!({}), 4),
-            (json!({ "parallelism": 4 }), json!({ "succeeded": 1 }), 0),
+            (json!({}), json!({}), Some(1)),
+            (json!({ "parallelism": 4 }), json!({}), Some(4)),
+            (json!({ "parallelism": 4 }), json!({ "succeeded": 1 }), None),
+            (ten.clone(), json!({ "succeeded": 3 }), Some(4)),
+            (ten.clone(), json!({ "succeeded": 8 }), Some(2)),
             (
-                json!({ "parallelism": 4 }),
-                json!({ "conditions": [{ "type": "FailureTarget", "status": "True" }] }),
-                0,
+                ten.clone(),
+                json!({ "succeeded": 1, "failedIndexes": "0,2-8" }),
+                Some(1),
             ),
             (
-                json!({ "parallelism": 4, "completions": 5 }),
-                json!({ "succeeded": 1, "failedIndexes": "0,2-3" }),
-                1,
+                json!({ "parallelism": 4, "suspend": true }),
+                json!({}),
+                Some(0),
             ),
+            (ten.clone(), condition("FailureTarget", "True"), Some(0)),
             (
-                json!({ "parallelism": 4, "completions": 10 }),
-                json!({ "succeeded": 3 }),
-                4,
+                ten.clone(),
+                condition("SuccessCriteriaMet", "True"),
+                Some(0),
             ),
+            (ten.clone(), condition("Complete", "True"), None),
+            (ten.clone(), condition("Failed", "True"), None),
+            (ten.clone(), condition("Failed", "False"), Some(4)),
             (
-                json!({ "parallelism": 4, "completions": 10 }),
-                json!({ "succeeded": 8 }),
-                2,
+                json!({ "managedBy": "other.example/jobs" }),
+                json!({}),
+                None,
             ),
-            (json!({ "parallelism": 4, "suspend": true }), json!({}), 0),
-            (
-                json!({ "parallelism": 4, "completions": 10 }),
-                json!({ "conditions": [{ "type": "Failed", "status": "True" }] }),
-                0,
-            ),
-            (
-                json!({ "parallelism": 4, "completions": 10 }),
-                json!({ "conditions": [{ "type": "Failed", "status": "False" }] }),
-                4,
-            ),
+            (json!({ "managedBy": JOB_CONTROLLER }), json!({}), Some(1)),
         ] {
             let object = json!({ "metadata": {}, "spec": spec, "status": status });
-            assert_eq!(
-                replicas(Kind::Job, object.clone()),
-                Some(wanted),
-                "{object}"
-            );
+            assert_eq!(replicas(Kind::Job, object.clone()), wanted, "{object}");
         }
     }
 

@@ -88,7 +88,8 @@ struct Root {
 pub(super) struct Sum {
     /// Asked for by owners.
     pub owned: u64,
-    /// Pods of owners that are gone, and Pods whose reference does not lead to the owner: each counts for itself.
+    /// Pods of owners that are gone, that do not say a number, or that make no Pods any more, and Pods whose reference does
+    /// not lead to the owner: each counts for itself.
     pub orphaned: u64,
 }
 
@@ -200,7 +201,7 @@ fn assess<'a>(
     let size = workloads.size(root);
     let doubt = match size {
         Size::Count(n) => workloads.may_change_unseen(root) || alive > n,
-        Size::Alive => false,
+        Size::Alive | Size::Each => false,
         Size::NoScale | Size::Gone => workloads.may_change_unseen(root),
         Size::Unread | Size::Unset => true,
     };
@@ -222,7 +223,7 @@ fn assess<'a>(
             found.unset = workloads.without_number(root).cloned();
             each(root, members, workloads, &mut found);
         }
-        Size::Gone | Size::Unread => each(root, members, workloads, &mut found),
+        Size::Each | Size::Gone | Size::Unread => each(root, members, workloads, &mut found),
     }
     found
 }
@@ -244,8 +245,8 @@ fn each<'a>(
                     found.doubts.push(uid.clone());
                 }
             }
-            Size::Gone => found.sum.orphaned += u64::from(alive),
-            Size::Alive | Size::Unset | Size::NoScale | Size::Unread => {
+            Size::Each | Size::NoScale | Size::Gone => found.sum.orphaned += u64::from(alive),
+            Size::Alive | Size::Unset | Size::Unread => {
                 found.sum.owned += u64::from(alive);
             }
         }

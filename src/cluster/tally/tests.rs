@@ -246,6 +246,25 @@ fn controller_of_another_kind_counts_by_its_scale() {
 }
 
 #[test]
+fn pods_of_an_owner_without_a_number_do_not_enlarge_the_percentage_of_others() {
+    let config = owner("v1", "ConfigMap", "owner-1");
+    let mut workloads = known([("owner-0", workload(10, true, None))]);
+    read(&mut workloads, &config, Reading::NoScale);
+    let pods = [serving(0, 10, Some(0)), serving(10, 40, Some(1))].concat();
+    let tally = count(&pods, &workloads);
+    assert_eq!((tally.base(), tally.expected()), (10, 50));
+    // Alone they are what the percentage is of.
+    let tally = count(&serving(10, 40, Some(1)), &workloads);
+    let job = Workload {
+        kind: Kind::Job,
+        replicas: None,
+        ..workload(0, false, None)
+    };
+    assert_eq!((tally.base(), tally.expected()), (50, 50));
+    put(&mut workloads, "owner-2", job);
+}
+
+#[test]
 fn owner_with_more_pods_than_expected_is_in_doubt() {
     let workloads = known([("owner-0", workload(3, true, None))]);
     assert_eq!(doubts(&count(&serving(0, 3, Some(0)), &workloads)), [""; 0]);

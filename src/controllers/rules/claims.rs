@@ -265,7 +265,7 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
         // Without a controller the target is another owner: the garbage collector looks at all of them.
         Operation::Reown => {
             let mut owners = pod.metadata.owner_references.iter();
-            owners.any(|owner| owner.uid == target)
+            owners.any(|owner| target.split(' ').any(|uid| owner.uid == uid))
         }
         _ => false,
     }

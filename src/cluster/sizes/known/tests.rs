@@ -1,0 +1,276 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::*;
+
+fn workload(replicas: u32, version: u64) -> Workload {
+    Workload {
+        kind: Kind::ReplicaSet,
+        name: "web".to_owned(),
+        version,
+        replicas: Some(replicas),
+        controller: None,
+        selector: None,
+        template_labels: None,
+        rolling: false,
+        recreates: false,
+        paused: false,
+    }
+}
+
+fn replica_set() -> Owner {
+    Owner {
+        api_version: "apps/v1".to_owned(),
+        kind: "ReplicaSet".to_owned(),
+        name: "web-7f9".to_owned(),
+        uid: "set".to_owned(),
+        controller: true,
+    }
+}
+
+fn pod(hash: &str, app: &str) -> Pod {
+    let mut pod = Pod::default();
+    let labels = [(keys::POD_TEMPLATE_HASH, hash), ("app", app)];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pod.metadata.labels = labels.into();
+    pod.metadata.owner_references = vec![replica_set()];
+    pod
+}
+
+fn deployment(name: &str) -> Workload {
+    let mut selector = LabelSelector::default();
+    let labels = [("app".to_owned(), "web".to_owned())];
+    selector.match_labels = Some(labels.into());
+    Workload {
+        kind: Kind::Deployment,
+        name: name.to_owned(),
+        selector: Selector::compile(&selector).ok(),
+        ..workload(10, 4)
+    }
+}
+
+#[test]
+fn pod_tells_the_deployment_behind_a_deleted_replica_set() {
+    let cares = |deployment: Workload, pod: &Pod| {
+        let mut known = Workloads::default();
+        known.put(&"deployment".into(), deployment);
+        known.is_cared_for(&replica_set(), pod)
+    };
+    assert!(cares(deployment("web"), &pod("7f9", "web")));
+    for (deployment, pod) in [
+        (deployment("web"), pod("7f8", "web")),
+        (deployment("web"), pod("", "web")),
+        (deployment("web"), pod("7f9", "other")),
+        (deployment("other"), pod("7f9", "web")),
+        (workload(10, 4), pod("7f9", "web")),
+    ] {
+        assert!(!cares(deployment.clone(), &pod), "{deployment:?} {pod:?}");
+    }
+}
+
+#[test]
+fn pods_of_a_deleted_deployment_are_not_cared_for() {
+    let mut known = Workloads::default();
+    let (set, pod) = (Uid::from("set"), pod("7f9", "web"));
+    known.put(&"deployment".into(), deployment("web"));
+    assert!(known.remember_deployment(&pod));
+    assert!(!known.remember_deployment(&pod));
+    assert_eq!(known.root(&set).uid(), "deployment".into());
+    let gone = Basis::Object(None);
+    known.put_reading(&"deployment".into(), Reading::Gone, gone, |_| true);
+    assert!(!known.is_cared_for(&replica_set(), &pod));
+    // Another Deployment of that name is not the one that made the Pods.
+    known.put(&"second".into(), deployment("web"));
+    assert!(!known.is_cared_for(&replica_set(), &pod));
+}
+
+/// The ReplicaSet of [`pod`], by its own word under `controller`.
+fn made(controller: &Owner) -> Workload {
+    Workload {
+        controller: Some(Arc::new(controller.clone())),
+        template_labels: Some(pod("7f9", "web").metadata.labels),
+        ..Workload {
+            name: "web-7f9".to_owned(),
+            ..workload(10, 5)
+        }
+    }
+}
+
+fn owner(kind: &str, uid: &str) -> Owner {
+    let api_version = if kind == "Deployment" {
+        "apps/v1"
+    } else {
+        "v1"
+    };
+    Owner {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        name: "web".to_owned(),
+        uid: uid.to_owned(),
+        controller: true,
+    }
+}
+
+#[test]
+fn replica_set_stays_with_its_deployment_whatever_controller_it_names() {
+    let set = Uid::from("set");
+    for forged in [owner("Deployment", "invented"), owner("ConfigMap", "there")] {
+        let mut known = Workloads::default();
+        known.put(&"deployment".into(), deployment("web"));
+        known.put(&set, made(&owner("Deployment", "deployment")));
+        known.put(&set, made(&forged));
+        assert_eq!(known.root(&set).uid(), "deployment".into(), "{forged:?}");
+        known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+        assert_eq!(known.root(&set).uid(), "deployment".into(), "{forged:?}");
+        assert!(known.is_cared_for(&replica_set(), &pod("7f9", "web")));
+    }
+}
+
+#[test]
+fn forged_controller_that_was_seen_before_the_deployment_is_seen_through() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    known.put(&set, made(&owner("ConfigMap", "there")));
+    known.put(&"deployment".into(), deployment("web"));
+    known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+    assert_eq!(known.root(&set).uid(), "deployment".into());
+    assert!(known.is_cared_for(&replica_set(), &pod("7f9", "web")));
+}
+
+#[test]
+fn forged_controller_of_a_deleted_replica_set_yields_to_the_deployment_behind_its_pods() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    known.put(&set, made(&owner("ConfigMap", "there")));
+    known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+    known.put(&"deployment".into(), deployment("web"));
+    assert!(known.is_cared_for(&replica_set(), &pod("7f9", "web")));
+    assert!(known.remember_deployment(&pod("7f9", "web")));
+    assert_eq!(known.root(&set).uid(), "deployment".into());
+    assert!(!known.remember_deployment(&pod("7f9", "web")));
+}
+
+#[test]
+fn replica_set_goes_with_a_deployment_that_has_ended() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    known.put(&"first".into(), deployment("web"));
+    known.put(&set, made(&owner("Deployment", "first")));
+    known.put_reading(&"first".into(), Reading::Gone, Basis::Object(None), |_| {
+        true
+    });
+    // Made again under the same name, while the garbage collector takes what the first has left.
+    known.put(&"second".into(), deployment("web"));
+    known.put(&set, made(&owner("Deployment", "first")));
+    known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+    assert!(!known.is_cared_for(&replica_set(), &pod("7f9", "web")));
+    assert!(!known.remember_deployment(&pod("7f9", "web")));
+}
+
+#[test]
+fn replica_set_may_be_handed_to_another_deployment() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    known.put(&"deployment".into(), deployment("web"));
+    known.put(&"other".into(), deployment("other"));
+    known.put(&set, made(&owner("Deployment", "deployment")));
+    let other = Owner {
+        name: "other".to_owned(),
+        ..owner("Deployment", "other")
+    };
+    known.put(&set, made(&other));
+    assert_eq!(known.root(&set).uid(), "other".into());
+}
+
+#[test]
+fn older_version_does_not_overwrite_newer_reading() {
+    let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+    assert!(known.put(&uid, workload(10, 5)));
+    assert!(known.put(&uid, workload(100, 9)));
+    assert!(!known.put(&uid, workload(50, 7)));
+    assert_eq!(known.size("a"), Size::Count(100));
+    assert!(!known.put(&uid, workload(100, 11)));
+    assert!(!known.put(&uid, workload(10, 10)));
+    assert_eq!(known.size("a"), Size::Count(100));
+}
+
+#[test]
+fn owner_that_the_watch_shows_is_not_gone() {
+    let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+    known.put(&uid, workload(10, 5));
+    assert!(known.put_reading(&uid, Reading::Gone, Basis::Object(None), |_| true));
+    assert_eq!(known.size("a"), Size::Gone);
+    assert!(known.put(&uid, workload(10, 6)));
+    assert_eq!(known.size("a"), Size::Count(10));
+}
+
+#[test]
+fn replica_set_that_is_gone_still_belongs_to_its_deployment() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    let deployment = Arc::new(Owner {
+        uid: "deployment".to_owned(),
+        ..Owner::default()
+    });
+    let controlled = Workload {
+        controller: Some(Arc::clone(&deployment)),
+        ..workload(10, 5)
+    };
+    known.put(&set, controlled);
+    known.put(&"deployment".into(), workload(10, 4));
+    known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+    assert_eq!(known.root(&set).uid(), "deployment".into());
+    assert!(known.is_cared_for(&replica_set(), &Pod::default()));
+    known.put_reading(
+        &"deployment".into(),
+        Reading::Gone,
+        Basis::Object(None),
+        |_| true,
+    );
+    assert!(!known.is_cared_for(&replica_set(), &Pod::default()));
+}
+
+fn rollout(name: &str) -> Owner {
+    Owner {
+        api_version: "argoproj.io/v1alpha1".to_owned(),
+        kind: "Rollout".to_owned(),
+        name: name.to_owned(),
+        uid: "a".to_owned(),
+        controller: true,
+    }
+}
+
+#[test]
+fn reading_ends_with_a_reference_that_it_did_not_follow() {
+    let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+    let followed = Basis::References(vec![Arc::new(rollout("forged"))]);
+    known.put_reading(&uid, Reading::Gone, followed, |_| true);
+    assert!(!known.refer(&rollout("forged")));
+    assert_eq!(known.size("a"), Size::Gone);
+    assert!(known.refer(&rollout("web")));
+    assert_eq!(known.size("a"), Size::Unread);
+}
+
+#[test]
+fn object_that_was_found_is_not_doubted_for_another_reference() {
+    let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+    let web = Arc::new(rollout("web"));
+    let found = Basis::Object(Some(Arc::clone(&web)));
+    known.put_reading(&uid, Reading::Count(10), found, |_| true);
+    assert!(!known.refer(&rollout("forged")));
+    assert_eq!(known.size("a"), Size::Count(10));
+    assert_eq!(known.found_by("a"), Some(web));
+    assert!(!known.is_meant_by("a", &rollout("forged")));
+    let beta = Owner {
+        api_version: "argoproj.io/v1beta1".to_owned(),
+        ..rollout("web")
+    };
+    assert!(known.is_meant_by("a", &beta));
+}
+
+#[test]
+fn marks_of_deleted_owners_without_pods_are_forgotten() {
+    let mut known = Workloads::default();
+    for n in 0..1000 {
+        let uid = Uid::from(format!("owner-{n}"));
+        known.put_reading(&uid, Reading::Gone, Basis::Object(None), |uid| {
+            uid == "owner-0"
+        });
+    }
+    assert!(known.read.len() <= SWEEP, "{}", known.read.len());
+    assert_eq!(known.size("owner-0"), Size::Gone);
+}
