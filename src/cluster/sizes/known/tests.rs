@@ -274,3 +274,17 @@ fn marks_of_deleted_owners_without_pods_are_forgotten() {
     assert!(known.read.len() <= SWEEP, "{}", known.read.len());
     assert_eq!(known.size("owner-0"), Size::Gone);
 }
+
+#[test]
+fn job_without_a_number_makes_no_pods_any_more() {
+    for (kind, size) in [(Kind::Job, Size::Each), (Kind::DaemonSet, Size::Alive)] {
+        let (mut known, uid) = (Workloads::default(), Uid::from("a"));
+        let workload = Workload {
+            kind,
+            replicas: None,
+            ..workload(0, 1)
+        };
+        known.put(&uid, workload);
+        assert_eq!(known.size("a"), size);
+    }
+}
