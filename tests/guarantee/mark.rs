@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use http::Method;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 use operating::api::keys;
@@ -190,4 +190,39 @@ async fn rule_created_while_the_mark_is_taken_off_is_never_without_it() {
     let namespaces: Api<Namespace> = Api::all(scope.client.clone());
     let left = namespaces.get(&scope.namespace).await.unwrap();
     assert!(!left.annotations().contains_key(keys::RULE_ADMITTED));
+}
+
+#[tokio::test]
+async fn admission_of_a_rule_writes_a_marked_namespace_and_lowers_no_mark() {
+    let scope = Bed::shared().await.scope("mark").await;
+    let namespace = async || {
+        let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+        let found = namespaces.get(&scope.namespace).await.unwrap();
+        let strict = keys::NAMESPACE_HAS_STRICT_RULES;
+        assert_eq!(found.labels()[keys::NAMESPACE_HAS_RULES], strict);
+        let admitted = found.annotations()[keys::RULE_ADMITTED].clone();
+        (found.resource_version().unwrap(), admitted)
+    };
+    let strict = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{
+        "name": "availability",
+        "availablePolicy": {"maxUnavailableValue": 1, "unhealthyPodPolicy": "IfHealthyBudget"},
+    }]});
+    scope.try_rule("strict", strict).await.unwrap();
+    let first = namespace().await;
+    let mut rule = scope.rule("usual", json!({"app": "web"}), json!(1)).await;
+    let second = namespace().await;
+    assert!(first.0 != second.0 && first.1 != second.1, "{second:?}");
+
+    rule.metadata.name = Some("tried".to_owned());
+    (rule.metadata.uid, rule.metadata.resource_version) = (None, None);
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    scope.rules().create(&dry_run, &rule).await.unwrap();
+    assert_eq!(
+        namespace().await,
+        second,
+        "a dry-run wrote to the namespace"
+    );
 }
