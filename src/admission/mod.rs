@@ -10,6 +10,7 @@ pub mod evictions;
 mod gate;
 mod grace;
 mod held;
+mod mark;
 pub mod pods;
 pub mod policies;
 pub mod resourcecontexts;

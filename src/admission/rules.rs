@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use json_patch::Patch;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, ListParams, Patch as ApiPatch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::answers;
 use super::context::Context;
+use super::mark;
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
 use crate::cluster::index::State;
-use crate::cluster::path;
 use crate::cluster::selected;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::{self, Matches};
@@ -83,40 +81,9 @@ impl Mutate {
         mark: Mark,
         deadline: Instant,
     ) -> Result<(), String> {
-        match timeout_at(deadline, self.raise_mark(name, mark)).await {
+        match timeout_at(deadline, mark::raise(&self.0, name, mark)).await {
             Ok(written) => written.map_err(|e| e.to_string()),
             Err(_) => Err("no answer in time".into()),
-        }
-    }
-
-    /// Reads the label from the API server, since the cache may still hold an earlier namespace of this name. Another
-    /// replica may label the namespace at the same time, and a larger mark must not be lowered: a write is made only to the
-    /// version that was read.
-    ///
-    /// The label may be about to be removed with the last rule before this one; the controller sees the new rule and puts
-    /// it back.
-    async fn raise_mark(&self, name: &str, mark: Mark) -> kube::Result<()> {
-        let name = path::checked(name)?;
-        let namespaces: Api<Namespace> = Api::all(self.0.client.clone());
-        // A list, because the server may not `get` namespaces.
-        let one = ListParams::default().fields(&format!("metadata.name={name}"));
-        loop {
-            let found = namespaces.list_metadata(&one).await?.items.pop();
-            let known = found
-                .map(|namespace| namespace.metadata)
-                .unwrap_or_default();
-            if Mark::of(&known.labels.unwrap_or_default()) >= mark {
-                return Ok(());
-            }
-            let patch = json!({ "metadata": {
-                "resourceVersion": known.resource_version,
-                "labels": { (keys::NAMESPACE_HAS_RULES): mark.value() },
-            } });
-            let (params, patch) = (PatchParams::default(), ApiPatch::Merge(patch));
-            match namespaces.patch_metadata(name, &params, &patch).await {
-                Err(kube::Error::Api(status)) if status.is_conflict() => {}
-                written => return written.map(drop),
-            }
         }
     }
 }

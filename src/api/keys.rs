@@ -87,6 +87,10 @@ pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 pub const NAMESPACE_HAS_RULES: &str = "podtransitionrule.kusionstack.io/enforced";
 /// Value of [`NAMESPACE_HAS_RULES`] where a rule holds unavailable Pods too: their deletions are sent as well.
 pub const NAMESPACE_HAS_STRICT_RULES: &str = "strict";
+/// Annotation on a Namespace: when a rule that needs the mark was last admitted, and a random number. Its change gives the
+/// namespace another resourceVersion, by which the leader knows that a rule may be about to be stored. Written at admission
+/// of a rule, removed with the mark, read by nobody.
+pub const RULE_ADMITTED: &str = "operating.kusionstack.io/rule-admitted";
 /// Label that excludes a Namespace from every webhook. Written by cluster administrators.
 pub const NAMESPACE_EXCLUDED: &str = "operating.kusionstack.io/exclude";
 

@@ -174,6 +174,7 @@ fn facts(object: Object) -> NamespaceFacts {
     NamespaceFacts {
         name: metadata.name,
         uid: metadata.uid,
+        version: metadata.resource_version,
         labels: metadata.labels.unwrap_or_default(),
         terminating_since: NamespaceFacts::since(metadata.deletion_timestamp.as_deref()),
     }

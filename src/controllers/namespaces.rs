@@ -1,4 +1,23 @@
 //! Marks the namespaces that hold rules, so that the webhooks that claim are called there and nowhere else.
+//!
+//! # No rule is stored in a namespace without its mark
+//!
+//! The admission of a rule writes the namespace at a version `p`, which has the mark, before the rule is stored
+//! (`raise` of the admission). The leader takes the mark off in four steps, between which it may stand still for any time:
+//!
+//! 1. it sees the namespace at a version `v`;
+//! 2. it waits for the API server's request timeout and [`MARGIN`], by its own monotonic clock, while it sees no other
+//!    version;
+//! 3. it lists the rules in etcd, and finds none that needs the mark;
+//! 4. it sends a patch that the API server applies to `v` alone.
+//!
+//! If `p <= v`, the request that the rule was admitted for began before step 1. The API server has given it up before step
+//! 3: the list contains the rule, or the rule is never stored. If `p > v` and the patch comes after `p`, the API server
+//! answers 409. If the patch comes before `p`, the write at `p` sets the mark again, and a patch that takes this mark off
+//! must be for `p` or a later version.
+//!
+//! A mark is lowered in the same steps. It is raised on condition of the version, too: otherwise the leader could lower a
+//! larger mark that an admission has just set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,26 +26,43 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
 use super::{Context, write};
-use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::domain::rules::RuleSet;
-use crate::domain::rules::mark::Mark;
-
-/// A namespace keeps its mark for this long after its last rule is gone: a rule that is being made just then relies on it.
-const LINGER: Duration = Duration::from_secs(30);
+use crate::domain::rules::mark::{Mark, Seen};
+use crate::ledger::evidence::MARGIN;
 
 /// The controller.
 pub struct Namespaces {
     context: Arc<Context>,
-    /// Since when marked namespaces have been without a rule that needs the mark.
-    idle: Mutex<HashMap<String, Instant>>,
+    idle: Mutex<Idle>,
+}
+
+/// Since when namespaces with a larger mark than they need have been at the version that was seen last.
+#[derive(Default)]
+struct Idle(HashMap<String, (Seen, Instant)>);
+
+impl Idle {
+    /// How long the namespace has been at this version. Begins anew with every other version.
+    fn time(&mut self, name: &str, seen: &Seen, now: Instant) -> Duration {
+        match self.0.get(name) {
+            Some((earlier, since)) if earlier == seen => now.saturating_duration_since(*since),
+            _ => {
+                self.0.insert(name.to_owned(), (seen.clone(), now));
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// The namespace needs its mark, or is gone.
+    fn forget(&mut self, name: &str) {
+        self.0.remove(name);
+    }
 }
 
 impl Namespaces {
@@ -41,35 +77,29 @@ impl Namespaces {
     /// Makes the mark agree with the rules of the namespace.
     pub async fn reconcile(&self, name: String) -> Outcome {
         let looked = look(&self.context, &name);
-        if looked.is_none_or(|(marked, needed)| marked <= needed) {
-            self.idle.lock().remove(&name);
-        }
-        let Some((marked, needed)) = looked.filter(|(marked, needed)| marked != needed) else {
+        let Some((seen, needed)) = looked.filter(|(seen, needed)| seen.mark != *needed) else {
+            self.idle.lock().forget(&name);
             return Outcome::Done;
         };
-        if marked > needed {
-            let since = *self
-                .idle
-                .lock()
-                .entry(name.clone())
-                .or_insert_with(Instant::now);
-            let left = LINGER.saturating_sub(since.elapsed());
-            if !left.is_zero() {
-                return Outcome::After(left);
+        if seen.mark > needed {
+            let idle = self.idle.lock().time(&name, &seen, Instant::now());
+            let pause = self.context.request_timeout + MARGIN;
+            if idle < pause {
+                return Outcome::After(pause - idle);
             }
             match self.needed(&name).await {
                 Ok(live) if live <= needed => {}
-                Ok(_) => return Outcome::After(LINGER), // the cache will say so
+                Ok(_) => return Outcome::After(MARGIN), // the cache will say so
                 Err(outcome) => return outcome,
             }
+        } else {
+            self.idle.lock().forget(&name);
         }
-        let patch =
-            json!({ "metadata": { "labels": { (keys::NAMESPACE_HAS_RULES): needed.value() } } });
         let namespaces: Api<Namespace> = Api::all(self.context.client.clone());
-        let params = PatchParams::default();
+        let (params, patch) = (PatchParams::default(), Patch::Merge(seen.change(needed)));
         match write(
             "mark a namespace",
-            namespaces.patch_metadata(&name, &params, &Patch::Merge(patch)),
+            namespaces.patch_metadata(&name, &params, &patch),
         )
         .await
         {
@@ -82,7 +112,7 @@ impl Namespaces {
         }
     }
 
-    /// The mark that the rules in etcd need: a rule just made may rely on the one that is to go.
+    /// The mark that the rules in etcd need. The list has no resourceVersion, therefore the API server answers it as of now.
     async fn needed(&self, name: &str) -> Result<Mark, Outcome> {
         let list = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&self.context.client, name)?;
@@ -94,13 +124,40 @@ impl Namespaces {
     }
 }
 
-/// The mark that the namespace has, and the one that its rules need; `None` when there is nothing to mark.
-fn look(context: &Context, name: &str) -> Option<(Mark, Mark)> {
+/// The namespace as it was seen last, and the mark that its rules need; `None` when there is nothing to mark.
+fn look(context: &Context, name: &str) -> Option<(Seen, Mark)> {
     let state = context.index.read();
     let namespace = state.namespace(name)?;
-    let labels = namespace.labels.as_ref()?;
+    let seen = namespace.seen()?;
     namespace.terminating_since.is_none().then(|| {
         let rules = namespace.rules.values().map(|e| &*e.snapshot.rules);
-        (Mark::of(labels), Mark::for_rules(rules))
+        (seen, Mark::for_rules(rules))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn seen(uid: &str, version: u64) -> Seen {
+        Seen::new(uid, version, &[].into()).unwrap()
+    }
+
+    #[test]
+    fn time_at_a_version_begins_anew_with_every_change() {
+        let (mut idle, begin) = (Idle::default(), Instant::now());
+        let mut after = |seconds, name: &str, seen: &Seen| {
+            let now = begin + Duration::from_secs(seconds);
+            idle.time(name, seen, now).as_secs()
+        };
+        assert_eq!(after(0, "shop", &seen("a", 7)), 0);
+        assert_eq!(after(60, "shop", &seen("a", 7)), 60);
+        assert_eq!(after(61, "shop", &seen("a", 8)), 0);
+        assert_eq!(after(70, "other", &seen("a", 8)), 0);
+        assert_eq!(after(71, "shop", &seen("a", 8)), 10);
+        assert_eq!(after(72, "shop", &seen("b", 8)), 0);
+        idle.forget("shop");
+        assert_eq!(idle.time("shop", &seen("b", 8), begin), Duration::ZERO);
+    }
 }

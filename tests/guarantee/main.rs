@@ -19,6 +19,7 @@ mod forged_owners;
 mod in_place;
 mod lifecycle;
 mod made_again;
+mod mark;
 mod missed;
 mod moments;
 mod never_held;

@@ -311,7 +311,10 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     install::access(&client, names::NAMESPACE).await.unwrap();
     install::guard(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
-    let mark = json!({"metadata": {"labels": {keys::NAMESPACE_HAS_RULES: "true"}}});
+    let mark = json!({"metadata": {
+        "labels": {keys::NAMESPACE_HAS_RULES: "true"},
+        "annotations": {keys::RULE_ADMITTED: "now"},
+    }});
     cluster
         .patch::<Namespace>(None, &namespace, "", &mark)
         .await
@@ -359,14 +362,9 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         Some(keys::CONTROL_VALUE)
     );
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    assert!(
-        !namespaces
-            .get(&namespace)
-            .await
-            .unwrap()
-            .labels()
-            .contains_key(keys::NAMESPACE_HAS_RULES)
-    );
+    let unmarked = namespaces.get(&namespace).await.unwrap();
+    assert!(!unmarked.labels().contains_key(keys::NAMESPACE_HAS_RULES));
+    assert!(!unmarked.annotations().contains_key(keys::RULE_ADMITTED));
     assert!(
         namespaces
             .get_opt(names::NAMESPACE)

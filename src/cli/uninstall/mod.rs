@@ -78,7 +78,10 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
     let labelled = ListParams::default().labels(keys::NAMESPACE_HAS_RULES);
     let params = PatchParams::default();
-    let patch = Patch::Merge(json!({"metadata": {"labels": {keys::NAMESPACE_HAS_RULES: null}}}));
+    let patch = Patch::Merge(json!({"metadata": {
+        "labels": {keys::NAMESPACE_HAS_RULES: null},
+        "annotations": {keys::RULE_ADMITTED: null},
+    }}));
     for namespace in request("list namespaces", || api.list(&labelled)).await? {
         let name = namespace.name_any();
         let unlabel = || api.patch(&name, &params, &patch);

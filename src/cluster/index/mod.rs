@@ -132,6 +132,8 @@ pub struct Namespace {
     pub terminating_since: Option<Timestamp>,
     /// Its UID; empty until the namespace has been seen.
     pub uid: String,
+    /// Its resourceVersion; 0 until the namespace has been seen.
+    pub version: u64,
     /// Its labels; `None` until the namespace has been seen.
     pub labels: Option<BTreeMap<String, String>>,
     /// Managed Pods by UID.

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 
-use super::{Change, Index};
+use super::{Change, Index, Namespace};
+use crate::domain::rules::mark::Seen;
 
 /// A namespace, as far as the index keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct NamespaceFacts {
     pub name: String,
     /// UID.
     pub uid: String,
+    /// resourceVersion.
+    pub version: u64,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Its deletion timestamp.
@@ -27,6 +30,13 @@ impl NamespaceFacts {
     /// timestamp reads as the beginning of time: the deletion has begun, and no Pod is older.
     pub fn since(deletion_timestamp: Option<&str>) -> Option<Timestamp> {
         deletion_timestamp.map(|text| text.parse().unwrap_or(Timestamp::MIN))
+    }
+}
+
+impl Namespace {
+    /// The version that the watch delivered last, with its mark. `None` until the namespace has been seen.
+    pub fn seen(&self) -> Option<Seen> {
+        Seen::new(&self.uid, self.version, self.labels.as_ref()?)
     }
 }
 
@@ -55,6 +65,7 @@ impl Index {
         let mut state = self.state.write();
         let home = state.namespaces.entry(facts.name.clone()).or_default();
         home.uid = facts.uid;
+        home.version = facts.version;
         home.labels = Some(facts.labels);
         home.terminating_since = facts.terminating_since;
         self.tell(Change::Namespace(facts.name));
@@ -69,7 +80,8 @@ impl Index {
         if home.uid != uid {
             return;
         }
-        (home.uid, home.labels, home.terminating_since) = (String::new(), None, None);
+        (home.uid, home.version) = (String::new(), 0);
+        (home.labels, home.terminating_since) = (None, None);
         state.forget(name);
     }
 }

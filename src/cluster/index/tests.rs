@@ -37,6 +37,7 @@ fn namespace(uid: &str, terminating: bool) -> NamespaceFacts {
     NamespaceFacts {
         name: "n".to_owned(),
         uid: uid.to_owned(),
+        version: 0,
         labels: BTreeMap::new(),
         terminating_since: NamespaceFacts::since(terminating.then_some("2026-01-01T00:00:10Z")),
     }

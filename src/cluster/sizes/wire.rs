@@ -30,7 +30,7 @@ pub(in crate::cluster) struct Meta {
     pub name: String,
     pub uid: String,
     #[serde(deserialize_with = "number")]
-    resource_version: u64,
+    pub resource_version: u64,
     generation: i64,
     pub labels: Option<BTreeMap<String, String>>,
     pub deletion_timestamp: Option<String>,

@@ -1,0 +1,48 @@
+//! Marks the namespace of a rule before the rule is stored.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, Patch, PatchParams};
+
+use super::context::Context;
+use crate::cluster::path;
+use crate::domain::rules::mark::{self, Mark, Seen};
+
+/// Returns when the namespace has at least this mark, at a version that was written during this call.
+///
+/// A namespace that is marked already is written, too. The leader takes a mark off on condition of the resourceVersion
+/// that it has seen, and this write makes that condition fail (ADR 4).
+///
+/// The cache only says whether the mark is likely to be there: what counts is the API server's answer. So there is one
+/// request, and two if the cache is behind.
+///
+/// # Errors
+/// When the API server refuses a patch, for example because the namespace does not exist.
+pub async fn raise(context: &Context, name: &str, mark: Mark) -> kube::Result<()> {
+    let name = path::checked(name)?;
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let params = PatchParams::default();
+    let mut known = context.index.read().namespace(name).and_then(|n| n.seen());
+    loop {
+        let patch = Patch::Merge(mark::admission(known.as_ref(), mark, &stamp()));
+        match namespaces.patch_metadata(name, &params, &patch).await {
+            Ok(namespace) => {
+                let written = namespace.metadata;
+                let labels = written.labels.unwrap_or_default();
+                if Mark::of(&labels) >= mark {
+                    return Ok(());
+                }
+                let uid = written.uid.unwrap_or_default();
+                let version = written.resource_version.and_then(|v| v.parse().ok());
+                known = Seen::new(&uid, version.unwrap_or_default(), &labels);
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() => known = None,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A value that no other call makes: a patch that changes nothing would leave the resourceVersion as it is.
+fn stamp() -> String {
+    format!("{}-{:016x}", Timestamp::now(), rand::random::<u64>())
+}
