@@ -140,6 +140,16 @@ impl Validate {
         let mut verdict = Verdict::allow();
         for disruption in writes::disruptions(&self.0, &old, &new, deadline).await {
             let operation = disruption.operation;
+            if !disruption.beyond.is_empty() {
+                match gate::claim(&self.0, &disruption, request.dry_run, deadline).await {
+                    Ok(claims) => taken.add(operation, claims),
+                    Err(denied) => {
+                        taken.withdraw(&self.0, &old);
+                        return self.held(&old, &denied);
+                    }
+                }
+                continue;
+            }
             match appeal.claim(disruption).await {
                 Ok(leave) => {
                     verdict = leave.audit(verdict, &appeal);
