@@ -191,6 +191,10 @@ async fn resize_of_operation_that_ended_at_once_keeps_its_place_until_the_restar
     let held = refusal(scope.delete(&pods[2]).await);
     assert_eq!(held.code, 429, "{held:?}");
     drop(kubelet);
+    // kwok makes a resize when it has not reported the spec as seen.
+    let unseen = Patch::Strategic(json!({"status": {"observedGeneration": 1}}));
+    let written = scope.pods().patch_status(early, &params, &unseen).await;
+    written.unwrap();
     scope.resume_kubelet(early).await;
     scope.until_at_rest("web", 3).await;
     let pod = scope.get(early).await;
