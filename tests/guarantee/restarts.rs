@@ -98,6 +98,13 @@ async fn new_image_of_operation_that_ended_at_once_keeps_its_place_until_the_res
             .await,
     );
     assert_eq!(forged.code, 422, "{forged:?}");
+    let leave = json!({"metadata": {"labels": {keys::CONTROL: null}, "annotations": {keys::AWAITS_RESTART: null}}});
+    let leaves = refusal(scope.patch(early, leave).await);
+    let why = "while it waits for container main to restart for its new image";
+    assert!(
+        leaves.code == 403 && leaves.message.contains(why),
+        "{leaves:?}"
+    );
     operate_on(&scope, &pods[1]).await;
     let pod = scope.get(early).await;
     assert!(!is_available(&pod), "{:?}", pod.labels());

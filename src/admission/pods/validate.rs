@@ -14,7 +14,7 @@ use crate::admission::{denial, gate, grace, held};
 use crate::api::keys::Family;
 use crate::domain::grace::is_operated;
 use crate::domain::lifecycle::FieldError;
-use crate::domain::lifecycle::validate;
+use crate::domain::lifecycle::{restarts, validate};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption};
 use crate::ledger::protocol::{Grant, Operation as Claimed};
@@ -118,6 +118,14 @@ impl Validate {
         };
         let mut taken = Taken::default();
         if let Some(rule) = left.first() {
+            if let Some(restarts) = restarts::awaited(&old) {
+                // Outside of the management anybody could remove the record.
+                let message = format!(
+                    "Pod {} can't leave PodTransitionRule {} while it waits for {restarts}",
+                    old.metadata.name, rule.name
+                );
+                return Verdict::deny(403, "Forbidden", message).audit("held", "awaits-restart");
+            }
             if let Some(id) = in_flight(&old) {
                 let message = format!(
                     "Pod {} can't leave PodTransitionRule {} while operation {id} is in flight on it: finish or undo the \
