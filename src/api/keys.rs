@@ -66,6 +66,10 @@ pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 /// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, RFC 3339. Its change wakes
 /// a controller that backs off after a denied deletion. Written by the rule controller, read by nobody.
 pub const CONTROLLER_WOKEN: &str = "operating.kusionstack.io/controller-woken";
+/// Annotation on a Pod: JSON of the containers that an in-place change restarts, as they were before (see
+/// [`crate::domain::lifecycle::restarts`]). The change was made while an operation kept the Pod off traffic. Written and
+/// removed by the webhook alone, read by the lifecycle: the Pod is not put back on traffic before they have restarted.
+pub const AWAITS_RESTART: &str = "operating.kusionstack.io/awaits-restart";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Label: hash of the template of the Deployment. The Deployment controller writes it into a ReplicaSet and its Pods, and

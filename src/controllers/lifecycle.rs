@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::warn;
 
 use super::{Context, PodKey, turns, write};
@@ -15,7 +15,7 @@ use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::cluster::{path, pods};
-use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing};
+use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing, restarts};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
 
@@ -69,8 +69,23 @@ impl Lifecycle {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");
         }
         let mut outcome = self.after_the_moment(pod, &step);
+        let mut patch = serde_json::Map::new();
         if !step.labels.is_empty() {
-            let patch = json!({ "labels": step.labels.to_merge_patch() });
+            patch.insert("labels".to_owned(), step.labels.to_merge_patch());
+        }
+        match restarts::believed_in(pod, nanos) {
+            // The webhook drops it, by its own clock.
+            Some(0) => {
+                let record = json!({ keys::AWAITS_RESTART: null });
+                patch.insert("annotations".to_owned(), record);
+            }
+            Some(left) if outcome == Outcome::Done => {
+                outcome = Outcome::After(Duration::from_nanos(left));
+            }
+            Some(_) | None => {}
+        }
+        if !patch.is_empty() {
+            let patch = Value::Object(patch);
             let written = write(
                 "step a lifecycle",
                 pods::patch_metadata(&context.client, pod, patch),

@@ -143,6 +143,46 @@ pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
     each.min().unwrap_or(Restart::Proven)
 }
 
+/// Containers that the last resize of the Pod has yet to restart, as they are now. Empty if the kubelet says that it is done
+/// with the resize or will not make it. Containers that inherit a limit from the Pod are left out, as the status does not
+/// tell what is in force for them.
+pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
+    if !matches!(resize(pod), Resize::InProgress | Resize::Deferred) {
+        return Vec::new();
+    }
+    let differs = |container: &&Container| {
+        let Some(now) = status(pod, &container.name) else {
+            return false;
+        };
+        let wanted = Resources::of(&container.resources);
+        now.resources != Resources::default()
+            && restarting(container)
+                .filter(|name| inherited((pod, container), name).is_none())
+                .any(|name| wanted.named(name) != now.resources.named(name))
+    };
+    let resized = running(pod).filter(differs);
+    resized
+        .map(|container| Before {
+            name: container.name.clone(),
+            run: status(pod, &container.name)
+                .map(|s| s.container_id.clone())
+                .unwrap_or_default(),
+            image: None,
+            by_resources: false,
+        })
+        .collect()
+}
+
+/// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
+pub fn ready_now<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    status(pod, name).filter(|s| pod.is_observed() && s.ready && !s.container_id.is_empty())
+}
+
+/// The container of this name that runs as long as the Pod: no init container, or a restartable one.
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    running(pod).find(|c| c.name == name)
+}
+
 /// Whether a container has the resources of its spec, as far as they restart it. Not known of one that inherits a limit
 /// from its Pod: its status reports its own resources.
 fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
@@ -166,7 +206,7 @@ fn restarting(container: &Container) -> impl Iterator<Item = &str> {
 }
 
 /// Digest of the ID of the image that a container runs; 0 when absent.
-fn image(status: &ContainerStatus) -> u64 {
+pub fn image(status: &ContainerStatus) -> u64 {
     if status.image_id.is_empty() {
         return 0;
     }

@@ -192,6 +192,8 @@ pub struct ContainerStatus {
     /// Identifies one run of the container; a restart gives a new one.
     #[serde(rename = "containerID")]
     pub container_id: String,
+    /// Name of the image that runs, as the runtime reports it: it may be another name of the same image.
+    pub image: String,
     /// Identifies the image that runs; two tags of one image have the same.
     #[serde(rename = "imageID")]
     pub image_id: String,
@@ -483,6 +485,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::DELETE_TIMESTAMP
                 | keys::MIRROR
                 | keys::LAST_POD_STATUS
+                | keys::AWAITS_RESTART
         )
     });
     Ok(all)

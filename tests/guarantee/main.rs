@@ -25,6 +25,7 @@ mod moments;
 mod never_held;
 mod owners;
 mod pod_writes;
+mod restarts;
 mod retries;
 mod rules;
 mod shared_account;

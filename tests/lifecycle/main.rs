@@ -5,4 +5,5 @@ mod golden;
 mod properties;
 mod quirks;
 mod refusals;
+mod restarts;
 mod world;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{
     FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing, operator,
-    validate,
+    restarts, validate,
 };
 use operating::domain::pod::{Condition, Pod, ReadinessGate};
 
@@ -85,6 +85,15 @@ impl World {
         let mut new = self.pod.clone();
         change(&mut new);
         if !self.webhook_down {
+            let seen = if new.spec == self.pod.spec {
+                &new
+            } else {
+                &self.pod
+            };
+            let record = restarts::after(&self.pod, &new, seen, self.now).value();
+            let annotations = &mut new.metadata.annotations;
+            annotations.remove(keys::AWAITS_RESTART);
+            annotations.extend(record.map(|value| (keys::AWAITS_RESTART.to_owned(), value)));
             let errors = validate(Some(&self.pod), &new);
             if !errors.is_empty() {
                 return Err(errors);

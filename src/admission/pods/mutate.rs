@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use json_patch::{AddOperation, Patch, PatchOperation};
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::{invalid, parse};
 use crate::admission::appeal::{Appeal, Leave};
@@ -13,6 +15,7 @@ use crate::admission::context::Context;
 use crate::admission::denial;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::api::keys::{self, Family};
+use crate::domain::lifecycle::restarts::{self, Restarts};
 use crate::domain::lifecycle::{Run, Stage, validate};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{Rejection, candidate, rejections_of};
@@ -44,6 +47,16 @@ impl Handler for Mutate {
         ) else {
             return Verdict::allow();
         };
+        let held = |what: &str| {
+            let (code, reason) = denial::HELD;
+            let name = &new.metadata.name;
+            let text = format!("{what} of Pod {name} is held: {why}; try again in a moment");
+            Verdict::deny(code, reason, text)
+        };
+        let key = keys::AWAITS_RESTART;
+        if old.annotation(key) != new.annotation(key) {
+            return held(&format!("a change of the annotation {key}"));
+        }
         if old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none() {
             let (code, reason) = denial::HELD;
             let name = &new.metadata.name;
@@ -84,6 +97,7 @@ impl Mutate {
         let mut run = Run::open(None, &new, self.0.nanos());
         run.settle();
         let mut patch = labels(request, &run);
+        patch.extend(annotation(request, &new, None)); // of a Pod that this one was copied from
         patch.extend(readiness_gate(&new));
         Verdict::allow().with_patch(Patch(patch))
     }
@@ -96,9 +110,11 @@ impl Mutate {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
+        let mut new = new;
         if !old.is_managed() || !new.is_managed() || old.is_terminating() {
             return Verdict::allow(); // leaving the management is for the validation to judge
         }
+        let recorded = self.record(request, &old, &mut new);
         let errors = validate(Some(&old), &new);
         if !errors.is_empty() {
             return invalid(&new, &errors);
@@ -152,8 +168,31 @@ impl Mutate {
                 }
             }
         }
-        let verdict = bypassed.with_patch(Patch(labels(request, &settled)));
+        let mut patch = labels(request, &settled);
+        patch.extend(recorded);
+        let verdict = bypassed.with_patch(Patch(patch));
         waits.into_iter().fold(verdict, Verdict::warn)
+    }
+
+    /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them, and returns the change of
+    /// the request's object.
+    fn record(&self, request: &Request, old: &Pod, new: &mut Pod) -> Option<PatchOperation> {
+        if let Err(problem) = Restarts::of(old) {
+            // Dropped by this write, so it is logged once.
+            warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "annotation {} can't be read and is dropped", keys::AWAITS_RESTART);
+        }
+        let seen = match request.sub_resource.as_deref() {
+            Some("status") => &*new,
+            _ => old,
+        };
+        let value = restarts::after(old, new, seen, self.0.nanos()).value();
+        let change = annotation(request, new, value.as_deref());
+        let annotations = &mut new.metadata.annotations;
+        match value {
+            Some(value) => annotations.insert(keys::AWAITS_RESTART.to_owned(), value),
+            None => annotations.remove(keys::AWAITS_RESTART),
+        };
+        change
     }
 
     /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
@@ -285,6 +324,34 @@ fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {
         .and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
     run.patch()
         .to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
+}
+
+/// What gives the annotation of awaited restarts this value in the object of a request; `None` if it has the value.
+fn annotation(request: &Request, pod: &Pod, value: Option<&str>) -> Option<PatchOperation> {
+    let key = keys::AWAITS_RESTART;
+    let asked = pod.annotation(key);
+    if asked == value {
+        return None;
+    }
+    let path = PointerBuf::from_tokens(["metadata", "annotations", key]);
+    let Some(value) = value else {
+        return Some(PatchOperation::Remove(RemoveOperation { path }));
+    };
+    let raw = request.object.as_deref();
+    let object = raw.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    let annotations = object.as_ref()?.pointer("/metadata/annotations");
+    Some(PatchOperation::Add(
+        match annotations.is_some_and(Value::is_object) {
+            true => AddOperation {
+                path,
+                value: json!(value),
+            },
+            false => AddOperation {
+                path: PointerBuf::from_tokens(["metadata", "annotations"]),
+                value: json!({ key: value }),
+            },
+        },
+    ))
 }
 
 fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {

@@ -14,7 +14,7 @@ use crate::admission::{denial, gate, grace, held};
 use crate::api::keys::Family;
 use crate::domain::grace::is_operated;
 use crate::domain::lifecycle::FieldError;
-use crate::domain::lifecycle::validate;
+use crate::domain::lifecycle::{restarts, validate};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption};
 use crate::ledger::protocol::{Grant, Operation as Claimed};
@@ -118,6 +118,14 @@ impl Validate {
         };
         let mut taken = Taken::default();
         if let Some(rule) = left.first() {
+            if let Some(restarts) = restarts::awaited(&old) {
+                // Outside of the management anybody could remove the record.
+                let message = format!(
+                    "Pod {} can't leave PodTransitionRule {} while it waits for {restarts}",
+                    old.metadata.name, rule.name
+                );
+                return Verdict::deny(403, "Forbidden", message).audit("held", "awaits-restart");
+            }
             if let Some(id) = in_flight(&old) {
                 let message = format!(
                     "Pod {} can't leave PodTransitionRule {} while operation {id} is in flight on it: finish or undo the \
@@ -140,6 +148,16 @@ impl Validate {
         let mut verdict = Verdict::allow();
         for disruption in writes::disruptions(&self.0, &old, &new, deadline).await {
             let operation = disruption.operation;
+            if !disruption.beyond.is_empty() {
+                match gate::claim(&self.0, &disruption, request.dry_run, deadline).await {
+                    Ok(claims) => taken.add(operation, claims),
+                    Err(denied) => {
+                        taken.withdraw(&self.0, &old);
+                        return self.held(&old, &denied);
+                    }
+                }
+                continue;
+            }
             match appeal.claim(disruption).await {
                 Ok(leave) => {
                     verdict = leave.audit(verdict, &appeal);

@@ -9,6 +9,7 @@ use crate::admission::context::Context;
 use crate::cluster::presence::{self, Presence};
 use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::is_held_offline;
+use crate::domain::lifecycle::restarts::Restarts;
 use crate::domain::ownership::{self, Reowned};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Disruption;
@@ -27,6 +28,11 @@ pub async fn disruptions(
         let mut disruption = context.disruption(old, Operation::InPlace);
         disruption.detail.target = Some(change.target);
         disruption.detail.containers = change.containers;
+        if is_held_throughout(old, new) {
+            // The rules have let the operation begin. The claim only keeps the place until the restart.
+            let rules = context.index.rules_of(old);
+            disruption.beyond = rules.into_iter().map(|rule| rule.name).collect();
+        }
         found.push(disruption);
     }
     if let Some(seconds) = deadline_of(old, new) {
@@ -56,8 +62,8 @@ pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
 
 /// The restart that an in-place change brings and that needs a claim.
 ///
-/// It needs none if a lifecycle keeps the Pod off traffic before and after the write: its rules were asked when the
-/// lifecycle began. The label `service-available` alone proves nothing, because a flap takes it off, and so may anybody
+/// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the Pod:
+/// its rules were asked when the lifecycle began, and the Pod does not come back before the restart. The label `service-available` alone proves nothing, because a flap takes it off, and so may anybody
 /// by hand. Nor does a Pod need a claim that is down and will hardly come back by itself.
 fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
@@ -67,8 +73,14 @@ fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
             && !may_end_with_the_write
             && !context.index.read().is_down_for_a_moment(old)
     };
-    let is_free = is_held_offline(old) && is_held_offline(new) || is_lost();
+    let is_recorded = || Restarts::of(new).is_ok_and(|restarts| restarts.cover(&change));
+    let is_free = is_held_throughout(old, new) && is_recorded() || is_lost();
     (!is_free).then_some(change)
+}
+
+/// Whether a lifecycle keeps the Pod off traffic before and after the write.
+fn is_held_throughout(old: &Pod, new: &Pod) -> bool {
+    is_held_offline(old) && is_held_offline(new)
 }
 
 /// The deadline that an UPDATE sets or lowers, in seconds after the start of the Pod; the API server lets nobody raise
@@ -116,6 +128,7 @@ mod tests {
     use super::*;
     use crate::api::keys::{self, Family};
     use crate::cluster::sizes::{Kind, Workload};
+    use crate::domain::lifecycle::restarts;
 
     /// A context whose API server never answers.
     fn context() -> Context {
@@ -153,7 +166,12 @@ mod tests {
     /// Whether an image change of a Pod in this state, that also changes the labels, needs a claim.
     fn claims(labels: [&Value; 2], status: &Value) -> bool {
         let [before, after] = labels;
-        let (old, new) = (pod("a:1", before, status), pod("a:2", after, status));
+        let (old, mut new) = (pod("a:1", before, status), pod("a:2", after, status));
+        // As the mutating webhook does.
+        if let Some(value) = restarts::after(&old, &new, &old, 0).value() {
+            let annotations = &mut new.metadata.annotations;
+            annotations.insert(keys::AWAITS_RESTART.to_owned(), value);
+        }
         in_place(&context(), &old, &new).is_some()
     }
 
@@ -177,6 +195,14 @@ mod tests {
     #[tokio::test]
     async fn image_in_operate_is_free() {
         assert!(!claims([&in_operate(), &in_operate()], &ready("False")));
+    }
+
+    #[tokio::test]
+    async fn image_in_operate_without_a_record_needs_a_claim() {
+        let (old, new) = ["a:1", "a:2"]
+            .map(|image| pod(image, &in_operate(), &ready("False")))
+            .into();
+        assert!(in_place(&context(), &old, &new).is_some());
     }
 
     #[tokio::test]

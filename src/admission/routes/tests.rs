@@ -6,7 +6,7 @@ use kube_cel::cel::{Context, Program, Value, to_value};
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 
 const ALL_CONDITIONS: [Condition; 14] = [
     Condition::NotTerminating,
@@ -286,6 +286,25 @@ fn updates_that_the_lifecycle_lives_on_are_sent() {
             "{object}"
         );
     }
+}
+
+#[test]
+fn image_is_sent_to_the_lifecycle_only_in_an_operation_or_before_its_restart() {
+    let with = |image: &str, metadata: Json| {
+        let spec = json!({"containers": [{"name": "app", "image": image}]});
+        pod(json!({"metadata": metadata, "spec": spec}))
+    };
+    let operate = json!({"labels": {Family::Operate.key("x"): "1"}});
+    let awaits = json!({"annotations": {keys::AWAITS_RESTART: "{}"}});
+    for (metadata, sent) in [(json!({}), false), (operate, true), (awaits.clone(), true)] {
+        let [old, new] = ["a:1", "a:2"].map(|image| with(image, metadata.clone()));
+        let is_sent = holds(Condition::LifecycleChanged, &new, &old);
+        assert_eq!(is_sent, sent, "{metadata}");
+        assert!(!holds(Condition::LifecycleChanged, &old, &old));
+    }
+    let [without, with] = [json!({}), awaits].map(|metadata| with("a:1", metadata));
+    assert!(holds(Condition::LifecycleChanged, &without, &with));
+    assert!(holds(Condition::LifecycleChanged, &with, &without));
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub use around::Around;
 pub use facts::Explanation;
 use facts::{ClaimFacts, PodFacts};
 
-use super::lifecycle::{Phase, Run, phases};
+use super::lifecycle::{Phase, Run, phases, restarts};
 use super::pod::Pod;
 use super::rules::effect;
 use super::rules::stage::{Rejection, rejections};
@@ -221,12 +221,16 @@ fn obstacle(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
         && phases(pod)
             .values()
             .all(|phase| matches!(phase, Phase::Idle | Phase::PreCheck));
-    if is_to_serve && let Some(cause) = around::cause(pod, unscheduled) {
+    let restarted = restarts::awaited(pod).is_none();
+    if is_to_serve
+        && restarted
+        && let Some(cause) = around::cause(pod, unscheduled)
+    {
         return Some(cause);
     }
     let labelled =
         "the controller has yet to label it podopslifecycle.kusionstack.io/service-available";
-    Some(obstacle.unwrap_or(labelled).to_owned())
+    Some(obstacle.unwrap_or(labelled.into()).into_owned())
 }
 
 /// Since when a Pod is Ready or not; its creation if the kubelet has not said.

@@ -6,7 +6,7 @@ use super::facts::{On, OperationFacts, RuleFacts, Verdict, Wait};
 use super::{Controller, Observed, stamp};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{Progress, progress};
-use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, phases};
+use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, phases, restarts};
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
@@ -272,7 +272,13 @@ fn completing(pod: &Pod, id: &str) -> Vec<Wait> {
         let text = format!("somebody, to take the label {} off", keys::STAY_OFFLINE);
         return vec![wait(On::User, keys::STAY_OFFLINE, text)];
     }
-    if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
+    if let Some(restarts) = restarts::awaited(pod) {
+        waits.push(wait(
+            On::Kubelet,
+            keys::AWAITS_RESTART,
+            restarts.to_string(),
+        ));
+    } else if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
         waits.push(if pod.is_ready() {
             wait(
                 On::Kubelet,

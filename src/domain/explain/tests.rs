@@ -2,6 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::keys::Family;
 use crate::domain::explain::facts::{Trial, Verdict};
 
 fn pod(available: bool) -> Arc<Pod> {
@@ -112,4 +113,32 @@ fn rule_that_is_not_enforced_is_not_said_to_hold() {
         "Pod web-0: rules are not enforced here, because a webhook is gone; the API server refuses a deletion now all the \
          same: held"
     );
+}
+
+#[test]
+fn awaited_restart_is_named_with_its_container() {
+    let record = r#"{"app":{"since":"1","run":"run-1","image":{"id":"1","name":"2"}}}"#;
+    let waiting = |labels: &[(String, &str)]| {
+        let mut observed = observed(false, "Enforced", "-", "-");
+        let pod = Arc::make_mut(&mut observed.pod);
+        pod.spec.containers = serde_json::from_value(json!([{ "name": "app" }])).unwrap();
+        let labels = labels.iter().map(|(k, v)| (k.clone(), (*v).to_owned()));
+        pod.metadata.labels.extend(labels);
+        let annotation = (keys::AWAITS_RESTART.to_owned(), record.to_owned());
+        pod.metadata.annotations.extend([annotation]);
+        explain(&observed).summary
+    };
+    let what = "container app to restart for its new image";
+    assert_eq!(
+        waiting(&[]),
+        format!("Pod web-0 is not available: it waits for {what}")
+    );
+    let completing = [
+        Family::Operated,
+        Family::DoneOperationType,
+        Family::PostChecked,
+        Family::Completing,
+    ];
+    let said = waiting(&completing.map(|f| (f.key("x"), "1")));
+    assert!(said.ends_with(&format!("waiting for {what}")), "{said}");
 }

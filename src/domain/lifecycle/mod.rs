@@ -25,6 +25,7 @@ mod operation;
 pub mod operator;
 mod patch;
 mod phase;
+pub mod restarts;
 mod run;
 mod step;
 mod validate;

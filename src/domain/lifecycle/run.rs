@@ -1,11 +1,12 @@
 //! One write of a Pod: every ID on its own, then what they mean for the Pod together.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::name::is_name;
 use super::operation::{Gates, Operation};
 use super::phase::Labels;
-use super::{ExpectedFinalizers, LabelPatch, Phase, Stage};
+use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, restarts};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
 
@@ -177,9 +178,9 @@ impl<'a> Run<'a> {
     ///
     /// An ID that only waits in PreCheck is no obstacle, as it takes nothing away from a Pod that serves (row 1): a
     /// Pod that flaps while a rule holds it must not count as lost for as long as the rule holds.
-    pub(in crate::domain) fn unavailable_because(&self) -> Option<&'static str> {
+    pub(in crate::domain) fn unavailable_because(&self) -> Option<Cow<'static, str>> {
         let pod = self.new;
-        if pod.is_terminating() || pod.is_finished() {
+        let because = if pod.is_terminating() || pod.is_finished() {
             Some("the Pod is ending")
         } else if !self
             .phases()
@@ -188,6 +189,8 @@ impl<'a> Run<'a> {
             Some("an operation is in flight on the Pod")
         } else if pod.label(keys::STAY_OFFLINE).is_some() {
             Some("the Pod is labelled podopslifecycle.kusionstack.io/stay-offline")
+        } else if let Some(restarts) = restarts::awaited(pod) {
+            return Some(format!("it waits for {restarts}").into());
         } else if !is_gate_open(pod) {
             Some("its condition pod.kusionstack.io/service-ready is not True")
         } else if !pod.is_ready() {
@@ -198,7 +201,8 @@ impl<'a> Run<'a> {
             )
         } else {
             None
-        }
+        };
+        because.map(Cow::Borrowed)
     }
 
     fn labels(&self) -> BTreeMap<String, String> {
@@ -245,9 +249,11 @@ fn is_restored(pod: &Pod) -> bool {
     pod.label(keys::STAY_OFFLINE).is_some() || is_gate_open(pod) && ExpectedFinalizers::are_met(pod)
 }
 
-/// Whether the lifecycle itself lets the Pod serve.
+/// Whether the lifecycle itself lets the Pod serve. While a container is yet to restart for a change that was made off
+/// traffic, the Pod would be back only to be lost again, without a claim.
 fn is_gate_open(pod: &Pod) -> bool {
-    !pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true)
+    restarts::awaited(pod).is_none()
+        && (!pod.has_service_ready_gate() || pod.condition(keys::SERVICE_READY) == Some(true))
 }
 
 /// The family and the ID (a type for a permission) of a label that the state machine rules over. Malformed keys

@@ -1,7 +1,7 @@
 //! What the controller does for a Pod: the rows of contract section 3.2 that are its own, and whatever the webhook
 //! missed.
 
-use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage};
+use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, restarts};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
@@ -124,7 +124,10 @@ fn service_ready(pod: &Pod, run: &Run<'_>, available: bool) -> Option<bool> {
     let unnoticed = now == Some(false) && pod.is_ready() && !pod.is_finished();
     // Until the kubelet has spoken of a new Pod, scheduler and kubelet write it at the same time: no need to meet them.
     let unseen = now.is_none() && pod.condition("Ready").is_none();
-    (wanted && now != Some(true) && !unnoticed && !unseen).then_some(true)
+    // The kubelet writes the status before it ends the containers of a change, so Ready alone does not say that the change
+    // is over.
+    let restarted = restarts::awaited(pod).is_none();
+    (wanted && restarted && now != Some(true) && !unnoticed && !unseen).then_some(true)
 }
 
 /// Whether a key of the expected finalizers names an object. The finalizer of any other key can only be added, or its

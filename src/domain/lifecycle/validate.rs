@@ -103,7 +103,7 @@ impl Write<'_> {
             return None;
         }
         let reason = if self.old.is_none() {
-            "the Pod is new"
+            "the Pod is new".into()
         } else {
             let mut run = Run::open(self.old, self.new, 0);
             run.settle();

@@ -1,0 +1,441 @@
+//! Containers that are yet to restart for a change that was made while an operation kept the Pod off traffic.
+//!
+//! Such a change needs no claim, so the lifecycle itself must hold the Pod until the restart has come. The kubelet writes
+//! the status, with Ready and `observedGeneration`, before it ends the old containers: a Pod that came back on the strength
+//! of that status would be lost again without a claim. The mutating webhook therefore records in the same write, in the
+//! annotation [`keys::AWAITS_RESTART`], what the containers were before. The annotation holds the Pod off traffic until
+//! [`inplace::restart`] proves the restart of each container, by the rules that release claims.
+//!
+//! Only the webhook writes the annotation. What a request says of it does not count.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::is_held_offline;
+use crate::api::keys;
+use crate::domain::digest::Digest;
+use crate::domain::inplace::{self, Before, Change, Restart};
+use crate::domain::pod::Pod;
+
+/// A restart that cannot be proven is believed this long after the change, as a claim for it would lapse then: the API
+/// server's request timeout (60 s by default) and the margin of the ledger (15 s).
+const BELIEVED_AFTER: u64 = 75_000_000_000;
+
+/// The containers whose restart a Pod waits for, by name. Its text is a clause: "container app to restart for its new
+/// image".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Restarts(BTreeMap<String, Entry>);
+
+/// A container as it was before the first change that it has not restarted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    /// When the last of the changes was made, in nanoseconds since 1970.
+    since: String,
+    /// The container ID.
+    run: String,
+    /// For a change of the image: what it was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<Image>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Image {
+    /// Digest of the image's ID, in hex; that of [`Before::image`].
+    id: String,
+    /// Digest of the image's name in the spec, in hex.
+    name: String,
+    /// The name was changed again before the container restarted, so a restart may be that for the change before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    again: bool,
+}
+
+/// How far one container is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Awaited,
+    /// It runs anew, but perhaps not for the last change.
+    Unproven,
+    Over,
+}
+
+impl Restarts {
+    /// What is recorded on the Pod, whether it has come or not.
+    ///
+    /// # Errors
+    /// What is wrong with the value of the annotation. Such a value counts as absent.
+    pub fn of(pod: &Pod) -> Result<Restarts, String> {
+        let Some(text) = pod.annotation(keys::AWAITS_RESTART) else {
+            return Ok(Restarts::default());
+        };
+        serde_json::from_str(text).map_err(|e| e.to_string())
+    }
+
+    /// Whether the restarts of all these containers are recorded. A resize is none of them: the API server drops changes
+    /// of annotations from a write of `pods/resize`.
+    pub fn cover(&self, change: &Change) -> bool {
+        let mut containers = change.containers.iter();
+        containers.all(|c| c.image.is_some() && self.0.contains_key(&c.name))
+    }
+
+    /// Value of the annotation; `None` if nothing is recorded.
+    pub fn value(&self) -> Option<String> {
+        let text = || serde_json::to_string(self).ok();
+        (!self.0.is_empty()).then(text).flatten()
+    }
+
+    /// Drops what is over by the state of `pod`, at `now` in nanoseconds since 1970.
+    fn settle(&mut self, pod: &Pod, now: u64) {
+        self.0
+            .retain(|name, entry| match entry.standing(pod, name) {
+                Standing::Over => false,
+                Standing::Unproven => entry.believed_at() > now,
+                Standing::Awaited => true,
+            });
+    }
+
+    /// Adds the restarts that the write brings. Of a container that has not restarted for an earlier change, what it was
+    /// before that one stays.
+    fn add(&mut self, old: &Pod, new: &Pod, now: u64) {
+        let Some(change) = inplace::change(old, new) else {
+            return;
+        };
+        let free = is_held_offline(old) && is_held_offline(new);
+        let mut containers = change.containers;
+        containers.retain(|c| c.image.is_some() && (free || self.0.contains_key(&c.name)));
+        if containers.is_empty() {
+            return;
+        }
+        for before in containers {
+            let Before {
+                name, run, image, ..
+            } = before;
+            let fresh = Entry {
+                since: now.to_string(),
+                run,
+                image: image.map(|id| Image {
+                    id: hex(id),
+                    name: image_name(old, &name).unwrap_or_default(),
+                    again: false,
+                }),
+            };
+            match self.0.get_mut(&name) {
+                Some(Entry {
+                    since,
+                    image: Some(earlier),
+                    ..
+                }) => {
+                    *since = now.to_string();
+                    earlier.again = true;
+                }
+                _ => _ = self.0.insert(name, fresh),
+            }
+        }
+        // The claim of a resize ends with the next change of the spec, so the restart for it is recorded here.
+        for resize in inplace::unfinished_resizes(old) {
+            self.0.entry(resize.name).or_insert(Entry {
+                since: now.to_string(),
+                run: resize.run,
+                image: None,
+            });
+        }
+    }
+}
+
+impl Entry {
+    fn standing(&self, pod: &Pod, name: &str) -> Standing {
+        let Some(container) = inplace::container(pod, name) else {
+            return Standing::Over;
+        };
+        let id = |image: &Image| u64::from_str_radix(&image.id, 16).unwrap_or(0);
+        let now = inplace::ready_now(pod, name);
+        if let Some(image) = &self.image
+            && id(image) != 0
+            && image_name(pod, name).as_deref() == Some(&image.name)
+        {
+            // The change was taken back: nothing is to restart if the kubelet has seen that, and the image is still there.
+            return match now.is_some_and(|now| inplace::image(now) == id(image)) {
+                true => Standing::Over,
+                false => Standing::Awaited,
+            };
+        }
+        let before = Before {
+            name: name.to_owned(),
+            run: self.run.clone(),
+            image: self.image.as_ref().map(id),
+            by_resources: false,
+        };
+        let again = self.image.as_ref().is_some_and(|image| image.again);
+        let is_last = || now.is_some_and(|now| names_same_image(&now.image, &container.image));
+        match inplace::restart(pod, &[before]) {
+            Restart::Awaited => Standing::Awaited,
+            Restart::Nothing => Standing::Over,
+            Restart::Proven if !again || is_last() => Standing::Over,
+            Restart::Proven | Restart::Unproven => Standing::Unproven,
+        }
+    }
+
+    fn believed_at(&self) -> u64 {
+        self.since
+            .parse::<u64>()
+            .unwrap_or(0)
+            .saturating_add(BELIEVED_AFTER)
+    }
+}
+
+impl fmt::Display for Restarts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (name, entry)) in self.0.iter().enumerate() {
+            let what = match entry.image {
+                Some(_) => "new image",
+                None => "new resources",
+            };
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}container {name} to restart for its {what}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The restarts that keep the Pod off traffic; `None` if there is none. A Pod that has run to its end waits for none.
+pub fn awaited(pod: &Pod) -> Option<Restarts> {
+    pod.annotation(keys::AWAITS_RESTART)?;
+    let mut restarts = Restarts::of(pod).ok()?;
+    restarts.settle(pod, 0);
+    (!restarts.0.is_empty() && !pod.is_finished()).then_some(restarts)
+}
+
+/// What is to be recorded when a write turns `old` into `new`, at `now` in nanoseconds since 1970. `seen` is the Pod with
+/// the status that the API server stores: `new` for a write of `pods/status`, `old` for any other.
+pub fn after(old: &Pod, new: &Pod, seen: &Pod, now: u64) -> Restarts {
+    let mut restarts = Restarts::of(old).unwrap_or_default();
+    restarts.settle(seen, now);
+    restarts.add(old, new, now);
+    restarts
+}
+
+/// In how many nanoseconds the restarts of the Pod are believed although they cannot be proven; 0: now. `None` if one has
+/// not come yet, or all are proven.
+pub fn believed_in(pod: &Pod, now: u64) -> Option<u64> {
+    let Restarts(all) = awaited(pod)?;
+    let mut at = 0;
+    for (name, entry) in &all {
+        match entry.standing(pod, name) {
+            Standing::Unproven => at = at.max(entry.believed_at()),
+            Standing::Awaited => return None,
+            Standing::Over => {}
+        }
+    }
+    Some(at.saturating_sub(now))
+}
+
+/// Digest of the name of a container's image in the spec.
+fn image_name(pod: &Pod, container: &str) -> Option<String> {
+    let container = inplace::container(pod, container)?;
+    let mut digest = Digest::default();
+    digest.feed(&container.image);
+    Some(hex(digest.value()))
+}
+
+fn hex(digest: u64) -> String {
+    format!("{digest:016x}")
+}
+
+/// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
+fn names_same_image(reported: &str, wanted: &str) -> bool {
+    let rest = reported.strip_suffix(wanted);
+    rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys::Family;
+
+    const NOW: u64 = 1_000;
+
+    /// A Pod in Operate whose container `app` has this image in its spec, and this run of this image.
+    fn pod(image: &str, run: &str, runs: &str) -> Pod {
+        let operate = [Family::Operating, Family::PreChecked, Family::Operate];
+        let labels: Value = operate.iter().map(|f| (f.key("x"), json!("1"))).collect();
+        serde_json::from_value(json!({
+            "metadata": { "labels": labels, "generation": 1 },
+            "spec": { "containers": [{
+                "name": "app", "image": image, "resources": { "limits": { "memory": "1Gi" } },
+                "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+            }] },
+            "status": { "observedGeneration": 1, "phase": "Running", "containerStatuses": [{
+                "name": "app", "containerID": run, "ready": true,
+                "image": format!("docker.io/{runs}"), "imageID": format!("sha-{runs}"),
+                "resources": { "limits": { "memory": "1Gi" } },
+            }] },
+        }))
+        .unwrap()
+    }
+
+    /// The Pod as a write of its spec leaves it.
+    fn written(old: &Pod, image: &str) -> Pod {
+        let mut new = old.clone();
+        new.spec.containers[0].image = image.to_owned();
+        let restarts = after(old, &new, old, NOW);
+        record(&mut new, restarts.value());
+        new.metadata.generation += 1;
+        new
+    }
+
+    fn record(pod: &mut Pod, value: Option<String>) {
+        let annotations = &mut pod.metadata.annotations;
+        annotations.remove(keys::AWAITS_RESTART);
+        annotations.extend(value.map(|value| (keys::AWAITS_RESTART.to_owned(), value)));
+    }
+
+    /// The kubelet has seen the spec, and reports this run of this image.
+    fn reported(pod: &Pod, run: &str, runs: &str) -> Pod {
+        let status = self::pod("", run, runs).status;
+        let mut new = pod.clone();
+        new.status = status;
+        new.status.observed_generation = new.metadata.generation;
+        new
+    }
+
+    #[test]
+    fn image_changed_in_operate_is_awaited_until_the_container_runs_anew() {
+        let changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
+        assert_eq!(
+            awaited(&changed).unwrap().to_string(),
+            "container app to restart for its new image"
+        );
+        let seen = reported(&changed, "run-1", "a:1");
+        assert!(awaited(&seen).is_some(), "the status comes first");
+        let mut stopped = seen.clone();
+        stopped.status.container_statuses[0].ready = false;
+        assert!(awaited(&stopped).is_some());
+        let restarted = reported(&changed, "run-2", "a:2");
+        assert_eq!(awaited(&restarted), None);
+        let over = after(&changed, &restarted, &restarted, NOW);
+        assert_eq!(over.value(), None, "the record goes with the next write");
+    }
+
+    #[test]
+    fn new_run_of_the_same_image_is_believed_after_a_while() {
+        let changed = written(&pod("a:1", "run-1", "a:1"), "retag:1");
+        let restarted = reported(&changed, "run-2", "a:1");
+        assert!(awaited(&restarted).is_some());
+        assert_eq!(believed_in(&restarted, NOW), Some(BELIEVED_AFTER));
+        let later = NOW + BELIEVED_AFTER;
+        assert_eq!(believed_in(&restarted, later), Some(0));
+        let value = |now| after(&changed, &restarted, &restarted, now).value();
+        assert!(value(later - 1).is_some());
+        assert_eq!(value(later), None);
+        let unchanged = reported(&changed, "run-1", "a:1");
+        assert_eq!(believed_in(&unchanged, later), None);
+        let kept = after(&changed, &unchanged, &unchanged, later);
+        assert!(kept.value().is_some(), "no time replaces a restart");
+    }
+
+    #[test]
+    fn image_changed_twice_waits_for_the_last() {
+        let once = written(&pod("a:1", "run-1", "a:1"), "a:2");
+        let twice = written(&once, "a:3");
+        let first = reported(&twice, "run-2", "a:2");
+        assert!(awaited(&first).is_some());
+        assert_eq!(awaited(&reported(&twice, "run-3", "a:3")), None);
+        // The runtime reports another name: as a restart that can't be proven.
+        let digest = reported(&twice, "run-3", "a@sha256:3");
+        assert_eq!(believed_in(&digest, NOW), Some(BELIEVED_AFTER));
+        let after_restart = written(&reported(&once, "run-2", "a:2"), "a:3");
+        let second = reported(&after_restart, "run-3", "other:3");
+        assert_eq!(awaited(&second), None, "a restart between starts anew");
+    }
+
+    #[test]
+    fn change_taken_back_is_over_once_the_kubelet_has_seen_it() {
+        let back = written(&written(&pod("a:1", "run-1", "a:1"), "a:2"), "a:1");
+        assert!(awaited(&back).is_some());
+        assert_eq!(awaited(&reported(&back, "run-1", "a:1")), None);
+        assert!(awaited(&reported(&back, "run-2", "a:2")).is_some());
+        assert_eq!(awaited(&reported(&back, "run-3", "a:1")), None);
+    }
+
+    #[test]
+    fn record_written_or_removed_by_hand_does_not_count() {
+        let changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
+        let stored = changed.annotation(keys::AWAITS_RESTART);
+        for by_hand in [None, Some("{}"), Some("nonsense")] {
+            let mut new = changed.clone();
+            record(&mut new, by_hand.map(str::to_owned));
+            let kept = after(&changed, &new, &changed, NOW);
+            assert_eq!(kept.value().as_deref(), stored, "{by_hand:?}");
+        }
+        let idle = pod("a:1", "run-1", "a:1");
+        let mut forged = idle.clone();
+        record(&mut forged, stored.map(str::to_owned));
+        assert_eq!(after(&idle, &forged, &idle, NOW).value(), None);
+    }
+
+    #[test]
+    fn malformed_record_counts_as_absent() {
+        for text in ["", "nonsense", "[]", r#"{"app":{}}"#] {
+            let mut changed = pod("a:1", "run-1", "a:1");
+            record(&mut changed, Some(text.to_owned()));
+            assert_eq!(awaited(&changed), None, "{text}");
+            assert!(Restarts::of(&changed).is_err(), "{text}");
+            assert_eq!(after(&changed, &changed, &changed, NOW).value(), None);
+        }
+    }
+
+    #[test]
+    fn pod_that_has_run_to_its_end_waits_for_no_restart() {
+        let mut changed = written(&pod("a:1", "run-1", "a:1"), "a:2");
+        changed.status.phase = "Failed".to_owned();
+        assert_eq!(awaited(&changed), None);
+    }
+
+    #[test]
+    fn change_outside_an_operation_is_recorded_only_if_one_is_awaited() {
+        let mut idle = pod("a:1", "run-1", "a:1");
+        idle.metadata.labels.clear();
+        assert_eq!(awaited(&written(&idle, "a:2")), None);
+        let mut ended = written(&pod("a:1", "run-1", "a:1"), "a:bad");
+        ended.metadata.labels.clear();
+        let mended = written(&ended, "a:2");
+        assert!(awaited(&reported(&mended, "run-2", "a:bad")).is_some());
+        assert_eq!(awaited(&reported(&mended, "run-2", "a:2")), None);
+    }
+
+    #[test]
+    fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
+        let mut old = pod("a:1", "run-1", "a:1");
+        let log = json!({ "name": "log", "image": "l:1" });
+        old.spec
+            .containers
+            .push(serde_json::from_value(log).unwrap());
+        old.metadata.generation = 2;
+        old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        let mut new = old.clone();
+        new.spec.containers[1].image = "l:2".to_owned();
+        let recorded = after(&old, &new, &old, NOW);
+        assert_eq!(
+            recorded.to_string(),
+            "container app to restart for its new resources, container log to restart for its new image"
+        );
+    }
+
+    #[test]
+    fn resize_is_never_covered() {
+        let old = pod("a:1", "run-1", "a:1");
+        let changed = written(&old, "a:2");
+        let recorded = Restarts::of(&changed).unwrap();
+        assert!(recorded.cover(&inplace::change(&old, &changed).unwrap()));
+        let mut resized = changed.clone();
+        resized.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        assert!(!recorded.cover(&inplace::change(&changed, &resized).unwrap()));
+    }
+}
