@@ -23,6 +23,29 @@ pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
     })
 }
 
+/// Whether the filters of the rules leave out all managed Pods that the selector matches, so that no deletion is held. While
+/// there are no such Pods, those count that the owners make from their templates. False if there are none of these either.
+pub fn are_filtered_out(state: &State, rules: &RuleSet) -> bool {
+    if !rules.limits_by_filter() {
+        return false;
+    }
+    let Some(namespace) = state.namespace(&rules.namespace) else {
+        return false;
+    };
+    let pods = namespace.pods.values();
+    let pods = pods.filter(|pod| rules.selects(pod) && !pod.is_finished());
+    let mut labels = pods.map(|pod| &pod.metadata.labels).peekable();
+    if labels.peek().is_some() {
+        return !labels.any(|labels| rules.limits_labels(labels));
+    }
+    let owners = namespace.workloads().map(|(_, owner)| owner);
+    let making = owners.filter(|owner| owner.replicas != Some(0) && is_selected(rules, owner));
+    let mut labels = making
+        .filter_map(|owner| owner.template_labels.as_ref())
+        .peekable();
+    labels.peek().is_some() && !labels.any(|labels| rules.limits_labels(labels))
+}
+
 /// Whether the rules select the Pods that an owner makes from its template. Templates that make no managed Pods are not
 /// kept.
 pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
@@ -69,4 +92,42 @@ pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<M
         }
         Some(pod) => Matches::Unmanaged(pod.name_any()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::index::Index;
+
+    fn rules(tier: &str) -> RuleSet {
+        let filter = json!({ "labelSelector": { "matchLabels": { "tier": tier } } });
+        let object = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+            "spec": { "selector": {}, "rules": [
+                { "name": "a", "filter": filter, "availablePolicy": { "maxUnavailableValue": 1 } },
+            ] },
+        });
+        RuleSet::compile(&serde_json::from_value(object).unwrap())
+    }
+
+    fn pod(name: &str, tier: &str, phase: &str) -> Pod {
+        let labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE, "tier": tier });
+        let metadata = json!({ "namespace": "n", "name": name, "uid": name, "labels": labels });
+        serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } })).unwrap()
+    }
+
+    #[test]
+    fn filter_is_compared_with_every_selected_pod() {
+        let index = Index::default();
+        let filtered_out = |tier: &str| are_filtered_out(&index.read(), &rules(tier));
+        assert!(!filtered_out("front"), "there is no Pod");
+        index.apply_pod(pod("web-1", "back", "Running"));
+        index.apply_pod(pod("web-2", "front", "Succeeded"));
+        assert!(filtered_out("front") && !filtered_out("back"));
+        index.apply_pod(pod("web-3", "front", "Running"));
+        assert!(!filtered_out("front"));
+    }
 }

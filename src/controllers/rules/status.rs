@@ -46,8 +46,10 @@ pub fn changed(
     let urgent = webhooks::tell_more(&states, stored_states);
     let rules = &entry.snapshot.rules;
     // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
-    let limited =
-        rules.limits().next().is_some() && gauges.expected > 0 && facts.place == Place::default();
+    let limited = rules.limits().next().is_some()
+        && gauges.expected > 0
+        && facts.place == Place::default()
+        && facts.matches != Matches::FilteredOut;
     let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
     let silent = Silent {
         unreadable: facts.unreadable.clone(),

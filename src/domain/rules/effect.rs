@@ -161,6 +161,8 @@ fn gap(rules: &RuleSet) -> Option<Finding> {
 pub enum Matches {
     /// Managed Pods, or a workload that will make some.
     Managed,
+    /// Managed Pods, none of which the filter of a rule with an availablePolicy matches.
+    FilteredOut,
     /// Pods, none of which is managed. The name of one of them.
     Unmanaged(String),
     /// No Pod.
@@ -181,6 +183,7 @@ pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
     match matches {
         Matches::Managed => finding("True", "PodsMatched", "spec.selector matches managed Pods"),
+        Matches::FilteredOut => finding("False", "FilterMatchesNothing", filtered_out(rules)),
         Matches::Unmanaged(_) => finding(
             "False",
             "NoManagedPods",
@@ -202,6 +205,17 @@ pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
             ),
         ),
     }
+}
+
+/// What to say of rules whose filters leave out every Pod that the selector matches.
+fn filtered_out(rules: &RuleSet) -> String {
+    let limiting = rules.limiting().map(|rule| rule.id.clone());
+    let ids = names(limiting.collect()).unwrap_or_default();
+    format!(
+        "no deletion or eviction is held: spec.selector matches managed Pods, and the filter of no rule with an \
+         availablePolicy ({ids}) matches one of them; correct filter.labelSelector, or label the Pods and the template that \
+         they are made from"
+    )
 }
 
 /// Owners that a message names at most.
@@ -338,6 +352,9 @@ pub fn warnings(rules: &RuleSet, matches: Option<&Matches>) -> Vec<String> {
              are held if they carry the label {key}: \"{value}\"",
             rules.namespace
         )),
+        Some(Matches::FilteredOut) => {
+            all.push(format!("PodTransitionRule {name}: {}", filtered_out(rules)));
+        }
         Some(Matches::Managed | Matches::NotManaged) | None => {}
     }
     all
@@ -466,6 +483,23 @@ mod tests {
                 && warnings[0].contains("kusionstack.io/control: \"true\""),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn filter_that_matches_no_selected_pod_is_told_with_the_rule() {
+        let set = rules(json!([{
+            "name": "front", "filter": { "labelSelector": { "matchLabels": { "tier": "frnt" } } },
+            "availablePolicy": { "maxUnavailableValue": 1 },
+        }]));
+        let found = matched(&set, &Matches::FilteredOut);
+        assert_eq!((found.status, found.reason), ("False", "FilterMatchesNothing"));
+        let warnings = warnings(&set, Some(&Matches::FilteredOut));
+        for text in [&found.message, &warnings[0]] {
+            assert!(
+                text.contains("no deletion or eviction is held") && text.contains("(front)"),
+                "{text}"
+            );
+        }
     }
 
     #[test]
