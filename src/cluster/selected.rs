@@ -116,7 +116,8 @@ mod tests {
     fn pod(name: &str, tier: &str, phase: &str) -> Pod {
         let labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE, "tier": tier });
         let metadata = json!({ "namespace": "n", "name": name, "uid": name, "labels": labels });
-        serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } })).unwrap()
+        serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } }))
+            .unwrap()
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 
+use crate::api::keys::Family;
+
 /// A span of time as people read it: `90s`, `5m`, `3h`, `4d`. Negative ones, from clocks that differ, read as `0s`.
 pub fn age(seconds: i64) -> String {
     match seconds.max(0) {
@@ -53,6 +55,20 @@ pub fn until_deadline(pod: &str) -> String {
         "Pod {pod} keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: to have the \
          place earlier delete Pod {pod}, whose deletion needs no further place"
     )
+}
+
+/// An operation that cannot begin, as the label with its type is missing; with the remedy.
+pub fn untyped(id: &str) -> String {
+    let (type_, operating) = (Family::OperationType.key(id), Family::Operating.key(id));
+    format!(
+        "operation {id} cannot begin: the label {type_} is missing; set it to the type of the operation, such as \"update\", or \
+         remove the label {operating}"
+    )
+}
+
+/// The turn of a Pod that waits for a budget: the Pod that is the next to get it.
+pub fn turn(head: &str) -> String {
+    format!("waits for its turn behind {head}")
 }
 
 /// What helps against a budget that is used up.

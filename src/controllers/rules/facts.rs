@@ -64,7 +64,12 @@ impl Memory {
             let managed = selects_managed(&state, entry);
             let rules = entry.snapshot.rules.clone();
             let filtered_out = managed && selected::are_filtered_out(&state, &rules);
-            (place(context, &state, namespace), managed, filtered_out, rules)
+            (
+                place(context, &state, namespace),
+                managed,
+                filtered_out,
+                rules,
+            )
         };
         let now = Instant::now();
         let (due, mut again) = {

@@ -287,13 +287,12 @@ fn budget(
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
     let cut = holders.len().saturating_sub(LISTED);
     holders.truncate(LISTED);
-    let own = waiting_since(&observed.pod);
-    let longer = own.map(|own| {
+    let longer = waiting_since(&observed.pod).map(|own| {
         let others = observed.pods.iter().filter(|pod| object.set.selects(pod));
-        let longer = others
-            .filter_map(|pod| waiting_since(pod))
-            .filter(|other| *other < own);
-        u32::try_from(longer.count()).unwrap_or(u32::MAX)
+        let others = others.filter_map(|pod| Some((waiting_since(pod)?, &pod.metadata.name)));
+        let mut longer: Vec<_> = others.filter(|(since, _)| *since < own).collect();
+        longer.sort();
+        longer
     });
     BudgetFacts {
         used,
@@ -306,7 +305,10 @@ fn budget(
         holders,
         unlisted: unlisted + u32::try_from(cut).unwrap_or(u32::MAX),
         waiting: count(status.waiting_pods),
-        before: longer,
+        before: longer
+            .as_ref()
+            .map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
+        behind: longer.and_then(|all| all.first().map(|(_, name)| (*name).clone())),
     }
 }
 
@@ -362,15 +364,13 @@ fn unavailable(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     Some((since.or(readiness_since(pod)), because))
 }
 
-/// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted.
+/// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted. `None` if it does not wait,
+/// or only for the type of its operation.
 fn waiting_since(pod: &Pod) -> Option<(Option<Timestamp>, &str)> {
     if pod.is_terminating() {
         return None;
     }
-    let labels = pod.metadata.labels.iter();
-    let waiting = labels.filter(|(key, _)| {
-        Family::parse(key).is_some_and(|(family, _)| family == Family::PreCheck)
-    });
-    let since = waiting.map(|(_, value)| stamp(Some(value))).min()?;
+    let waiting = candidates(Stage::PreCheck, pod).into_iter();
+    let since = waiting.map(|waiting| stamp(Some(&waiting.since))).min()?;
     Some((since, &pod.metadata.uid))
 }

@@ -492,7 +492,10 @@ mod tests {
             "availablePolicy": { "maxUnavailableValue": 1 },
         }]));
         let found = matched(&set, &Matches::FilteredOut);
-        assert_eq!((found.status, found.reason), ("False", "FilterMatchesNothing"));
+        assert_eq!(
+            (found.status, found.reason),
+            ("False", "FilterMatchesNothing")
+        );
         let warnings = warnings(&set, Some(&Matches::FilteredOut));
         for text in [&found.message, &warnings[0]] {
             assert!(

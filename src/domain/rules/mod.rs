@@ -219,7 +219,8 @@ impl RuleSet {
     pub fn limits_by_filter(&self) -> bool {
         let mut limiting = self.limiting().peekable();
         limiting.peek().is_some()
-            && limiting.all(|rule| !matches!(rule.kind, RuleKind::Broken(_)) && rule.filter.is_some())
+            && limiting
+                .all(|rule| !matches!(rule.kind, RuleKind::Broken(_)) && rule.filter.is_some())
     }
 
     /// Whether a rule that limits how many Pods are unavailable, or that can't be read, applies to selected Pods with these

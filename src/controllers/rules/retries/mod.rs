@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use self::pace::{Pace, Seen, Turn};
-use super::super::{Context, RuleName, room, turns, write};
+use super::super::{Context, RuleName, room, write};
 use super::rollouts;
 use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace, State};
@@ -145,7 +145,8 @@ fn free_pod<'a>(
     uid: &str,
 ) -> Option<&'a Arc<Pod>> {
     let has_room = |pod: &Pod| {
-        turns::covering(state, pod)
+        state
+            .covering(pod)
             .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
     };
     let living = home.owned_by(uid).filter(|pod| is_alive(pod));
