@@ -185,6 +185,7 @@ fn held_up(state: &State, rules: &RuleSet) -> Vec<String> {
     frozen
         .into_iter()
         .chain(rollouts::warning(rules, recreating))
+        .chain(effect::expected_unknown(rules, state.silent(rules)))
         .collect()
 }
 

@@ -1,8 +1,6 @@
 //! The status of a PodTransitionRule apart from its ledger: gauges for people and tools, and why Pods wait. Sorted, and
 //! written only when it differs; bounded, so that it stays small at any number of Pods.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -11,7 +9,7 @@ use super::rollouts as held;
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
 use crate::domain::lifecycle::{Stage, untyped};
-use crate::domain::pod::{Owner, Pod};
+use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent};
 use crate::domain::rules::rollouts;
@@ -54,11 +52,9 @@ pub fn changed(
         && gauges.expected > 0
         && facts.place == Place::default()
         && facts.matches != Matches::FilteredOut;
-    let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
     let silent = Silent {
         unreadable: facts.unreadable.clone(),
-        unset: entry.tally.unset_owners().map(named).collect(),
-        unknown: entry.tally.unknown_owners().map(named).collect(),
+        ..entry.tally.silent()
     };
     let look = Look {
         entry,
