@@ -7,12 +7,13 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
-use super::index::State;
+use super::index::{Namespace, State};
 use super::path;
-use super::sizes::Workload;
+use super::sizes::{Kind, Workload};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 use crate::domain::rules::effect::Matches;
+use crate::domain::rules::rollouts::Cause;
 use crate::domain::rules::{Availability, RuleSet};
 
 /// Whether the cache holds a managed Pod that the rules select.
@@ -60,6 +61,30 @@ pub fn is_kept_from_recreating(rules: &RuleSet, owner: &Workload, limit: u32) ->
         && owner.replicas.is_some_and(|n| n > limit)
         && template(owner)
             .is_some_and(|pod| !matches!(rules.availability(&pod), Availability::NotHeld))
+}
+
+/// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
+/// it can. `limit` is how many Pods may be unavailable.
+pub fn held_rollout<'a>(
+    home: &'a Namespace,
+    rules: &RuleSet,
+    replica_set: &Workload,
+    limit: u32,
+) -> Option<(&'a Workload, Cause)> {
+    let owner = replica_set.controller.as_ref()?;
+    let deployment = home
+        .workload(&owner.uid)
+        .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
+    if !is_selected(rules, deployment) {
+        return Some((deployment, Cause::Leaves));
+    }
+    let mut siblings = home.workloads().filter(|(_, w)| {
+        let controller = w.controller.as_ref();
+        controller.is_some_and(|other| other.uid == owner.uid)
+    });
+    let recreates = is_kept_from_recreating(rules, deployment, limit)
+        && siblings.all(|(_, w)| w.replicas == Some(0));
+    recreates.then_some((deployment, Cause::Recreates))
 }
 
 /// A Pod as the owner makes it, as far as selectors look at it; `None` if its template makes no managed Pods.

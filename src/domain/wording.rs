@@ -42,11 +42,29 @@ pub fn figures(used: u32, expected: u32, limit: u32) -> String {
 
 /// A budget that is used up, by whom (texts of [`holder`]), and the remedy.
 pub fn used_up(used: u32, expected: u32, limit: u32, holders: &[String]) -> String {
-    let mut text = figures(used, expected, limit);
-    if !holders.is_empty() {
-        text += &format!(" (used by {})", holders.join(", "));
+    used_by(used, expected, limit, holders) + "; " + remedy(limit)
+}
+
+/// As [`used_up`], without the remedy.
+pub fn used_by(used: u32, expected: u32, limit: u32, holders: &[String]) -> String {
+    let figures = figures(used, expected, limit);
+    match holders {
+        [] => figures,
+        holders => format!("{figures} (used by {})", holders.join(", ")),
     }
-    text + "; " + remedy(limit)
+}
+
+/// What frees the place of an available Pod that an in-place change has yet to restart. `deferred`: the kubelet has deferred
+/// the change, a resize.
+pub fn until_restart(pod: &str, deferred: bool) -> String {
+    match deferred {
+        true => format!(
+            "Pod {pod} keeps its place until the kubelet makes its deferred resize, or until the resize is changed back"
+        ),
+        false => format!(
+            "Pod {pod} keeps its place until its in-place change has restarted it, which is yet to come"
+        ),
+    }
 }
 
 /// What frees the place of a Pod whose deadline was set or lowered, before that deadline.

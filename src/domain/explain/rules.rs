@@ -6,6 +6,7 @@ use super::facts::{BudgetFacts, HolderFacts, RuleFacts, Verdict};
 use super::{Observed, RuleObject, obstacle, readiness_since, stamp, time};
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
+use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, phases};
 use crate::domain::pod::{MOMENT, Pod};
 use crate::domain::rules::stage::candidates;
@@ -312,6 +313,12 @@ fn budget(
     }
 }
 
+/// The Pod of this UID, if it is available.
+fn serving<'a>(observed: &'a Observed, uid: &str) -> Option<&'a Pod> {
+    let mut pods = observed.pods.iter().map(|pod| &**pod);
+    pods.find(|pod| pod.metadata.uid == uid && pod.is_available())
+}
+
 /// Pods with claims and those that are unavailable, each once, the longest first.
 fn holders(
     observed: &Observed,
@@ -324,7 +331,12 @@ fn holders(
         since: Some(claim.since.0),
         because: match claim.operation.as_str() {
             "Deadline" => wording::until_deadline(&claim.pod_name),
-            operation => format!("claim: {operation} is admitted"),
+            operation => match serving(observed, &claim.pod_uid) {
+                Some(pod) if operation == "InPlace" => {
+                    wording::until_restart(&claim.pod_name, inplace::is_deferred(pod))
+                }
+                _ => format!("claim: {operation} is admitted"),
+            },
         },
     });
     let unavailable = observed

@@ -19,11 +19,10 @@ use tracing::debug;
 
 use self::pace::{Pace, Seen, Turn};
 use super::super::{Context, RuleName, room, write};
-use super::rollouts;
 use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace, State};
-use crate::cluster::pods;
 use crate::cluster::sizes::{Kind, Workload};
+use crate::cluster::{pods, selected};
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
@@ -165,7 +164,7 @@ fn standstill(
     let owner = replica_set.controller.as_ref()?;
     let rules = &entry.snapshot.rules;
     let limit = room::gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) = rollouts::cause(home, rules, replica_set, limit)?;
+    let (deployment, cause) = selected::held_rollout(home, rules, replica_set, limit)?;
     let about = ObjectReference {
         api_version: Some(owner.api_version.clone()),
         kind: Some(owner.kind.clone()),
