@@ -160,6 +160,7 @@ fn columns_and_subresources() {
         columns("podtransitionrules"),
         [
             "ENFORCED string .status.conditions[?(@.type==\"Enforced\")].status",
+            "MATCHED string .status.conditions[?(@.type==\"Matched\")].status",
             "ALLOWED integer .status.disruptionsAllowed",
             "UNAVAILABLE integer .status.unavailablePods",
             "LIMIT integer .status.unavailableLimit",

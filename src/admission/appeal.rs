@@ -25,7 +25,7 @@ use crate::cluster::events::about_pod;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Skips, unreadable_skips};
 use crate::ledger::commit::{Denied, Disruption, Why};
-use crate::ledger::protocol::Grant;
+use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::RuleKey;
 
 /// The verb on `podtransitionrules`, by name of the rule.
@@ -81,6 +81,14 @@ impl Refused {
             Some(note) => format!("{text}; {note}"),
             None => text,
         }
+    }
+
+    /// Adds why a write that leaves the Pod running is held.
+    pub fn because(mut self, operation: Operation) -> Refused {
+        let parts = denial::because(operation).map(str::to_owned);
+        let parts: Vec<_> = parts.into_iter().chain(self.note.take()).collect();
+        self.note = (!parts.is_empty()).then(|| parts.join("; "));
+        self
     }
 
     /// The verdict.

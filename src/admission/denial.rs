@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::review::Verdict;
 use crate::domain::wording;
 use crate::ledger::commit::{Denied, Why};
+use crate::ledger::protocol::Operation;
 
 /// HTTP status and reason of everything that is held: `kubectl drain` and controllers try again on it.
 pub const HELD: (u16, &str) = (429, "TooManyRequests");
@@ -39,16 +40,29 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             limit,
             expected,
             holders,
-            deadline,
+            lasting,
         } => {
             let holders: Vec<_> = holders
                 .iter()
                 .map(|(name, since)| wording::holder(name, *since, now))
                 .collect();
-            let used_up = wording::used_up(*used, *expected, *limit, &holders);
-            let deadline = deadline.as_deref().map(wording::until_deadline);
+            let used_by = wording::used_by(*used, *expected, *limit, &holders);
+            let remedy = match (&lasting.rollout, &lasting.restart) {
+                (Some(rollout), _) => rollout.clone(),
+                // The only Pod that uses the budget is available.
+                (None, Some(awaited)) if holders.len() == 1 && *limit > 0 => {
+                    let until = wording::until_restart(&awaited.pod, awaited.deferred);
+                    format!("{until}; try again then, or raise the limit")
+                }
+                (None, Some(awaited)) => {
+                    let until = wording::until_restart(&awaited.pod, awaited.deferred);
+                    format!("{}; {until}", wording::remedy(*limit))
+                }
+                (None, None) => wording::remedy(*limit).to_owned(),
+            };
+            let deadline = lasting.deadline.as_deref().map(wording::until_deadline);
             let deadline = deadline.map_or_else(String::new, |text| format!("; {text}"));
-            format!("Pod {pod} is held by {rule}: {used_up}{deadline}")
+            format!("Pod {pod} is held by {rule}: {used_by}; {remedy}{deadline}")
         }
         Why::Unhealthy {
             available,
@@ -98,10 +112,26 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
     }
 }
 
+/// Why a write that leaves the Pod running for now takes a place in the budget; `None` for other operations.
+pub fn because(operation: Operation) -> Option<&'static str> {
+    match operation {
+        Operation::Leave => Some(
+            "after this change of its labels the rule would neither count nor hold the Pod, so the change takes a place in the \
+             budget as a deletion does",
+        ),
+        Operation::Deadline => Some(
+            "the kubelet ends the Pod when spec.activeDeadlineSeconds is over, so to set or lower it takes a place in the \
+             budget as a deletion does",
+        ),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::ledger::commit::{AwaitedRestart, Lasting};
 
     fn denied(why: Why) -> Denied {
         Denied {
@@ -125,7 +155,7 @@ mod tests {
                 ),
                 ("web-2".into(), None),
             ],
-            deadline: None,
+            lasting: Box::default(),
         };
         assert_eq!(
             text("web-3", &denied(why), now),
@@ -141,7 +171,10 @@ mod tests {
             limit: 1,
             expected: 4,
             holders: vec![("web-1".into(), None)],
-            deadline: Some("web-1".into()),
+            lasting: Box::new(Lasting {
+                deadline: Some("web-1".into()),
+                ..Lasting::default()
+            }),
         };
         let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
         assert!(
@@ -151,6 +184,63 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    fn held_by_change(deferred: bool, others: usize) -> String {
+        let others = (0..others).map(|n| (format!("web-{n}"), None));
+        let why = Why::Full {
+            used: 1,
+            limit: 1,
+            expected: 4,
+            holders: others.chain([("w0".into(), None)]).collect(),
+            lasting: Box::new(Lasting {
+                restart: Some(AwaitedRestart {
+                    pod: "w0".into(),
+                    deferred,
+                }),
+                ..Lasting::default()
+            }),
+        };
+        text("web-3", &denied(why), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn available_pod_that_is_yet_to_restart_is_told_with_what_ends_it() {
+        let text = held_by_change(true, 0);
+        let end = "(used by w0); Pod w0 keeps its place until the kubelet makes its deferred resize, or until the resize is \
+                   changed back; try again then, or raise the limit";
+        assert!(text.ends_with(end), "{text}");
+        let text = held_by_change(false, 1);
+        let end = "try again when one of them is available, or raise the limit; Pod w0 keeps its place until its in-place \
+                   change has restarted it, which is yet to come";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn rollout_that_can_not_end_is_told_in_place_of_the_remedy() {
+        let why = Why::Full {
+            used: 1,
+            limit: 1,
+            expected: 4,
+            holders: vec![("web-1".into(), None)],
+            lasting: Box::new(Lasting {
+                rollout: Some("Deployment web: relax the rule".into()),
+                ..Lasting::default()
+            }),
+        };
+        let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+        assert!(
+            text.ends_with("the limit is 1 (used by web-1); Deployment web: relax the rule"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn writes_that_leave_the_pod_running_say_why_they_are_held() {
+        for operation in Operation::ALL {
+            let is_said = matches!(operation, Operation::Leave | Operation::Deadline);
+            assert_eq!(because(operation).is_some(), is_said, "{operation:?}");
+        }
     }
 
     #[test]
@@ -175,7 +265,7 @@ mod tests {
             limit: 0,
             expected: 10,
             holders: vec![],
-            deadline: None,
+            lasting: Box::default(),
         };
         assert!(
             text("p", &denied(why), Timestamp::UNIX_EPOCH)

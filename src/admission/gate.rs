@@ -10,13 +10,13 @@ use super::context::Context;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
-use crate::cluster::path;
-use crate::cluster::sizes::{self, Unreadable};
+use crate::cluster::sizes::{self, Kind, Unreadable};
+use crate::cluster::{path, selected};
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, RuleSet};
 use crate::ledger::commit::{Denied, Disruption, Why};
-use crate::ledger::protocol::Grant;
+use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::RuleKey;
 
 /// Claims for a disruption by every rule object that covers the Pod; the objects and grants, empty if none holds it.
@@ -50,9 +50,34 @@ pub async fn claim_by(
     asked.map_err(|mut denied| {
         if let Some(key) = rules.iter().find(|key| key.name == denied.object) {
             context.ledgers.name_holders(key, &mut denied);
+            name_rollout(context, key, disruption, &mut denied);
         }
         denied
     })
+}
+
+/// Fills in that the Pod belongs to a rollout which the rule does not let end, where a deletion is refused.
+fn name_rollout(context: &Context, key: &RuleKey, disruption: &Disruption, denied: &mut Denied) {
+    let Why::Full { limit, lasting, .. } = &mut denied.why else {
+        return;
+    };
+    let pod = &disruption.pod;
+    let (Operation::Delete, Some(owner)) = (disruption.operation, pod.controller()) else {
+        return;
+    };
+    let state = context.index.read();
+    let entry = state.rule(&key.namespace, &key.name);
+    let home = state.namespace(&key.namespace);
+    let (Some(entry), Some(home)) = (entry, home) else {
+        return;
+    };
+    let replica_set = home
+        .workload(&owner.uid)
+        .filter(|workload| workload.kind == Kind::ReplicaSet);
+    let found = replica_set.and_then(|replica_set| {
+        selected::held_rollout(home, &entry.snapshot.rules, replica_set, *limit)
+    });
+    lasting.rollout = found.map(|(deployment, cause)| cause.explain(&deployment.name, &key.name));
 }
 
 /// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter

@@ -137,13 +137,33 @@ impl Request {
         parse::request(body)
     }
 
-    /// `namespace/name`, or the name of a cluster-scoped object, for messages and logs.
+    /// `namespace/name`, or the name of a cluster-scoped object, for messages and logs. A deletecollection names none: there
+    /// it is the name of the object that is to go.
     pub fn object_name(&self) -> String {
+        let name = match self.name.as_str() {
+            "" => self.name_in_object().unwrap_or_default(),
+            name => name.to_owned(),
+        };
         if self.namespace.is_empty() {
-            self.name.clone()
+            name
         } else {
-            format!("{}/{}", self.namespace, self.name)
+            format!("{}/{name}", self.namespace)
         }
+    }
+
+    /// `metadata.name` of the old object, or of the new one.
+    fn name_in_object(&self) -> Option<String> {
+        #[derive(serde::Deserialize)]
+        struct Object {
+            metadata: Metadata,
+        }
+        #[derive(serde::Deserialize)]
+        struct Metadata {
+            name: String,
+        }
+        let raw = self.old_object.as_deref().or(self.object.as_deref())?;
+        let object: Object = serde_json::from_str(raw.get()).ok()?;
+        Some(object.metadata.name)
     }
 }
 

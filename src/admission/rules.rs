@@ -119,11 +119,14 @@ impl Validate {
             .namespace
             .get_or_insert_with(|| request.namespace.clone());
         let rules = RuleSet::compile(&object);
-        let (cached, more) = {
+        let (cached, filtered_out, more) = {
             let state = self.0.index.read();
-            (selected::is_cached(&state, &rules), held_up(&state, &rules))
+            let cached = selected::is_cached(&state, &rules);
+            let filtered_out = selected::are_filtered_out(&state, &rules);
+            (cached, filtered_out, held_up(&state, &rules))
         };
         let matches = match cached {
+            _ if filtered_out => Some(Matches::FilteredOut),
             true => Some(Matches::Managed),
             false => selected::look(&self.0.client, &rules, LOOK_TIMEOUT).await,
         };
@@ -149,6 +152,7 @@ fn held_up(state: &State, rules: &RuleSet) -> Vec<String> {
     frozen
         .into_iter()
         .chain(rollouts::warning(rules, recreating))
+        .chain(effect::expected_unknown(rules, state.silent(rules)))
         .collect()
 }
 

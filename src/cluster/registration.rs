@@ -15,7 +15,7 @@ use super::sources;
 use super::watch::{Relist, Sink, Source};
 use crate::api::keys;
 use crate::domain::rules::mark::Mark;
-use crate::domain::rules::registration::{Configuration, Needed};
+use crate::domain::rules::registration::{Configuration, Needed, REMEDY};
 
 /// The cache. Empty unless [`start`] has been called.
 #[derive(Debug, Default)]
@@ -135,8 +135,7 @@ impl One {
             match self.index.registration.news() {
                 Some(News::Lacking(gap)) => warn!(
                     gap,
-                    "the API server does not send all that the rules hold; put the webhook configurations back with what \
-                     installed them, `operating install` or `kubectl apply -k manifests`"
+                    "the API server does not send all that the rules hold; {REMEDY}"
                 ),
                 Some(News::Whole) => info!("the API server sends all that the rules hold again"),
                 None => {}

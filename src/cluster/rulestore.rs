@@ -15,7 +15,7 @@ use super::index::Index;
 use super::path;
 use super::watch::Relist;
 use crate::api::podtransitionrule::{self as api, PodTransitionRule};
-use crate::domain::inplace::Before;
+use crate::domain::inplace::{self, Before};
 use crate::domain::rules::{RuleSet, Skips};
 use crate::ledger::protocol::{Claim, Ledger, Operation, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
@@ -119,6 +119,12 @@ impl Store for RuleStore {
                 relist.now();
             }
         }
+    }
+
+    fn serves_deferred(&self, rules: &RuleSet, pod: &Uid) -> Option<bool> {
+        let state = self.index.read();
+        let pod = state.pod(&rules.namespace, pod)?;
+        pod.is_available().then(|| inplace::is_deferred(pod))
     }
 
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)> {

@@ -7,12 +7,13 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
-use super::index::State;
+use super::index::{Namespace, State};
 use super::path;
-use super::sizes::Workload;
+use super::sizes::{Kind, Workload};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 use crate::domain::rules::effect::Matches;
+use crate::domain::rules::rollouts::Cause;
 use crate::domain::rules::{Availability, RuleSet};
 
 /// Whether the cache holds a managed Pod that the rules select.
@@ -21,6 +22,29 @@ pub fn is_cached(state: &State, rules: &RuleSet) -> bool {
         let mut pods = namespace.pods.values();
         pods.any(|pod| rules.selects(pod))
     })
+}
+
+/// Whether the filters of the rules leave out all managed Pods that the selector matches, so that no deletion is held. While
+/// there are no such Pods, those count that the owners make from their templates. False if there are none of these either.
+pub fn are_filtered_out(state: &State, rules: &RuleSet) -> bool {
+    if !rules.limits_by_filter() {
+        return false;
+    }
+    let Some(namespace) = state.namespace(&rules.namespace) else {
+        return false;
+    };
+    let pods = namespace.pods.values();
+    let pods = pods.filter(|pod| rules.selects(pod) && !pod.is_finished());
+    let mut labels = pods.map(|pod| &pod.metadata.labels).peekable();
+    if labels.peek().is_some() {
+        return !labels.any(|labels| rules.limits_labels(labels));
+    }
+    let owners = namespace.workloads().map(|(_, owner)| owner);
+    let making = owners.filter(|owner| owner.replicas != Some(0) && is_selected(rules, owner));
+    let mut labels = making
+        .filter_map(|owner| owner.template_labels.as_ref())
+        .peekable();
+    labels.peek().is_some() && !labels.any(|labels| rules.limits_labels(labels))
 }
 
 /// Whether the rules select the Pods that an owner makes from its template. Templates that make no managed Pods are not
@@ -37,6 +61,30 @@ pub fn is_kept_from_recreating(rules: &RuleSet, owner: &Workload, limit: u32) ->
         && owner.replicas.is_some_and(|n| n > limit)
         && template(owner)
             .is_some_and(|pod| !matches!(rules.availability(&pod), Availability::NotHeld))
+}
+
+/// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
+/// it can. `limit` is how many Pods may be unavailable.
+pub fn held_rollout<'a>(
+    home: &'a Namespace,
+    rules: &RuleSet,
+    replica_set: &Workload,
+    limit: u32,
+) -> Option<(&'a Workload, Cause)> {
+    let owner = replica_set.controller.as_ref()?;
+    let deployment = home
+        .workload(&owner.uid)
+        .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
+    if !is_selected(rules, deployment) {
+        return Some((deployment, Cause::Leaves));
+    }
+    let mut siblings = home.workloads().filter(|(_, w)| {
+        let controller = w.controller.as_ref();
+        controller.is_some_and(|other| other.uid == owner.uid)
+    });
+    let recreates = is_kept_from_recreating(rules, deployment, limit)
+        && siblings.all(|(_, w)| w.replicas == Some(0));
+    recreates.then_some((deployment, Cause::Recreates))
 }
 
 /// A Pod as the owner makes it, as far as selectors look at it; `None` if its template makes no managed Pods.
@@ -69,4 +117,43 @@ pub async fn look(client: &Client, rules: &RuleSet, limit: Duration) -> Option<M
         }
         Some(pod) => Matches::Unmanaged(pod.name_any()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::index::Index;
+
+    fn rules(tier: &str) -> RuleSet {
+        let filter = json!({ "labelSelector": { "matchLabels": { "tier": tier } } });
+        let object = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+            "spec": { "selector": {}, "rules": [
+                { "name": "a", "filter": filter, "availablePolicy": { "maxUnavailableValue": 1 } },
+            ] },
+        });
+        RuleSet::compile(&serde_json::from_value(object).unwrap())
+    }
+
+    fn pod(name: &str, tier: &str, phase: &str) -> Pod {
+        let labels = json!({ (keys::CONTROL): keys::CONTROL_VALUE, "tier": tier });
+        let metadata = json!({ "namespace": "n", "name": name, "uid": name, "labels": labels });
+        serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } }))
+            .unwrap()
+    }
+
+    #[test]
+    fn filter_is_compared_with_every_selected_pod() {
+        let index = Index::default();
+        let filtered_out = |tier: &str| are_filtered_out(&index.read(), &rules(tier));
+        assert!(!filtered_out("front"), "there is no Pod");
+        index.apply_pod(pod("web-1", "back", "Running"));
+        index.apply_pod(pod("web-2", "front", "Succeeded"));
+        assert!(filtered_out("front") && !filtered_out("back"));
+        index.apply_pod(pod("web-3", "front", "Running"));
+        assert!(!filtered_out("front"));
+    }
 }

@@ -128,7 +128,7 @@ impl Lifecycle {
         let state = self.context.index.read();
         let may_pass = |stage: Stage, id: &str| {
             let since = pod.label(&stage.family().key(id)).unwrap_or_default();
-            turns::passes(&state, stage, pod, &candidate(pod, id, since))
+            state.passes(stage, pod, &candidate(pod, id, since))
                 && (stage == Stage::PostCheck || turns::is_next(&self.context, &state, pod))
         };
         waiting

@@ -5,8 +5,6 @@ use jiff::SignedDuration;
 use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{candidates, rejections_of};
-use crate::domain::rules::webhook::Candidate;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Uid;
 
@@ -28,7 +26,7 @@ pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
     let down = down.filter(|uid| {
         find(uid).is_some_and(|pod| {
             state.is_down_for_a_moment(pod)
-                && any_passes(state, Stage::PreCheck, pod)
+                && state.any_passes(Stage::PreCheck, pod)
                 && is_next(context, state, pod)
         })
     });
@@ -40,6 +38,17 @@ pub fn next(context: &Context, state: &State, entry: &Entry) -> Vec<Uid> {
     let mut next: Vec<Uid> = lost(context, entry);
     next.extend(down.chain(up).cloned());
     next
+}
+
+/// The Pod whose turn is next for the budget of `entry`: the longest waiting one that could go. A Pod that is down for a
+/// moment takes no turn.
+pub fn head<'a>(context: &Context, state: &State, entry: &'a Entry) -> Option<&'a Uid> {
+    let namespace = &entry.snapshot.rules.namespace;
+    entry.tally.waiting().find(|uid| {
+        state
+            .pod(namespace, uid)
+            .is_some_and(|pod| !state.is_down_for_a_moment(pod) && could_go(context, state, pod))
+    })
 }
 
 /// Pods that wait although they have a claim, and have had it for a while. A closing claim admits nothing: its Pod waits
@@ -62,43 +71,21 @@ fn lost(context: &Context, entry: &Entry) -> Vec<Uid> {
 /// down for a moment only, the budget must not be overdrawn already: the operation would make the loss last.
 pub fn is_next(context: &Context, state: &State, pod: &Pod) -> bool {
     if state.is_down_for_a_moment(pod) {
-        return covering(state, pod)
+        return state
+            .covering(pod)
             .all(|entry| !room::is_overdrawn(&context.ledgers, state, entry));
     }
     !pod.is_available()
-        || covering(state, pod).all(|entry| {
+        || state.covering(pod).all(|entry| {
             next(context, state, entry)
                 .iter()
                 .any(|uid| **uid == *pod.metadata.uid)
         })
 }
 
-/// Whether no rule of the stage keeps this operation on the Pod waiting whatever the budgets.
-pub fn passes(state: &State, stage: Stage, pod: &Pod, waiting: &Candidate) -> bool {
-    let waiting = std::slice::from_ref(waiting);
-    covering(state, pod).all(|entry| {
-        rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts).is_empty()
-    })
-}
-
-/// Whether no rule of the stage keeps all operations on the Pod waiting.
-pub fn any_passes(state: &State, stage: Stage, pod: &Pod) -> bool {
-    candidates(stage, pod)
-        .iter()
-        .any(|waiting| passes(state, stage, pod, waiting))
-}
-
 fn could_go(context: &Context, state: &State, pod: &Pod) -> bool {
-    any_passes(state, Stage::PreCheck, pod)
-        && covering(state, pod)
+    state.any_passes(Stage::PreCheck, pod)
+        && state
+            .covering(pod)
             .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
-}
-
-/// The rule objects that cover a Pod.
-pub fn covering<'a>(state: &'a State, pod: &'a Pod) -> impl Iterator<Item = &'a Entry> {
-    let namespace = state.namespace(&pod.metadata.namespace);
-    namespace
-        .into_iter()
-        .flat_map(|n| n.rules.values())
-        .filter(|entry| entry.snapshot.rules.selects(pod))
 }

@@ -77,6 +77,11 @@ pub fn is_pending(pod: &Pod) -> bool {
     matches!(resize(pod), Resize::Deferred | Resize::Infeasible)
 }
 
+/// Whether the kubelet has deferred the last resize of the Pod: the node has no room for it now.
+pub fn is_deferred(pod: &Pod) -> bool {
+    resize(pod) == Resize::Deferred
+}
+
 /// What an UPDATE changes in place; `None` when nothing restarts.
 ///
 /// The kubelet restarts a container when its image changes, and on a resize of a resource whose `resizePolicy` is

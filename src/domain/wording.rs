@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 
+use crate::api::keys::Family;
+
 /// A span of time as people read it: `90s`, `5m`, `3h`, `4d`. Negative ones, from clocks that differ, read as `0s`.
 pub fn age(seconds: i64) -> String {
     match seconds.max(0) {
@@ -40,11 +42,29 @@ pub fn figures(used: u32, expected: u32, limit: u32) -> String {
 
 /// A budget that is used up, by whom (texts of [`holder`]), and the remedy.
 pub fn used_up(used: u32, expected: u32, limit: u32, holders: &[String]) -> String {
-    let mut text = figures(used, expected, limit);
-    if !holders.is_empty() {
-        text += &format!(" (used by {})", holders.join(", "));
+    used_by(used, expected, limit, holders) + "; " + remedy(limit)
+}
+
+/// As [`used_up`], without the remedy.
+pub fn used_by(used: u32, expected: u32, limit: u32, holders: &[String]) -> String {
+    let figures = figures(used, expected, limit);
+    match holders {
+        [] => figures,
+        holders => format!("{figures} (used by {})", holders.join(", ")),
     }
-    text + "; " + remedy(limit)
+}
+
+/// What frees the place of an available Pod that an in-place change has yet to restart. `deferred`: the kubelet has deferred
+/// the change, a resize.
+pub fn until_restart(pod: &str, deferred: bool) -> String {
+    match deferred {
+        true => format!(
+            "Pod {pod} keeps its place until the kubelet makes its deferred resize, or until the resize is changed back"
+        ),
+        false => format!(
+            "Pod {pod} keeps its place until its in-place change has restarted it, which is yet to come"
+        ),
+    }
 }
 
 /// What frees the place of a Pod whose deadline was set or lowered, before that deadline.
@@ -53,6 +73,20 @@ pub fn until_deadline(pod: &str) -> String {
         "Pod {pod} keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: to have the \
          place earlier delete Pod {pod}, whose deletion needs no further place"
     )
+}
+
+/// An operation that cannot begin, as the label with its type is missing; with the remedy.
+pub fn untyped(id: &str) -> String {
+    let (type_, operating) = (Family::OperationType.key(id), Family::Operating.key(id));
+    format!(
+        "operation {id} cannot begin: the label {type_} is missing; set it to the type of the operation, such as \"update\", or \
+         remove the label {operating}"
+    )
+}
+
+/// The turn of a Pod that waits for a budget: the Pod that is the next to get it.
+pub fn turn(head: &str) -> String {
+    format!("waits for its turn behind {head}")
 }
 
 /// What helps against a budget that is used up.

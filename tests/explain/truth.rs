@@ -2,11 +2,13 @@
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams};
 use operating::admission::routes;
 use operating::api::keys;
 use serde_json::{Value, json};
 
+use crate::bed::objects::is_available;
 use crate::bed::{Bed, Scope, wait};
 use crate::events::bed;
 use crate::plugin::{kubectl, until_why};
@@ -155,15 +157,40 @@ async fn rule_made_before_its_pods_is_enforced_and_unmatched() {
     shows_no_limit(bed, &scope).await;
     running(&scope, "web-0", json!({ "app": "web" })).await;
     until(&scope, "Matched", "True", "PodsMatched").await;
-    let quiet = apply(
-        bed,
-        &scope,
-        &budget(json!({ "matchExpressions": [
-        { "key": "app", "operator": "In", "values": ["web"] },
-    ] })),
-    )
-    .await;
+    // A limit on Pods without an owner holds little.
+    until(&scope, "ExpectedKnown", "False", "ExpectedUnknown").await;
+    let mut by_count = budget(json!({ "matchLabels": { "app": "web" } }));
+    by_count["rules"][0]["name"] = json!("renamed");
+    let said = apply(bed, &scope, &by_count).await;
+    assert!(
+        said.contains("none of the selected Pods has an owner"),
+        "{said}"
+    );
+    by_count["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": 0 });
+    let quiet = apply(bed, &scope, &by_count).await;
     assert!(!quiet.contains("Warning:"), "{quiet}");
+}
+
+#[tokio::test]
+async fn filter_that_matches_no_selected_pod_warns_and_says_so() {
+    let bed = bed().await;
+    let scope = bed.scope("filtered").await;
+    scope.deploy("web", 2, json!({})).await;
+    scope.all_available("app=web", 2).await;
+    let mut spec = budget(json!({ "matchLabels": { "app": "web" } }));
+    let filter = |app: &str| json!({ "labelSelector": { "matchLabels": { "app": app } } });
+    spec["rules"][0]["filter"] = filter("wbe");
+    let said = apply(bed, &scope, &spec).await;
+    assert!(
+        said.contains("Warning: PodTransitionRule web: no deletion or eviction is held"),
+        "{said}"
+    );
+    until(&scope, "Matched", "False", "FilterMatchesNothing").await;
+    shows_no_limit(bed, &scope).await;
+    spec["rules"][0]["filter"] = filter("web");
+    let quiet = apply(bed, &scope, &spec).await;
+    assert!(!quiet.contains("Warning:"), "{quiet}");
+    until(&scope, "Matched", "True", "PodsMatched").await;
 }
 
 #[tokio::test]
@@ -289,6 +316,20 @@ async fn recreate_rollout_is_told_before_and_while_it_stands_still() {
         .await
         .unwrap();
     until(&scope, "RolloutsHeld", "True", "RecreateHeld").await;
+    // A denial says the same as the condition.
+    wait::until("a denial with the reason of the rollout", async || {
+        let pods = scope.list("app=web").await;
+        let mut denied = Vec::new();
+        for pod in pods.iter().filter(|pod| is_available(pod)) {
+            denied.extend(scope.delete(&pod.name_any()).await.err());
+        }
+        denied.iter().any(|error| {
+            error
+                .to_string()
+                .contains("strategy Recreate deletes every Pod")
+        })
+    })
+    .await;
     let table = kubectl(bed, None, &["budget", "-n", &scope.namespace]).await;
     assert!(
         table.out.contains("RecreateHeld: Deployment web"),

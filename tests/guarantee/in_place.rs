@@ -6,7 +6,7 @@ use operating::api::keys;
 use serde_json::json;
 
 use crate::bed::objects::{claims, condition, names, refusal};
-use crate::bed::{Bed, Scope};
+use crate::bed::{Bed, Scope, wait};
 
 pub async fn set_image(scope: &Scope, pod: &str, image: &str) -> kube::Result<()> {
     let image = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
@@ -141,12 +141,15 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
         })
         .await;
     // The kubelet may restart the container at any time, once its node has room.
-    let status = refusal(scope.delete(&pods[1]).await);
-    assert!(
-        status.message.contains("the limit is 1"),
-        "{}",
-        status.message
+    let says = format!(
+        "Pod {} keeps its place until the kubelet makes its deferred resize",
+        pods[0]
     );
+    wait::until("a refusal that names the resize", async || {
+        let status = refusal(scope.delete(&pods[1]).await);
+        status.message.contains("the limit is 1") && status.message.contains(&says)
+    })
+    .await;
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
     scope.until_at_rest("web", 2).await;
     scope.delete(&pods[1]).await.unwrap();

@@ -197,3 +197,31 @@ async fn disabled_and_skipped_rules_are_not_asked() {
     scope.until_let_go(&pods[0], "x").await;
     assert_eq!(server.asked().len(), 0);
 }
+
+#[tokio::test]
+async fn operation_without_its_type_holds_nobody_up() {
+    let scope = Bed::shared().await.scope("untyped").await;
+    let pods = scope.deployed("web", 2).await;
+    let budget = json!({"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}});
+    scope.ruled("web", json!([budget])).await;
+    scope.until_at_rest("web", 2).await;
+    let (operating, type_) = (Family::Operating.key("x1"), Family::OperationType.key("x1"));
+    let begin = json!({operating: "1"});
+    scope.label(&pods[0], begin).await.unwrap();
+    scope
+        .until_status("web", "the label that is missing", |s| {
+            let detail = s.details.iter().find(|d| d.name == pods[0]);
+            let mut rejected = detail.into_iter().flat_map(|d| &d.reject_info);
+            rejected.any(|r| r.reason.contains(&format!("the label {type_} is missing")))
+        })
+        .await;
+
+    scope.begin(&pods[1], "x").await.unwrap();
+    scope.operate(&pods[1], "x").await;
+    scope.until_idle(&pods[1]).await;
+    assert!(waits(&scope.get(&pods[0]).await, "x1"));
+
+    let complete = json!({type_: "update"});
+    scope.label(&pods[0], complete).await.unwrap();
+    scope.until_let_go(&pods[0], "x1").await;
+}

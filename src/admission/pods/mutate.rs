@@ -15,12 +15,14 @@ use crate::admission::context::Context;
 use crate::admission::denial;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::api::keys::{self, Family};
+use crate::cluster::index::Entry;
 use crate::domain::lifecycle::restarts::{self, Restarts};
-use crate::domain::lifecycle::{Run, Stage, validate};
+use crate::domain::lifecycle::{Run, Stage, untyped, validate};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{Rejection, candidate, rejections_of};
 use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{Skips, unreadable_skips};
+use crate::domain::wording;
 use crate::ledger::protocol::Operation as Claimed;
 
 /// Steps the lifecycle.
@@ -34,8 +36,11 @@ impl Handler for Mutate {
             Operation::Update => self.update(request, deadline).await,
             Operation::Delete | Operation::Connect => return Verdict::allow(),
         };
-        let warning = self.skip_warning(request);
-        warning.into_iter().fold(verdict, Verdict::warn)
+        let warnings = self
+            .skip_warning(request)
+            .into_iter()
+            .chain(untyped_warnings(request));
+        warnings.fold(verdict, Verdict::warn)
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
@@ -208,11 +213,12 @@ impl Mutate {
         } else {
             self.others_wait(old)
         };
-        for rule in queues {
+        for (rule, head) in queues {
             if let Err(note) = appeal.may_bypass(&rule).await {
                 let text = format!(
-                    "Pod {} waits: other Pods wait longer for the budget of PodTransitionRule {rule}",
-                    old.metadata.name
+                    "Pod {} {}, which waits longer for the budget of PodTransitionRule {rule}",
+                    old.metadata.name,
+                    wording::turn(&head)
                 );
                 return Err(note.map_or(text.clone(), |note| format!("{text}; {note}")));
             }
@@ -222,18 +228,24 @@ impl Mutate {
     }
 
     /// The longest waiting goes first: a begin that meets others in the queue joins it. Names the rule objects with others
-    /// in their queue.
-    fn others_wait(&self, pod: &Pod) -> Vec<String> {
+    /// in their queue, each with the Pod that is next. A Pod that a rule keeps waiting whatever the budget takes no turn.
+    fn others_wait(&self, pod: &Pod) -> Vec<(String, String)> {
         let state = self.0.index.read();
-        let namespace = state.namespace(&pod.metadata.namespace);
-        let rules = namespace.into_iter().flat_map(|n| n.rules.values());
-        let busy = rules.filter(|entry| {
-            entry.snapshot.rules.limits().next().is_some()
-                && entry.snapshot.rules.selects(pod)
-                && entry.tally.waiting().any(|uid| **uid != *pod.metadata.uid)
-        });
-        busy.map(|entry| entry.snapshot.rules.name.clone())
-            .collect()
+        let limiting = state
+            .covering(pod)
+            .filter(|entry| entry.snapshot.rules.limits().next().is_some());
+        let head = |entry: &Entry| {
+            let others = entry.tally.waiting();
+            let mut others = others
+                .filter(|uid| ***uid != *pod.metadata.uid)
+                .filter_map(|uid| state.pod(&pod.metadata.namespace, uid));
+            let next = others.find(|other| state.any_passes(Stage::PreCheck, other))?;
+            Some((
+                entry.snapshot.rules.name.clone(),
+                next.metadata.name.clone(),
+            ))
+        };
+        limiting.filter_map(head).collect()
     }
 
     fn rejections(&self, stage: Stage, pod: &Pod, waiting: &[Candidate]) -> Vec<Rejection> {
@@ -312,6 +324,29 @@ fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
         && new.label(&mark).is_some()
 }
 
+/// What to say if the request leaves an operation without its type that had one before, or that it brings.
+fn untyped_warnings(request: &Request) -> Vec<String> {
+    let raw = request.object.as_deref();
+    let prefix = Family::Operating.prefix();
+    if !raw.is_some_and(|raw| raw.get().contains(prefix)) {
+        return Vec::new();
+    }
+    let Ok(new) = parse(request, raw) else {
+        return Vec::new();
+    };
+    if !new.is_managed() || new.is_terminating() {
+        return Vec::new();
+    }
+    let old = request.old_object.as_deref();
+    let old = old.and_then(|raw| parse(request, Some(raw)).ok());
+    let known = old.map_or_else(Vec::new, |old| untyped(&old));
+    let name = &new.metadata.name;
+    let fresh = untyped(&new).into_iter().filter(|id| !known.contains(id));
+    fresh
+        .map(|id| format!("Pod {name}: {}", wording::untyped(&id)))
+        .collect()
+}
+
 /// Whether the write itself takes the availability signal away from a Pod that serves.
 fn removes_available(old: &Pod, new: &Pod) -> bool {
     old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none()
@@ -384,6 +419,54 @@ mod tests {
         json!({ "metadata": { "name": "web-1", "annotations": annotations } })
     }
 
+    /// An UPDATE, or a CREATE if `old` is null.
+    fn review(old: &Value, new: &Value) -> Request {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": if old.is_null() { "CREATE" } else { "UPDATE" },
+                "namespace": "shop", "name": "web-1",
+                "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                "resource": { "group": "", "version": "v1", "resource": "pods" },
+                "userInfo": { "username": "alice" }, "oldObject": old, "object": new,
+            },
+        });
+        Request::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(5)
+    }
+
+    #[tokio::test]
+    async fn operation_without_its_type_is_warned_of_once() {
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        });
+        let client = kube::Client::new(service, "default");
+        let mutate = Mutate(Arc::new(Context::at_epoch(client)));
+        let (operating, type_) = (Family::Operating.key("x1"), Family::OperationType.key("x1"));
+        let pod = |mut labels: Value| {
+            labels[keys::CONTROL] = json!(keys::CONTROL_VALUE);
+            json!({ "metadata": { "name": "web-1", "labels": labels } })
+        };
+        let (idle, alone) = (pod(json!({})), pod(json!({ &operating: "1" })));
+        let complete = pod(json!({ &operating: "1", &type_: "update" }));
+        for (old, new, warned) in [
+            (&idle, &alone, true),
+            (&Value::Null, &alone, true),
+            (&complete, &alone, true),
+            (&alone, &alone, false),
+            (&idle, &complete, false),
+            (&alone, &idle, false),
+        ] {
+            let verdict = mutate.review(&review(old, new), soon()).await;
+            let said = verdict.warnings().join(" ");
+            let names_it = said.contains(&format!("the label {type_} is missing"));
+            assert_eq!(names_it, warned, "{old} {new}: {said}");
+        }
+    }
+
     #[tokio::test]
     async fn annotation_to_skip_rules_that_can_not_be_read_is_warned_of_once() {
         let service = tower::service_fn(async |_: http::Request<Body>| {
@@ -399,19 +482,7 @@ mod tests {
             (pod(odd), pod(fine), false),
             (pod(None), pod(None), false),
         ] {
-            let review = json!({
-                "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-                "request": {
-                    "uid": "u", "operation": if old.is_null() { "CREATE" } else { "UPDATE" },
-                    "namespace": "shop", "name": "web-1",
-                    "kind": { "group": "", "version": "v1", "kind": "Pod" },
-                    "resource": { "group": "", "version": "v1", "resource": "pods" },
-                    "userInfo": { "username": "alice" }, "oldObject": old, "object": new,
-                },
-            });
-            let request = Request::parse(review.to_string().as_bytes()).unwrap();
-            let deadline = Instant::now() + std::time::Duration::from_secs(5);
-            let verdict = mutate.review(&request, deadline).await;
+            let verdict = mutate.review(&review(&old, &new), soon()).await;
             let said = verdict.warnings().join(" ");
             assert_eq!(
                 said.contains("skips no rule"),

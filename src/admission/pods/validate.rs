@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{invalid, parse, writes};
-use crate::admission::appeal::Appeal;
+use crate::admission::appeal::{Appeal, Refused};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, grace, held};
@@ -140,7 +140,11 @@ impl Validate {
                     gate::claim_by(&self.0, left, &disruption, request.dry_run, deadline).await;
                 match claimed {
                     Ok(claims) => taken.add(Claimed::Leave, claims),
-                    Err(denied) => return self.held(&old, &denied),
+                    Err(denied) => {
+                        let note = None;
+                        let refused = Refused { denied, note }.because(Claimed::Leave);
+                        return refused.verdict(&old.metadata.name, (self.0.now)());
+                    }
                 }
             }
         }
@@ -165,6 +169,7 @@ impl Validate {
                 }
                 Err(refused) => {
                     taken.withdraw(&self.0, &old);
+                    let refused = refused.because(operation);
                     return refused.verdict(&old.metadata.name, (self.0.now)());
                 }
             }

@@ -29,6 +29,15 @@ fn parse(review: &Value) -> Result<Request, Malformed> {
     Request::parse(review.to_string().as_bytes())
 }
 
+#[test]
+fn object_of_a_deletecollection_is_named_by_what_is_to_go() {
+    let mut review = review();
+    review["request"]["name"] = json!("");
+    assert_eq!(parse(&review).unwrap().object_name(), "shop/web-0");
+    review["request"]["oldObject"] = json!(null);
+    assert_eq!(parse(&review).unwrap().object_name(), "shop/");
+}
+
 /// The error after `change`, which must keep the uid.
 fn error_after(change: impl FnOnce(&mut Value)) -> String {
     let mut review = review();

@@ -31,6 +31,7 @@ use super::{lenient, schema};
     derive = "PartialEq",
     doc = "PodTransitionRule says under which conditions Pods may be disrupted; it is enforced at admission.",
     printcolumn = r#"{"name":"ENFORCED","type":"string","jsonPath":".status.conditions[?(@.type==\"Enforced\")].status","description":"Whether the rules are held; the condition Enforced says why not"}"#,
+    printcolumn = r#"{"name":"MATCHED","type":"string","jsonPath":".status.conditions[?(@.type==\"Matched\")].status","description":"Whether the rules select managed Pods; the condition Matched says why not"}"#,
     printcolumn = r#"{"name":"ALLOWED","type":"integer","jsonPath":".status.disruptionsAllowed","description":"Pods that may become unavailable now"}"#,
     printcolumn = r#"{"name":"UNAVAILABLE","type":"integer","jsonPath":".status.unavailablePods","description":"Pods that are missing, unavailable or about to be"}"#,
     printcolumn = r#"{"name":"LIMIT","type":"integer","jsonPath":".status.unavailableLimit","description":"Most Pods that may be unavailable at once"}"#,

@@ -98,6 +98,7 @@ fn cells(row: &Row) -> [String; 9] {
             _ if !row.enforced => "not enforced".to_owned(),
             _ if !row.limited => "no limit".to_owned(),
             _ if !row.observed => "not counted".to_owned(),
+            None if row.expected > 0 => "holds no Pod".to_owned(),
             None => "no Pods".to_owned(),
             Some(limit) => bar(row.unavailable, limit),
         },
@@ -141,6 +142,29 @@ mod tests {
         ] {
             assert_eq!(bar(used, limit), text, "{used} of {limit}");
         }
+    }
+
+    #[test]
+    fn limit_that_holds_none_of_its_pods_is_told() {
+        let row = Row {
+            namespace: "shop".into(),
+            name: "web".into(),
+            limited: true,
+            observed: true,
+            allowed: None,
+            unavailable: 0,
+            limit: None,
+            expected: 3,
+            waiting: 0,
+            claims: 0,
+            enforced: true,
+            problem: Some("FilterMatchesNothing: correct it".into()),
+        };
+        let shown = table(&[row], false);
+        assert!(
+            shown.contains("holds no Pod") && shown.contains("FilterMatchesNothing"),
+            "{shown}"
+        );
     }
 
     #[test]

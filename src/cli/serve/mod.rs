@@ -61,8 +61,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let index = Arc::new(Index::new(skips));
     let relist = sources::start(&client, &index, &stop);
-    let needed = registration::needed(&args.cluster.namespace)?;
-    cluster::registration::start(&client, &index, needed, &stop);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
     let calls = Arc::new(Pool::default());
@@ -117,6 +115,9 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         index.wait_synced().await; // from here on the API server asks; answer well from the first review
         enforce(&args, &client, ca_bundle).await?;
     }
+    // After the installation: until then it is no fault that the webhook configurations are missing.
+    let needed = registration::needed(&args.cluster.namespace)?;
+    cluster::registration::start(&client, &index, needed, &stop);
     let controllers = controllers::start(&args, &client, &index, &owners, &ledgers, &calls, &stop);
 
     ended().await?;

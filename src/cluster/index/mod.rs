@@ -2,6 +2,7 @@
 
 mod lost;
 mod namespaces;
+mod passing;
 mod pods;
 mod rules;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Namespace, State};
 use crate::cluster::tally::Tally;
 use crate::domain::pod::Pod;
+use crate::domain::rules::effect::Silent;
 use crate::domain::rules::{Expected, RuleSet};
 use crate::ledger::protocol::View;
 use crate::ledger::store::Uid;
@@ -44,14 +45,23 @@ impl State {
 impl State {
     /// How many Pods there should be by rules that may not be stored yet; counted anew.
     pub fn expected(&self, rules: &RuleSet) -> Expected {
-        let Some(home) = self.namespace(&rules.namespace) else {
-            return Expected::default();
-        };
-        let tally = Tally::count(rules, home.pods.values(), &home.workloads);
+        let tally = self.counted(rules);
         Expected {
             total: tally.expected(),
             base: tally.base(),
         }
+    }
+
+    /// What the owners of the Pods do not say, by rules that may not be stored yet; counted anew.
+    pub fn silent(&self, rules: &RuleSet) -> Silent {
+        self.counted(rules).silent()
+    }
+
+    fn counted(&self, rules: &RuleSet) -> Tally {
+        let home = self.namespace(&rules.namespace);
+        home.map_or_else(Tally::default, |home| {
+            Tally::count(rules, home.pods.values(), &home.workloads)
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use super::sizes::{Kind, Workloads};
 use crate::api::keys::Family;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
+use crate::domain::rules::effect::Silent;
 use crate::ledger::store::Uid;
 
 /// Counts of the Pods that one rule object selects.
@@ -75,6 +76,17 @@ impl Tally {
     /// somebody sets it.
     pub fn unset_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.owned.unset()
+    }
+
+    /// What the owners do not say, by the caches; owners that can't be read are not among it.
+    pub fn silent(&self) -> Silent {
+        let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
+        Silent {
+            unreadable: Vec::new(),
+            unset: self.unset_owners().map(named).collect(),
+            unknown: self.unknown_owners().map(named).collect(),
+            ownerless: self.bare > 0 && self.owners().next().is_none(),
+        }
     }
 
     /// Owners that must be read live before a decision: those of kinds that are not watched, those that the caches do

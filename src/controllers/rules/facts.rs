@@ -57,13 +57,19 @@ impl Memory {
         (namespace, name): (&str, &str),
         uid: &Uid,
     ) -> Option<(Facts, Option<Duration>)> {
-        let (mut place, managed, rules) = {
+        let (mut place, managed, filtered_out, rules) = {
             let state = context.index.read();
             let entry = state.rule(namespace, name)?;
             let entry = Some(entry).filter(|e| e.snapshot.rules.uid == *uid)?;
             let managed = selects_managed(&state, entry);
             let rules = entry.snapshot.rules.clone();
-            (place(context, &state, namespace), managed, rules)
+            let filtered_out = managed && selected::are_filtered_out(&state, &rules);
+            (
+                place(context, &state, namespace),
+                managed,
+                filtered_out,
+                rules,
+            )
         };
         let now = Instant::now();
         let (due, mut again) = {
@@ -88,7 +94,10 @@ impl Memory {
             (!managed && due(looked.last, now), again)
         };
         if managed || rules.selector.is_err() {
-            let matches = Matches::Managed;
+            let matches = match filtered_out {
+                true => Matches::FilteredOut,
+                false => Matches::Managed,
+            };
             let facts = Facts {
                 place,
                 matches,

@@ -157,7 +157,7 @@ impl Rules {
         };
         let passing = entry.tally.post_waiting().filter(|uid| {
             let pod = state.pod(&name.0, uid);
-            pod.is_some_and(|pod| turns::any_passes(&state, Stage::PostCheck, pod))
+            pod.is_some_and(|pod| state.any_passes(Stage::PostCheck, pod))
         });
         for pod in passing
             .cloned()
@@ -235,8 +235,10 @@ impl Rules {
                 .and_then(|entry| {
                     let gauges = room::gauges(&self.context.ledgers, &state, entry)?;
                     let now = (self.context.now)();
+                    let head = turns::head(&self.context, &state, entry).cloned();
+                    let turns = status::Turns { head };
                     self.webhooks.with(uid, |memories| {
-                        status::changed(&state, entry, gauges, memories, facts, now)
+                        status::changed(&state, entry, gauges, memories, facts, &turns, now)
                     })
                 })
         }) else {

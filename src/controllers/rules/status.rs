@@ -1,8 +1,6 @@
 //! The status of a PodTransitionRule apart from its ledger: gauges for people and tools, and why Pods wait. Sorted, and
 //! written only when it differs; bounded, so that it stays small at any number of Pods.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -10,13 +8,16 @@ use super::super::webhooks::{self, Memories};
 use super::rollouts as held;
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
-use crate::domain::lifecycle::Stage;
-use crate::domain::pod::{Owner, Pod};
+use crate::domain::lifecycle::{Stage, untyped};
+use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent};
 use crate::domain::rules::rollouts;
 use crate::domain::rules::stage::{candidates, rejections};
-use crate::domain::rules::{Availability, RuleKind};
+use crate::domain::rules::webhook::Candidate;
+use crate::domain::rules::{Availability, Limits, RuleKind, RuleSet};
+use crate::domain::wording;
+use crate::ledger::store::Uid;
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
@@ -38,6 +39,7 @@ pub fn changed(
     gauges: Gauges,
     memories: Option<&Memories>,
     facts: &Facts,
+    turns: &Turns,
     now: Timestamp,
 ) -> Option<(Value, bool)> {
     let status = entry.object.status.as_ref();
@@ -46,15 +48,21 @@ pub fn changed(
     let urgent = webhooks::tell_more(&states, stored_states);
     let rules = &entry.snapshot.rules;
     // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
-    let limited =
-        rules.limits().next().is_some() && gauges.expected > 0 && facts.place == Place::default();
-    let named = |owner: &Arc<Owner>| format!("{} {}", owner.kind, owner.name);
+    let limited = rules.limits().next().is_some()
+        && gauges.expected > 0
+        && facts.place == Place::default()
+        && facts.matches != Matches::FilteredOut;
     let silent = Silent {
         unreadable: facts.unreadable.clone(),
-        unset: entry.tally.unset_owners().map(named).collect(),
-        unknown: entry.tally.unknown_owners().map(named).collect(),
+        ..entry.tally.silent()
     };
-    let allowed = match silent.denies_all() {
+    let look = Look {
+        entry,
+        gauges,
+        memories,
+        denies_all: silent.denies_all(),
+    };
+    let allowed = match look.denies_all {
         true => 0,
         false => gauges.allowed,
     };
@@ -67,7 +75,7 @@ pub fn changed(
         "unavailableLimit": limited.then_some(gauges.limit),
         "disruptionsAllowed": allowed,
         "waitingPods": gauges.waiting,
-        "details": details(state, entry, gauges, memories),
+        "details": details(state, &look, turns),
         "ruleStates": states,
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
@@ -148,72 +156,76 @@ fn default(like: &Value) -> Value {
     }
 }
 
-/// Why Pods wait, sorted by name.
-fn details(state: &State, entry: &Entry, gauges: Gauges, memories: Option<&Memories>) -> Value {
-    let rules = &entry.snapshot.rules;
-    let pre = entry
-        .tally
-        .waiting()
-        .take(MAX_DETAILS)
-        .map(|uid| (uid, Stage::PreCheck));
-    let post = entry
-        .tally
-        .post_waiting()
-        .take(MAX_DETAILS)
-        .map(|uid| (uid, Stage::PostCheck));
-    let mut all: Vec<_> = pre
-        .chain(post)
-        .filter_map(|(uid, stage)| Some((state.pod(&rules.namespace, uid)?, stage)))
-        .collect();
-    all.sort_by(|a, b| (&a.0.metadata.name, a.1).cmp(&(&b.0.metadata.name, b.1)));
-    all.truncate(MAX_DETAILS);
-    all.into_iter()
-        .map(|(pod, stage)| detail(entry, gauges, memories, pod, stage))
-        .collect()
+/// What is known of the queue for the budget of a rule object besides its gauges.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    /// The Pod whose turn is next.
+    pub head: Option<Uid>,
 }
 
-fn detail(
-    entry: &Entry,
-    gauges: Gauges,
-    memories: Option<&Memories>,
-    pod: &Pod,
+/// A Pod that waits in a stage.
+struct Wait<'a> {
+    pod: &'a Pod,
     stage: Stage,
-) -> Value {
-    let rules = &entry.snapshot.rules;
-    let rejections = rejections(rules, stage, pod, &entry.verdicts);
-    let passed: Vec<&str> = rules
-        .applying(stage, pod)
-        .filter(|rule| !matches!(rule.kind, RuleKind::Availability(_)))
-        .map(|rule| rule.id.as_str())
-        .filter(|id| {
-            rejections
-                .iter()
-                .all(|r| r.rule != *id && !r.rule.is_empty())
-        })
-        .collect();
-    let waiting = candidates(stage, pod);
-    let mut rejected: Vec<Value> = rejections
-        .into_iter()
-        .map(|r| {
-            let said = waiting
-                .iter()
-                .find_map(|c| webhooks::reason(memories, &r.rule, c));
-            json!({ "ruleName": r.rule, "reason": said.unwrap_or(r.reason) })
-        })
-        .collect();
-    if stage == Stage::PreCheck
-        && let Availability::Held(held) = rules.availability(pod)
-    {
-        rejected.extend(held.into_iter().map(|(name, limits)| {
-            // The wording is Kuperator's (contract 5.3).
-            let limit = gauges.expected.saturating_sub(limits.desired(gauges.size()));
-            let reason = format!(
-                "blocked by max unavailable policy: [max unavailable]={limit}/{}, [current unavailable]={}/{}",
-                gauges.expected, gauges.unavailable, gauges.expected
-            );
-            json!({ "ruleName": name, "reason": reason })
-        }));
+    /// The Pod that has its turn before this one.
+    behind: Option<&'a str>,
+    /// Whether the Pod is not available and may come back by itself.
+    down_for_a_moment: bool,
+}
+
+/// What is the same for all Pods of one rule object.
+struct Look<'a> {
+    entry: &'a Entry,
+    gauges: Gauges,
+    memories: Option<&'a Memories>,
+    /// Whether every disruption is denied because an owner does not say how many Pods it wants.
+    denies_all: bool,
+}
+
+/// Why Pods wait, sorted by name.
+fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
+    let (rules, tally) = (&look.entry.snapshot.rules, &look.entry.tally);
+    let find = |uid: &Uid| state.pod(&rules.namespace, uid);
+    let head = turns.head.as_ref().and_then(find);
+    let head = head.map(|pod| pod.metadata.name.as_str());
+    let mut behind = None;
+    let mut all = Vec::new();
+    for uid in tally.waiting().take(MAX_DETAILS) {
+        let wait = |pod| Wait {
+            pod,
+            stage: Stage::PreCheck,
+            behind,
+            down_for_a_moment: state.is_down_for_a_moment(pod),
+        };
+        all.extend(find(uid).map(|pod| wait(pod)));
+        if turns.head.as_ref() == Some(uid) {
+            behind = head;
+        }
     }
+    let post = tally.post_waiting().take(MAX_DETAILS).filter_map(find);
+    all.extend(post.map(|pod| Wait {
+        pod,
+        stage: Stage::PostCheck,
+        behind: None,
+        down_for_a_moment: false,
+    }));
+    all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
+    all.truncate(MAX_DETAILS);
+    all.iter().map(|wait| detail(look, wait)).collect()
+}
+
+fn detail(look: &Look<'_>, wait: &Wait<'_>) -> Value {
+    let Wait { pod, stage, .. } = *wait;
+    let rules = &look.entry.snapshot.rules;
+    let waiting = candidates(stage, pod);
+    let (passed, rejected) = match stage {
+        Stage::PreCheck if waiting.is_empty() => (Vec::new(), without_type(pod)),
+        _ => by_rules(look, wait, &waiting),
+    };
+    let rejected = match &rejected[..] {
+        [] if stage == Stage::PreCheck => by_turn(rules, wait),
+        _ => rejected,
+    };
     let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": rejected.is_empty() });
     if !passed.is_empty() {
         detail["passedRules"] = json!(passed);
@@ -224,10 +236,102 @@ fn detail(
     detail
 }
 
+/// An entry of `rejectInfo`; `rule` is empty for what no single rule says. (Empty fields are not stored.)
+fn rejected(rule: &str, reason: &str) -> Value {
+    match rule {
+        "" => json!({ "reason": reason }),
+        rule => json!({ "ruleName": rule, "reason": reason }),
+    }
+}
+
+/// Operations that wait for nothing but the label with their type.
+fn without_type(pod: &Pod) -> Vec<Value> {
+    let ids = untyped(pod).into_iter();
+    ids.map(|id| rejected("", &wording::untyped(&id))).collect()
+}
+
+/// The rules that let the Pod pass, and what those say that refuse it now.
+fn by_rules<'a>(
+    look: &Look<'a>,
+    wait: &'a Wait<'_>,
+    waiting: &[Candidate],
+) -> (Vec<&'a str>, Vec<Value>) {
+    let Wait { pod, stage, .. } = *wait;
+    let rules = &look.entry.snapshot.rules;
+    let rejections = rejections(rules, stage, pod, &look.entry.verdicts);
+    let passed: Vec<&str> = rules
+        .applying(stage, pod)
+        .filter(|rule| !matches!(rule.kind, RuleKind::Availability(_)))
+        .map(|rule| rule.id.as_str())
+        .filter(|id| {
+            rejections
+                .iter()
+                .all(|r| r.rule != *id && !r.rule.is_empty())
+        })
+        .collect();
+    let mut all: Vec<Value> = rejections
+        .into_iter()
+        .map(|r| {
+            let mut said = waiting.iter();
+            let said = said.find_map(|c| webhooks::reason(look.memories, &r.rule, c));
+            rejected(&r.rule, &said.unwrap_or(r.reason))
+        })
+        .collect();
+    if stage == Stage::PreCheck
+        && let Availability::Held(held) = rules.availability(pod)
+    {
+        let refusing = held
+            .into_iter()
+            .filter_map(|(name, limits)| Some(rejected(name, &over_budget(look, wait, limits)?)));
+        all.extend(refusing);
+    }
+    (passed, all)
+}
+
+/// Why an availability rule has no room for the Pod now; `None` if it has.
+fn over_budget(look: &Look<'_>, wait: &Wait<'_>, limits: &Limits) -> Option<String> {
+    let gauges = &look.gauges;
+    let desired = limits.desired(gauges.size());
+    let refuses = match wait.pod.is_available() {
+        true if look.denies_all => {
+            let why =
+                "it is not known how many Pods there should be: see the condition ExpectedKnown";
+            return Some(why.to_owned());
+        }
+        true => gauges.available <= desired,
+        // The loss itself has taken the place; an operation would make the loss last.
+        false => wait.down_for_a_moment && gauges.available < desired,
+    };
+    // The wording is Kuperator's (contract 5.3).
+    refuses.then(|| {
+        format!(
+            "blocked by max unavailable policy: [max unavailable]={}/{}, [current unavailable]={}/{}",
+            gauges.expected.saturating_sub(desired),
+            gauges.expected,
+            gauges.unavailable,
+            gauges.expected
+        )
+    })
+}
+
+/// The turn of a Pod that no rule refuses now.
+fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Value> {
+    let held = match rules.availability(wait.pod) {
+        Availability::Held(held) => held,
+        _ => Vec::new(),
+    };
+    let turn = wait.behind.filter(|_| wait.pod.is_available());
+    let turn = held.first().zip(turn);
+    turn.map(|((rule, _), head)| rejected(rule, &wording::turn(head)))
+        .into_iter()
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::api::keys::{self, Family};
     use crate::cluster::index::Index;
 
     fn rule(status: Value) -> Value {
@@ -258,7 +362,7 @@ mod tests {
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        changed(&state, entry, gauges, None, &facts, now).map(|(patch, _)| patch)
+        changed(&state, entry, gauges, None, &facts, &Turns::default(), now).map(|(patch, _)| patch)
     }
 
     #[test]
@@ -284,5 +388,109 @@ mod tests {
         assert_eq!(again, None);
         let readable = written(first, &[]).unwrap();
         assert_eq!(readable["disruptionsAllowed"], 1);
+    }
+
+    /// A managed Pod that waits in PreCheck; available unless it has no type.
+    fn waiting(name: &str, since: &str, typed: bool) -> Pod {
+        let mut labels = json!({
+            (keys::CONTROL): keys::CONTROL_VALUE, (keys::SERVICE_AVAILABLE): "1",
+            Family::Operating.key("x"): "1", Family::PreCheck.key("x"): since,
+        });
+        if typed {
+            labels[Family::OperationType.key("x")] = json!("update");
+        }
+        serde_json::from_value(json!({
+            "metadata": { "namespace": "n", "name": name, "uid": name, "resourceVersion": "1", "labels": labels },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+        }))
+        .unwrap()
+    }
+
+    /// Reasons by Pod, while `available` of ten Pods are available and two may be missing.
+    fn reasons(available: u32, head: Option<&str>) -> Vec<(String, String)> {
+        let index = Index::default();
+        let mut object = rule(json!({}));
+        object["spec"]["rules"] = json!([
+            { "name": "two", "availablePolicy": { "maxUnavailableValue": 2 } },
+            { "name": "five", "availablePolicy": { "maxUnavailableValue": 5 } },
+        ]);
+        index.apply_rule(serde_json::from_value(object).unwrap());
+        index.apply_pod(waiting("web-0", "1", false));
+        index.apply_pod(waiting("web-1", "2", true));
+        index.apply_pod(waiting("web-2", "3", true));
+        let gauges = Gauges {
+            expected: 10,
+            base: 10,
+            available,
+            unavailable: 10 - available,
+            limit: 2,
+            ..Gauges::default()
+        };
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: Vec::new(),
+        };
+        let turns = Turns {
+            head: head.map(Uid::from),
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let (patch, _) = changed(
+            &state,
+            entry,
+            gauges,
+            None,
+            &facts,
+            &turns,
+            Timestamp::UNIX_EPOCH,
+        )
+        .unwrap();
+        let details = patch["details"].as_array().unwrap().iter();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        details
+            .flat_map(|detail| {
+                let rejected = detail["rejectInfo"].as_array().into_iter().flatten();
+                rejected.map(|r| {
+                    let said = format!("{}: {}", text(&r["ruleName"]), text(&r["reason"]));
+                    (text(&detail["name"]), said)
+                })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_rule_without_room_is_blamed_for_a_wait() {
+        let said = reasons(8, None);
+        let of = |pod: &str| -> Vec<&str> {
+            let mine = said.iter().filter(|(name, _)| name == pod);
+            mine.map(|(_, said)| said.as_str()).collect()
+        };
+        assert_eq!(
+            of("web-1"),
+            [
+                "two: blocked by max unavailable policy: [max unavailable]=2/10, [current unavailable]=2/10"
+            ]
+        );
+        let untyped = of("web-0");
+        assert_eq!(untyped.len(), 1, "{untyped:?}");
+        assert!(
+            untyped[0]
+                .contains("the label operation-type.podopslifecycle.kusionstack.io/x is missing"),
+            "{untyped:?}"
+        );
+    }
+
+    #[test]
+    fn pod_that_waits_its_turn_names_the_pod_before_it() {
+        let said = reasons(10, Some("web-1"));
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(
+            said[1],
+            (
+                "web-2".to_owned(),
+                "two: waits for its turn behind web-1".to_owned()
+            )
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Context, room, turns};
+use super::super::{Context, room};
 use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
@@ -39,7 +39,7 @@ pub fn of(
         }
         let own = candidates(stage, pod);
         waiting.staying.extend(own.iter().cloned());
-        let covering: Vec<_> = turns::covering(state, pod).collect();
+        let covering: Vec<_> = state.covering(pod).collect();
         if covering
             .iter()
             .any(|e| rejects_at_once(&e.snapshot.rules, stage, pod))

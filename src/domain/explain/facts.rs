@@ -299,6 +299,9 @@ pub struct BudgetFacts {
     /// How many of them wait longer than this Pod; absent unless it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<u32>,
+    /// Of these the one that waits the longest; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
 }
 
 /// A Pod that uses a budget up.

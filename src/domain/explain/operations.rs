@@ -113,13 +113,14 @@ fn checked(rules: &[RuleFacts], stage: Stage, type_: &str, id: &str) -> Vec<Wait
             .filter_map(|rule| Some((rule, rule.budget.as_ref()?.before?)))
             .max_by_key(|(_, before)| *before);
         if let Some((rule, before)) = longer.filter(|(_, before)| *before > 0) {
-            let others = if before == 1 {
-                "1 Pod waits"
-            } else {
-                &format!("{before} Pods wait")
+            let head = rule.budget.as_ref().and_then(|b| b.behind.as_deref());
+            let head = head.unwrap_or("another Pod");
+            let others = match before {
+                1 => format!("its turn behind {head}, which waits"),
+                before => format!("its turn behind {head} and {} more, which wait", before - 1),
             };
             let text = format!(
-                "its turn: {others} longer for {}",
+                "{others} longer for {}",
                 wording::rule(&rule.object, &rule.rule)
             );
             waits.push(wait(

@@ -6,6 +6,7 @@ use super::facts::{BudgetFacts, HolderFacts, RuleFacts, Verdict};
 use super::{Observed, RuleObject, obstacle, readiness_since, stamp, time};
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
+use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, phases};
 use crate::domain::pod::{MOMENT, Pod};
 use crate::domain::rules::stage::candidates;
@@ -287,13 +288,12 @@ fn budget(
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
     let cut = holders.len().saturating_sub(LISTED);
     holders.truncate(LISTED);
-    let own = waiting_since(&observed.pod);
-    let longer = own.map(|own| {
+    let longer = waiting_since(&observed.pod).map(|own| {
         let others = observed.pods.iter().filter(|pod| object.set.selects(pod));
-        let longer = others
-            .filter_map(|pod| waiting_since(pod))
-            .filter(|other| *other < own);
-        u32::try_from(longer.count()).unwrap_or(u32::MAX)
+        let others = others.filter_map(|pod| Some((waiting_since(pod)?, &pod.metadata.name)));
+        let mut longer: Vec<_> = others.filter(|(since, _)| *since < own).collect();
+        longer.sort();
+        longer
     });
     BudgetFacts {
         used,
@@ -306,8 +306,17 @@ fn budget(
         holders,
         unlisted: unlisted + u32::try_from(cut).unwrap_or(u32::MAX),
         waiting: count(status.waiting_pods),
-        before: longer,
+        before: longer
+            .as_ref()
+            .map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
+        behind: longer.and_then(|all| all.first().map(|(_, name)| (*name).clone())),
     }
+}
+
+/// The Pod of this UID, if it is available.
+fn serving<'a>(observed: &'a Observed, uid: &str) -> Option<&'a Pod> {
+    let mut pods = observed.pods.iter().map(|pod| &**pod);
+    pods.find(|pod| pod.metadata.uid == uid && pod.is_available())
 }
 
 /// Pods with claims and those that are unavailable, each once, the longest first.
@@ -322,7 +331,12 @@ fn holders(
         since: Some(claim.since.0),
         because: match claim.operation.as_str() {
             "Deadline" => wording::until_deadline(&claim.pod_name),
-            operation => format!("claim: {operation} is admitted"),
+            operation => match serving(observed, &claim.pod_uid) {
+                Some(pod) if operation == "InPlace" => {
+                    wording::until_restart(&claim.pod_name, inplace::is_deferred(pod))
+                }
+                _ => format!("claim: {operation} is admitted"),
+            },
         },
     });
     let unavailable = observed
@@ -362,15 +376,13 @@ fn unavailable(pod: &Pod) -> Option<(Option<Timestamp>, String)> {
     Some((since.or(readiness_since(pod)), because))
 }
 
-/// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted.
+/// Since when a Pod waits in PreCheck, and its UID: the order in which the waiting are granted. `None` if it does not wait,
+/// or only for the type of its operation.
 fn waiting_since(pod: &Pod) -> Option<(Option<Timestamp>, &str)> {
     if pod.is_terminating() {
         return None;
     }
-    let labels = pod.metadata.labels.iter();
-    let waiting = labels.filter(|(key, _)| {
-        Family::parse(key).is_some_and(|(family, _)| family == Family::PreCheck)
-    });
-    let since = waiting.map(|(_, value)| stamp(Some(value))).min()?;
+    let waiting = candidates(Stage::PreCheck, pod).into_iter();
+    let since = waiting.map(|waiting| stamp(Some(&waiting.since))).min()?;
     Some((since, &pod.metadata.uid))
 }

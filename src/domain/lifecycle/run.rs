@@ -230,6 +230,24 @@ pub fn phases(pod: &Pod) -> BTreeMap<String, Phase> {
     phases.filter(|(_, phase)| *phase != Phase::Idle).collect()
 }
 
+/// Whether an ID says of which type its operation is. Without the label no rule is asked about it.
+pub fn has_type(pod: &Pod, id: &str) -> bool {
+    pod.label(&Family::OperationType.key(id))
+        .is_some_and(is_name)
+}
+
+/// IDs that wait in PreCheck and cannot leave it, as the label with their type is missing; sorted.
+pub fn untyped(pod: &Pod) -> Vec<String> {
+    let undone = |id: &str| pod.label(&Family::UndoOperationType.key(id)).is_some();
+    let waiting = phases(pod)
+        .into_iter()
+        .filter(|(_, phase)| *phase == Phase::PreCheck);
+    waiting
+        .map(|(id, _)| id)
+        .filter(|id| !has_type(pod, id) && !undone(id))
+        .collect()
+}
+
 /// Whether an ID keeps the Pod off traffic. It came there by the leave of its rules.
 pub fn is_held_offline(pod: &Pod) -> bool {
     phases(pod).into_values().any(Phase::holds_offline)

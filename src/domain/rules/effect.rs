@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::mark::Mark;
+use super::registration;
 use super::{Expected, Limits, RuleKind, RuleSet, Stage};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
@@ -90,8 +91,8 @@ pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
             "False",
             "NotRegistered",
             format!(
-                "the API server does not send all that the rules hold: {gap}; put the webhook configurations back with what \
-                 installed them, `operating install` or `kubectl apply -k manifests`"
+                "the API server does not send all that the rules hold: {gap}; {}",
+                registration::REMEDY
             ),
         );
     }
@@ -161,6 +162,8 @@ fn gap(rules: &RuleSet) -> Option<Finding> {
 pub enum Matches {
     /// Managed Pods, or a workload that will make some.
     Managed,
+    /// Managed Pods, none of which the filter of a rule with an availablePolicy matches.
+    FilteredOut,
     /// Pods, none of which is managed. The name of one of them.
     Unmanaged(String),
     /// No Pod.
@@ -181,6 +184,7 @@ pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
     match matches {
         Matches::Managed => finding("True", "PodsMatched", "spec.selector matches managed Pods"),
+        Matches::FilteredOut => finding("False", "FilterMatchesNothing", filtered_out(rules)),
         Matches::Unmanaged(_) => finding(
             "False",
             "NoManagedPods",
@@ -202,6 +206,17 @@ pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
             ),
         ),
     }
+}
+
+/// What to say of rules whose filters leave out every Pod that the selector matches.
+fn filtered_out(rules: &RuleSet) -> String {
+    let limiting = rules.limiting().map(|rule| rule.id.clone());
+    let ids = names(limiting.collect()).unwrap_or_default();
+    format!(
+        "no deletion or eviction is held: spec.selector matches managed Pods, and the filter of no rule with an \
+         availablePolicy ({ids}) matches one of them; correct filter.labelSelector, or label the Pods and the template that \
+         they are made from"
+    )
 }
 
 /// Owners that a message names at most.
@@ -242,6 +257,8 @@ pub struct Silent {
     pub unset: Vec<String>,
     /// Those without a `scale`, each as `Kind name`.
     pub unknown: Vec<String>,
+    /// Whether there are selected Pods, and none of them has an owner.
+    pub ownerless: bool,
 }
 
 impl Silent {
@@ -256,6 +273,7 @@ impl Silent {
 pub const DENYING: [&str; 2] = [OWNER_UNREADABLE, REPLICAS_NOT_SET];
 const OWNER_UNREADABLE: &str = "OwnerUnreadable";
 const REPLICAS_NOT_SET: &str = "ReplicasNotSet";
+const EXPECTED_UNKNOWN: &str = "ExpectedUnknown";
 
 /// The condition `ExpectedKnown` of an object whose Pods have such owners. `None` if there are none, or the object limits
 /// nothing.
@@ -277,16 +295,44 @@ pub fn expected_known(rules: &RuleSet, owners: Silent) -> Option<Finding> {
         );
         return Some(finding("False", REPLICAS_NOT_SET, message));
     }
-    let owners = names(owners.unknown)?;
+    let ownerless = owners.ownerless;
+    let subject = match names(owners.unknown) {
+        // A name of an object holds no space.
+        Some(all) if all.contains(", ") => format!("{all} have no scale subresource"),
+        Some(one) => format!("{one} has no scale subresource"),
+        None if ownerless => "none of the selected Pods has an owner".to_owned(),
+        None => return None,
+    };
+    let remedy = match (is_by_count(rules), ownerless) {
+        (true, _) => "The rule holds all the same: its minAvailableValue is a number",
+        (false, true) => "Use minAvailableValue with a number",
+        (false, false) => {
+            "Use minAvailableValue with a number, or give the kind a scale subresource"
+        }
+    };
     Some(finding(
         "False",
-        "ExpectedUnknown",
+        EXPECTED_UNKNOWN,
         format!(
-            "{owners} have no scale subresource, so the Pods that live count as expected and each deletion makes the set \
-             smaller: maxUnavailable holds back little. Use minAvailableValue with a number, or give the kind a scale \
-             subresource"
+            "{subject}, so the Pods that live count as expected and each deletion makes the set smaller: maxUnavailable holds \
+             other Pods only until the deletion of the first begins. {remedy}"
         ),
     ))
+}
+
+/// Whether all limits are numbers of Pods that must be available: they hold however many Pods are expected.
+fn is_by_count(rules: &RuleSet) -> bool {
+    rules.limits().all(|limits| {
+        limits.max_unavailable.is_none()
+            && matches!(limits.min_available, Some(IntOrPercent::Int(_)))
+    })
+}
+
+/// What to say to who applies an object whose limits depend on how many Pods are expected, which no owner says; `None` if an
+/// owner does, or as far as the server knows the owners.
+pub fn expected_unknown(rules: &RuleSet, owners: Silent) -> Option<String> {
+    let found = expected_known(rules, owners).filter(|found| found.reason == EXPECTED_UNKNOWN)?;
+    (!is_by_count(rules)).then(|| format!("PodTransitionRule {}: {}", rules.name, found.message))
 }
 
 /// What to say to who applies an object that lets no Pod go while all are needed; `None` if it lets some go. `expected` is
@@ -338,6 +384,9 @@ pub fn warnings(rules: &RuleSet, matches: Option<&Matches>) -> Vec<String> {
              are held if they carry the label {key}: \"{value}\"",
             rules.namespace
         )),
+        Some(Matches::FilteredOut) => {
+            all.push(format!("PodTransitionRule {name}: {}", filtered_out(rules)));
+        }
         Some(Matches::Managed | Matches::NotManaged) | None => {}
     }
     all
@@ -416,7 +465,9 @@ mod tests {
         assert_eq!((found.status, found.reason), ("False", "NotRegistered"));
         assert!(
             found.message.contains("ours does not exist")
-                && found.message.contains("operating install"),
+                && found.message.contains(
+                    "`operating install` with the flags of the first time (`--webhook-url`"
+                ),
             "{}",
             found.message
         );
@@ -466,6 +517,26 @@ mod tests {
                 && warnings[0].contains("kusionstack.io/control: \"true\""),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn filter_that_matches_no_selected_pod_is_told_with_the_rule() {
+        let set = rules(json!([{
+            "name": "front", "filter": { "labelSelector": { "matchLabels": { "tier": "frnt" } } },
+            "availablePolicy": { "maxUnavailableValue": 1 },
+        }]));
+        let found = matched(&set, &Matches::FilteredOut);
+        assert_eq!(
+            (found.status, found.reason),
+            ("False", "FilterMatchesNothing")
+        );
+        let warnings = warnings(&set, Some(&Matches::FilteredOut));
+        for text in [&found.message, &warnings[0]] {
+            assert!(
+                text.contains("no deletion or eviction is held") && text.contains("(front)"),
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -561,8 +632,51 @@ mod tests {
         assert_eq!(expected_known(&check, silent(1)), None);
         let found = expected_known(&budget, silent(5)).unwrap();
         assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
-        let named = "Game g0, Game g1, Game g2 and others have";
+        let named = "Game g0, Game g1, Game g2 and others have no";
         assert!(found.message.starts_with(named), "{}", found.message);
+        let found = expected_known(&budget, silent(1)).unwrap();
+        assert!(
+            found.message.starts_with("Game g0 has no scale"),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
+    fn pods_without_any_owner_are_told_with_the_way_out() {
+        let by_count = json!([{ "name": "a", "availablePolicy": { "minAvailableValue": 2 } }]);
+        let ownerless = || Silent {
+            ownerless: true,
+            ..Silent::default()
+        };
+        let by_percent =
+            json!([{ "name": "a", "availablePolicy": { "minAvailableValue": "50%" } }]);
+        for (set, warned) in [
+            (json!([budget()]), true),
+            (by_percent, true),
+            (by_count, false),
+        ] {
+            let set = rules(set);
+            let found = expected_known(&set, ownerless()).unwrap();
+            assert_eq!((found.status, found.reason), ("False", "ExpectedUnknown"));
+            assert!(
+                found
+                    .message
+                    .starts_with("none of the selected Pods has an owner")
+                    && found.message.contains("minAvailableValue"),
+                "{}",
+                found.message
+            );
+            assert_eq!(
+                expected_unknown(&set, ownerless()).is_some(),
+                warned,
+                "{}",
+                found.message
+            );
+            assert_eq!(expected_unknown(&set, Silent::default()), None);
+        }
+        let check = rules(json!([{ "name": "check", "labelCheck": { "requires": {} } }]));
+        assert_eq!(expected_known(&check, ownerless()), None);
     }
 
     #[test]

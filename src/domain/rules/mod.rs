@@ -9,7 +9,7 @@ pub mod rollouts;
 pub mod stage;
 pub mod webhook;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use budget::{Expected, Limits};
@@ -98,8 +98,13 @@ pub enum Availability<'a> {
 impl Rule {
     /// Whether the filter lets the rule apply to a Pod.
     fn fits(&self, pod: &Pod) -> bool {
+        self.fits_labels(&pod.metadata.labels)
+    }
+
+    /// Whether the filter lets the rule apply to a Pod with these labels.
+    fn fits_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let filter = self.filter.as_ref();
-        filter.is_none_or(|f| f.matches(&pod.metadata.labels))
+        filter.is_none_or(|f| f.matches(labels))
     }
 }
 
@@ -207,6 +212,29 @@ impl RuleSet {
                 RuleKind::Webhook(webhook) => Some((rule, webhook)),
                 _ => None,
             })
+    }
+
+    /// Whether every rule that limits how many Pods are unavailable has a filter, so that the filters may leave out all
+    /// selected Pods. False if no rule limits that, or if a rule can't be read: such a rule holds its Pods.
+    pub fn limits_by_filter(&self) -> bool {
+        let mut limiting = self.limiting().peekable();
+        limiting.peek().is_some()
+            && limiting
+                .all(|rule| !matches!(rule.kind, RuleKind::Broken(_)) && rule.filter.is_some())
+    }
+
+    /// Whether a rule that limits how many Pods are unavailable, or that can't be read, applies to selected Pods with these
+    /// labels. The annotation that skips rules is the user's way out and does not count.
+    pub fn limits_labels(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.limiting().any(|rule| rule.fits_labels(labels))
+    }
+
+    /// The rules of stage PreCheck that hold deletions of the Pods that their filters match.
+    fn limiting(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(|rule| {
+            let limits = matches!(rule.kind, RuleKind::Availability(_) | RuleKind::Broken(_));
+            limits && rule.stage == Stage::PreCheck
+        })
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.
@@ -359,6 +387,32 @@ mod tests {
         set.skips = Skips::Ignored;
         assert_eq!(held(&set, &all), ["all"]);
         assert_eq!(set.skipped_by(&all, false), [""; 0]);
+    }
+
+    #[test]
+    fn filters_of_limits_say_which_labels_are_limited() {
+        let filter = |tier: &str| json!({ "labelSelector": { "matchLabels": { "tier": tier } } });
+        let limit = |name: &str, tier: &str| json!({ "name": name, "filter": filter(tier), "availablePolicy": { "maxUnavailableValue": 1 } });
+        let set = |all: serde_json::Value| rules(json!({ "selector": {}, "rules": all }));
+        let limited = |set: &RuleSet, tier: &str| {
+            set.limits_labels(&[("tier".to_owned(), tier.to_owned())].into())
+        };
+        let filtered = set(json!([limit("a", "front"), limit("b", "back")]));
+        assert!(filtered.limits_by_filter());
+        assert!(limited(&filtered, "front") && limited(&filtered, "back"));
+        assert!(!limited(&filtered, "frnt"));
+
+        let all = json!({ "name": "all", "availablePolicy": { "maxUnavailableValue": 1 } });
+        let check = json!({ "name": "check", "labelCheck": { "requires": {} } });
+        let broken = json!({ "name": "broken", "filter": filter("front") });
+        for (rules, by_filter) in [
+            (json!([limit("a", "front"), all]), false),
+            (json!([check.clone()]), false),
+            (json!([limit("a", "front"), check]), true),
+            (json!([limit("a", "front"), broken]), false),
+        ] {
+            assert_eq!(set(rules.clone()).limits_by_filter(), by_filter, "{rules}");
+        }
     }
 
     #[test]

@@ -10,6 +10,10 @@ use serde_json::Value;
 
 use crate::api::selector::Selector;
 
+/// What to do about a gap in the webhook configurations.
+pub const REMEDY: &str = "put the webhook configurations back with what installed them: `operating install` with the flags of \
+     the first time (`--webhook-url` where the server runs outside the cluster), or `kubectl apply -k manifests`";
+
 /// A ValidatingWebhookConfiguration or MutatingWebhookConfiguration, as far as it decides what is sent.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]

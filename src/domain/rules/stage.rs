@@ -3,6 +3,7 @@
 use super::webhook::{Candidate, UNANSWERED, Verdicts};
 use super::{Rule, RuleKind, RuleSet, Stage};
 use crate::api::keys::Family;
+use crate::domain::lifecycle::has_type;
 use crate::domain::pod::Pod;
 
 /// Why a Pod waits in a stage.
@@ -80,13 +81,15 @@ fn at_once(rule: &Rule, pod: &Pod) -> Option<String> {
     }
 }
 
-/// The operations that wait in a stage on a Pod, by its labels, sorted by ID.
+/// The operations that wait in a stage on a Pod, by its labels, sorted by ID. One whose type is missing is not among them:
+/// it waits for its type alone.
 pub fn candidates(stage: Stage, pod: &Pod) -> Vec<Candidate> {
     let labels = pod.metadata.labels.iter();
     labels
         .filter_map(|(key, since)| {
             let (family, id) = Family::parse(key)?;
-            (family == stage.family()).then(|| candidate(pod, id, since))
+            let waits = family == stage.family() && (stage != Stage::PreCheck || has_type(pod, id));
+            waits.then(|| candidate(pod, id, since))
         })
         .collect()
 }
@@ -183,7 +186,9 @@ mod tests {
 
     #[test]
     fn a_verdict_counts_for_this_operation_and_generation_only() {
-        let waiting = pod(json!({ "fit": "yes", Family::PreCheck.key("x"): "7" }));
+        let waiting = pod(json!({
+            "fit": "yes", Family::PreCheck.key("x"): "7", Family::OperationType.key("x"): "t",
+        }));
         let pre = |status| rules(status, Stage::PreCheck, &waiting);
         assert_eq!(pre(json!({})), ["ask"]);
         assert_eq!(pre(passed("ask", 2, "x", "7")), [""; 0]);
@@ -206,7 +211,8 @@ mod tests {
     #[test]
     fn both_stages_at_once_are_judged_by_their_own_operations() {
         let both = pod(json!({
-            "fit": "yes", "done": "yes", Family::PreCheck.key("x"): "7", Family::PostCheck.key("y"): "8",
+            "fit": "yes", "done": "yes", Family::PreCheck.key("x"): "7", Family::OperationType.key("x"): "t",
+            Family::PostCheck.key("y"): "8",
         }));
         let status = passed("ask", 2, "x", "7");
         assert_eq!(rules(status.clone(), Stage::PreCheck, &both), [""; 0]);
@@ -220,9 +226,10 @@ mod tests {
     fn two_operations_of_a_stage_need_a_verdict_each() {
         let object = object(passed("ask", 2, "x", "7"));
         let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
-        let pod = pod(
-            json!({ "fit": "yes", Family::PreCheck.key("x"): "7", Family::PreCheck.key("y"): "9" }),
-        );
+        let pod = pod(json!({
+            "fit": "yes", Family::PreCheck.key("x"): "7", Family::PreCheck.key("y"): "9",
+            Family::OperationType.key("x"): "t", Family::OperationType.key("y"): "t",
+        }));
         assert_eq!(rejections(&set, Stage::PreCheck, &pod, &verdicts).len(), 1);
         let one = |id, since| {
             rejections_of(
@@ -257,6 +264,7 @@ mod tests {
             "labels": {
                 (keys::CONTROL): keys::CONTROL_VALUE,
                 "pre-check.podopslifecycle.kusionstack.io/id": "7",
+                "operation-type.podopslifecycle.kusionstack.io/id": "t",
             },
         } }))
         .unwrap();

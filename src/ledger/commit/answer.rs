@@ -67,6 +67,26 @@ impl Denied {
     }
 }
 
+/// An available Pod with an in-place change that the kubelet has yet to restart it for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwaitedRestart {
+    /// Name of the Pod.
+    pub pod: String,
+    /// Whether the change is a resize that the kubelet has deferred.
+    pub deferred: bool,
+}
+
+/// What keeps the places of a budget taken although it is not an unavailable Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lasting {
+    /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
+    pub deadline: Option<String>,
+    /// A Pod that is available and keeps its place until the kubelet restarts it, if there is one.
+    pub restart: Option<AwaitedRestart>,
+    /// Why the budget stays used up, if the rollout of a Deployment can't end under the rule: a sentence with the remedy.
+    pub rollout: Option<String>,
+}
+
 /// Reasons to hold a disruption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -80,8 +100,8 @@ pub enum Why {
         expected: u32,
         /// Up to three Pods that use the budget up, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
-        /// A Pod that keeps its place until its `activeDeadlineSeconds` is over, if there is one.
-        deadline: Option<String>,
+        /// What keeps places taken for long.
+        lasting: Box<Lasting>,
     },
     /// The Pod is not available, and the rule lets such Pods go only while enough others are.
     Unhealthy {

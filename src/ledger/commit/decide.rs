@@ -93,7 +93,7 @@ pub fn admit(
                     limit: expected.saturating_sub(desired),
                     expected,
                     holders: Vec::new(),
-                    deadline: None,
+                    lasting: Box::default(),
                 };
                 refuse(rule, why)
             }

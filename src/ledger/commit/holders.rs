@@ -1,16 +1,16 @@
 //! Who uses a budget up, for the message of a refusal.
 
 use super::Ledgers;
-use super::answer::{Denied, Why};
+use super::answer::{AwaitedRestart, Denied, Why};
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::{RuleKey, Store};
 
 impl<S: Store> Ledgers<S> {
     /// Fills in up to three Pods that use a budget up: those with claims and those unavailable, the longest first. Also one
-    /// that keeps its place until its deadline ends it.
+    /// that keeps its place until its deadline ends it, and an available one until it is restarted.
     pub fn name_holders(&self, key: &RuleKey, denied: &mut Denied) {
         let Why::Full {
-            holders, deadline, ..
+            holders, lasting, ..
         } = &mut denied.why
         else {
             return;
@@ -20,7 +20,15 @@ impl<S: Store> Ledgers<S> {
         };
         let mut claims = base.claims.claims.iter();
         let until_its_end = claims.find(|((_, operation), _)| *operation == Operation::Deadline);
-        *deadline = until_its_end.map(|(_, claim)| claim.detail.pod_name.clone());
+        lasting.deadline = until_its_end.map(|(_, claim)| claim.detail.pod_name.clone());
+        let changes = base.claims.claims.iter();
+        let mut changes = changes.filter(|((_, operation), _)| *operation == Operation::InPlace);
+        lasting.restart = changes.find_map(|((uid, _), claim)| {
+            Some(AwaitedRestart {
+                pod: claim.detail.pod_name.clone(),
+                deferred: self.store.serves_deferred(&base.rules, uid)?,
+            })
+        });
         let claimed = base
             .claims
             .claims

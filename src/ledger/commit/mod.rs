@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-pub use self::answer::{Answer, Denied, Disruption, Evidence, Why};
+pub use self::answer::{Answer, AwaitedRestart, Denied, Disruption, Evidence, Lasting, Why};
 use self::batch::CALL_TIMEOUT;
 use self::lane::{Ask, Lane};
 use super::protocol::{Grant, Operation};

@@ -127,6 +127,10 @@ impl Store for Memory {
         self.awaited.lock().push(position);
     }
 
+    fn serves_deferred(&self, _: &RuleSet, _: &Uid) -> Option<bool> {
+        None
+    }
+
     fn unavailable(&self, _: &RuleSet, _: usize) -> Vec<(String, Option<Timestamp>)> {
         Vec::new()
     }

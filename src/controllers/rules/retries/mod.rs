@@ -18,12 +18,11 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use self::pace::{Pace, Seen, Turn};
-use super::super::{Context, RuleName, room, turns, write};
-use super::rollouts;
+use super::super::{Context, RuleName, room, write};
 use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace, State};
-use crate::cluster::pods;
 use crate::cluster::sizes::{Kind, Workload};
+use crate::cluster::{pods, selected};
 use crate::domain::pod::Pod;
 use crate::ledger::store::Uid;
 
@@ -145,7 +144,8 @@ fn free_pod<'a>(
     uid: &str,
 ) -> Option<&'a Arc<Pod>> {
     let has_room = |pod: &Pod| {
-        turns::covering(state, pod)
+        state
+            .covering(pod)
             .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
     };
     let living = home.owned_by(uid).filter(|pod| is_alive(pod));
@@ -164,7 +164,7 @@ fn standstill(
     let owner = replica_set.controller.as_ref()?;
     let rules = &entry.snapshot.rules;
     let limit = room::gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) = rollouts::cause(home, rules, replica_set, limit)?;
+    let (deployment, cause) = selected::held_rollout(home, rules, replica_set, limit)?;
     let about = ObjectReference {
         api_version: Some(owner.api_version.clone()),
         kind: Some(owner.kind.clone()),
