@@ -251,6 +251,7 @@ mod tests {
             rolling: false,
             recreates: false,
             paused: false,
+            revision: 0,
         }
     }
 
