@@ -25,6 +25,7 @@ mod never_held;
 mod owners;
 mod pod_writes;
 mod retries;
+mod rollouts;
 mod rules;
 mod shared_account;
 mod skipped_rules;
