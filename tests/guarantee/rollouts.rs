@@ -1,14 +1,13 @@
 //! Rollouts that stood still under a rule though they need not: over failing Pods, and after the rule has let go of them.
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use operating::api::keys;
 use serde_json::{Value, json};
 
 use crate::bed::objects::is_available;
-use crate::bed::observer::Observer;
-use crate::bed::{Scope, wait};
+use crate::bed::{Bed, Scope, wait};
 use crate::owners::{patch_web, web};
 
 const REPLICAS: usize = 10;
@@ -108,42 +107,86 @@ async fn rollout_that_is_undone_ends() {
         .at_least(REPLICAS - 1);
 }
 
-/// The old ReplicaSet goes down to its number, which the rule did not let it. Its controller backs off, and is woken.
-async fn old_pods_go(scope: &Scope, observer: &Observer) {
-    wait::until("the old Pods to go", async || {
-        with_image(scope, "web:1").await.len() == REPLICAS / 2
+/// A StatefulSet whose rollout never ends and deletes no Pod, because of its partition, under a rule that lets no Pod go. Its
+/// controller does nothing by itself, so that nothing but the leader changes its Pods.
+async fn held_set(scope: &Scope) {
+    scope.stateful_set(3).await;
+    scope.all_available("app=web", 3).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 3).await;
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 3}});
+    let containers = json!([{"name": "main", "image": "web:2"}]);
+    let template = json!({"spec": {"containers": containers}});
+    let patch = json!({"spec": {"updateStrategy": rolling, "template": template}});
+    let (sets, patch) = (scope.stateful_sets(), Patch::Merge(patch));
+    sets.patch("web", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    wait::until("the new revision", async || {
+        let status = sets.get("web").await.unwrap().status.unwrap();
+        status.update_revision.is_some() && status.update_revision != status.current_revision
     })
     .await;
-    let woken = |pod: &Pod| pod.annotations().contains_key(keys::CONTROLLER_WOKEN);
-    assert!(observer.versions().await.iter().any(woken));
+    assert!(!is_woken(scope).await);
+}
+
+async fn is_woken(scope: &Scope) -> bool {
+    let pods = scope.list("app=web").await;
+    pods.iter()
+        .any(|pod| pod.annotations().contains_key(keys::CONTROLLER_WOKEN))
+}
+
+async fn until_woken(scope: &Scope) {
+    wait::until("the leader to wake the StatefulSet", async || {
+        is_woken(scope).await
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn rollout_goes_on_once_the_rule_selects_other_pods() {
-    let (scope, observer) = web(REPLICAS, surge(json!(0), json!("50%"))).await;
-    fail(&scope, 5).await;
+async fn owner_is_woken_once_the_rule_selects_other_pods() {
+    let scope = Bed::shared().await.scope("unselected").await;
+    held_set(&scope).await;
     let selector = json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}});
-    let rules = scope.rules();
+    let (rules, patch) = (scope.rules(), Patch::Merge(selector));
     rules
-        .patch("web", &PatchParams::default(), &Patch::Merge(selector))
+        .patch("web", &PatchParams::default(), &patch)
         .await
         .unwrap();
-    old_pods_go(&scope, &observer).await;
+    until_woken(&scope).await;
 }
 
 #[tokio::test]
-async fn rollout_goes_on_once_the_namespace_is_excluded() {
-    let (scope, observer) = web(REPLICAS, surge(json!(0), json!("50%"))).await;
-    fail(&scope, 5).await;
-    exclude(&scope.client, &scope.namespace).await;
-    old_pods_go(&scope, &observer).await;
-}
-
-async fn exclude(client: &Client, namespace: &str) {
+async fn owner_is_woken_once_its_namespace_is_excluded() {
+    let scope = Bed::shared().await.scope("excluded").await;
+    held_set(&scope).await;
     let label = json!({"metadata": {"labels": {(keys::NAMESPACE_EXCLUDED): "true"}}});
-    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    let (params, patch) = (PatchParams::default(), Patch::Merge(label));
     namespaces
-        .patch(namespace, &PatchParams::default(), &Patch::Merge(label))
+        .patch(&scope.namespace, &params, &patch)
         .await
         .unwrap();
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn owner_is_woken_once_its_rule_is_deleted() {
+    let scope = Bed::shared().await.scope("unruled").await;
+    held_set(&scope).await;
+    let delete = DeleteParams::default();
+    scope.rules().delete("web", &delete).await.unwrap();
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn owner_is_woken_if_its_rule_was_deleted_while_nobody_led() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("unled").await;
+    held_set(&scope).await;
+    bed.kill_all().await;
+    let delete = DeleteParams::default();
+    scope.rules().delete("web", &delete).await.unwrap();
+    bed.restart(0).await;
+    until_woken(&scope).await;
 }
