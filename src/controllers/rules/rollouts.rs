@@ -1,6 +1,7 @@
 //! Which rollouts of Deployments a rule object does not let end, by the cache.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashMap};
 
 use super::retries::look::{self, Seen, deletes_more};
 use crate::cluster::index::{Entry, Namespace};
@@ -14,7 +15,7 @@ use crate::ledger::store::Uid;
 /// Deployments whose rollout stands still now, or will. `gauges` are those of the rule object.
 pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
     let rules = &entry.snapshot.rules;
-    let mut found = BTreeMap::new();
+    let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
     for uid in entry.tally.owners() {
         let Some(workload) = home.workload(uid) else {
             continue;
@@ -26,7 +27,8 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
                 (workload, Cause::Recreates, false)
             }
             Kind::ReplicaSet if gauges.allowed == 0 && deletes_more(home, uid, workload) => {
-                match cause(home, rules, uid, workload, gauges.limit) {
+                let sets = sets.get_or_init(|| ReplicaSets::of(home));
+                match cause(home, sets, rules, uid, workload, gauges.limit) {
                     Some((deployment, cause)) => (deployment, cause, true),
                     None => continue,
                 }
@@ -45,10 +47,31 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
     found.into_values().collect()
 }
 
+/// The ReplicaSets of a namespace that have a controller, by its UID.
+pub struct ReplicaSets<'a>(HashMap<&'a str, Vec<(&'a Uid, &'a Workload)>>);
+
+impl<'a> ReplicaSets<'a> {
+    /// Goes through all owners of the namespace: once for each look, and not for each ReplicaSet.
+    pub fn of(home: &'a Namespace) -> ReplicaSets<'a> {
+        let mut all = HashMap::<&str, Vec<_>>::new();
+        for (uid, set) in home.workloads() {
+            if let Some(controller) = &set.controller {
+                all.entry(&controller.uid).or_default().push((uid, set));
+            }
+        }
+        ReplicaSets(all)
+    }
+
+    fn below(&self, controller: &str) -> &[(&'a Uid, &'a Workload)] {
+        self.0.get(controller).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
 /// it can. `limit` is how many Pods may be unavailable.
 pub fn cause<'a>(
     home: &'a Namespace,
+    sets: &ReplicaSets<'a>,
     rules: &RuleSet,
     uid: &Uid,
     replica_set: &Workload,
@@ -59,11 +82,14 @@ pub fn cause<'a>(
         return Some((deployment, Cause::Leaves));
     }
     let recreates = selected::is_kept_from_recreating(rules, deployment, limit)
-        && replica_sets(home, &deployment_uid).all(|(_, w)| w.replicas == Some(0));
+        && sets
+            .below(&deployment_uid)
+            .iter()
+            .all(|(_, w)| w.replicas == Some(0));
     if recreates {
         return Some((deployment, Cause::Recreates));
     }
-    overhang(home, uid, replica_set).map(|found| (found.deployment, Cause::Overhangs))
+    overhang(home, sets, uid, replica_set).map(|found| (found.deployment, Cause::Overhangs))
 }
 
 /// The Deployment of a ReplicaSet, unless it wants no Pods.
@@ -73,16 +99,6 @@ fn deployment<'a>(home: &'a Namespace, replica_set: &Workload) -> Option<(Uid, &
         .workload(&uid)
         .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
     Some((uid, deployment))
-}
-
-fn replica_sets<'a>(
-    home: &'a Namespace,
-    deployment: &str,
-) -> impl Iterator<Item = (&'a Uid, &'a Workload)> {
-    home.workloads().filter(move |(_, w)| {
-        let controller = w.controller.as_ref();
-        controller.is_some_and(|owner| owner.uid == deployment)
-    })
 }
 
 /// An old ReplicaSet with more ready Pods than its number, while another old ReplicaSet of the Deployment has failing Pods.
@@ -124,6 +140,7 @@ impl Overhang<'_> {
 /// The [`Overhang`] of a ReplicaSet; `None` if the Deployment controller is not kept from going on.
 pub fn overhang<'a>(
     home: &'a Namespace,
+    sets: &ReplicaSets<'a>,
     uid: &Uid,
     replica_set: &Workload,
 ) -> Option<Overhang<'a>> {
@@ -132,14 +149,14 @@ pub fn overhang<'a>(
     if deployment.recreates || deployment.paused || ready(home, uid) <= wanted {
         return None;
     }
-    let all = || replica_sets(home, &deployment_uid);
+    let all = || sets.below(&deployment_uid).iter();
     let newest = all().map(|(_, w)| w.revision).max()?;
     if replica_set.revision >= newest {
         return None;
     }
-    let others = all().filter(|(other, w)| *other != uid && w.revision < newest);
+    let others = all().filter(|(other, w)| **other != *uid && w.revision < newest);
     let others: Vec<_> = others
-        .filter_map(|(other, w)| Some((other, w, w.replicas.filter(|n| *n > 0)?)))
+        .filter_map(|(other, w)| Some((*other, *w, w.replicas.filter(|n| *n > 0)?)))
         .collect();
     let failing = others
         .iter()
@@ -234,7 +251,12 @@ mod tests {
         let state = index.read();
         let home = state.namespace("n").unwrap();
         let uid = Uid::from("old");
-        let found = overhang(home, &uid, home.workload("old").unwrap())?;
+        let found = overhang(
+            home,
+            &ReplicaSets::of(home),
+            &uid,
+            home.workload("old").unwrap(),
+        )?;
         Some((found.failing.name.clone(), found.living))
     }
 
@@ -278,9 +300,14 @@ mod tests {
             let state = index.read();
             let home = state.namespace("n").unwrap();
             let uid = Uid::from("old");
-            overhang(home, &uid, home.workload("old").unwrap())
-                .unwrap()
-                .seen(home, &uid)
+            overhang(
+                home,
+                &ReplicaSets::of(home),
+                &uid,
+                home.workload("old").unwrap(),
+            )
+            .unwrap()
+            .seen(home, &uid)
         };
         let before = seen();
         put_set(&index, "old", 1, 7, 9, true);

@@ -12,6 +12,7 @@ pub(super) mod look;
 mod pace;
 mod released;
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use self::look::Seen;
 use self::pace::{Pace, Turn};
 use self::released::Released;
 use super::super::{Context, RuleName, room, write};
-use super::rollouts::{self, Overhang};
+use super::rollouts::{self, Overhang, ReplicaSets};
 use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::sizes::Workload;
@@ -166,7 +167,7 @@ impl Retries {
         let now = Instant::now();
         let mut owners = self.owners.lock();
         owners.retain(|(namespace, uid), _| *namespace != name.0 || home.has_workload(uid));
-        let mut closed = None;
+        let (closed, sets) = (OnceCell::new(), OnceCell::new());
         for uid in entry.tally.owners() {
             let key = (name.0.clone(), uid.clone());
             let held = |w: &&Workload| look::deletes_more(home, uid, w);
@@ -174,12 +175,14 @@ impl Retries {
                 owners.remove(&key);
                 continue;
             };
-            let closed = closed.get_or_insert_with(|| self.closed(context, &state, &name.0, home));
+            let closed = closed.get_or_init(|| self.closed(context, &state, &name.0, home));
             let seen = Seen::of(home, uid, workload, closed);
             let pod = look::messenger(home, uid).filter(|_| seen.free > 0);
             let Some(pod) = pod else {
                 owners.remove(&key); // room that appears later is news
-                self.without_room(context, (&state, home, entry), (uid, workload), &mut due);
+                let sets = sets.get_or_init(|| ReplicaSets::of(home));
+                let place = (&*state, home, entry);
+                self.without_room(context, place, sets, (uid, workload), &mut due);
                 continue;
             };
             let pace = owners.entry(key);
@@ -226,6 +229,7 @@ impl Retries {
         &self,
         context: &Context,
         (state, home, entry): (&State, &Namespace, &Entry),
+        sets: &ReplicaSets<'_>,
         (uid, workload): (&Uid, &Workload),
         due: &mut Due,
     ) {
@@ -233,7 +237,7 @@ impl Retries {
         let mut set_backs = self.set_backs.lock();
         set_backs
             .retain(|(namespace, uid), _| *namespace != rules.namespace || home.has_workload(uid));
-        if let Some(overhang) = rollouts::overhang(home, uid, workload) {
+        if let Some(overhang) = rollouts::overhang(home, sets, uid, workload) {
             let (now, seen) = (Instant::now(), overhang.seen(home, uid));
             let key = (rules.namespace.clone(), uid.clone());
             let pace = set_backs.entry(key);
@@ -248,7 +252,9 @@ impl Retries {
                 Turn::Rest => {}
             }
         }
-        if let Some((about, message)) = standstill(context, state, home, entry, uid, workload) {
+        if let Some((about, message)) =
+            standstill(context, (state, home, entry), sets, uid, workload)
+        {
             context.events.record(&about, true, ROLLOUT_HELD, &message);
         }
     }
@@ -309,15 +315,14 @@ async fn wake(context: &Context, pod: &Pod) {
 /// A Deployment that cannot go on by itself, and why.
 fn standstill(
     context: &Context,
-    state: &State,
-    home: &Namespace,
-    entry: &Entry,
+    (state, home, entry): (&State, &Namespace, &Entry),
+    sets: &ReplicaSets<'_>,
     uid: &Uid,
     replica_set: &Workload,
 ) -> Option<(ObjectReference, String)> {
     let rules = &entry.snapshot.rules;
     let limit = room::gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) = rollouts::cause(home, rules, uid, replica_set, limit)?;
+    let (deployment, cause) = rollouts::cause(home, sets, rules, uid, replica_set, limit)?;
     let about = about(rules, replica_set, deployment)?;
     Some((about, cause.explain(&deployment.name, &rules.name)))
 }
