@@ -72,6 +72,9 @@ pub const CONTROLLER_WOKEN: &str = "operating.kusionstack.io/controller-woken";
 pub const AWAITS_RESTART: &str = "operating.kusionstack.io/awaits-restart";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotation on a ReplicaSet: which revision of its Deployment it is, a decimal number. The Deployment controller gives the
+/// highest number to the ReplicaSet of the present template.
+pub const DEPLOYMENT_REVISION: &str = "deployment.kubernetes.io/revision";
 /// Label: hash of the template of the Deployment. The Deployment controller writes it into a ReplicaSet and its Pods, and
 /// ends the ReplicaSet's name with it.
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";

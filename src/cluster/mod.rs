@@ -10,6 +10,7 @@ pub mod pods;
 pub mod presence;
 pub mod queue;
 pub mod registration;
+pub mod replicasets;
 pub mod rulestore;
 pub mod selected;
 pub mod sizes;

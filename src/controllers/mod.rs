@@ -99,7 +99,9 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
+    let start = Arc::clone(&rules);
     tokio::join!(
+        start.begin(&stop),
         waits::run(Arc::clone(&context), stop.clone()),
         dispatch::run(
             Arc::clone(&context.index),

@@ -27,6 +27,7 @@ mod owners;
 mod pod_writes;
 mod restarts;
 mod retries;
+mod rollouts;
 mod rules;
 mod shared_account;
 mod skipped_rules;

@@ -18,7 +18,7 @@ use crate::bed::{Bed, Scope, wait};
 const GROUP: &str = "owners.test";
 
 /// A Deployment `web` at rest under a rule of maxUnavailable 1, and who watches it.
-async fn web(replicas: usize, strategy: Value) -> (Scope, Observer) {
+pub async fn web(replicas: usize, strategy: Value) -> (Scope, Observer) {
     let scope = Bed::shared().await.scope("rollout").await;
     scope.deploy("web", replicas, json!({})).await;
     patch_web(&scope, json!({"spec": {"strategy": strategy}})).await;
@@ -31,7 +31,7 @@ async fn web(replicas: usize, strategy: Value) -> (Scope, Observer) {
     (scope, observer)
 }
 
-async fn patch_web(scope: &Scope, patch: Value) {
+pub async fn patch_web(scope: &Scope, patch: Value) {
     let patch = Patch::Merge(patch);
     let deployments = scope.deployments();
     deployments

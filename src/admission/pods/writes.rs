@@ -277,6 +277,7 @@ mod tests {
             rolling: false,
             recreates: false,
             paused: false,
+            revision: 0,
         }
     }
 

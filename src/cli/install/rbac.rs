@@ -102,6 +102,8 @@ pub const CLUSTER: &[Access] = &[
         &["daemonsets", "deployments", "replicasets", "statefulsets"],
         &["get", "list", "watch"],
     ),
+    // An old ReplicaSet whose Pods a rule holds gets its number back, so that its Deployment goes on.
+    all("apps", &["replicasets/scale"], &["patch"]),
     all("batch", &["jobs"], &["get", "list", "watch"]),
     all("", &["replicationcontrollers"], &["get", "list", "watch"]),
     // The same for owners of all other kinds.

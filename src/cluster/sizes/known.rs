@@ -33,6 +33,8 @@ pub struct Workload {
     pub recreates: bool,
     /// Whether it is a Deployment that is paused: it makes no ReplicaSet, and one that it has made counts by itself.
     pub paused: bool,
+    /// Which revision of its Deployment it is ([`keys::DEPLOYMENT_REVISION`]); 0 for other kinds, and where nothing tells.
+    pub revision: u64,
 }
 
 impl Workload {

@@ -35,6 +35,16 @@ pub(in crate::cluster) struct Meta {
     pub labels: Option<BTreeMap<String, String>>,
     pub deletion_timestamp: Option<String>,
     owner_references: Option<Vec<Owner>>,
+    annotations: Option<Annotations>,
+}
+
+/// The only annotation that is kept. The others may be large.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    /// [`keys::DEPLOYMENT_REVISION`].
+    #[serde(rename = "deployment.kubernetes.io/revision")]
+    revision: Option<String>,
 }
 
 fn number<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
@@ -143,6 +153,10 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
     };
     let recreates = kind == Kind::Deployment
         && spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate");
+    let revision = match kind {
+        Kind::ReplicaSet => revision(metadata.annotations.as_ref()),
+        _ => 0,
+    };
     let controller = match kind {
         Kind::ReplicaSet => metadata
             .owner_references
@@ -164,6 +178,7 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
         rolling,
         recreates,
         paused: kind == Kind::Deployment && spec.paused.unwrap_or(false),
+        revision,
     };
     let key = (metadata.namespace, Uid::from(metadata.uid));
     (
@@ -176,6 +191,11 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
 /// controller manages them, and a reference to one would lend its number to Pods that it does not know.
 fn has_replica_sets(owner: &Owner) -> bool {
     Kind::of(owner).is_none_or(|kind| kind == Kind::Deployment)
+}
+
+fn revision(annotations: Option<&Annotations>) -> u64 {
+    let text = annotations.and_then(|a| a.revision.as_deref());
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn count(n: Option<i64>) -> u32 {
@@ -335,6 +355,31 @@ mod tests {
         let (_, _, set) = workload(Kind::ReplicaSet, object).unwrap();
         assert_eq!((set.replicas, set.version), (Some(3), 7));
         assert_eq!(set.controller.unwrap().uid, "d");
+    }
+
+    #[test]
+    fn replica_set_tells_its_revision() {
+        for (kind, annotations, revision) in [
+            (
+                Kind::ReplicaSet,
+                json!({ (keys::DEPLOYMENT_REVISION): "12", "other": "1" }),
+                12,
+            ),
+            (
+                Kind::ReplicaSet,
+                json!({ (keys::DEPLOYMENT_REVISION): "x" }),
+                0,
+            ),
+            (Kind::ReplicaSet, json!(null), 0),
+            (
+                Kind::Deployment,
+                json!({ (keys::DEPLOYMENT_REVISION): "12" }),
+                0,
+            ),
+        ] {
+            let object = json!({ "metadata": { "name": "a", "annotations": annotations } });
+            assert_eq!(workload(kind, object).unwrap().2.revision, revision);
+        }
     }
 
     #[test]

@@ -67,6 +67,11 @@ impl Tally {
         self.owned.direct()
     }
 
+    /// Whether [`Tally::owners`] has this owner.
+    pub fn has_owner(&self, uid: &Uid) -> bool {
+        self.owned.has(uid)
+    }
+
     /// Owners that do not say how many Pods they are to have; their living Pods count.
     pub fn unknown_owners(&self) -> impl Iterator<Item = &Arc<Owner>> {
         self.owned.no_scale()

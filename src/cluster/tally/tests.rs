@@ -76,6 +76,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         rolling: false,
         recreates: false,
         paused: false,
+        revision: 0,
     }
 }
 
@@ -168,6 +169,7 @@ fn deployment_that_is_paused_counts_by_its_replica_sets_alone() {
     let paused = |kind, replicas, controller| Workload {
         kind,
         paused: kind == Kind::Deployment,
+        revision: 0,
         ..workload(replicas, true, controller)
     };
     let mut workloads = known([("root", paused(Kind::Deployment, 50, None))]);

@@ -41,6 +41,9 @@ const OWNERS_PERIOD: Duration = Duration::from_secs(5);
 /// A look does not wait longer for such a read.
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Stands for the generation of an object that was never looked at.
+const UNSEEN: i64 = -1;
+
 /// The controller.
 pub struct Rules {
     context: Arc<Context>,
@@ -74,6 +77,11 @@ impl Rules {
         })
     }
 
+    /// What is to be done at the start of a lead besides the looks at all objects.
+    pub async fn begin(&self, stop: &CancellationToken) {
+        self.retries.begin(&self.context, stop).await;
+    }
+
     /// One look at a rule object.
     pub async fn reconcile(&self, name: RuleName) -> Outcome {
         let key = {
@@ -86,13 +94,17 @@ impl Rules {
             return self.gone(name).await;
         };
         let unread = self.read_owners(&key).await;
-        self.wake(&name, &key.uid, generation);
+        if self.wake(&name, &key.uid, generation) {
+            self.release(&name.0);
+        }
         let release = claims::release(&self.context, &self.deadlines, &key).await;
         let (asked, looked) = match self.webhooks.look(&key).await {
             Ok(due) => (due, Outcome::Done),
             Err(outcome) => (None, outcome),
         };
-        let woken = self.retries.wake(&self.context, &name).await;
+        let denying = !unread.is_empty();
+        let woken = self.retries.wake(&self.context, &name, denying).await;
+        let released = self.retries.wake_released(&self.context, &name.0).await;
         let place = (name.0.as_str(), name.1.as_str());
         let Some((mut facts, later)) = self.facts.facts(&self.context, place, &key.uid).await
         else {
@@ -106,6 +118,7 @@ impl Rules {
             .into_iter()
             .chain(asked)
             .chain(woken)
+            .chain(released)
             .chain(later)
             .chain(owners)
             .min();
@@ -131,13 +144,13 @@ impl Rules {
     }
 
     /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
-    /// the rules have changed.
-    fn wake(&self, name: &RuleName, uid: &Uid, generation: i64) {
-        let changed = {
+    /// the rules have changed. Returns whether an object that was seen before has changed.
+    fn wake(&self, name: &RuleName, uid: &Uid, generation: i64) -> bool {
+        let (changed, edited) = {
             let mut seen = self.seen.lock();
             let entry = seen.entry(name.clone()).or_insert(Seen {
                 uid: uid.clone(),
-                generation: -1,
+                generation: UNSEEN,
                 written: None,
             });
             if entry.uid != *uid {
@@ -145,15 +158,17 @@ impl Rules {
                 self.facts.forget(&entry.uid);
             }
             let changed = entry.uid != *uid || entry.generation != generation;
+            let edited = changed && entry.generation != UNSEEN;
             (entry.uid, entry.generation) = (uid.clone(), generation);
-            changed
+            (changed, edited)
         };
         if changed {
-            return self.wake_all(&name.0);
+            self.wake_all(&name.0);
+            return edited;
         }
         let state = self.context.index.read();
         let Some(entry) = state.rule(&name.0, &name.1) else {
-            return;
+            return false;
         };
         let passing = entry.tally.post_waiting().filter(|uid| {
             let pod = state.pod(&name.0, uid);
@@ -164,6 +179,18 @@ impl Rules {
             .chain(turns::next(&self.context, &state, entry))
         {
             self.queues.lifecycle.add((name.0.clone(), pod));
+        }
+        false
+    }
+
+    /// A rule object was edited or is gone. Owners that it held before may go on now: those that another object covers are
+    /// woken by a look at that object.
+    fn release(&self, namespace: &str) {
+        self.retries.release(&self.context, namespace);
+        let state = self.context.index.read();
+        let home = state.namespace(namespace);
+        for rule in home.into_iter().flat_map(|home| home.rules.keys()) {
+            self.queues.rules.add((namespace.to_owned(), rule.clone()));
         }
     }
 
@@ -184,12 +211,16 @@ impl Rules {
 
     /// The object is gone or going: nobody waits for it any more, and a finalizer of Kuperator's is taken off.
     async fn gone(&self, name: RuleName) -> Outcome {
-        if let Some(seen) = self.seen.lock().remove(&name) {
+        let seen = self.seen.lock().remove(&name);
+        if let Some(seen) = seen {
             self.deadlines.forget(&seen.uid);
             self.webhooks.forget(&seen.uid);
             self.facts.forget(&seen.uid);
+            self.retries.forget(&name);
+            self.release(&name.0);
         }
-        self.retries.gone(&self.context, &name.0).await;
+        let released = self.retries.wake_released(&self.context, &name.0).await;
+        let done = released.map_or(Outcome::Done, Outcome::After);
         self.wake_all(&name.0);
         let read = async { self.api(&name)?.get_metadata_opt(&name.1).await };
         let going = match write("read a rule", read).await {
@@ -197,7 +228,7 @@ impl Rules {
             Err(outcome) => return outcome,
         };
         let Some(going) = going else {
-            return Outcome::Done;
+            return done;
         };
         let finalizers = going.metadata.finalizers.unwrap_or_default();
         let kept: Vec<_> = finalizers
@@ -205,7 +236,7 @@ impl Rules {
             .filter(|f| *f != keys::PROTECTED_FINALIZER)
             .collect();
         if kept.len() == finalizers.len() {
-            return Outcome::Done;
+            return done;
         }
         let patch = json!({ "metadata": { "resourceVersion": going.metadata.resource_version, "finalizers": kept } });
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
@@ -216,7 +247,7 @@ impl Rules {
         match write("release a rule", release).await {
             Ok(_) => {
                 info!(namespace = %name.0, rule = %name.1, "took the finalizer off a deleted rule");
-                Outcome::Done
+                done
             }
             Err(outcome) => outcome,
         }

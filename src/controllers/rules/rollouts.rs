@@ -1,18 +1,21 @@
 //! Which rollouts of Deployments a rule object does not let end, by the cache.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashMap};
 
-use super::retries::deletes_more;
+use super::retries::look::{self, Seen, deletes_more};
 use crate::cluster::index::{Entry, Namespace};
 use crate::cluster::selected;
-use crate::cluster::sizes::Kind;
+use crate::cluster::sizes::{Kind, Workload};
+use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::rollouts::{Cause, Rollout};
+use crate::ledger::store::Uid;
 
 /// Deployments whose rollout stands still now, or will. `gauges` are those of the rule object.
 pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
     let rules = &entry.snapshot.rules;
-    let mut found = BTreeMap::new();
+    let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
     for uid in entry.tally.owners() {
         let Some(workload) = home.workload(uid) else {
             continue;
@@ -24,7 +27,8 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
                 (workload, Cause::Recreates, false)
             }
             Kind::ReplicaSet if gauges.allowed == 0 && deletes_more(home, uid, workload) => {
-                match selected::held_rollout(home, rules, workload, gauges.limit) {
+                let sets = sets.get_or_init(|| ReplicaSets::of(home));
+                match cause(home, sets, rules, uid, workload, gauges.limit) {
                     Some((deployment, cause)) => (deployment, cause, true),
                     None => continue,
                 }
@@ -41,4 +45,265 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
         }
     }
     found.into_values().collect()
+}
+
+/// The ReplicaSets of a namespace that have a controller, by its UID.
+pub struct ReplicaSets<'a>(HashMap<&'a str, Vec<(&'a Uid, &'a Workload)>>);
+
+impl<'a> ReplicaSets<'a> {
+    /// Goes through all owners of the namespace: once for each look, and not for each ReplicaSet.
+    pub fn of(home: &'a Namespace) -> ReplicaSets<'a> {
+        let mut all = HashMap::<&str, Vec<_>>::new();
+        for (uid, set) in home.workloads() {
+            if let Some(controller) = &set.controller {
+                all.entry(&controller.uid).or_default().push((uid, set));
+            }
+        }
+        ReplicaSets(all)
+    }
+
+    fn below(&self, controller: &str) -> &[(&'a Uid, &'a Workload)] {
+        self.0.get(controller).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
+/// it can. `limit` is how many Pods may be unavailable.
+pub fn cause<'a>(
+    home: &'a Namespace,
+    sets: &ReplicaSets<'a>,
+    rules: &RuleSet,
+    uid: &Uid,
+    replica_set: &Workload,
+    limit: u32,
+) -> Option<(&'a Workload, Cause)> {
+    selected::held_rollout(home, rules, replica_set, limit).or_else(|| {
+        let found = overhang(home, sets, uid, replica_set)?;
+        Some((found.deployment, Cause::Overhangs))
+    })
+}
+
+/// The Deployment of a ReplicaSet, unless it wants no Pods.
+fn deployment<'a>(home: &'a Namespace, replica_set: &Workload) -> Option<(Uid, &'a Workload)> {
+    let uid = Uid::from(replica_set.controller.as_ref()?.uid.as_str());
+    let deployment = home
+        .workload(&uid)
+        .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
+    Some((uid, deployment))
+}
+
+/// An old ReplicaSet with more ready Pods than its number, while another old ReplicaSet of the Deployment has failing Pods.
+///
+/// The Deployment controller takes unhealthy Pods of old ReplicaSets away first, `spec.replicas` less
+/// `status.availableReplicas` of each, the oldest ReplicaSet first. A negative difference ends the attempt with an error
+/// ("got invalid request to scale down", `cleanupUnhealthyReplicas` in `pkg/controller/deployment/rolling.go`), before it
+/// comes to the failing Pods. They use up the surge of the Deployment, so that the new ReplicaSet gets no Pods, and
+/// nothing makes room in the budget.
+#[derive(Debug)]
+pub struct Overhang<'a> {
+    /// The Deployment.
+    pub deployment: &'a Workload,
+    /// The other old ReplicaSet, the first by name.
+    pub failing: &'a Workload,
+    /// `spec.replicas` of the ReplicaSet.
+    pub wanted: u32,
+    /// Its living Pods.
+    pub living: u32,
+    newest: u64,
+    /// `spec.replicas` of all other old ReplicaSets.
+    others: usize,
+}
+
+impl Overhang<'_> {
+    /// What must change before the number is set back more often. The number itself is not part of it: the Deployment
+    /// controller may change it each time.
+    pub fn seen(&self, home: &Namespace, uid: &Uid) -> Seen {
+        let covering = look::covering(home, uid);
+        Seen {
+            version: self.newest,
+            alive: usize::try_from(self.living).unwrap_or(usize::MAX),
+            free: self.others,
+            rules: look::fingerprint(covering.map(|entry| &*entry.snapshot.rules)),
+        }
+    }
+}
+
+/// The [`Overhang`] of a ReplicaSet; `None` if the Deployment controller is not kept from going on.
+pub fn overhang<'a>(
+    home: &'a Namespace,
+    sets: &ReplicaSets<'a>,
+    uid: &Uid,
+    replica_set: &Workload,
+) -> Option<Overhang<'a>> {
+    let (deployment_uid, deployment) = deployment(home, replica_set)?;
+    let wanted = replica_set.replicas?;
+    if deployment.recreates || deployment.paused || ready(home, uid) <= wanted {
+        return None;
+    }
+    let all = || sets.below(&deployment_uid).iter();
+    let newest = all().map(|(_, w)| w.revision).max()?;
+    if replica_set.revision >= newest {
+        return None;
+    }
+    let others = all().filter(|(other, w)| **other != *uid && w.revision < newest);
+    let others: Vec<_> = others
+        .filter_map(|(other, w)| Some((*other, *w, w.replicas.filter(|n| *n > 0)?)))
+        .collect();
+    let failing = others
+        .iter()
+        .filter(|(other, _, n)| ready(home, other) < *n);
+    let failing = failing
+        .map(|(_, w, _)| *w)
+        .min_by(|a, b| a.name.cmp(&b.name))?;
+    Some(Overhang {
+        deployment,
+        failing,
+        wanted,
+        living: count(look::living(home, uid)),
+        newest,
+        others: others
+            .iter()
+            .map(|(_, _, n)| usize::try_from(*n).unwrap_or(usize::MAX))
+            .fold(0, usize::saturating_add),
+    })
+}
+
+/// How many living Pods of a ReplicaSet are Ready.
+fn ready(home: &Namespace, uid: &str) -> u32 {
+    count(look::living(home, uid).filter(|pod| pod.is_ready()))
+}
+
+fn count<T>(of: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(of.count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys;
+    use crate::cluster::index::Index;
+    use crate::cluster::sizes;
+
+    fn put(index: &Index, kind: Kind, object: Value) {
+        let (namespace, uid, workload) = sizes::workload(kind, object).unwrap();
+        index.set_workload(&namespace, uid, Some(workload));
+    }
+
+    fn put_deployment(index: &Index, patch: Value) {
+        let mut deployment = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "web", "resourceVersion": "1" },
+            "spec": { "replicas": 10 },
+        });
+        json_patch::merge(&mut deployment, &patch);
+        put(index, Kind::Deployment, deployment);
+    }
+
+    /// A ReplicaSet of Deployment `web` with so many Pods, all of them Ready or none.
+    fn put_set(index: &Index, name: &str, revision: u64, replicas: u32, pods: u32, ready: bool) {
+        let owner = |kind: &str, name: &str| json!([{ "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true }]);
+        let set = json!({
+            "metadata": {
+                "namespace": "n", "name": name, "uid": name, "resourceVersion": "5",
+                "annotations": { (keys::DEPLOYMENT_REVISION): revision.to_string() },
+                "ownerReferences": owner("Deployment", "web"),
+            },
+            "spec": { "replicas": replicas },
+        });
+        put(index, Kind::ReplicaSet, set);
+        for n in 0..pods {
+            let pod = format!("{name}-{n}");
+            let pod = json!({
+                "metadata": {
+                    "namespace": "n", "name": pod, "uid": pod, "resourceVersion": "1",
+                    "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+                    "ownerReferences": owner("ReplicaSet", name),
+                },
+                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
+            });
+            index.apply_pod(serde_json::from_value(pod).unwrap());
+        }
+    }
+
+    /// A rollout over failing Pods: the old ReplicaSet holds one Pod more than it should, and the new one has none.
+    fn index() -> Index {
+        let index = Index::default();
+        put_deployment(&index, json!({}));
+        put_set(&index, "old", 1, 8, 9, true);
+        put_set(&index, "bad", 2, 5, 5, false);
+        put_set(&index, "new", 3, 0, 0, true);
+        index
+    }
+
+    /// The failing ReplicaSet, and the number of living Pods.
+    fn found(index: &Index) -> Option<(String, u32)> {
+        let state = index.read();
+        let home = state.namespace("n").unwrap();
+        let uid = Uid::from("old");
+        let found = overhang(
+            home,
+            &ReplicaSets::of(home),
+            &uid,
+            home.workload("old").unwrap(),
+        )?;
+        Some((found.failing.name.clone(), found.living))
+    }
+
+    #[test]
+    fn old_replica_set_with_surplus_beside_failing_pods_overhangs() {
+        assert_eq!(found(&index()), Some(("bad".to_owned(), 9)));
+    }
+
+    #[test]
+    fn nothing_overhangs_while_the_deployment_goes_on() {
+        type Change = (&'static str, fn(&Index));
+        let changes: [Change; 7] = [
+            ("no newer one", |i| put_set(i, "new", 1, 0, 0, true)),
+            ("undone to the old one", |i| {
+                put_set(i, "old", 4, 8, 9, true)
+            }),
+            ("nothing failing", |i| put_set(i, "bad", 2, 5, 5, true)),
+            ("no other old one", |i| put_set(i, "bad", 2, 0, 5, false)),
+            ("no surplus", |i| put_set(i, "old", 1, 9, 9, true)),
+            ("paused", |i| {
+                put_deployment(i, json!({ "spec": { "paused": true } }))
+            }),
+            ("Recreate", |i| {
+                put_deployment(i, json!({ "spec": { "strategy": { "type": "Recreate" } } }))
+            }),
+        ];
+        for (what, change) in changes {
+            let index = index();
+            if what == "no newer one" {
+                put_set(&index, "bad", 1, 5, 5, false);
+            }
+            change(&index);
+            assert_eq!(found(&index), None, "{what}");
+        }
+    }
+
+    #[test]
+    fn number_that_is_set_anew_gives_no_further_tries() {
+        let index = index();
+        let seen = || {
+            let state = index.read();
+            let home = state.namespace("n").unwrap();
+            let uid = Uid::from("old");
+            overhang(
+                home,
+                &ReplicaSets::of(home),
+                &uid,
+                home.workload("old").unwrap(),
+            )
+            .unwrap()
+            .seen(home, &uid)
+        };
+        let before = seen();
+        put_set(&index, "old", 1, 7, 9, true);
+        assert_eq!(seen(), before);
+        put_set(&index, "bad", 2, 3, 5, false);
+        assert_ne!(seen(), before, "the Deployment controller got on");
+    }
 }

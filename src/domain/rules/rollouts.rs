@@ -10,6 +10,9 @@ pub enum Cause {
     Recreates,
     /// The template makes Pods that the rules do not hold, while all Pods of the Deployment count as expected.
     Leaves,
+    /// An old ReplicaSet has more ready Pods than its number, because the rules hold them. Then the Deployment controller
+    /// takes no failing Pods of other old ReplicaSets away, and has no room for new Pods.
+    Overhangs,
 }
 
 impl Cause {
@@ -25,6 +28,12 @@ impl Cause {
                 "Deployment {deployments}: the template makes Pods that PodTransitionRule {rule} does not hold, while all Pods \
                  of the Deployment count as expected there: the rule lets no more of the old Pods go, and the rollout waits. \
                  Delete or relax the rule, or undo the change of the template's labels"
+            ),
+            Cause::Overhangs => format!(
+                "Deployment {deployments}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
+                 lets none of them go, and meanwhile the Deployment controller does not take away the failing Pods of \
+                 another old ReplicaSet: the rollout waits. The server sets the number back a few times. If the rollout still \
+                 waits, scale the ReplicaSet of the failing Pods to 0, or relax the rule"
             ),
         }
     }
@@ -51,6 +60,7 @@ pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
     let causes = [
         (Cause::Recreates, "RecreateHeld"),
         (Cause::Leaves, "TemplateLeavesRule"),
+        (Cause::Overhangs, "OldReplicaSetHeld"),
     ];
     let held = causes.map(|(cause, reason)| {
         of(cause, true).map(|deployments| (reason, cause.explain(&deployments, &rules.name)))

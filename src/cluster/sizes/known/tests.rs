@@ -14,6 +14,7 @@ fn workload(replicas: u32, version: u64) -> Workload {
         rolling: false,
         recreates: false,
         paused: false,
+        revision: 0,
     }
 }
 

@@ -4,10 +4,16 @@
 //! (client-go's default rate limiter), and nothing tells them when a budget has room again. But each of them looks at its
 //! object at once when one of its Pods changes. Therefore the leader changes an annotation of one Pod when the budget has
 //! room and the owner still has Pods to delete.
+//!
+//! While the budget has no room, a Deployment may wait for its old ReplicaSet, see [`rollouts::Overhang`]. Then the leader
+//! sets the number of the ReplicaSet back.
 
+pub(super) mod look;
 mod pace;
+mod released;
 
-use std::collections::HashMap;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,99 +21,283 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
-use tracing::debug;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
 
-use self::pace::{Pace, Seen, Turn};
+use self::look::Seen;
+use self::pace::{Pace, Turn};
+use self::released::Released;
 use super::super::{Context, RuleName, room, write};
+use super::rollouts::{self, Overhang, ReplicaSets};
 use crate::api::keys;
 use crate::cluster::index::{Entry, Namespace, State};
-use crate::cluster::sizes::{Kind, Workload};
-use crate::cluster::{pods, selected};
+use crate::cluster::sizes::Workload;
+use crate::cluster::{pods, replicasets};
 use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
+use crate::domain::rules::effect;
+use crate::domain::rules::mark::Mark;
 use crate::ledger::store::Uid;
 
-/// Owners that are woken at once when a rule object is gone.
-const AT_ONCE: usize = 100;
+/// Times that an owner is woken in vain. A StatefulSet with a partition, for example, keeps old Pods on purpose.
+const WAKES: u32 = 8;
+/// Times that the number of a ReplicaSet is set back in vain. The Deployment controller may set it anew each time.
+const SET_BACKS: u32 = 4;
 
 /// Reason of the Event on a Deployment that cannot go on.
 const ROLLOUT_HELD: &str = "RolloutHeld";
+/// Reason of the Event on a Deployment whose old ReplicaSet got its number back.
+const SET_BACK: &str = "ReplicaSetScaledBack";
+
+/// An owner: namespace and UID.
+type Key = (String, Uid);
 
 /// Remembers when each owner was woken. Kept by the leader only; a new leader starts anew.
 #[derive(Default)]
 pub struct Retries {
-    owners: Mutex<HashMap<(String, Uid), Pace>>,
+    owners: Mutex<HashMap<Key, Pace>>,
+    set_backs: Mutex<HashMap<Key, Pace>>,
+    released: Released,
+    /// Rule objects of which an owner can't be read: admission denies all disruptions.
+    denying: Mutex<HashSet<RuleName>>,
+}
+
+/// What a look at one rule object finds to do.
+#[derive(Default)]
+struct Due {
+    /// A Pod of each owner to be woken.
+    wake: Vec<Arc<Pod>>,
+    set_back: Vec<SetBack>,
+    /// When to look again.
+    again: Option<Duration>,
+}
+
+impl Due {
+    fn look_after(&mut self, pause: Duration) {
+        self.again = self.again.into_iter().chain([pause]).min();
+    }
+}
+
+/// A ReplicaSet whose `spec.replicas` is to become the number of its living Pods.
+struct SetBack {
+    namespace: String,
+    name: String,
+    uid: Uid,
+    version: u64,
+    living: u32,
+    /// The Deployment.
+    about: ObjectReference,
+    message: String,
 }
 
 impl Retries {
-    /// Wakes the owners below one rule object that have Pods to delete while the budget has room. Returns when to look
-    /// again, if there is a reason to.
-    pub async fn wake(&self, context: &Context, name: &RuleName) -> Option<Duration> {
-        let (due, again) = self.due(context, name);
-        for pod in due {
-            wake(context, &pod).await;
+    /// The start of a lead. Rules may have been deleted or changed while nobody led: wakes the owners that no rule covers
+    /// in the namespaces that hold rules, or have held some lately. Ends when they have been woken, or at `stop`.
+    pub async fn begin(&self, context: &Context, stop: &CancellationToken) {
+        tokio::select! { () = stop.cancelled() => return, () = context.index.wait_synced() => {} }
+        let marked: Vec<String> = {
+            let state = context.index.read();
+            let marked = state.namespaces().filter(|(_, home)| {
+                let labels = home.labels.as_ref();
+                labels.is_some_and(|labels| Mark::of(labels) > Mark::Unruled)
+            });
+            marked.map(|(name, _)| name.clone()).collect()
+        };
+        for namespace in &marked {
+            self.release(context, namespace);
         }
-        again
+        loop {
+            let mut again = None::<Duration>;
+            for namespace in &marked {
+                let pause = self.wake_released(context, namespace).await;
+                again = again.into_iter().chain(pause).min();
+            }
+            let Some(pause) = again else {
+                return;
+            };
+            tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(pause) => {} }
+        }
     }
 
-    /// A Pod of each owner to be woken now, and when to look again.
-    fn due(&self, context: &Context, name: &RuleName) -> (Vec<Arc<Pod>>, Option<Duration>) {
+    /// A rule object of the namespace is gone or was edited: the owners that no rule covers any more are to be woken, by
+    /// [`Retries::wake_released`].
+    pub fn release(&self, context: &Context, namespace: &str) {
+        self.released.add(context, namespace);
+    }
+
+    /// Wakes released owners that are due. Returns when to call again, if there is a reason to.
+    pub async fn wake_released(&self, context: &Context, namespace: &str) -> Option<Duration> {
+        self.released.wake(context, namespace).await
+    }
+
+    /// A rule object is gone.
+    pub fn forget(&self, name: &RuleName) {
+        self.denying.lock().remove(name);
+    }
+
+    /// Wakes the owners below one rule object that have Pods to delete while the budget has room. `denying` says whether
+    /// an owner of its Pods can't be read. Returns when to look again, if there is a reason to.
+    pub async fn wake(
+        &self,
+        context: &Context,
+        name: &RuleName,
+        denying: bool,
+    ) -> Option<Duration> {
+        match denying {
+            true => self.denying.lock().insert(name.clone()),
+            false => self.denying.lock().remove(name),
+        };
+        let due = self.due(context, name);
+        for pod in due.wake {
+            wake(context, &pod).await;
+        }
+        for back in due.set_back {
+            set_back(context, back).await;
+        }
+        due.again
+    }
+
+    fn due(&self, context: &Context, name: &RuleName) -> Due {
+        let mut due = Due::default();
         let state = context.index.read();
         let (Some(home), Some(entry)) = (state.namespace(&name.0), state.rule(&name.0, &name.1))
         else {
-            return (Vec::new(), None);
+            return due;
         };
         let now = Instant::now();
-        let (mut due, mut again) = (Vec::new(), None::<Duration>);
         let mut owners = self.owners.lock();
         owners.retain(|(namespace, uid), _| *namespace != name.0 || home.has_workload(uid));
+        let (closed, sets) = (OnceCell::new(), OnceCell::new());
         for uid in entry.tally.owners() {
             let key = (name.0.clone(), uid.clone());
-            let Some(workload) = home.workload(uid).filter(|w| deletes_more(home, uid, w)) else {
+            let held = |w: &&Workload| look::deletes_more(home, uid, w);
+            let Some(workload) = home.workload(uid).filter(held) else {
                 owners.remove(&key);
                 continue;
             };
-            let Some(pod) = free_pod(context, &state, home, uid) else {
+            let closed = closed.get_or_init(|| self.closed(context, &state, &name.0, home));
+            let seen = Seen::of(home, uid, workload, closed);
+            let pod = look::messenger(home, uid).filter(|_| seen.free > 0);
+            let Some(pod) = pod else {
                 owners.remove(&key); // room that appears later is news
-                if let Some((about, message)) = standstill(context, &state, home, entry, workload) {
-                    context.events.record(&about, true, ROLLOUT_HELD, &message);
-                }
+                let sets = sets.get_or_init(|| ReplicaSets::of(home));
+                let place = (&*state, home, entry);
+                self.without_room(context, place, sets, (uid, workload), &mut due);
                 continue;
             };
-            let seen = Seen {
-                version: workload.version,
-                alive: alive(home, uid),
-            };
-            let pace = owners.entry(key).or_insert_with(|| Pace::new(seen, now));
-            let pause = match pace.turn(seen, now) {
+            let pace = owners.entry(key);
+            let pace = pace.or_insert_with(|| Pace::new(seen, now, WAKES));
+            match pace.turn(seen, now) {
                 Turn::Wake(pause) => {
-                    due.push(Arc::clone(pod));
-                    Some(pause)
+                    due.wake.push(Arc::clone(pod));
+                    due.look_after(pause);
                 }
-                Turn::Wait(pause) => Some(pause),
-                Turn::Rest => None,
-            };
-            again = again.into_iter().chain(pause).min();
+                Turn::Wait(pause) => due.look_after(pause),
+                Turn::Rest => {}
+            }
         }
-        (due, again)
+        due
     }
 
-    /// A rule object of the namespace is gone: wakes the owners that it may have held up, at most [`AT_ONCE`].
-    pub async fn gone(&self, context: &Context, namespace: &str) {
-        self.owners.lock().retain(|(n, _), _| n != namespace);
-        let held_up: Vec<Arc<Pod>> = {
-            let state = context.index.read();
-            let home = state.namespace(namespace).into_iter();
-            let owners = home.flat_map(|home| home.workloads().map(move |(uid, w)| (home, uid, w)));
-            let owners = owners.filter(|(home, uid, w)| deletes_more(home, uid, w));
-            let pods = owners.filter_map(|(home, uid, _)| {
-                let mut living = home.owned_by(uid).filter(|pod| is_alive(pod));
-                living.next().cloned()
-            });
-            pods.take(AT_ONCE).collect()
-        };
-        for pod in held_up {
-            wake(context, &pod).await;
+    /// The rules of a namespace that let no available Pod go. None while the namespace is excluded from the webhooks.
+    fn closed<'a>(
+        &self,
+        context: &Context,
+        state: &State,
+        namespace: &str,
+        home: &'a Namespace,
+    ) -> Vec<&'a RuleSet> {
+        let own = Some(context.namespace.as_str());
+        if effect::exclusion(namespace, home.labels.as_ref(), own).is_some() {
+            return Vec::new();
         }
+        let denying = self.denying.lock();
+        let denies = |entry: &Entry| {
+            let rules = &entry.snapshot.rules;
+            let name = (namespace.to_owned(), rules.name.clone());
+            match room::allowed(&context.ledgers, state, entry) {
+                Some(allowed) => allowed == 0 || denying.contains(&name),
+                None => false,
+            }
+        };
+        let closed = home.rules.values().filter(|entry| denies(entry));
+        closed.map(|entry| &*entry.snapshot.rules).collect()
+    }
+
+    /// An owner has Pods to delete, and the rules let none of them go.
+    fn without_room(
+        &self,
+        context: &Context,
+        (state, home, entry): (&State, &Namespace, &Entry),
+        sets: &ReplicaSets<'_>,
+        (uid, workload): (&Uid, &Workload),
+        due: &mut Due,
+    ) {
+        let rules = &entry.snapshot.rules;
+        let mut set_backs = self.set_backs.lock();
+        set_backs
+            .retain(|(namespace, uid), _| *namespace != rules.namespace || home.has_workload(uid));
+        if let Some(overhang) = rollouts::overhang(home, sets, uid, workload) {
+            let (now, seen) = (Instant::now(), overhang.seen(home, uid));
+            let key = (rules.namespace.clone(), uid.clone());
+            let pace = set_backs.entry(key);
+            let pace = pace.or_insert_with(|| Pace::new(seen, now, SET_BACKS));
+            match pace.turn(seen, now) {
+                Turn::Wake(pause) => {
+                    due.set_back
+                        .extend(SetBack::of(rules, uid, workload, &overhang));
+                    return due.look_after(pause);
+                }
+                Turn::Wait(pause) => return due.look_after(pause),
+                Turn::Rest => {}
+            }
+        }
+        if let Some((about, message)) =
+            standstill(context, (state, home, entry), sets, uid, workload)
+        {
+            context.events.record(&about, true, ROLLOUT_HELD, &message);
+        }
+    }
+}
+
+impl SetBack {
+    fn of(rules: &RuleSet, uid: &Uid, set: &Workload, overhang: &Overhang<'_>) -> Option<SetBack> {
+        let (old, failing) = (&set.name, &overhang.failing.name);
+        let (wanted, living) = (overhang.wanted, overhang.living);
+        let rule = &rules.name;
+        Some(SetBack {
+            namespace: rules.namespace.clone(),
+            name: old.clone(),
+            uid: uid.clone(),
+            version: set.version,
+            living,
+            about: about(rules, set, overhang.deployment)?,
+            message: format!(
+                "the replicas of the old ReplicaSet {old} were set from {wanted} back to its {living} Pods: \
+                 PodTransitionRule {rule} lets none of them go now, and the Deployment controller does not take away the \
+                 failing Pods of ReplicaSet {failing} while {old} has more available Pods than replicas"
+            ),
+        })
+    }
+}
+
+async fn set_back(context: &Context, back: SetBack) {
+    let place = (back.namespace.as_str(), back.name.as_str());
+    let (version, living) = (back.version, back.living);
+    let scale = replicasets::scale(&context.client, place, &back.uid, version, living);
+    if write("set the replicas of a ReplicaSet back", scale)
+        .await
+        .is_ok()
+    {
+        let (namespace, set) = place;
+        info!(
+            namespace,
+            replicaset = set,
+            replicas = living,
+            "set the replicas of an old ReplicaSet back to its Pods"
+        );
+        let (about, message) = (&back.about, &back.message);
+        context.events.record(about, false, SET_BACK, message);
     }
 }
 
@@ -122,56 +312,34 @@ async fn wake(context: &Context, pod: &Pod) {
     }
 }
 
-/// Whether the owner's controller is to delete Pods: it has more than it wants, or its rollout is not finished. CollaSets
-/// are our own and wait in the queue of the rule.
-pub(super) fn deletes_more(home: &Namespace, uid: &str, workload: &Workload) -> bool {
-    workload.kind != Kind::CollaSet && (home.surplus(uid) > 0 || workload.rolling)
-}
-
-fn alive(home: &Namespace, uid: &str) -> usize {
-    home.owned_by(uid).filter(|pod| is_alive(pod)).count()
-}
-
-fn is_alive(pod: &Pod) -> bool {
-    !pod.is_terminating() && !pod.is_finished()
-}
-
-/// A living Pod of the owner that every rule covering it has room for.
-fn free_pod<'a>(
-    context: &Context,
-    state: &State,
-    home: &'a Namespace,
-    uid: &str,
-) -> Option<&'a Arc<Pod>> {
-    let has_room = |pod: &Pod| {
-        state
-            .covering(pod)
-            .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
-    };
-    let living = home.owned_by(uid).filter(|pod| is_alive(pod));
-    let first = living.min_by(|a, b| a.metadata.name.cmp(&b.metadata.name))?;
-    has_room(first).then_some(first)
-}
-
 /// A Deployment that cannot go on by itself, and why.
 fn standstill(
     context: &Context,
-    state: &State,
-    home: &Namespace,
-    entry: &Entry,
+    (state, home, entry): (&State, &Namespace, &Entry),
+    sets: &ReplicaSets<'_>,
+    uid: &Uid,
     replica_set: &Workload,
 ) -> Option<(ObjectReference, String)> {
-    let owner = replica_set.controller.as_ref()?;
     let rules = &entry.snapshot.rules;
     let limit = room::gauges(&context.ledgers, state, entry)?.limit;
-    let (deployment, cause) = selected::held_rollout(home, rules, replica_set, limit)?;
-    let about = ObjectReference {
+    let (deployment, cause) = rollouts::cause(home, sets, rules, uid, replica_set, limit)?;
+    let about = about(rules, replica_set, deployment)?;
+    Some((about, cause.explain(&deployment.name, &rules.name)))
+}
+
+/// What an Event about the Deployment of a ReplicaSet refers to.
+fn about(
+    rules: &RuleSet,
+    replica_set: &Workload,
+    deployment: &Workload,
+) -> Option<ObjectReference> {
+    let owner = replica_set.controller.as_ref()?;
+    Some(ObjectReference {
         api_version: Some(owner.api_version.clone()),
         kind: Some(owner.kind.clone()),
         namespace: Some(rules.namespace.clone()),
         name: Some(deployment.name.clone()),
         uid: Some(owner.uid.clone()),
         ..ObjectReference::default()
-    };
-    Some((about, cause.explain(&deployment.name, &rules.name)))
+    })
 }

@@ -1,0 +1,25 @@
+//! Writes to ReplicaSets.
+
+use kube::core::params::Patch;
+use kube::{Client, Error};
+use serde_json::{Value, json};
+
+use super::path::Objects;
+
+/// Sets `spec.replicas` by the subresource `scale`, if the ReplicaSet still is the object of this UID at the
+/// resourceVersion `version`; else the error has code 409.
+pub async fn scale(
+    client: &Client,
+    (namespace, name): (&str, &str),
+    uid: &str,
+    version: u64,
+    replicas: u32,
+) -> Result<(), Error> {
+    let patch = Patch::Merge(json!({
+        "metadata": { "uid": uid, "resourceVersion": version.to_string() },
+        "spec": { "replicas": replicas },
+    }));
+    let sets = Objects::of("/apis/apps/v1", namespace, "replicasets")?;
+    let request = sets.patch(name, Some("scale"), &patch)?;
+    client.request::<Value>(request).await.map(drop)
+}

@@ -1,0 +1,76 @@
+//! Owners that no rule object holds any more: a rule was deleted, or its selector was changed. No look at a rule object
+//! finds them, so that they are remembered here until they have been woken.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::look::{self, Seen};
+use super::pace::{Pace, Turn};
+use super::{Key, wake};
+use crate::controllers::Context;
+use crate::ledger::store::Uid;
+
+/// Owners that are remembered at a time in one namespace.
+const MOST: usize = 100;
+/// Times that each is woken: another replica may deny the first deletion because its cache trails.
+const TRIES: u32 = 2;
+
+/// Released owners.
+#[derive(Default)]
+pub struct Released(Mutex<HashMap<Key, Pace>>);
+
+impl Released {
+    /// Remembers the owners of a namespace that have Pods to delete and that no rule object covers.
+    pub fn add(&self, context: &Context, namespace: &str) {
+        let state = context.index.read();
+        let Some(home) = state.namespace(namespace) else {
+            return;
+        };
+        let (now, mut all) = (Instant::now(), self.0.lock());
+        for uid in look::uncovered(home).take(MOST) {
+            if let Some(workload) = home.workload(uid) {
+                let pace = Pace::new(Seen::of(home, uid, workload, &[]), now, TRIES);
+                all.insert((namespace.to_owned(), uid.clone()), pace);
+            }
+        }
+    }
+
+    /// Wakes the owners of a namespace that are due. Returns when to call again; `None` when nothing is left to do.
+    pub async fn wake(&self, context: &Context, namespace: &str) -> Option<Duration> {
+        let (mut due, mut again) = (Vec::new(), None::<Duration>);
+        {
+            let (state, mut all, now) = (context.index.read(), self.0.lock(), Instant::now());
+            let home = state.namespace(namespace);
+            let deletes_more = |uid: &Uid| {
+                let home = home?;
+                let workload = home.workload(uid)?;
+                look::deletes_more(home, uid, workload).then(|| look::messenger(home, uid))?
+            };
+            all.retain(|(of, uid), pace| {
+                if of != namespace {
+                    return true;
+                }
+                let Some(pod) = deletes_more(uid) else {
+                    return false;
+                };
+                let pause = match pace.next(now) {
+                    Turn::Wake(pause) => {
+                        due.push(pod.clone());
+                        pause
+                    }
+                    Turn::Wait(pause) => pause,
+                    Turn::Rest => return false,
+                };
+                again = again.into_iter().chain([pause]).min();
+                true
+            });
+        }
+        for pod in due {
+            wake(context, &pod).await;
+        }
+        again
+    }
+}

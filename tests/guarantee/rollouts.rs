@@ -1,0 +1,192 @@
+//! Rollouts that stood still under a rule though they need not: over failing Pods, and after the rule has let go of them.
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::objects::is_available;
+use crate::bed::{Bed, Scope, wait};
+use crate::owners::{patch_web, web};
+
+const REPLICAS: usize = 10;
+
+/// Nobody can pull it.
+const BAD: &str = "web:non-exist";
+
+async fn set_image(scope: &Scope, image: &str) {
+    let containers = json!([{"name": "main", "image": image}]);
+    let template = json!({"spec": {"containers": containers}});
+    patch_web(scope, json!({"spec": {"template": template}})).await;
+}
+
+fn has_image(pod: &Pod, image: &str) -> bool {
+    pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some(image)
+}
+
+async fn with_image(scope: &Scope, image: &str) -> Vec<Pod> {
+    let mut pods = scope.list("app=web").await;
+    pods.retain(|pod| has_image(pod, image));
+    pods
+}
+
+/// The rollout to `image` ends.
+async fn finish(scope: &Scope, image: &str) {
+    wait::until("the rollout to end", async || {
+        let pods = scope.list("app=web").await;
+        pods.iter()
+            .all(|pod| has_image(pod, image) && is_available(pod))
+            && pods.len() == REPLICAS
+    })
+    .await;
+}
+
+fn surge(max_surge: Value, max_unavailable: Value) -> Value {
+    let rolling = json!({"maxSurge": max_surge, "maxUnavailable": max_unavailable});
+    json!({"type": "RollingUpdate", "rollingUpdate": rolling})
+}
+
+/// A rollout of image [`BAD`] that has come to its end: `failing` Pods, and one old Pod less.
+async fn fail(scope: &Scope, failing: usize) {
+    set_image(scope, BAD).await;
+    wait::until("the failing Pods", async || {
+        let old = with_image(scope, "web:1").await.len();
+        (with_image(scope, BAD).await.len(), old) == (failing, REPLICAS - 1)
+    })
+    .await;
+}
+
+async fn events(scope: &Scope, reason: &str) -> Vec<Event> {
+    let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let listed = events.list(&ListParams::default()).await.unwrap();
+    let all = listed.items.into_iter();
+    all.filter(|e| e.reason.as_deref() == Some(reason))
+        .collect()
+}
+
+/// Rolls forward over failing Pods.
+async fn roll_over_failing_pods(strategy: Value, failing: usize) {
+    let (scope, observer) = web(REPLICAS, strategy).await;
+    fail(&scope, failing).await;
+    set_image(&scope, "web:2").await;
+    finish(&scope, "web:2").await;
+    observer
+        .fewest_available(|_| true, REPLICAS)
+        .await
+        .at_least(REPLICAS - 1);
+    let told = events(&scope, "ReplicaSetScaledBack").await;
+    let message = told[0].message.clone().unwrap_or_default();
+    assert!(
+        told[0].involved_object.kind.as_deref() == Some("Deployment")
+            && message.contains("back to its 9 Pods")
+            && message.contains("PodTransitionRule web"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn rollout_over_a_bad_image_ends() {
+    roll_over_failing_pods(surge(json!("25%"), json!("25%")), 5).await;
+}
+
+#[tokio::test]
+async fn rollout_over_a_bad_image_without_surge_ends() {
+    roll_over_failing_pods(surge(json!(0), json!("50%")), 5).await;
+}
+
+#[tokio::test]
+async fn rollout_that_is_undone_ends() {
+    let (scope, observer) = web(REPLICAS, surge(json!("25%"), json!("25%"))).await;
+    fail(&scope, 5).await;
+    set_image(&scope, "web:1").await;
+    finish(&scope, "web:1").await;
+    observer
+        .fewest_available(|_| true, REPLICAS)
+        .await
+        .at_least(REPLICAS - 1);
+}
+
+/// A StatefulSet whose rollout never ends and deletes no Pod, because of its partition, under a rule that lets no Pod go. Its
+/// controller does nothing by itself, so that nothing but the leader changes its Pods.
+async fn held_set(scope: &Scope) {
+    scope.stateful_set(3).await;
+    scope.all_available("app=web", 3).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 3).await;
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 3}});
+    let containers = json!([{"name": "main", "image": "web:2"}]);
+    let template = json!({"spec": {"containers": containers}});
+    let patch = json!({"spec": {"updateStrategy": rolling, "template": template}});
+    let (sets, patch) = (scope.stateful_sets(), Patch::Merge(patch));
+    sets.patch("web", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    wait::until("the new revision", async || {
+        let status = sets.get("web").await.unwrap().status.unwrap();
+        status.update_revision.is_some() && status.update_revision != status.current_revision
+    })
+    .await;
+    assert!(!is_woken(scope).await);
+}
+
+async fn is_woken(scope: &Scope) -> bool {
+    let pods = scope.list("app=web").await;
+    pods.iter()
+        .any(|pod| pod.annotations().contains_key(keys::CONTROLLER_WOKEN))
+}
+
+async fn until_woken(scope: &Scope) {
+    wait::until("the leader to wake the StatefulSet", async || {
+        is_woken(scope).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn owner_is_woken_once_the_rule_selects_other_pods() {
+    let scope = Bed::shared().await.scope("unselected").await;
+    held_set(&scope).await;
+    let selector = json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}});
+    let (rules, patch) = (scope.rules(), Patch::Merge(selector));
+    rules
+        .patch("web", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn owner_is_woken_once_its_namespace_is_excluded() {
+    let scope = Bed::shared().await.scope("excluded").await;
+    held_set(&scope).await;
+    let label = json!({"metadata": {"labels": {(keys::NAMESPACE_EXCLUDED): "true"}}});
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    let (params, patch) = (PatchParams::default(), Patch::Merge(label));
+    namespaces
+        .patch(&scope.namespace, &params, &patch)
+        .await
+        .unwrap();
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn owner_is_woken_once_its_rule_is_deleted() {
+    let scope = Bed::shared().await.scope("unruled").await;
+    held_set(&scope).await;
+    let delete = DeleteParams::default();
+    scope.rules().delete("web", &delete).await.unwrap();
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn owner_is_woken_if_its_rule_was_deleted_while_nobody_led() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("unled").await;
+    held_set(&scope).await;
+    bed.kill_all().await;
+    let delete = DeleteParams::default();
+    scope.rules().delete("web", &delete).await.unwrap();
+    bed.restart(0).await;
+    until_woken(&scope).await;
+}
