@@ -66,9 +66,12 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     }
 }
 
+/// Whether a Job made the Pod. A Job may adopt others, but makes none of restart policy `Always`, which is the one of all Pods
+/// that Deployments and their like make, and which nobody can change.
 fn is_of_a_job(pod: &Pod) -> bool {
     let owner = pod.controller();
-    owner.is_some_and(|owner| Kind::of(owner) == Some(Kind::Job))
+    let by_job = owner.is_some_and(|owner| Kind::of(owner) == Some(Kind::Job));
+    by_job && matches!(pod.spec.restart_policy.as_str(), "Never" | "OnFailure")
 }
 
 /// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched
@@ -326,18 +329,21 @@ mod tests {
 
     #[test]
     fn job_controller_ends_the_pods_of_jobs_and_no_others() {
-        let why = |user: &str, kind: &str| {
+        let why = |user: &str, kind: &str, restarts: &str| {
             let api = if kind == "Job" { "batch/v1" } else { "apps/v1" };
             let mut pod = pod(&[]);
             pod.metadata.owner_references = serde_json::from_value(json!([{
                 "apiVersion": api, "kind": kind, "name": "web", "uid": "o", "controller": true,
             }]))
             .unwrap();
+            pod.spec.restart_policy = restarts.to_owned();
             never(&review(user), &pod, &Index::default())
         };
-        assert_eq!(why(JOB_CONTROLLER, "Job"), Some("job-ends"));
-        assert_eq!(why(JOB_CONTROLLER, "ReplicaSet"), None);
-        assert_eq!(why("jane", "Job"), None);
+        assert_eq!(why(JOB_CONTROLLER, "Job", "Never"), Some("job-ends"));
+        assert_eq!(why(JOB_CONTROLLER, "Job", "OnFailure"), Some("job-ends"));
+        assert_eq!(why(JOB_CONTROLLER, "Job", "Always"), None, "adopted");
+        assert_eq!(why(JOB_CONTROLLER, "ReplicaSet", "Never"), None);
+        assert_eq!(why("jane", "Job", "Never"), None);
     }
 
     #[tokio::test]

@@ -58,10 +58,11 @@ impl Handler for Mutate {
                 .await
         {
             let message = format!(
-                "the namespace {} could not be labelled {} ({why}), without which the rule would hold nothing; try again in \
-                 a moment",
+                "the namespace {} could not be written ({why}): before a rule is stored, its namespace gets the label {} \
+                 and a new annotation {}",
                 request.namespace,
-                keys::NAMESPACE_HAS_RULES
+                keys::NAMESPACE_HAS_RULES,
+                keys::RULE_ADMITTED
             );
             return Verdict::deny(503, "ServiceUnavailable", message);
         }
@@ -82,7 +83,10 @@ impl Mutate {
         deadline: Instant,
     ) -> Result<(), String> {
         match timeout_at(deadline, mark::raise(&self.0, name, mark)).await {
-            Ok(written) => written.map_err(|e| e.to_string()),
+            Ok(written) => written.map_err(|e| match e {
+                kube::Error::Api(status) => status.message,
+                e => e.to_string(),
+            }),
             Err(_) => Err("no answer in time".into()),
         }
     }

@@ -103,6 +103,8 @@ pub struct Spec {
     /// Readiness gates.
     #[serde(deserialize_with = "nullable")]
     pub readiness_gates: Vec<ReadinessGate>,
+    /// `Always`, `OnFailure` or `Never`.
+    pub restart_policy: String,
     /// Seconds after its start at which the kubelet ends the Pod.
     pub active_deadline_seconds: Option<i64>,
     /// Requests and limits of the Pod as a whole, kept raw: only compared.

@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::objects::{at_once, is_available, refusal};
+use crate::bed::objects::{at_once, is_available, labels, refusal};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope, wait};
 use crate::owners;
@@ -100,6 +100,42 @@ async fn replica_set_that_was_handed_to_a_thing_keeps_its_pods_when_it_is_delete
     sets.delete(&set.name_any(), &DeleteParams::background())
         .await
         .unwrap();
+    other_replica_set_takes_over(&scope, &set, &observer).await;
+}
+
+/// Another Deployment takes the ReplicaSet, sets it to none, and is deleted: the garbage collector follows.
+#[tokio::test]
+async fn replica_set_that_goes_with_another_deployment_keeps_its_pods() {
+    let scope = Bed::shared().await.scope("forged-other").await;
+    scope.web_under_rule(6, json!(1)).await;
+    let other = serde_json::from_value(json!({
+        "metadata": {"name": "other"},
+        "spec": {
+            "replicas": 0, "paused": true,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": labels("web")},
+                "spec": {"containers": [{"name": "main", "image": "web:1"}]},
+            },
+        },
+    }))
+    .unwrap();
+    let deployments = scope.deployments();
+    let params = PostParams::default();
+    let other = deployments.create(&params, &other).await.unwrap();
+    let observer = Observer::start(&scope).await;
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "name": "other", "controller": true, "uid": other.uid(),
+    });
+    let set = give_controller(&scope, owner).await;
+    let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    wait::until("the other Deployment to set it to none", async || {
+        let set = sets.get(&set.name_any()).await.unwrap();
+        set.spec.is_some_and(|spec| spec.replicas == Some(0))
+    })
+    .await;
+    let params = DeleteParams::background();
+    deployments.delete("other", &params).await.unwrap();
     other_replica_set_takes_over(&scope, &set, &observer).await;
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Kind;
-use crate::api::keys;
 use crate::api::selector::Selector;
 use crate::domain::pod::{Owner, Pod};
 use crate::ledger::store::Uid;
@@ -82,7 +81,7 @@ pub enum Reading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// The object of this UID: a watch or an earlier read has shown it. The reference leads to it; `None` if a watch told
-    /// of the deletion.
+    /// of the deletion and had not shown the object before.
     Object(Option<Arc<Owner>>),
     /// References that Pods and ReplicaSets hold. None of them led to an object of this UID. The reference that explains
     /// the reading is the first.
@@ -241,15 +240,16 @@ impl Workloads {
         controller.map_or(RootOf::Itself(uid), RootOf::Controller)
     }
 
-    /// Whether an owner of a watched kind that a Pod names is there, or the controller of a ReplicaSet that is gone.
+    /// Whether an owner of a watched kind that a Pod names is there, or the Deployment of a ReplicaSet that is gone.
     pub fn is_cared_for(&self, owner: &Owner, pod: &Pod) -> bool {
         if self.is_there(&owner.uid) {
             return true;
         }
+        let behind = self.deployment_behind(owner, pod);
         match self.former.get(owner.uid.as_str()) {
             Some(controller) if self.is_there(&controller.uid) => true,
-            Some(controller) if self.has_ended(&controller.uid) => false,
-            _ => self.deployment_behind(owner, pod).is_some(),
+            Some(controller) => behind.is_some_and(|d| !self.was(controller, &d.name)),
+            None => behind.is_some(),
         }
     }
 
@@ -257,31 +257,43 @@ impl Workloads {
         self.watched.contains_key(uid)
     }
 
-    /// Whether this replica has seen the owner, and its end. A reference of which nothing was ever seen may be forged.
-    fn has_ended(&self, uid: &str) -> bool {
-        let last = self.read.get(uid);
-        last.is_some_and(|last| {
-            last.reading == Reading::Gone && matches!(last.basis, Basis::Object(_))
+    /// Whether this replica has seen the owner under this name, and its end. A reference alone proves nothing.
+    fn was(&self, owner: &Owner, name: &str) -> bool {
+        let last = self.read.get(owner.uid.as_str());
+        let ended = last.filter(|last| last.reading == Reading::Gone);
+        ended.is_some_and(|last| match &last.basis {
+            Basis::Object(Some(found)) => found.name == name,
+            Basis::Object(None) => owner.name == name,
+            Basis::References(_) => false,
         })
     }
 
-    /// The controller whose number counts for a ReplicaSet. It is the one that the ReplicaSet names, unless a Deployment
-    /// that made it lives on and nothing is known of the one named: whoever may edit the ReplicaSet can name any, and the
-    /// Deployment goes on to ask for the Pods.
+    /// The controller whose number counts for a ReplicaSet: the one that it names, unless a Deployment that made it lives on.
+    /// Whoever may edit the ReplicaSet can name any controller, and the Deployment goes on to ask for the Pods.
     fn maker(&self, set: &Workload) -> Option<Arc<Owner>> {
         let named = set.controller.as_ref()?;
-        if self.is_there(&named.uid) || self.has_ended(&named.uid) {
-            return set.controller.clone();
-        }
         let labels = set.template_labels.as_ref();
         let made = labels.and_then(|labels| self.deployment_of(&set.name, labels));
+        let made =
+            made.filter(|made| made.uid != named.uid && !self.may_bear_its_name(named, set, made));
         made.map(Arc::new).or_else(|| set.controller.clone())
     }
 
-    /// The Deployment that made the ReplicaSet that a Pod names, told by the Pod alone: the ReplicaSet's name is
-    /// `DEPLOYMENT-HASH`, the Pod's label `pod-template-hash` is that hash, and the Deployment's selector matches the Pod.
+    /// Whether the controller that a ReplicaSet names may have made it rather than this Deployment, by its name: an earlier
+    /// Deployment of the same name, or an object of a kind that is not watched, unless that has no number to give.
+    fn may_bear_its_name(&self, named: &Owner, set: &Workload, made: &Owner) -> bool {
+        if Kind::of(named).is_some() {
+            return self.was(named, &made.name);
+        }
+        let rest = set.name.strip_prefix(named.name.as_str());
+        let last = self.read.get(named.uid.as_str()).map(|last| last.reading);
+        rest.is_some_and(|rest| rest.starts_with('-'))
+            && !matches!(last, Some(Reading::NoScale | Reading::Gone))
+    }
+
+    /// The Deployment that made the ReplicaSet that a Pod names, told by the Pod alone.
     ///
-    /// For a ReplicaSet that was deleted before this replica started. A forged label can only name a Deployment that is
+    /// For a ReplicaSet that was deleted before this replica started. A forged reference can only name a Deployment that is
     /// there, which gains a Pod and asks for no more of them.
     fn deployment_behind(&self, owner: &Owner, pod: &Pod) -> Option<Owner> {
         if Kind::of(owner) != Some(Kind::ReplicaSet) {
@@ -290,12 +302,12 @@ impl Workloads {
         self.deployment_of(&owner.name, &pod.metadata.labels)
     }
 
-    /// The Deployment that made a ReplicaSet of this name, whose Pods have these labels.
+    /// The Deployment that made a ReplicaSet of this name: the ReplicaSet's name is `DEPLOYMENT-HASH`, and the Deployment's
+    /// selector matches the labels of its Pods. Their label `pod-template-hash` proves no more: whoever may edit a Pod can
+    /// change it.
     fn deployment_of(&self, set: &str, labels: &BTreeMap<String, String>) -> Option<Owner> {
-        let hash = labels.get(keys::POD_TEMPLATE_HASH);
-        let hash = hash.filter(|hash| !hash.is_empty())?;
-        let name = set.strip_suffix(hash.as_str())?.strip_suffix('-')?;
-        let uid = self.deployments.get(name)?;
+        let (name, hash) = set.rsplit_once('-')?;
+        let uid = self.deployments.get(name).filter(|_| !hash.is_empty())?;
         let deployment = self.watched.get(uid)?;
         let selector = deployment.selector.as_ref()?;
         selector.matches(labels).then(|| deployment.as_owner(uid))
@@ -308,14 +320,14 @@ impl Workloads {
             return false;
         };
         let uid = Uid::from(owner.uid.as_str());
-        let known = self.former.get(&uid);
-        let is_sure = |of: &Arc<Owner>| self.is_there(&of.uid) || self.has_ended(&of.uid);
-        if self.is_there(&uid) || known.is_some_and(is_sure) {
-            return false;
-        }
         let Some(deployment) = self.deployment_behind(owner, pod) else {
             return false;
         };
+        let known = self.former.get(&uid);
+        let is_sure = |of: &Arc<Owner>| self.is_there(&of.uid) || self.was(of, &deployment.name);
+        if self.is_there(&uid) || known.is_some_and(is_sure) {
+            return false;
+        }
         self.former.insert(uid, Arc::new(deployment));
         true
     }
@@ -356,6 +368,10 @@ impl Workloads {
             Reading::Count(_) | Reading::Unset | Reading::NoScale => None,
         };
         let watched = gone.is_some();
+        let basis = match (basis, &gone) {
+            (Basis::Object(None), Some(gone)) => Basis::Object(Some(Arc::new(gone.as_owner(uid)))),
+            (basis, _) => basis,
+        };
         if let Some(workload) = &gone
             && self.deployments.get(&workload.name) == Some(uid)
         {

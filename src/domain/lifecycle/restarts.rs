@@ -153,25 +153,28 @@ impl Entry {
         };
         let id = |image: &Image| u64::from_str_radix(&image.id, 16).unwrap_or(0);
         let now = inplace::ready_now(pod, name);
-        if let Some(image) = &self.image
-            && id(image) != 0
-            && image_name(pod, name).as_deref() == Some(&image.name)
-        {
-            // The change was taken back: nothing is to restart if the kubelet has seen that, and the image is still there.
-            return match now.is_some_and(|now| inplace::image(now) == id(image)) {
-                true => Standing::Over,
-                false => Standing::Awaited,
-            };
-        }
         let before = Before {
             name: name.to_owned(),
             run: self.run.clone(),
             image: self.image.as_ref().map(id),
             by_resources: false,
         };
+        let restart = inplace::restart(pod, &[before]);
+        if let Some(image) = &self.image
+            && id(image) != 0
+            && image_name(pod, name).as_deref() == Some(&image.name)
+        {
+            // The change was taken back: nothing is to restart if the kubelet has seen that, and the image is still there.
+            // Else the container restarts, with what its registry has under that name by now.
+            return match restart {
+                _ if now.is_some_and(|now| inplace::image(now) == id(image)) => Standing::Over,
+                Restart::Proven | Restart::Unproven => Standing::Unproven,
+                Restart::Awaited | Restart::Nothing => Standing::Awaited,
+            };
+        }
         let again = self.image.as_ref().is_some_and(|image| image.again);
         let is_last = || now.is_some_and(|now| names_same_image(&now.image, &container.image));
-        match inplace::restart(pod, &[before]) {
+        match restart {
             Restart::Awaited => Standing::Awaited,
             Restart::Nothing => Standing::Over,
             Restart::Proven if !again || is_last() => Standing::Over,
@@ -362,6 +365,10 @@ mod tests {
         assert_eq!(awaited(&reported(&back, "run-1", "a:1")), None);
         assert!(awaited(&reported(&back, "run-2", "a:2")).is_some());
         assert_eq!(awaited(&reported(&back, "run-3", "a:1")), None);
+        assert_eq!(believed_in(&reported(&back, "run-1", "a:2"), NOW), None);
+        // Restarted, with another image: that of the name has been replaced in its registry.
+        let anew = reported(&back, "run-3", "a:new");
+        assert_eq!(believed_in(&anew, NOW), Some(BELIEVED_AFTER));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::*;
+use crate::api::keys;
 
 fn workload(replicas: u32, version: u64) -> Workload {
     Workload {
@@ -58,8 +59,6 @@ fn pod_tells_the_deployment_behind_a_deleted_replica_set() {
     };
     assert!(cares(deployment("web"), &pod("7f9", "web")));
     for (deployment, pod) in [
-        (deployment("web"), pod("7f8", "web")),
-        (deployment("web"), pod("", "web")),
         (deployment("web"), pod("7f9", "other")),
         (deployment("other"), pod("7f9", "web")),
         (workload(10, 4), pod("7f9", "web")),
@@ -111,10 +110,18 @@ fn owner(kind: &str, uid: &str) -> Owner {
     }
 }
 
+/// An object that could not have made the ReplicaSet, by its name.
+fn thing() -> Owner {
+    Owner {
+        name: "thing".to_owned(),
+        ..owner("ConfigMap", "there")
+    }
+}
+
 #[test]
 fn replica_set_stays_with_its_deployment_whatever_controller_it_names() {
     let set = Uid::from("set");
-    for forged in [owner("Deployment", "invented"), owner("ConfigMap", "there")] {
+    for forged in [owner("Deployment", "invented"), thing()] {
         let mut known = Workloads::default();
         known.put(&"deployment".into(), deployment("web"));
         known.put(&set, made(&owner("Deployment", "deployment")));
@@ -129,7 +136,7 @@ fn replica_set_stays_with_its_deployment_whatever_controller_it_names() {
 #[test]
 fn forged_controller_that_was_seen_before_the_deployment_is_seen_through() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
-    known.put(&set, made(&owner("ConfigMap", "there")));
+    known.put(&set, made(&thing()));
     known.put(&"deployment".into(), deployment("web"));
     known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
     assert_eq!(known.root(&set).uid(), "deployment".into());
@@ -139,7 +146,7 @@ fn forged_controller_that_was_seen_before_the_deployment_is_seen_through() {
 #[test]
 fn forged_controller_of_a_deleted_replica_set_yields_to_the_deployment_behind_its_pods() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
-    known.put(&set, made(&owner("ConfigMap", "there")));
+    known.put(&set, made(&thing()));
     known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
     known.put(&"deployment".into(), deployment("web"));
     assert!(known.is_cared_for(&replica_set(), &pod("7f9", "web")));
@@ -165,17 +172,61 @@ fn replica_set_goes_with_a_deployment_that_has_ended() {
 }
 
 #[test]
-fn replica_set_may_be_handed_to_another_deployment() {
+fn replica_set_stays_with_the_deployment_that_made_it_while_another_has_it() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put(&"deployment".into(), deployment("web"));
     known.put(&"other".into(), deployment("other"));
-    known.put(&set, made(&owner("Deployment", "deployment")));
+    let other = Owner {
+        name: "other".to_owned(),
+        ..owner("Deployment", "other")
+    };
+    known.put(&set, made(&other));
+    assert_eq!(known.root(&set).uid(), "deployment".into());
+    // The other one is deleted, and the garbage collector takes the ReplicaSet with it.
+    known.put_reading(&"other".into(), Reading::Gone, Basis::Object(None), |_| {
+        true
+    });
+    known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+    assert_eq!(known.root(&set).uid(), "deployment".into());
+    assert!(known.is_cared_for(&replica_set(), &pod("7f9", "web")));
+}
+
+#[test]
+fn replica_set_that_is_handed_on_goes_with_the_other_deployment_when_its_maker_is_gone() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    known.put(&"other".into(), deployment("other"));
     let other = Owner {
         name: "other".to_owned(),
         ..owner("Deployment", "other")
     };
     known.put(&set, made(&other));
     assert_eq!(known.root(&set).uid(), "other".into());
+    known.put_reading(&"other".into(), Reading::Gone, Basis::Object(None), |_| {
+        true
+    });
+    known.put_reading(&set, Reading::Gone, Basis::Object(None), |_| true);
+    assert!(!known.is_cared_for(&replica_set(), &pod("7f9", "web")));
+}
+
+#[test]
+fn controller_of_another_kind_that_bears_the_name_outranks_a_deployment() {
+    let (mut known, set) = (Workloads::default(), Uid::from("set"));
+    known.put(&"deployment".into(), deployment("web"));
+    let thing = Owner {
+        kind: "Thing".to_owned(),
+        ..owner("Thing", "thing")
+    };
+    known.put(&set, made(&thing));
+    assert_eq!(known.root(&set).uid(), "thing".into());
+    let found = Basis::Object(Some(Arc::new(thing.clone())));
+    known.put_reading(&"thing".into(), Reading::Count(10), found, |_| true);
+    known.put(&set, made(&thing));
+    assert_eq!(known.root(&set).uid(), "thing".into());
+    // One without a number asks for no Pods.
+    let without = Basis::References(vec![Arc::new(thing.clone())]);
+    known.put_reading(&"thing".into(), Reading::NoScale, without, |_| true);
+    known.put(&set, made(&thing));
+    assert_eq!(known.root(&set).uid(), "deployment".into());
 }
 
 #[test]
