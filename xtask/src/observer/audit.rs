@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::at;
 
-/// Admitted requests that changed one of the Pods `pods` of a namespace, a line each, at most `most` (the last).
+/// Admitted requests that changed one of the Pods `pods` of a namespace, and every deletecollection, a line each, at most `most` (the last).
 ///
 /// # Errors
 /// When the audit log cannot be read.
@@ -43,12 +43,15 @@ pub fn requests_for(
 fn tell(event: &Value, namespace: &str, pods: &BTreeSet<String>) -> Option<String> {
     let text = |pointer: &str| at(event, pointer).as_str().unwrap_or_default();
     let name = text("/objectRef/name");
+    let collection = text("/verb") == "deletecollection";
     let writes = ["update", "patch", "delete", "create"].contains(&text("/verb"));
     let here = text("/objectRef/namespace") == namespace && text("/objectRef/resource") == "pods";
     let code = at(event, "/responseStatus/code").as_i64()?;
     // The kubelet's reports and the scheduler's decisions take nothing.
     let idle = ["binding", "status"].contains(&text("/objectRef/subresource"));
-    if !writes || !here || idle || code >= 400 || !pods.contains(name) {
+    let tells = writes && code < 400 && pods.contains(name);
+    // A deletecollection that was denied in the end may have taken some Pods.
+    if !here || idle || !(tells || collection) {
         return None;
     }
     let annotations = at(event, "/annotations").as_object();

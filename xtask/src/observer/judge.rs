@@ -300,6 +300,16 @@ impl Replay<'_> {
         match old {
             Some(old) if old.available && !is_available => {
                 let cause = self.cause(change, &old, known.as_ref(), cause);
+                if cause == Cause::Changed
+                    && let Some(known) = &known
+                {
+                    let (before, after) = (old.pod.wanted.join("; "), known.pod.wanted.join("; "));
+                    let line = format!(
+                        "{}: {} is to run {after} instead of {before}",
+                        change.version, change.name
+                    );
+                    self.recent.push((Some(change.uid.clone()), line));
+                }
                 self.lose(change, cause, missing, expected);
             }
             Some(old) if old.available => {

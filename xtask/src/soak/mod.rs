@@ -32,7 +32,7 @@ const NODES: usize = 4;
 /// Pods of an owner at the beginning.
 const SIZE: u64 = 5;
 /// Requests that a printed violation shows at most.
-const REQUESTS: usize = 25;
+const REQUESTS: usize = 60;
 /// Violations that are printed.
 const SHOWN: usize = 5;
 /// For all Pods to be there at the beginning.
