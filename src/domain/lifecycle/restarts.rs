@@ -40,6 +40,9 @@ struct Entry {
     /// For a change of the image: what it was before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<Image>,
+    /// A resize that restarts the container was not in force when its image changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    resize: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +125,7 @@ impl Restarts {
                     name: image_name(old, &name).unwrap_or_default(),
                     again: false,
                 }),
+                resize: self.0.get(&name).is_some_and(|e| e.image.is_none()),
             };
             match self.0.get_mut(&name) {
                 Some(Entry {
@@ -137,10 +141,13 @@ impl Restarts {
         }
         // The claim of a resize ends with the next change of the spec, so the restart for it is recorded here.
         for resize in inplace::unfinished_resizes(old) {
-            self.0.entry(resize.name).or_insert(Entry {
+            let entry = self.0.entry(resize.name);
+            let entry = entry.and_modify(|entry| entry.resize = true);
+            entry.or_insert(Entry {
                 since: now.to_string(),
                 run: resize.run,
                 image: None,
+                resize: false,
             });
         }
     }
@@ -160,6 +167,9 @@ impl Entry {
             by_resources: false,
         };
         let restart = inplace::restart(pod, &[before]);
+        if self.resize && !is_resized(pod, name) {
+            return Standing::Awaited;
+        }
         if let Some(image) = &self.image
             && id(image) != 0
             && image_name(pod, name).as_deref() == Some(&image.name)
@@ -234,6 +244,17 @@ pub fn believed_in(pod: &Pod, now: u64) -> Option<u64> {
         }
     }
     Some(at.saturating_sub(now))
+}
+
+/// Whether the resources of a container are in force, or never will be. A new run proves nothing: it may be that for an image.
+fn is_resized(pod: &Pod, name: &str) -> bool {
+    let by_resources = Before {
+        name: name.to_owned(),
+        run: String::new(),
+        image: None,
+        by_resources: true,
+    };
+    inplace::restart(pod, &[by_resources]) == Restart::Nothing
 }
 
 /// Digest of the name of a container's image in the spec.
@@ -433,6 +454,23 @@ mod tests {
             recorded.to_string(),
             "container app to restart for its new resources, container log to restart for its new image"
         );
+    }
+
+    #[test]
+    fn new_run_of_the_image_does_not_pass_for_the_resize_of_the_same_container() {
+        let mut old = pod("a:1", "run-1", "a:1");
+        old.metadata.generation = 2;
+        old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        let changed = written(&old, "a:2");
+        let twice = written(&changed, "a:3");
+        for (pod, image) in [(&changed, "a:2"), (&twice, "a:3")] {
+            let mut restarted = reported(pod, "run-2", image);
+            assert!(awaited(&restarted).is_some(), "1Gi is in force");
+            let resources = json!({ "limits": { "memory": "2Gi" } });
+            let resources = serde_json::from_value(resources).unwrap();
+            restarted.status.container_statuses[0].resources = resources;
+            assert_eq!(awaited(&restarted), None);
+        }
     }
 
     #[test]
