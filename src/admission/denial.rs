@@ -47,17 +47,15 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 .map(|(name, since)| wording::holder(name, *since, now))
                 .collect();
             let used_by = wording::used_by(*used, *expected, *limit, &holders);
-            let remedy = match (&lasting.rollout, &lasting.restart) {
+            let restart = lasting.restart.as_ref();
+            let until = restart.map(|r| wording::until_restart(&r.pod, r.deferred));
+            let remedy = match (&lasting.rollout, until) {
                 (Some(rollout), _) => rollout.clone(),
                 // The only Pod that uses the budget is available.
-                (None, Some(awaited)) if holders.len() == 1 && *limit > 0 => {
-                    let until = wording::until_restart(&awaited.pod, awaited.deferred);
+                (None, Some(until)) if holders.len() == 1 && *limit > 0 => {
                     format!("{until}; try again then, or raise the limit")
                 }
-                (None, Some(awaited)) => {
-                    let until = wording::until_restart(&awaited.pod, awaited.deferred);
-                    format!("{}; {until}", wording::remedy(*limit))
-                }
+                (None, Some(until)) => format!("{}; {until}", wording::remedy(*limit)),
                 (None, None) => wording::remedy(*limit).to_owned(),
             };
             let deadline = lasting.deadline.as_deref().map(wording::until_deadline);

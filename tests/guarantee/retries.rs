@@ -48,6 +48,12 @@ async fn web(bed: &Bed) -> (Scope, Vec<String>) {
     (scope, pods)
 }
 
+/// Whether a claim admits nothing more.
+fn is_closing(status: &PodTransitionRuleStatus) -> bool {
+    let ledger = status.ledger.as_ref();
+    ledger.is_some_and(|l| l.claims.iter().any(|c| c.closing))
+}
+
 /// Sends a request once a second, refused each time, until the place that it has taken was given to another Pod.
 async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> kube::Result<()>) {
     let again = async {
@@ -67,11 +73,7 @@ async fn place_is_given_back(scope: &Scope, other: &str, ask: impl AsyncFn() -> 
             status.message
         );
         scope
-            .until_status("web", "the claim to be closing", |s| {
-                s.ledger
-                    .as_ref()
-                    .is_some_and(|l| l.claims.iter().any(|c| c.closing))
-            })
+            .until_status("web", "the claim to be closing", is_closing)
             .await;
         // Both webhooks refuse from here on, and the API server passes on the answer of one of them.
         wait::until("the place for the other Pod", async || {
@@ -135,15 +137,11 @@ async fn deletion_that_gave_its_place_back_does_not_take_it_again_at_once() {
     let bed = Bed::with_request_timeout(TIMEOUT).await;
     let (scope, pods) = web(&bed).await;
     refuse_deletion(&bed, &scope, &pods[0]).await;
-    let closing = |status: &PodTransitionRuleStatus| {
-        let ledger = status.ledger.as_ref();
-        ledger.is_some_and(|l| l.claims.iter().any(|c| c.closing))
-    };
     let mut was_closing = false;
     wait::until("the claim to go", async || {
         refusal(scope.delete(&pods[0]).await);
         let status = scope.status("web").await;
-        was_closing |= closing(&status);
+        was_closing |= is_closing(&status);
         was_closing && claims(&status) == 0
     })
     .await;

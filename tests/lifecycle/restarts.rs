@@ -46,6 +46,14 @@ fn changed(world: World) -> World {
     world
 }
 
+/// The Pod, at rest, is off traffic; once its container has restarted it is back, and the operation is over.
+fn comes_back_after_the_restart(mut world: World) {
+    assert!(!world.available(), "{:?}", world.labels());
+    restart(&mut world, "a:2");
+    world.quiesce();
+    assert!(world.is_idle(), "{:?}", world.labels());
+}
+
 #[test]
 fn finished_operation_waits_for_the_restart() {
     for world in [World::serving(), World::serving().with_traffic()] {
@@ -66,10 +74,7 @@ fn pod_without_readiness_gate_waits_for_the_restart_too() {
     let mut world = changed(World::bare());
     world.finish("a");
     world.quiesce();
-    assert!(!world.available(), "{:?}", world.labels());
-    restart(&mut world, "a:2");
-    world.quiesce();
-    assert!(world.is_idle(), "{:?}", world.labels());
+    comes_back_after_the_restart(world);
 }
 
 #[test]
@@ -77,10 +82,7 @@ fn undone_operation_waits_for_the_restart() {
     let mut world = changed(World::serving());
     world.undo("a");
     world.quiesce();
-    assert!(!world.available(), "{:?}", world.labels());
-    restart(&mut world, "a:2");
-    world.quiesce();
-    assert!(world.is_idle(), "{:?}", world.labels());
+    comes_back_after_the_restart(world);
 }
 
 #[test]
@@ -98,10 +100,7 @@ fn pod_that_was_kept_offline_waits_for_the_restart() {
     world.quiesce();
     world.write(|pod| stay(pod, false)).unwrap();
     world.quiesce();
-    assert!(!world.available(), "{:?}", world.labels());
-    restart(&mut world, "a:2");
-    world.quiesce();
-    assert!(world.is_idle(), "{:?}", world.labels());
+    comes_back_after_the_restart(world);
 }
 
 #[test]

@@ -62,9 +62,10 @@ pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
 
 /// The restart that an in-place change brings and that needs a claim.
 ///
-/// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the Pod:
-/// its rules were asked when the lifecycle began, and the Pod does not come back before the restart. The label `service-available` alone proves nothing, because a flap takes it off, and so may anybody
-/// by hand. Nor does a Pod need a claim that is down and will hardly come back by itself.
+/// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the
+/// Pod: its rules were asked when the lifecycle began, and the Pod does not come back before the restart. The label
+/// `service-available` alone proves nothing, because a flap takes it off, and so may anybody by hand. Nor does a Pod need a
+/// claim that is down and will hardly come back by itself.
 fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
     let is_lost = || {

@@ -230,16 +230,7 @@ impl Index {
 
     /// The rule objects that cover a Pod, by its own labels.
     pub fn rules_of(&self, pod: &Pod) -> Vec<RuleKey> {
-        let state = self.read();
-        let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
-            return Vec::new();
-        };
-        namespace
-            .rules
-            .values()
-            .filter(|e| e.snapshot.rules.selects(pod))
-            .map(Entry::key)
-            .collect()
+        self.read().covering(pod).map(Entry::key).collect()
     }
 
     /// How many objects of all kinds could not be read so far.

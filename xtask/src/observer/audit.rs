@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::at;
 
-/// Admitted requests that changed one of the Pods `pods` of a namespace, and every deletecollection, a line each, at most `most` (the last).
+/// Admitted requests that changed one of the Pods `pods` of a namespace, and every deletecollection, a line each, at most
+/// `most` (the last).
 ///
 /// # Errors
 /// When the audit log cannot be read.

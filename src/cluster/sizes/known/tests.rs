@@ -171,16 +171,20 @@ fn replica_set_goes_with_a_deployment_that_has_ended() {
     assert!(!known.remember_deployment(&pod("7f9", "web")));
 }
 
+/// Another Deployment, that of [`deployment`] with the name `other`.
+fn other() -> Owner {
+    Owner {
+        name: "other".to_owned(),
+        ..owner("Deployment", "other")
+    }
+}
+
 #[test]
 fn replica_set_stays_with_the_deployment_that_made_it_while_another_has_it() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put(&"deployment".into(), deployment("web"));
     known.put(&"other".into(), deployment("other"));
-    let other = Owner {
-        name: "other".to_owned(),
-        ..owner("Deployment", "other")
-    };
-    known.put(&set, made(&other));
+    known.put(&set, made(&other()));
     assert_eq!(known.root(&set).uid(), "deployment".into());
     // The other one is deleted, and the garbage collector takes the ReplicaSet with it.
     known.put_reading(&"other".into(), Reading::Gone, Basis::Object(None), |_| {
@@ -195,11 +199,7 @@ fn replica_set_stays_with_the_deployment_that_made_it_while_another_has_it() {
 fn replica_set_that_is_handed_on_goes_with_the_other_deployment_when_its_maker_is_gone() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put(&"other".into(), deployment("other"));
-    let other = Owner {
-        name: "other".to_owned(),
-        ..owner("Deployment", "other")
-    };
-    known.put(&set, made(&other));
+    known.put(&set, made(&other()));
     assert_eq!(known.root(&set).uid(), "other".into());
     known.put_reading(&"other".into(), Reading::Gone, Basis::Object(None), |_| {
         true
@@ -212,10 +212,7 @@ fn replica_set_that_is_handed_on_goes_with_the_other_deployment_when_its_maker_i
 fn controller_of_another_kind_that_bears_the_name_outranks_a_deployment() {
     let (mut known, set) = (Workloads::default(), Uid::from("set"));
     known.put(&"deployment".into(), deployment("web"));
-    let thing = Owner {
-        kind: "Thing".to_owned(),
-        ..owner("Thing", "thing")
-    };
+    let thing = owner("Thing", "thing");
     known.put(&set, made(&thing));
     assert_eq!(known.root(&set).uid(), "thing".into());
     let found = Basis::Object(Some(Arc::new(thing.clone())));
