@@ -191,7 +191,10 @@ async fn a_collaset_is_told_with_revisions_and_delay() {
         .await
         .unwrap();
     let said = until_why(&scope, &pod, "the delay of the update", |said| {
-        said["operations"][0]["waitsFor"][0]["on"] == "delay"
+        // The status of the set follows its work on the Pod.
+        let updated = said["owner"]["rollout"]["updatedRevision"].as_str();
+        let known = updated.is_some_and(|updated| !updated.is_empty());
+        known && said["operations"][0]["waitsFor"][0]["on"] == "delay"
     })
     .await;
     let rollout = &said["owner"]["rollout"];

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::facts::{On, OperationFacts, RuleFacts, Verdict, Wait};
-use super::{Controller, Observed, stamp};
+use super::{Controller, Observed, owner, stamp};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{Progress, progress};
 use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, phases, restarts};
@@ -238,17 +238,14 @@ fn collaset(observed: &Observed, type_: &str, since: Option<Timestamp>) -> Wait 
         let text = format!("CollaSet {name}, which is paused: set spec.paused to false");
         return wait(On::User, name, text);
     }
-    let status = set.status.as_ref();
-    let to = status
-        .map(|s| s.updated_revision.as_str())
-        .unwrap_or_default();
     let from = observed.pod.label(keys::REVISION).unwrap_or_default();
     let text = match (scales_in, begun) {
         (true, _) => format!("CollaSet {name}, to scale the Pod in"),
         (false, true) => format!("CollaSet {name}, to finish the update to revision {from}"),
-        (false, false) => {
-            format!("CollaSet {name}, to update the Pod from revision {from} to {to}")
-        }
+        (false, false) => match owner::updated_revision(set) {
+            Some(to) => format!("CollaSet {name}, to update the Pod from revision {from} to {to}"),
+            None => format!("CollaSet {name}, to update the Pod from revision {from}"),
+        },
     };
     wait(On::Operator, name, text)
 }

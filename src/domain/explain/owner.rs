@@ -52,12 +52,9 @@ fn rollout(set: &CollaSet, pod: &Pod) -> RolloutFacts {
     let rolling = update.rolling_update.unwrap_or_default();
     let partition = rolling.by_partition.and_then(|by| by.partition);
     let count = |n: Option<i32>| u32::try_from(n.unwrap_or(0)).unwrap_or(0);
-    let status = set.status.as_ref();
     RolloutFacts {
         revision: pod.label(keys::REVISION).unwrap_or_default().to_owned(),
-        updated_revision: status
-            .map(|s| s.updated_revision.clone())
-            .unwrap_or_default(),
+        updated_revision: updated_revision(set).unwrap_or_default().to_owned(),
         policy: update
             .pod_upgrade_policy
             .unwrap_or(PodUpgradePolicy::InPlaceIfPossible)
@@ -66,6 +63,14 @@ fn rollout(set: &CollaSet, pod: &Pod) -> RolloutFacts {
         delay_seconds: count(update.operation_delay_seconds),
         paused: set.spec.paused,
     }
+}
+
+/// The revision of the present template; `None` until the status follows the latest change of the set, whose controller
+/// may have begun to work on Pods before that.
+pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
+    let status = set.status.as_ref()?;
+    let follows = set.metadata.generation.unwrap_or(0) <= status.observed_generation;
+    (follows && !status.updated_revision.is_empty()).then_some(&status.updated_revision)
 }
 
 /// Why a Pod of an older revision is not updated.
@@ -90,5 +95,27 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
             keys::UPDATE_INCLUDED
         )),
         None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(generation: i64, observed: i64) -> CollaSet {
+        serde_json::from_value(json!({
+            "metadata": { "name": "web", "generation": generation },
+            "spec": { "replicas": 1, "template": {} },
+            "status": { "observedGeneration": observed, "updatedRevision": "web-1" },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_updated_revision_is_told_only_of_the_present_template() {
+        assert_eq!(updated_revision(&set(2, 2)), Some("web-1"));
+        assert_eq!(updated_revision(&set(3, 2)), None);
     }
 }
