@@ -79,13 +79,6 @@ impl Pod {
         self.labels.contains_key(AVAILABLE)
     }
 
-    /// Whether an operation of the lifecycle is in flight on the Pod.
-    #[must_use]
-    pub fn is_operated_on(&self) -> bool {
-        let mut keys = self.labels.keys();
-        keys.any(|key| key.contains(".podopslifecycle.kusionstack.io/"))
-    }
-
     /// Whether the Pod is up, as its labels and conditions say.
     #[must_use]
     pub fn is_up(&self) -> bool {

@@ -196,9 +196,6 @@ struct Known {
     pod: Pod,
     available: bool,
     doomed: bool,
-    /// The pending restart was asked for while an operation kept the Pod off traffic. If the operator ends the
-    /// operation before the kubelet has restarted the container, that is no disruption by a request.
-    excused: bool,
     /// Since when the Pod has no controller; `None` with one, `Some(None)` since before the observer.
     bare: Option<Option<Instant>>,
 }
@@ -267,7 +264,6 @@ impl Replay<'_> {
                 pod: pod.clone(),
                 available: false,
                 doomed: false,
-                excused: false,
                 bare: (!counted).then(|| before.unwrap_or(since)),
             }
         });
@@ -281,10 +277,6 @@ impl Replay<'_> {
             let forged = known.pod.controller != old.pod.controller
                 && known.pod.controller.as_ref().is_some_and(|uid| !live(uid));
             let settled = known.pod.controller == old.pod.controller;
-            known.excused = match known.pod.wanted == old.pod.wanted {
-                true => old.excused,
-                false => !old.available && old.pod.is_operated_on(),
-            };
             known.doomed = lowered || forged || (old.doomed && settled);
             cause = match () {
                 () if lowered => Some(Cause::Deadline),
@@ -293,8 +285,7 @@ impl Replay<'_> {
             };
         }
         if let Some(known) = &mut known {
-            let serves = known.pod.serves() || (known.excused && known.pod.is_up());
-            known.available = self.rule.covers(&known.pod) && serves && !known.doomed;
+            known.available = self.rule.covers(&known.pod) && known.pod.serves() && !known.doomed;
         }
         let is_available = known.as_ref().is_some_and(|k| k.available);
         match old {
