@@ -62,8 +62,9 @@ async fn an_update_a_drain_and_a_scale_in_together_keep_to_the_rule() {
     let mine = format!("--pod-selector=drain={}", scope.namespace);
     let drain = ["drain", "worker-0", &mine, "--timeout=170s"];
     tokio::join!(kubectl(&scope, &drain), set.edit(json!({ "replicas": 16 })));
-    kubectl(&scope, &["uncordon", "worker-0"]).await;
+    // The last Pod is made again after the drain has ended.
     set.settled().await;
+    kubectl(&scope, &["uncordon", "worker-0"]).await;
     assert_eq!(set.images().await, ["app:2"; 16]);
     for pod in set.pods().await.values() {
         assert_eq!(
