@@ -60,7 +60,7 @@ async fn an_update_a_drain_and_a_scale_in_together_keep_to_the_rule() {
     let (set, observer) = twenty(&scope).await;
     set.image("app:2").await;
     let mine = format!("--pod-selector=drain={}", scope.namespace);
-    let drain = ["drain", "worker-0", &mine, "--timeout=170s"];
+    let drain = ["drain", "worker-0", &mine, "--timeout=400s"];
     tokio::join!(kubectl(&scope, &drain), set.edit(json!({ "replicas": 16 })));
     // The last Pod is made again after the drain has ended.
     set.settled().await;

@@ -45,7 +45,7 @@ async fn kubectl_scales_and_waits() {
         "wait",
         "--for=condition=Ready",
         "collaset/web",
-        "--timeout=170s",
+        "--timeout=400s",
     ];
     kubectl(&scope, &wait).await;
     kubectl(

@@ -86,11 +86,12 @@ async fn a_drain_is_graceful_and_stays_within_the_budget() {
     scope.until_at_rest("web", 6).await;
     let observer = Observer::start(&scope).await;
     let selector = format!("--pod-selector=drain={}", scope.namespace);
-    let told = admin(&["drain", "worker-0", &selector, "--timeout=180s"]).await;
+    let told = admin(&["drain", "worker-0", &selector, "--timeout=400s"]).await;
+    // The last Pod is made again after the drain has ended.
+    let pods = scope.all_available("app=web", 6).await;
     admin(&["uncordon", "worker-0"]).await;
     assert!(told.contains("is being drained"), "{told}");
 
-    let pods = scope.all_available("app=web", 6).await;
     let on = |pod: &k8s_openapi::api::core::v1::Pod| pod.spec.clone().unwrap().node_name;
     assert!(pods.iter().all(|p| on(p).as_deref() == Some("worker-1")));
     scope.until_at_rest("web", 6).await;
