@@ -88,7 +88,7 @@ pub async fn left(
     new: &Pod,
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
-    if users(old).eq(users(new)) {
+    if !are_labels_changed(old, new) {
         return Ok(Vec::new());
     }
     let mut rules = covering(context, old, deadline).await?;
@@ -178,6 +178,11 @@ async fn know_owners(
         })?;
     }
     Ok(())
+}
+
+/// Whether labels differ that are not the lifecycle's own.
+pub fn are_labels_changed(old: &Pod, new: &Pod) -> bool {
+    !users(old).eq(users(new))
 }
 
 /// The labels of a Pod that are not the lifecycle's.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::ListParams;
@@ -61,17 +62,29 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     match request.user_info.username.as_str() {
         NAMESPACE_CONTROLLER => Some("namespace-terminating"),
         GARBAGE_COLLECTOR if owner_is_gone(&state, pod) => Some("owner-gone"),
-        JOB_CONTROLLER if is_of_a_job(pod) => Some("job-ends"),
+        JOB_CONTROLLER if is_of_a_job(&state, pod) => Some("job-ends"),
         _ => None,
     }
 }
 
-/// Whether a Job made the Pod. A Job may adopt others, but makes none of restart policy `Always`, which is the one of all Pods
-/// that Deployments and their like make, and which nobody can change.
-fn is_of_a_job(pod: &Pod) -> bool {
-    let owner = pod.controller();
-    let by_job = owner.is_some_and(|owner| Kind::of(owner) == Some(Kind::Job));
-    by_job && matches!(pod.spec.restart_policy.as_str(), "Never" | "OnFailure")
+/// Whether the Job that controls the Pod made it. A Job may adopt others that match its selector, but it makes none of
+/// restart policy `Always`, which is the one of all Pods that Deployments and their like make, and which nobody can change;
+/// and it makes none before it is there itself.
+fn is_of_a_job(state: &State, pod: &Pod) -> bool {
+    if !matches!(pod.spec.restart_policy.as_str(), "Never" | "OnFailure") {
+        return false;
+    }
+    let home = state.namespace(&pod.metadata.namespace);
+    let job = pod
+        .controller()
+        .filter(|owner| Kind::of(owner) == Some(Kind::Job))
+        .and_then(|owner| home?.workload(&owner.uid));
+    let made = pod.metadata.creation_timestamp.as_deref();
+    let made = made.and_then(|text| text.parse::<Timestamp>().ok());
+    let (Some(created), Some(made)) = (job.and_then(|job| job.created), made) else {
+        return false;
+    };
+    created <= made
 }
 
 /// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched
@@ -159,6 +172,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::index::NamespaceFacts;
+    use crate::cluster::sizes::workload;
 
     const THINGS: &str = "/apis/example.com/v1";
     const THING: &str = "/apis/example.com/v1/namespaces/shop/things/web";
@@ -328,22 +342,42 @@ mod tests {
     }
 
     #[test]
-    fn job_controller_ends_the_pods_of_jobs_and_no_others() {
-        let why = |user: &str, kind: &str, restarts: &str| {
+    fn job_controller_ends_the_pods_that_a_job_made_and_no_others() {
+        let index = Index::default();
+        let job = json!({ "metadata": {
+            "name": "web", "namespace": "shop", "uid": "o", "creationTimestamp": "2026-01-01T00:01:00Z",
+        } });
+        let (namespace, uid, job) = workload(Kind::Job, job).unwrap();
+        index.set_workload(&namespace, uid, Some(job));
+        let why = |user: &str, kind: &str, restarts: &str, created: &str| {
             let api = if kind == "Job" { "batch/v1" } else { "apps/v1" };
             let mut pod = pod(&[]);
             pod.metadata.owner_references = serde_json::from_value(json!([{
                 "apiVersion": api, "kind": kind, "name": "web", "uid": "o", "controller": true,
             }]))
             .unwrap();
+            pod.metadata.creation_timestamp = Some(format!("2026-01-01T00:{created}Z"));
             pod.spec.restart_policy = restarts.to_owned();
-            never(&review(user), &pod, &Index::default())
+            never(&review(user), &pod, &index)
         };
-        assert_eq!(why(JOB_CONTROLLER, "Job", "Never"), Some("job-ends"));
-        assert_eq!(why(JOB_CONTROLLER, "Job", "OnFailure"), Some("job-ends"));
-        assert_eq!(why(JOB_CONTROLLER, "Job", "Always"), None, "adopted");
-        assert_eq!(why(JOB_CONTROLLER, "ReplicaSet", "Never"), None);
-        assert_eq!(why("jane", "Job", "Never"), None);
+        for restarts in ["Never", "OnFailure"] {
+            let why = why(JOB_CONTROLLER, "Job", restarts, "01:00");
+            assert_eq!(why, Some("job-ends"));
+        }
+        assert_eq!(why(JOB_CONTROLLER, "Job", "Always", "01:00"), None);
+        assert_eq!(
+            why(JOB_CONTROLLER, "Job", "Never", "00:50"),
+            None,
+            "adopted"
+        );
+        assert_eq!(why(JOB_CONTROLLER, "ReplicaSet", "Never", "01:00"), None);
+        assert_eq!(why("jane", "Job", "Never", "01:00"), None);
+        index.set_workload("shop", "o".into(), None);
+        assert_eq!(
+            why(JOB_CONTROLLER, "Job", "Never", "01:00"),
+            None,
+            "unknown"
+        );
     }
 
     #[tokio::test]

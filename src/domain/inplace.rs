@@ -139,9 +139,12 @@ pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
             None => match resize {
                 Resize::Infeasible => Restart::Nothing,
                 Resize::InProgress | Resize::Deferred => Restart::Awaited,
-                Resize::Idle if has_resources(pod, now) => Restart::Nothing,
-                Resize::Idle if anew && !before.by_resources => Restart::Proven,
-                Resize::Idle => Restart::Awaited,
+                Resize::Idle => match in_force(pod, now) {
+                    InForce::All => Restart::Nothing,
+                    InForce::AllKnown if before.by_resources => Restart::Nothing,
+                    _ if anew && !before.by_resources => Restart::Proven,
+                    _ => Restart::Awaited,
+                },
             },
         }
     });
@@ -178,6 +181,49 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
         .collect()
 }
 
+/// Whether a resize of the Pod is yet to be made, and may restart a container whose status will not tell: one that inherits
+/// a limit from the Pod.
+pub fn is_resize_untold(pod: &Pod) -> bool {
+    matches!(resize(pod), Resize::InProgress | Resize::Deferred)
+        && running(pod).any(|container| inherits(pod, container))
+}
+
+/// What is yet to come for a change that the spec of the Pod has seen since its creation, as a clause: "container app is yet
+/// to restart for its new image". `None` if nothing is, as far as the status tells.
+pub fn outstanding(pod: &Pod) -> Option<String> {
+    if pod.metadata.generation <= 1 || pod.is_finished() {
+        return None;
+    }
+    if let Some(seconds) = pod.spec.active_deadline_seconds {
+        return Some(format!("it ends by activeDeadlineSeconds {seconds}"));
+    }
+    if !pod.is_observed() {
+        return Some("the kubelet has yet to see the last change of its spec".to_owned());
+    }
+    if matches!(resize(pod), Resize::InProgress | Resize::Deferred) {
+        return Some("the kubelet has yet to make its last resize".to_owned());
+    }
+    let runs_another = |container: &&Container| {
+        let now = status(pod, &container.name);
+        now.is_some_and(|now| {
+            now.waiting.is_none()
+                && !now.image.is_empty()
+                && !names_same_image(&now.image, &container.image)
+        })
+    };
+    let container = running(pod).find(runs_another)?;
+    let name = &container.name;
+    Some(format!(
+        "container {name} is yet to restart for its new image"
+    ))
+}
+
+/// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
+pub fn names_same_image(reported: &str, wanted: &str) -> bool {
+    let rest = reported.strip_suffix(wanted);
+    rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
+}
+
 /// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
 pub fn ready_now<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     status(pod, name).filter(|s| pod.is_observed() && s.ready && !s.container_id.is_empty())
@@ -188,18 +234,36 @@ pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
     running(pod).find(|c| c.name == name)
 }
 
-/// Whether a container has the resources of its spec, as far as they restart it. Not known of one that inherits a limit
-/// from its Pod: its status reports its own resources.
-fn has_resources(pod: &Pod, status: &ContainerStatus) -> bool {
+/// How much of the resources that restart a container is in force as its spec wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InForce {
+    All,
+    /// All that the status tells. A limit that is inherited from the Pod is not in it.
+    AllKnown,
+    NotAll,
+}
+
+fn in_force(pod: &Pod, status: &ContainerStatus) -> InForce {
     let Some(container) = running(pod).find(|c| c.name == status.name) else {
-        return false;
+        return InForce::NotAll;
     };
     let wanted = Resources::of(&container.resources);
-    let mut restarting = restarting(container);
-    let reported = status.resources != Resources::default();
-    let inherits = |name| inherited((pod, container), name).is_some();
-    let known = reported && !self::restarting(container).any(inherits);
-    known && restarting.all(|name| wanted.named(name) == status.resources.named(name))
+    let is_inherited = |name: &&str| inherited((pod, container), name).is_some();
+    let mut known = restarting(container).filter(|name| !is_inherited(name));
+    if status.resources == Resources::default()
+        || !known.all(|name| wanted.named(name) == status.resources.named(name))
+    {
+        return InForce::NotAll;
+    }
+    match inherits(pod, container) {
+        true => InForce::AllKnown,
+        false => InForce::All,
+    }
+}
+
+/// Whether the container has a limit from its Pod whose change restarts it.
+fn inherits(pod: &Pod, container: &Container) -> bool {
+    restarting(container).any(|name| inherited((pod, container), name).is_some())
 }
 
 /// The resources whose resize restarts a container.
@@ -494,5 +558,78 @@ mod tests {
         // As earlier versions have stored it.
         let stored = digest(&pod("a:1", "2Gi", "run-1", "a:1"), ToString::to_string);
         assert!(is_applied(&pod("a:1", "2Gi", "run-1", "a:1"), &stored));
+    }
+
+    #[test]
+    fn what_is_outstanding_of_a_changed_spec_is_told() {
+        let mut settled = pod("a:1", "1Gi", "run-1", "a:1");
+        settled.status.container_statuses[0].image = "docker.io/a:1".to_owned();
+        settled.metadata.generation = 2;
+        settled.status.observed_generation = 2;
+        assert_eq!(outstanding(&settled), None);
+        let told = |change: fn(&mut Pod)| {
+            let mut pod = settled.clone();
+            change(&mut pod);
+            outstanding(&pod)
+        };
+        let said = told(|pod| pod.spec.containers[0].image = "a:2".to_owned());
+        assert_eq!(
+            said.unwrap(),
+            "container app is yet to restart for its new image"
+        );
+        assert!(told(|pod| pod.metadata.generation = 3).is_some());
+        assert!(told(|pod| pod.spec.active_deadline_seconds = Some(9)).is_some());
+        let deferred = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Deferred" });
+        let mut resized = settled.clone();
+        resized.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
+        assert!(outstanding(&resized).is_some());
+        // As it was created: nobody has changed anything.
+        let new = told(|pod| {
+            pod.metadata.generation = 1;
+            pod.spec.active_deadline_seconds = Some(9);
+        });
+        assert_eq!(new, None);
+    }
+
+    /// A container with a limit of its own for memory, and the Pod's for cpu; both restart it.
+    fn inheriting() -> Pod {
+        let mut pod = pod("a:1", "1Gi", "run-1", "a:1");
+        pod.spec.containers[0].resources = json!({ "limits": { "memory": "1Gi" } });
+        pod.spec.resources = json!({ "limits": { "cpu": "1", "memory": "2Gi" } });
+        pod.spec.containers[0].resize_policy[1].restart_policy = "RestartContainer".to_owned();
+        let resources = json!({ "limits": { "memory": "1Gi" } });
+        pod.status.container_statuses[0].resources = serde_json::from_value(resources).unwrap();
+        pod
+    }
+
+    #[test]
+    fn resources_in_force_are_believed_as_far_as_the_status_tells_them() {
+        let pod = inheriting();
+        let before = |by_resources| Before {
+            name: "app".to_owned(),
+            run: "run-1".to_owned(),
+            image: None,
+            by_resources,
+        };
+        assert_eq!(restart(&pod, &[before(true)]), Restart::Nothing);
+        assert_eq!(
+            restart(&pod, &[before(false)]),
+            Restart::Awaited,
+            "of a resize of the Pod only the restart tells"
+        );
+        let mut other = pod.clone();
+        other.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        assert_eq!(restart(&other, &[before(true)]), Restart::Awaited);
+    }
+
+    #[test]
+    fn resize_that_a_container_inherits_is_untold_until_it_is_made() {
+        let mut pod = inheriting();
+        assert!(!is_resize_untold(&pod));
+        pod.metadata.generation = 2;
+        pod.status.observed_generation = 1;
+        assert!(is_resize_untold(&pod));
+        pod.spec.resources = json!({});
+        assert!(!is_resize_untold(&pod));
     }
 }

@@ -13,6 +13,7 @@ mod dry_run;
 #[allow(dead_code)] // some of it is for the tests of rules alone
 #[path = "../rules/server.rs"]
 mod endpoint;
+mod entering;
 mod evictions;
 mod faults;
 mod forged_owners;

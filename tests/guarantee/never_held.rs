@@ -1,13 +1,14 @@
 //! What no rule holds, and what goes on when every replica is dead.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use operating::api::keys;
 use serde_json::json;
 
 use crate::bed::objects::{labels, refusal};
+use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope, wait};
 
 /// Creation, status, eviction and deletion of Pods.
@@ -137,6 +138,51 @@ async fn job_past_its_deadline_ends_under_a_rule_that_lets_nothing_go() {
         all.any(|c| c.type_ == "Failed" && c.status == "True")
     })
     .await;
+}
+
+/// A suspended Job deletes the Pods that it has, those too that it has adopted and has not made.
+#[tokio::test]
+async fn job_that_adopts_pods_does_not_free_them() {
+    let scope = Bed::shared().await.scope("adopts").await;
+    let never = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"restartPolicy": "Never"}});
+    for name in ["one", "two", "three"] {
+        scope.pod(name, never.clone()).await;
+    }
+    scope.all_available("app=web", 3).await;
+    let all = json!([{"name": "all", "availablePolicy": {"minAvailableValue": 3}}]);
+    let selector = json!({"matchLabels": {"app": "web"}});
+    scope
+        .try_rule("web", json!({"selector": selector, "rules": all}))
+        .await
+        .unwrap();
+    scope.until_at_rest("web", 3).await;
+    let observer = Observer::start(&scope).await;
+    // Creation times are whole seconds, and the Job must be younger than the Pods.
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    let job: Job = serde_json::from_value(json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "manualSelector": true, "selector": {"matchLabels": {"app": "web"}},
+            "suspend": true, "parallelism": 3,
+            "template": {
+                "metadata": {"labels": labels("web")},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "web:1"}]},
+            },
+        },
+    }))
+    .unwrap();
+    let jobs: Api<Job> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    jobs.create(&PostParams::default(), &job).await.unwrap();
+    let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    wait::until("a deletion that was refused", async || {
+        let all = events.list(&ListParams::default()).await.unwrap();
+        let mut failed = all
+            .into_iter()
+            .filter(|e| e.reason.as_deref() == Some("FailedDelete"));
+        failed.any(|e| e.involved_object.kind.as_deref() == Some("Job"))
+    })
+    .await;
+    observer.fewest_available(|_| true, 3).await.at_least(3);
 }
 
 #[tokio::test]

@@ -156,6 +156,29 @@ async fn controller_changed_to_one_that_does_not_exist() {
 }
 
 #[tokio::test]
+async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
+    let (scope, pods) = six("reown-back", json!({})).await;
+    let former = scope.get(&pods[0]).await.metadata.owner_references;
+    let away = json!([{
+        "apiVersion": "none.test/v1", "kind": "None", "name": "nobody", "controller": true,
+        "uid": "00000000-0000-0000-0000-000000000000",
+    }]);
+    let owned_by = |owners: Value| json!({"metadata": {"ownerReferences": owners}});
+    scope.patch(&pods[0], owned_by(away)).await.unwrap();
+    // It asks for six, and one of those that are there belongs to nobody.
+    scope
+        .until_status("web", "one more", |s| s.expected_pods == 7)
+        .await;
+    let held = scope.delete(&pods[1]).await;
+    assert_eq!(refusal(held).code, 429);
+    scope
+        .patch(&pods[0], owned_by(json!(former)))
+        .await
+        .unwrap();
+    scope.until_at_rest("web", 6).await;
+}
+
+#[tokio::test]
 async fn owner_that_borrows_the_uid_of_another_object() {
     let (scope, pods) = six("borrowed", json!({})).await;
     scope.deploy("idle", 0, json!({})).await;

@@ -158,6 +158,43 @@ async fn image_changed_and_taken_back_in_an_operation_restarts_nothing() {
     scope.until_at_rest("web", 2).await;
 }
 
+/// The status does not tell what is in force of a limit that a container inherits from its Pod.
+#[tokio::test]
+async fn resize_beside_an_inherited_limit_ends_with_the_operation() {
+    let scope = Bed::shared().await.scope("inherits").await;
+    let resized = |memory: &str| {
+        let restarts = ["cpu", "memory"]
+            .map(|name| json!({"resourceName": name, "restartPolicy": "RestartContainer"}));
+        json!({
+            "name": "main", "image": "web:1", "resizePolicy": restarts,
+            "resources": {"requests": {"memory": memory}, "limits": {"memory": memory}},
+        })
+    };
+    let limits =
+        json!({"requests": {"cpu": "1", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "8Mi"}});
+    let spec = json!({"spec": {"containers": [resized("1Mi")], "resources": limits}});
+    scope.deploy("web", 2, spec).await;
+    let pods = names(&scope.all_available("app=web", 2).await);
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 2).await;
+    begin_and_operate(&scope, &pods[0]).await;
+    scope.pause_kubelet(&pods[0]).await;
+    let patch = Patch::Strategic(json!({"spec": {"containers": [resized("2Mi")]}}));
+    let params = PatchParams::default();
+    let written = scope.pods().patch_resize(&pods[0], &params, &patch).await;
+    written.unwrap();
+    let image = refusal(set_image(&scope, &pods[0], "web:2").await);
+    assert_eq!(image.code, 429, "{image:?}");
+    scope.resume_kubelet(&pods[0]).await;
+    wait::until("the image to be changed", async || {
+        set_image(&scope, &pods[0], "web:2").await.is_ok()
+    })
+    .await;
+    scope.finish(&pods[0], ID).await.unwrap();
+    scope.until_pod(&pods[0], "online again", is_idle).await;
+    scope.until_at_rest("web", 2).await;
+}
+
 #[tokio::test]
 async fn resize_of_operation_that_ended_at_once_keeps_its_place_until_the_restart() {
     let scope = Bed::shared().await.scope("resized").await;

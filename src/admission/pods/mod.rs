@@ -1,5 +1,6 @@
 //! Pods: [`Mutate`] steps the lifecycle, [`Validate`] holds what would break a rule.
 
+mod entering;
 mod mutate;
 mod validate;
 mod writes;

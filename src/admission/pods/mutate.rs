@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, parse};
+use super::{invalid, parse, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::denial;
@@ -190,7 +190,8 @@ impl Mutate {
             Some("status") => &*new,
             _ => old,
         };
-        let value = restarts::after(old, new, seen, self.0.nanos()).value();
+        let lost = writes::is_lost(&self.0, old);
+        let value = restarts::after(old, new, seen, lost, self.0.nanos()).value();
         let change = annotation(request, new, value.as_deref());
         let annotations = &mut new.metadata.annotations;
         match value {

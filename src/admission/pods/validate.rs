@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{invalid, parse, writes};
+use super::{entering, invalid, parse, writes};
 use crate::admission::appeal::{Appeal, Refused};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
@@ -103,6 +103,11 @@ impl Validate {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
+        if held::never(request, &new, &self.0.index).is_none()
+            && let Some(refused) = entering::refused(&self.0, &old, &new)
+        {
+            return refused;
+        }
         if let Some(reason) = held::never(request, &old, &self.0.index) {
             return Verdict::allow().audit("free", reason);
         }

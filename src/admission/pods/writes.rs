@@ -10,7 +10,7 @@ use crate::cluster::presence::{self, Presence};
 use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::lifecycle::restarts::Restarts;
-use crate::domain::ownership::{self, Reowned};
+use crate::domain::ownership;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::Operation;
@@ -41,8 +41,10 @@ pub async fn disruptions(
         found.push(disruption);
     }
     if let Some(reowned) = ownership::change(old, new) {
-        let lives = is_any_here(context, new, &reowned, deadline).await;
-        if reowned.other_controller || !lives {
+        let lives = is_any_here(context, new, deadline).await;
+        // No claim saves a Pod from the garbage collector, but an owner that exists does.
+        let saves = lives && !is_any_here(context, old, deadline).await;
+        if !saves && (reowned.other_controller || !lives) {
             let mut disruption = context.disruption(old, Operation::Reown);
             // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
             // the Pod, so the claim ends with the next version of the Pod.
@@ -63,20 +65,25 @@ pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
 /// The restart that an in-place change brings and that needs a claim.
 ///
 /// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the
-/// Pod: its rules were asked when the lifecycle began, and the Pod does not come back before the restart. The label
+/// Pod: its rules were asked when the lifecycle began, and the Pod does not come back before the restart. (A claim for an
+/// earlier resize whose end only a restart shows must not end with this change, so this change waits for that.) The label
 /// `service-available` alone proves nothing, because a flap takes it off, and so may anybody by hand. Nor does a Pod need a
-/// claim that is down and will hardly come back by itself.
+/// claim that is [lost](is_lost): if it can come back by itself, the restart is recorded too.
 fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
-    let is_lost = || {
-        let may_end_with_the_write = is_held_offline(old) && !old.is_broken();
-        !old.is_available()
-            && !may_end_with_the_write
-            && !context.index.read().is_down_for_a_moment(old)
-    };
-    let is_recorded = || Restarts::of(new).is_ok_and(|restarts| restarts.cover(&change));
-    let is_free = is_held_throughout(old, new) && is_recorded() || is_lost();
-    (!is_free).then_some(change)
+    let recorded = Restarts::of(new).unwrap_or_default();
+    let is_held =
+        is_held_throughout(old, new) && recorded.cover(&change) && !inplace::is_resize_untold(old);
+    let is_lost = || (old.is_broken() || recorded.cover_images(&change)) && is_lost(context, old);
+    (!is_held && !is_lost()).then_some(change)
+}
+
+/// Whether a Pod is down and will hardly come back by itself, other than by the end of an operation.
+pub fn is_lost(context: &Context, pod: &Pod) -> bool {
+    let may_end_with_the_write = is_held_offline(pod) && !pod.is_broken();
+    !pod.is_available()
+        && !may_end_with_the_write
+        && !context.index.read().is_down_for_a_moment(pod)
 }
 
 /// Whether a lifecycle keeps the Pod off traffic before and after the write.
@@ -94,24 +101,19 @@ fn deadline_of(old: &Pod, new: &Pod) -> Option<i64> {
         .then_some(seconds)
 }
 
-/// Whether one of the new owners is known to exist.
-async fn is_any_here(
-    context: &Context,
-    pod: &Pod,
-    reowned: &Reowned<'_>,
-    deadline: Instant,
-) -> bool {
+/// Whether one of the Pod's owners is known to exist.
+async fn is_any_here(context: &Context, pod: &Pod, deadline: Instant) -> bool {
     let namespace = &pod.metadata.namespace;
+    let owners = &pod.metadata.owner_references;
     {
         let state = context.index.read();
         let home = state.namespace(namespace);
-        let mut owners = reowned.owners.iter();
-        if home.is_some_and(|home| owners.any(|o| home.has_owner(o))) {
+        if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
             return true;
         }
     }
     let look_up = async {
-        for owner in reowned.owners {
+        for owner in owners {
             if presence::of_owner(&context.client, namespace, owner).await == Presence::Here {
                 return true;
             }
@@ -169,7 +171,7 @@ mod tests {
         let [before, after] = labels;
         let (old, mut new) = (pod("a:1", before, status), pod("a:2", after, status));
         // As the mutating webhook does.
-        if let Some(value) = restarts::after(&old, &new, &old, 0).value() {
+        if let Some(value) = restarts::after(&old, &new, &old, false, 0).value() {
             let annotations = &mut new.metadata.annotations;
             annotations.insert(keys::AWAITS_RESTART.to_owned(), value);
         }
@@ -278,6 +280,7 @@ mod tests {
             rolling: false,
             recreates: false,
             paused: false,
+            created: None,
             revision: 0,
         }
     }
@@ -292,7 +295,17 @@ mod tests {
         let new = with(None, Some("new"));
         let adopted = disruptions(&context, &with(None, None), &new, soon).await;
         assert!(adopted.is_empty());
-        let moved = disruptions(&context, &with(None, Some("old")), &new, soon).await;
+        let other = Workload {
+            name: "old".to_owned(),
+            ..workload()
+        };
+        let old = with(None, Some("old"));
+        let saved = disruptions(&context, &old, &new, soon).await;
+        assert!(saved.is_empty(), "its owner was gone");
+        context
+            .index
+            .set_workload("shop", "old".into(), Some(other));
+        let moved = disruptions(&context, &old, &new, soon).await;
         assert_eq!(moved[0].operation, Operation::Reown);
         assert_eq!(moved[0].detail.target, None);
     }

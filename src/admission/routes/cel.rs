@@ -15,8 +15,8 @@ pub enum Condition {
     /// The stored Pod is not being deleted: nobody waits for a lifecycle or a budget on it any more.
     NotTerminating,
     /// What drives the lifecycle changed: labels, finalizers, or the expected finalizers in
-    /// [`keys::AVAILABLE_CONDITIONS`]. Also an image of a Pod that is in an operation or waits for the restart of an earlier
-    /// image, and the record of that, [`keys::AWAITS_RESTART`]. No other annotation counts.
+    /// [`keys::AVAILABLE_CONDITIONS`]. Also an image of a Pod that is not available, is in an operation, or waits for the
+    /// restart of an earlier image, and the record of that, [`keys::AWAITS_RESTART`]. No other annotation counts.
     LifecycleChanged,
     /// What the validation of Pods looks at changed: labels, expected finalizers.
     LabelsChanged,
@@ -212,9 +212,10 @@ fn each_container(object: &str, list: &str) -> String {
 /// Whether a container changed that the lifecycle may have to see restart: in an operation, or while a restart is awaited.
 fn image_changed_off_traffic() -> String {
     format!(
-        "(({} || {}) && ({}.exists(k, k.contains('{}')) || {} != ''))",
+        "(({} || {}) && (!({}) || {}.exists(k, k.contains('{}')) || {} != ''))",
         changed(|o| each_container(o, "containers")),
         changed(|o| each_container(o, "initContainers")),
+        Condition::Available.expression(),
         labels("oldObject"),
         keys::LIFECYCLE_DOMAIN,
         annotation("oldObject", keys::AWAITS_RESTART),

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::Kind;
 use crate::api::selector::Selector;
 use crate::domain::pod::{Owner, Pod};
@@ -32,6 +34,8 @@ pub struct Workload {
     pub recreates: bool,
     /// Whether it is a Deployment that is paused: it makes no ReplicaSet, and one that it has made counts by itself.
     pub paused: bool,
+    /// When it was created, kept for a Job only.
+    pub created: Option<Timestamp>,
     /// Which revision of its Deployment it is ([`keys::DEPLOYMENT_REVISION`]); 0 for other kinds, and where nothing tells.
     pub revision: u64,
 }

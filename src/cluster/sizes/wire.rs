@@ -33,6 +33,7 @@ pub(in crate::cluster) struct Meta {
     pub resource_version: u64,
     generation: i64,
     pub labels: Option<BTreeMap<String, String>>,
+    creation_timestamp: Option<String>,
     pub deletion_timestamp: Option<String>,
     owner_references: Option<Vec<Owner>>,
     annotations: Option<Annotations>,
@@ -178,6 +179,10 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
         rolling,
         recreates,
         paused: kind == Kind::Deployment && spec.paused.unwrap_or(false),
+        created: metadata
+            .creation_timestamp
+            .filter(|_| kind == Kind::Job)
+            .and_then(|text| text.parse().ok()),
         revision,
     };
     let key = (metadata.namespace, Uid::from(metadata.uid));

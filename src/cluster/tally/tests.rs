@@ -76,6 +76,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         rolling: false,
         recreates: false,
         paused: false,
+        created: None,
         revision: 0,
     }
 }
@@ -169,6 +170,7 @@ fn deployment_that_is_paused_counts_by_its_replica_sets_alone() {
     let paused = |kind, replicas, controller| Workload {
         kind,
         paused: kind == Kind::Deployment,
+        created: None,
         revision: 0,
         ..workload(replicas, true, controller)
     };

@@ -270,12 +270,8 @@ fn completing(pod: &Pod, id: &str) -> Vec<Wait> {
         let text = format!("somebody, to take the label {} off", keys::STAY_OFFLINE);
         return vec![wait(On::User, keys::STAY_OFFLINE, text)];
     }
-    if let Some(restarts) = restarts::awaited(pod) {
-        waits.push(wait(
-            On::Kubelet,
-            keys::AWAITS_RESTART,
-            restarts.to_string(),
-        ));
+    if let Some(restarts) = restarts::told(pod) {
+        waits.push(wait(On::Kubelet, keys::AWAITS_RESTART, restarts));
     } else if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
         waits.push(if pod.is_ready() {
             wait(

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::is_held_offline;
 use crate::api::keys;
 use crate::domain::digest::Digest;
-use crate::domain::inplace::{self, Before, Change, Restart};
+use crate::domain::inplace::{self, Before, Change, Restart, names_same_image};
 use crate::domain::pod::Pod;
 
 /// A restart that cannot be proven is believed this long after the change, as a claim for it would lapse then: the API
@@ -57,6 +57,13 @@ struct Image {
     again: bool,
 }
 
+impl Image {
+    /// The digest of the ID; 0 where none is known.
+    fn id(&self) -> u64 {
+        u64::from_str_radix(&self.id, 16).unwrap_or(0)
+    }
+}
+
 /// How far one container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
@@ -81,8 +88,13 @@ impl Restarts {
     /// Whether the restarts of all these containers are recorded. A resize is none of them: the API server drops changes
     /// of annotations from a write of `pods/resize`.
     pub fn cover(&self, change: &Change) -> bool {
-        let mut containers = change.containers.iter();
-        containers.all(|c| c.image.is_some() && self.0.contains_key(&c.name))
+        self.cover_images(change) && change.containers.iter().all(|c| c.image.is_some())
+    }
+
+    /// As [`Restarts::cover`], resizes left aside.
+    pub fn cover_images(&self, change: &Change) -> bool {
+        let mut images = change.containers.iter().filter(|c| c.image.is_some());
+        images.all(|c| self.0.contains_key(&c.name))
     }
 
     /// Value of the annotation; `None` if nothing is recorded.
@@ -103,11 +115,11 @@ impl Restarts {
 
     /// Adds the restarts that the write brings. Of a container that has not restarted for an earlier change, what it was
     /// before that one stays.
-    fn add(&mut self, old: &Pod, new: &Pod, now: u64) {
+    fn add(&mut self, old: &Pod, new: &Pod, lost: bool, now: u64) {
         let Some(change) = inplace::change(old, new) else {
             return;
         };
-        let free = is_held_offline(old) && is_held_offline(new);
+        let free = is_held_offline(old) && is_held_offline(new) || lost && !old.is_broken();
         let mut containers = change.containers;
         containers.retain(|c| c.image.is_some() && (free || self.0.contains_key(&c.name)));
         if containers.is_empty() {
@@ -158,26 +170,19 @@ impl Entry {
         let Some(container) = inplace::container(pod, name) else {
             return Standing::Over;
         };
-        let id = |image: &Image| u64::from_str_radix(&image.id, 16).unwrap_or(0);
         let now = inplace::ready_now(pod, name);
-        let before = Before {
-            name: name.to_owned(),
-            run: self.run.clone(),
-            image: self.image.as_ref().map(id),
-            by_resources: false,
-        };
-        let restart = inplace::restart(pod, &[before]);
+        let restart = self.restart(pod, name);
         if self.resize && !is_resized(pod, name) {
             return Standing::Awaited;
         }
         if let Some(image) = &self.image
-            && id(image) != 0
+            && image.id() != 0
             && image_name(pod, name).as_deref() == Some(&image.name)
         {
             // The change was taken back: nothing is to restart if the kubelet has seen that, and the image is still there.
             // Else the container restarts, with what its registry has under that name by now.
             return match restart {
-                _ if now.is_some_and(|now| inplace::image(now) == id(image)) => Standing::Over,
+                _ if now.is_some_and(|now| inplace::image(now) == image.id()) => Standing::Over,
                 Restart::Proven | Restart::Unproven => Standing::Unproven,
                 Restart::Awaited | Restart::Nothing => Standing::Awaited,
             };
@@ -190,6 +195,17 @@ impl Entry {
             Restart::Proven if !again || is_last() => Standing::Over,
             Restart::Proven | Restart::Unproven => Standing::Unproven,
         }
+    }
+
+    /// How far the restart for the image is, or for the resize of a container whose image is as it was.
+    fn restart(&self, pod: &Pod, name: &str) -> Restart {
+        let before = Before {
+            name: name.to_owned(),
+            run: self.run.clone(),
+            image: self.image.as_ref().map(Image::id),
+            by_resources: false,
+        };
+        inplace::restart(pod, &[before])
     }
 
     fn believed_at(&self) -> u64 {
@@ -219,15 +235,32 @@ pub fn awaited(pod: &Pod) -> Option<Restarts> {
     pod.annotation(keys::AWAITS_RESTART)?;
     let mut restarts = Restarts::of(pod).ok()?;
     restarts.settle(pod, 0);
+    for (name, entry) in &mut restarts.0 {
+        // Only the resize is awaited then, and people are told of that.
+        if entry.resize && entry.restart(pod, name) == Restart::Proven {
+            entry.image = None;
+        }
+    }
     (!restarts.0.is_empty() && !pod.is_finished()).then_some(restarts)
 }
 
+/// [`awaited`] for people, as a clause.
+pub fn told(pod: &Pod) -> Option<String> {
+    let restarts = awaited(pod)?;
+    let mut text = restarts.to_string();
+    if restarts.0.values().any(|entry| entry.image.is_none()) && inplace::is_deferred(pod) {
+        text += "; the node has no room for the resize now, and changing it back ends the wait";
+    }
+    Some(text)
+}
+
 /// What is to be recorded when a write turns `old` into `new`, at `now` in nanoseconds since 1970. `seen` is the Pod with
-/// the status that the API server stores: `new` for a write of `pods/status`, `old` for any other.
-pub fn after(old: &Pod, new: &Pod, seen: &Pod, now: u64) -> Restarts {
+/// the status that the API server stores: `new` for a write of `pods/status`, `old` for any other. `lost`: the Pod has been
+/// down for so long that its changes need no claim.
+pub fn after(old: &Pod, new: &Pod, seen: &Pod, lost: bool, now: u64) -> Restarts {
     let mut restarts = Restarts::of(old).unwrap_or_default();
     restarts.settle(seen, now);
-    restarts.add(old, new, now);
+    restarts.add(old, new, lost, now);
     restarts
 }
 
@@ -269,12 +302,6 @@ fn hex(digest: u64) -> String {
     format!("{digest:016x}")
 }
 
-/// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
-fn names_same_image(reported: &str, wanted: &str) -> bool {
-    let rest = reported.strip_suffix(wanted);
-    rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -308,7 +335,8 @@ mod tests {
     fn written(old: &Pod, image: &str) -> Pod {
         let mut new = old.clone();
         new.spec.containers[0].image = image.to_owned();
-        let restarts = after(old, &new, old, NOW);
+        let lost = !old.is_available();
+        let restarts = after(old, &new, old, lost, NOW);
         record(&mut new, restarts.value());
         new.metadata.generation += 1;
         new
@@ -343,7 +371,7 @@ mod tests {
         assert!(awaited(&stopped).is_some());
         let restarted = reported(&changed, "run-2", "a:2");
         assert_eq!(awaited(&restarted), None);
-        let over = after(&changed, &restarted, &restarted, NOW);
+        let over = after(&changed, &restarted, &restarted, false, NOW);
         assert_eq!(over.value(), None, "the record goes with the next write");
     }
 
@@ -355,12 +383,12 @@ mod tests {
         assert_eq!(believed_in(&restarted, NOW), Some(BELIEVED_AFTER));
         let later = NOW + BELIEVED_AFTER;
         assert_eq!(believed_in(&restarted, later), Some(0));
-        let value = |now| after(&changed, &restarted, &restarted, now).value();
+        let value = |now| after(&changed, &restarted, &restarted, false, now).value();
         assert!(value(later - 1).is_some());
         assert_eq!(value(later), None);
         let unchanged = reported(&changed, "run-1", "a:1");
         assert_eq!(believed_in(&unchanged, later), None);
-        let kept = after(&changed, &unchanged, &unchanged, later);
+        let kept = after(&changed, &unchanged, &unchanged, false, later);
         assert!(kept.value().is_some(), "no time replaces a restart");
     }
 
@@ -399,13 +427,13 @@ mod tests {
         for by_hand in [None, Some("{}"), Some("nonsense")] {
             let mut new = changed.clone();
             record(&mut new, by_hand.map(str::to_owned));
-            let kept = after(&changed, &new, &changed, NOW);
+            let kept = after(&changed, &new, &changed, false, NOW);
             assert_eq!(kept.value().as_deref(), stored, "{by_hand:?}");
         }
         let idle = pod("a:1", "run-1", "a:1");
         let mut forged = idle.clone();
         record(&mut forged, stored.map(str::to_owned));
-        assert_eq!(after(&idle, &forged, &idle, NOW).value(), None);
+        assert_eq!(after(&idle, &forged, &idle, false, NOW).value(), None);
     }
 
     #[test]
@@ -415,7 +443,10 @@ mod tests {
             record(&mut changed, Some(text.to_owned()));
             assert_eq!(awaited(&changed), None, "{text}");
             assert!(Restarts::of(&changed).is_err(), "{text}");
-            assert_eq!(after(&changed, &changed, &changed, NOW).value(), None);
+            assert_eq!(
+                after(&changed, &changed, &changed, false, NOW).value(),
+                None
+            );
         }
     }
 
@@ -428,9 +459,8 @@ mod tests {
 
     #[test]
     fn change_outside_an_operation_is_recorded_only_if_one_is_awaited() {
-        let mut idle = pod("a:1", "run-1", "a:1");
-        idle.metadata.labels.clear();
-        assert_eq!(awaited(&written(&idle, "a:2")), None);
+        let available = available();
+        assert_eq!(awaited(&written(&available, "a:2")), None);
         let mut ended = written(&pod("a:1", "run-1", "a:1"), "a:bad");
         ended.metadata.labels.clear();
         let mended = written(&ended, "a:2");
@@ -449,7 +479,7 @@ mod tests {
         old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
         let mut new = old.clone();
         new.spec.containers[1].image = "l:2".to_owned();
-        let recorded = after(&old, &new, &old, NOW);
+        let recorded = after(&old, &new, &old, false, NOW);
         assert_eq!(
             recorded.to_string(),
             "container app to restart for its new resources, container log to restart for its new image"
@@ -482,5 +512,42 @@ mod tests {
         let mut resized = changed.clone();
         resized.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
         assert!(!recorded.cover(&inplace::change(&changed, &resized).unwrap()));
+    }
+
+    /// A Pod that serves.
+    fn available() -> Pod {
+        let mut pod = pod("a:1", "run-1", "a:1");
+        let label = (keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
+        pod.metadata.labels = [label].into();
+        let ready = json!({ "type": "Ready", "status": "True" });
+        pod.status.conditions = vec![serde_json::from_value(ready).unwrap()];
+        pod
+    }
+
+    #[test]
+    fn change_of_a_pod_that_can_come_back_is_recorded() {
+        let mut offline = available();
+        offline.metadata.labels.clear();
+        assert!(awaited(&written(&offline, "a:2")).is_some());
+        let mut broken = offline.clone();
+        broken.status.conditions.clear();
+        broken.status.phase = "Pending".to_owned();
+        assert_eq!(awaited(&written(&broken, "a:2")), None);
+    }
+
+    #[test]
+    fn only_the_resize_is_told_once_the_container_runs_its_new_image() {
+        let mut old = pod("a:1", "run-1", "a:1");
+        old.metadata.generation = 2;
+        old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        let changed = written(&old, "a:2");
+        let mut restarted = reported(&changed, "run-2", "a:2");
+        let text = "container app to restart for its new resources";
+        assert_eq!(told(&restarted).unwrap(), text);
+        let deferred =
+            json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
+        restarted.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
+        let said = told(&restarted).unwrap();
+        assert!(said.ends_with("changing it back ends the wait"), "{said}");
     }
 }

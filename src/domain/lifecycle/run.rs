@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
             Some("an operation is in flight on the Pod")
         } else if pod.label(keys::STAY_OFFLINE).is_some() {
             Some("the Pod is labelled podopslifecycle.kusionstack.io/stay-offline")
-        } else if let Some(restarts) = restarts::awaited(pod) {
+        } else if let Some(restarts) = restarts::told(pod) {
             return Some(format!("it waits for {restarts}").into());
         } else if !is_gate_open(pod) {
             Some("its condition pod.kusionstack.io/service-ready is not True")

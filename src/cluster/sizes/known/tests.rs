@@ -15,6 +15,7 @@ fn workload(replicas: u32, version: u64) -> Workload {
         rolling: false,
         recreates: false,
         paused: false,
+        created: None,
         revision: 0,
     }
 }

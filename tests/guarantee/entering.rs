@@ -1,0 +1,69 @@
+//! Pods that leave a rule, are changed where it does not see them, and come back.
+
+use operating::api::keys;
+use serde_json::json;
+
+use crate::bed::objects::{is_available, refusal};
+use crate::bed::{Bed, Scope};
+use crate::in_place::set_image;
+
+async fn leave(scope: &Scope, pod: &str) {
+    scope
+        .label(pod, json!({keys::CONTROL: null}))
+        .await
+        .unwrap();
+}
+
+/// The refusal of the way back.
+async fn refused(scope: &Scope, pod: &str, why: &str) {
+    let back = scope.label(pod, json!({keys::CONTROL: keys::CONTROL_VALUE}));
+    let status = refusal(back.await);
+    assert!(
+        status.code == 409 && status.message.contains(why),
+        "{status:?}"
+    );
+}
+
+#[tokio::test]
+async fn pod_comes_back_under_its_rule_only_after_the_restart_for_its_new_image() {
+    let scope = Bed::shared().await.scope("back").await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
+    let pod = &pods[0];
+    scope.pause_kubelet(pod).await;
+    leave(&scope, pod).await;
+    set_image(&scope, pod, "web:2").await.unwrap();
+    refused(&scope, pod, "the kubelet has yet to see the last change").await;
+    // A rule that selects by another label is no other way.
+    scope.resume_kubelet(pod).await;
+    let runs = |p: &k8s_openapi::api::core::v1::Pod| {
+        let status = p.status.as_ref().unwrap();
+        let main = &status.container_statuses.as_ref().unwrap()[0];
+        main.image == "web:2" && status.observed_generation == p.metadata.generation
+    };
+    scope.until_pod(pod, "run its new image", runs).await;
+    scope
+        .label(pod, json!({keys::CONTROL: keys::CONTROL_VALUE}))
+        .await
+        .unwrap();
+    scope.until_pod(pod, "available again", is_available).await;
+    scope.until_at_rest("web", 3).await;
+}
+
+#[tokio::test]
+async fn pod_that_got_a_deadline_meanwhile_does_not_come_back() {
+    let scope = Bed::shared().await.scope("back-deadline").await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
+    let pod = &pods[0];
+    leave(&scope, pod).await;
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 3600}});
+    scope.patch(pod, deadline).await.unwrap();
+    refused(&scope, pod, "it ends by activeDeadlineSeconds 3600").await;
+    let moved =
+        json!({"metadata": {"labels": {keys::CONTROL: keys::CONTROL_VALUE, "app": "other"}}});
+    scope
+        .patch(pod, moved)
+        .await
+        .expect("no rule covers it there");
+    let back = refusal(scope.label(pod, json!({"app": "web"})).await);
+    assert_eq!(back.code, 409, "{back:?}");
+}
