@@ -202,10 +202,27 @@ impl Scope {
         .await;
     }
 
-    /// Waits until a rule has counted `expected` Pods, all available, and no claim is left.
+    /// Waits until a rule has counted `expected` Pods, all available, and no claim is left. The Pods themselves are asked
+    /// too: the figures of the status follow them a moment later.
     pub async fn until_at_rest(&self, rule: &str, expected: i32) {
-        self.until_status(rule, "all available and no claims", |s| {
-            s.expected_pods == expected && s.available_pods == expected && claims(s) == 0
+        let what = format!("{expected} available Pods and no claims in the status of {rule}");
+        wait::until(&what, async || {
+            let Ok(rule) = self.rules().get(rule).await else {
+                return false;
+            };
+            let labels = rule
+                .spec
+                .selector
+                .and_then(|s| s.match_labels)
+                .unwrap_or_default();
+            let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            let pods = self.list(&labels.join(",")).await;
+            let serving = pods.iter().filter(|p| is_managed(p) && is_available(p));
+            let serving = i32::try_from(serving.count()).unwrap();
+            let counted = rule.status.is_some_and(|s| {
+                s.expected_pods == expected && s.available_pods == expected && claims(&s) == 0
+            });
+            counted && serving == expected
         })
         .await;
     }
@@ -390,6 +407,11 @@ pub fn in_flight(pod: &Pod) -> Vec<&String> {
 /// Whether a Pod serves and nothing of an operation is left on it.
 pub fn is_idle(pod: &Pod) -> bool {
     is_available(pod) && in_flight(pod).is_empty()
+}
+
+fn is_managed(pod: &Pod) -> bool {
+    let label = pod.labels().get(keys::CONTROL);
+    label.is_some_and(|value| value == keys::CONTROL_VALUE)
 }
 
 /// Whether a condition is True; `None` when it is absent.
