@@ -1,4 +1,4 @@
-//! Which rollouts of Deployments a rule object does not let end, by the cache.
+//! Which rollouts a rule object does not let end, by the cache.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::rollouts::{Cause, Rollout};
 use crate::ledger::store::Uid;
 
-/// Deployments whose rollout stands still now, or will. `gauges` are those of the rule object.
+/// Owners whose rollout stands still now, or will. `gauges` are those of the rule object.
 pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
     let rules = &entry.snapshot.rules;
     let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
@@ -20,23 +20,27 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
         let Some(workload) = home.workload(uid) else {
             continue;
         };
-        let (deployment, cause, held) = match workload.kind {
+        let (owner, cause, held) = match workload.kind {
             Kind::Deployment
                 if selected::is_kept_from_recreating(rules, workload, gauges.limit) =>
             {
                 (workload, Cause::Recreates, false)
             }
-            Kind::ReplicaSet if gauges.allowed == 0 && deletes_more(home, uid, workload) => {
+            Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet
+                if gauges.allowed == 0 && deletes_more(home, uid, workload) =>
+            {
                 let sets = sets.get_or_init(|| ReplicaSets::of(home));
                 match cause(home, sets, rules, uid, workload, gauges.limit) {
-                    Some((deployment, cause)) => (deployment, cause, true),
+                    Some((owner, cause)) => (owner, cause, true),
                     None => continue,
                 }
             }
             _ => continue,
         };
-        let rollout = found.entry(&deployment.name).or_insert_with(|| Rollout {
-            deployment: deployment.name.clone(),
+        let key = (owner.kind, &owner.name);
+        let rollout = found.entry(key).or_insert_with(|| Rollout {
+            kind: owner.kind.name(),
+            name: owner.name.clone(),
             cause,
             held,
         });
@@ -67,18 +71,18 @@ impl<'a> ReplicaSets<'a> {
     }
 }
 
-/// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
-/// it can. `limit` is how many Pods may be unavailable.
+/// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
+/// can: as [`selected::held_rollout`], and [`overhang`].
 pub fn cause<'a>(
     home: &'a Namespace,
     sets: &ReplicaSets<'a>,
     rules: &RuleSet,
     uid: &Uid,
-    replica_set: &Workload,
+    controller: &'a Workload,
     limit: u32,
 ) -> Option<(&'a Workload, Cause)> {
-    selected::held_rollout(home, rules, replica_set, limit).or_else(|| {
-        let found = overhang(home, sets, uid, replica_set)?;
+    selected::held_rollout(home, rules, controller, limit).or_else(|| {
+        let found = overhang(home, sets, uid, controller)?;
         Some((found.deployment, Cause::Overhangs))
     })
 }

@@ -221,12 +221,14 @@ fn filtered_out(rules: &RuleSet) -> String {
 
 /// Owners that a message names at most.
 const NAMED: usize = 3;
+/// What follows these where there are more.
+pub(super) const AND_OTHERS: &str = " and others";
 
 /// The first of some names, sorted, each once, for a text; `None` if there are none.
 pub(super) fn names(mut all: Vec<String>) -> Option<String> {
     all.sort();
     all.dedup();
-    let more = if all.len() > NAMED { " and others" } else { "" };
+    let more = if all.len() > NAMED { AND_OTHERS } else { "" };
     all.truncate(NAMED);
     (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
 }
