@@ -288,6 +288,63 @@ mod tests {
         }
     }
 
+    /// Owners whose rollout stands still under a rule for `app: db` that lets so many more Pods go. A StatefulSet and a
+    /// DaemonSet of that label roll out to a template without it.
+    fn held(allowed: u32) -> Vec<(&'static str, String, Cause, bool)> {
+        let index = Index::default();
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "rule", "uid": "rule", "generation": 1 },
+            "spec": {
+                "selector": { "matchLabels": { "app": "db" } },
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+            },
+        });
+        index.apply_rule(serde_json::from_value(rule).unwrap());
+        for kind in [Kind::DaemonSet, Kind::StatefulSet] {
+            // One name for both: they are told apart by kind.
+            let (name, uid) = ("db", kind.name());
+            let owner = json!({
+                "metadata": { "namespace": "n", "name": name, "uid": uid, "resourceVersion": "1", "generation": 2 },
+                "spec": { "replicas": 2, "template": { "metadata": { "labels": { "app": "other" } } } },
+                "status": {
+                    "observedGeneration": 2, "desiredNumberScheduled": 2, "updatedNumberScheduled": 1,
+                    "currentRevision": "a", "updateRevision": "b",
+                },
+            });
+            put(&index, kind, owner);
+            let pod = json!({
+                "metadata": {
+                    "namespace": "n", "name": "db-1", "uid": format!("{uid}-1"), "resourceVersion": "1",
+                    "labels": { (keys::CONTROL): keys::CONTROL_VALUE, "app": "db" },
+                    "ownerReferences": [{ "apiVersion": "apps/v1", "kind": uid, "name": name, "uid": uid, "controller": true }],
+                },
+            });
+            index.apply_pod(serde_json::from_value(pod).unwrap());
+        }
+        let gauges = Gauges {
+            expected: 4,
+            limit: 1,
+            allowed,
+            ..Gauges::default()
+        };
+        let state = index.read();
+        let home = state.namespace("n").unwrap();
+        let found = all(home, state.rule("n", "rule").unwrap(), gauges);
+        let mut found: Vec<_> = found
+            .into_iter()
+            .map(|r| (r.kind, r.name, r.cause, r.held))
+            .collect();
+        found.sort_by_key(|(kind, ..)| *kind);
+        found
+    }
+
+    #[test]
+    fn sets_whose_new_pods_leave_the_rule_stand_still_without_room() {
+        let of = |kind| (kind, "db".to_owned(), Cause::Leaves, true);
+        assert_eq!(held(0), [of("DaemonSet"), of("StatefulSet")]);
+        assert_eq!(held(1), []);
+    }
+
     #[test]
     fn number_that_is_set_anew_gives_no_further_tries() {
         let index = index();
