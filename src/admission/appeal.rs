@@ -22,6 +22,7 @@ use super::review::{Request, Verdict};
 use super::{denial, gate};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
+use crate::cluster::failure;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Skips, unreadable_skips};
 use crate::ledger::commit::{Denied, Disruption, Why};
@@ -253,7 +254,7 @@ impl Appeal<'_> {
                     "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {VERB} on {PLURAL}/{rule}"
                 )));
             }
-            Ok(Err(e)) => e.to_string(),
+            Ok(Err(e)) => failure::text(&e),
             Err(_) => "no answer in time".to_owned(),
         };
         Err(Some(format!(

@@ -13,6 +13,7 @@ use super::answers;
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use crate::api::keys;
+use crate::cluster::failure;
 use crate::cluster::path;
 
 /// Instances of one ID that are looked at: each is of another CollaSet of the namespace.
@@ -54,7 +55,7 @@ impl Handler for Validate {
                 );
                 Verdict::deny(403, "Forbidden", message)
             }
-            Ok(Err(e)) => Verdict::allow().audit("unchecked", e.to_string()),
+            Ok(Err(e)) => Verdict::allow().audit("unchecked", failure::text(&e)),
             Err(_) => self.fallback(request, "no answer in time"),
         }
     }

@@ -39,6 +39,7 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             used,
             limit,
             expected,
+            minimum,
             holders,
             lasting,
         } => {
@@ -46,17 +47,20 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 .iter()
                 .map(|(name, since)| wording::holder(name, *since, now))
                 .collect();
-            let used_by = wording::used_by(*used, *expected, *limit, &holders);
+            let used_by = wording::used_by(
+                wording::figures(*used, *expected, *limit, *minimum),
+                &holders,
+            );
             let restart = lasting.restart.as_ref();
             let until = restart.map(|r| wording::until_restart(&r.pod, r.deferred));
             let remedy = match (&lasting.rollout, until) {
                 (Some(rollout), _) => rollout.clone(),
                 // The only Pod that uses the budget is available.
                 (None, Some(until)) if holders.len() == 1 && *limit > 0 => {
-                    format!("{until}; try again then, or raise the limit")
+                    format!("{until}; try again then, or {}", wording::loosen(*minimum))
                 }
-                (None, Some(until)) => format!("{}; {until}", wording::remedy(*limit)),
-                (None, None) => wording::remedy(*limit).to_owned(),
+                (None, Some(until)) => format!("{}; {until}", wording::remedy(*limit, *minimum)),
+                (None, None) => wording::remedy(*limit, *minimum).to_owned(),
             };
             let deadline = lasting.deadline.as_deref().map(wording::until_deadline);
             let deadline = deadline.map_or_else(String::new, |text| format!("; {text}"));
@@ -129,6 +133,8 @@ pub fn because(operation: Operation) -> Option<&'static str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::api::int_or_percent::IntOrPercent;
+    use crate::domain::rules::budget::Minimum;
     use crate::ledger::commit::{AwaitedRestart, Lasting};
 
     fn denied(why: Why) -> Denied {
@@ -146,6 +152,7 @@ mod tests {
             used: 3,
             limit: 3,
             expected: 10,
+            minimum: None,
             holders: vec![
                 (
                     "web-1".into(),
@@ -168,6 +175,7 @@ mod tests {
             used: 1,
             limit: 1,
             expected: 4,
+            minimum: None,
             holders: vec![("web-1".into(), None)],
             lasting: Box::new(Lasting {
                 deadline: Some("web-1".into()),
@@ -190,6 +198,7 @@ mod tests {
             used: 1,
             limit: 1,
             expected: 4,
+            minimum: None,
             holders: others.chain([("w0".into(), None)]).collect(),
             lasting: Box::new(Lasting {
                 restart: Some(AwaitedRestart {
@@ -220,6 +229,7 @@ mod tests {
             used: 1,
             limit: 1,
             expected: 4,
+            minimum: None,
             holders: vec![("web-1".into(), None)],
             lasting: Box::new(Lasting {
                 rollout: Some("Deployment web: relax the rule".into()),
@@ -262,12 +272,34 @@ mod tests {
             used: 0,
             limit: 0,
             expected: 10,
+            minimum: None,
             holders: vec![],
             lasting: Box::default(),
         };
         assert!(
             text("p", &denied(why), Timestamp::UNIX_EPOCH)
                 .ends_with("raise the limit or disable the rule")
+        );
+    }
+
+    #[test]
+    fn minimum_above_what_is_wanted_says_what_would_help() {
+        let why = Why::Full {
+            used: 0,
+            limit: 0,
+            expected: 2,
+            minimum: Some(Minimum {
+                value: IntOrPercent::Int(4),
+                desired: 4,
+                available: 4,
+            }),
+            holders: vec![],
+            lasting: Box::default(),
+        };
+        assert_eq!(
+            text("p", &denied(why), Timestamp::UNIX_EPOCH),
+            "Pod p is held by rule availability of PodTransitionRule web: 4 must be available (minAvailableValue), 2 are \
+             wanted, 4 are available; lower minAvailableValue, or scale up"
         );
     }
 

@@ -12,6 +12,7 @@ use super::appeal::{Appeal, Refused};
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
+use crate::cluster::failure;
 use crate::cluster::{disruptionbudgets, pods};
 use crate::domain::disruptionbudget::Refusal;
 use crate::domain::lifecycle::is_held_offline;
@@ -185,7 +186,7 @@ impl Evictions {
         .await
         {
             Ok(Ok(pod)) => Ok(pod),
-            Ok(Err(e)) => Err(e.to_string()),
+            Ok(Err(e)) => Err(failure::text(&e)),
             Err(_) => Err("no answer in time".into()),
         }
     }

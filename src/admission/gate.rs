@@ -10,8 +10,8 @@ use super::context::Context;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
-use crate::cluster::sizes::{self, Kind, Unreadable};
-use crate::cluster::{path, selected};
+use crate::cluster::sizes::{self, Unreadable};
+use crate::cluster::{failure, path, selected};
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, RuleSet};
@@ -71,13 +71,13 @@ fn name_rollout(context: &Context, key: &RuleKey, disruption: &Disruption, denie
     let (Some(entry), Some(home)) = (entry, home) else {
         return;
     };
-    let replica_set = home
-        .workload(&owner.uid)
-        .filter(|workload| workload.kind == Kind::ReplicaSet);
-    let found = replica_set.and_then(|replica_set| {
-        selected::held_rollout(home, &entry.snapshot.rules, replica_set, *limit)
+    let found = home.workload(&owner.uid).and_then(|controller| {
+        selected::held_rollout(home, &entry.snapshot.rules, controller, *limit)
     });
-    lasting.rollout = found.map(|(deployment, cause)| cause.explain(&deployment.name, &key.name));
+    lasting.rollout = found.map(|(owner, cause)| {
+        let owner = format!("{} {}", owner.kind.name(), owner.name);
+        cause.explain_all(&owner, &key.name)
+    });
 }
 
 /// The rule objects that hold a Pod and would not after a change of its labels: they no longer select it, or the filter
@@ -237,7 +237,7 @@ async fn in_time<T>(
 ) -> Result<T, Denied> {
     let why = match timeout_at(deadline, read).await {
         Ok(Ok(found)) => return Ok(found),
-        Ok(Err(e)) => e.to_string(),
+        Ok(Err(e)) => failure::text(&e),
         Err(_) => "the rules could not be read in time".to_owned(),
     };
     Err(unknown(Why::Unreachable(why)))

@@ -9,6 +9,7 @@ use tokio::time::timeout_at;
 use super::appeal::Appeal;
 use super::review::Verdict;
 use super::{denial, gate};
+use crate::cluster::failure;
 use crate::cluster::pods;
 use crate::domain::grace;
 use crate::domain::pod::Pod;
@@ -105,7 +106,7 @@ async fn begin(appeal: &Appeal<'_>, pod: &Arc<Pod>) -> Result<Option<Arc<Pod>>, 
             Ok(Ok(written)) => return Ok(Some(Arc::new(written))),
             Ok(Err(Error::Api(status))) if status.code == 404 => return Ok(None),
             Ok(Err(Error::Api(status))) if status.code == 409 => {}
-            Ok(Err(e)) => return Err(e.to_string()),
+            Ok(Err(e)) => return Err(failure::text(&e)),
             Err(_) => return Err("no answer in time".to_owned()),
         }
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
@@ -114,7 +115,7 @@ async fn begin(appeal: &Appeal<'_>, pod: &Arc<Pod>) -> Result<Option<Arc<Pod>>, 
             Ok(Ok(Some(found))) if found.metadata.uid == pod.metadata.uid => pod = Arc::new(found),
             Ok(Ok(Some(_))) => return Err("another Pod has taken its name".to_owned()),
             Ok(Ok(None)) => return Ok(None),
-            Ok(Err(e)) => return Err(e.to_string()),
+            Ok(Err(e)) => return Err(failure::text(&e)),
             Err(_) => return Err("no answer in time".to_owned()),
         }
     }

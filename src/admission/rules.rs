@@ -15,7 +15,7 @@ use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
 use crate::cluster::index::State;
-use crate::cluster::selected;
+use crate::cluster::{failure, selected};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::{self, Matches};
 use crate::domain::rules::mark::Mark;
@@ -83,10 +83,7 @@ impl Mutate {
         deadline: Instant,
     ) -> Result<(), String> {
         match timeout_at(deadline, mark::raise(&self.0, name, mark)).await {
-            Ok(written) => written.map_err(|e| match e {
-                kube::Error::Api(status) => status.message,
-                e => e.to_string(),
-            }),
+            Ok(written) => written.map_err(|e| failure::text(&e)),
             Err(_) => Err("no answer in time".into()),
         }
     }

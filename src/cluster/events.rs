@@ -46,7 +46,7 @@ impl Recorder {
                 match tokio::time::timeout(CALL_TIMEOUT, write.send(&client)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(e)) => {
-                        debug!(event = %write.name, error = %e, "an Event was not written")
+                        debug!(event = %write.name, error = super::failure::text(&e), "an Event was not written")
                     }
                     Err(_) => debug!(event = %write.name, "an Event was not written in time"),
                 }

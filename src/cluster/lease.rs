@@ -56,7 +56,10 @@ impl Candidate {
                     renewed = Instant::now();
                     self.tell(leads);
                 }
-                Ok(Err(e)) => warn!(error = %e, "the lease could not be read or renewed"),
+                Ok(Err(e)) => warn!(
+                    error = super::failure::text(&e),
+                    "the lease could not be read or renewed"
+                ),
                 Err(_) => warn!("the lease could not be renewed in time"),
             }
             if renewed.elapsed() > RENEW_DEADLINE {

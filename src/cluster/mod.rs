@@ -2,6 +2,7 @@
 
 pub mod disruptionbudgets;
 pub mod events;
+pub mod failure;
 pub mod index;
 pub mod lease;
 mod owners;

@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::path::{self, is_plain};
+use crate::cluster::failure;
 use crate::domain::pod::Owner;
 
 /// No look-up takes longer.
@@ -73,7 +74,7 @@ impl Kinds {
         }
         let served = match timeout(READ_TIMEOUT, self.served()).await {
             Ok(Ok(served)) => served,
-            Ok(Err(e)) => return Presence::Unknown(e.to_string()),
+            Ok(Err(e)) => return Presence::Unknown(failure::text(&e)),
             Err(_) => return Presence::Unknown(NO_ANSWER.to_owned()),
         };
         let kinds: Vec<_> = served
@@ -115,7 +116,7 @@ async fn in_time(read: impl Future<Output = Result<bool, Error>>) -> Presence {
     match timeout(READ_TIMEOUT, read).await {
         Ok(Ok(true)) => Presence::Here,
         Ok(Ok(false)) => Presence::Gone,
-        Ok(Err(e)) => Presence::Unknown(e.to_string()),
+        Ok(Err(e)) => Presence::Unknown(failure::text(&e)),
         Err(_) => Presence::Unknown(NO_ANSWER.to_owned()),
     }
 }

@@ -11,6 +11,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
 use serde_json::json;
 
+use super::failure;
 use super::index::Index;
 use super::path;
 use super::watch::Relist;
@@ -271,7 +272,7 @@ fn write_error(e: Error) -> WriteError {
     match e {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,
         Error::Api(status) if status.code == 404 => WriteError::Gone,
-        e => WriteError::Unreachable(e.to_string()),
+        e => WriteError::Unreachable(failure::text(&e)),
     }
 }
 
@@ -313,6 +314,14 @@ mod tests {
             watermark: 9,
             attempts,
         }
+    }
+
+    #[test]
+    fn refused_write_says_the_message_of_the_status_alone() {
+        let message = "admission webhook \"x\" denied the request: no";
+        let status = kube::core::Status::failure(message, "Forbidden").with_code(403);
+        let said = write_error(Error::Api(Box::new(status))).to_string();
+        assert_eq!(said, message);
     }
 
     #[test]

@@ -63,15 +63,21 @@ pub fn is_kept_from_recreating(rules: &RuleSet, owner: &Workload, limit: u32) ->
             .is_some_and(|pod| !matches!(rules.availability(&pod), Availability::NotHeld))
 }
 
-/// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
-/// it can. `limit` is how many Pods may be unavailable.
+/// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
+/// can. For a ReplicaSet that is its Deployment. A StatefulSet or DaemonSet rolls out by itself. `limit` is how many Pods may
+/// be unavailable.
 pub fn held_rollout<'a>(
     home: &'a Namespace,
     rules: &RuleSet,
-    replica_set: &Workload,
+    controller: &'a Workload,
     limit: u32,
 ) -> Option<(&'a Workload, Cause)> {
-    let owner = replica_set.controller.as_ref()?;
+    if matches!(controller.kind, Kind::StatefulSet | Kind::DaemonSet) {
+        let wants = controller.replicas.is_some_and(|n| n > 0);
+        let leaves = wants && controller.rolling && !is_selected(rules, controller);
+        return leaves.then_some((controller, Cause::Leaves));
+    }
+    let owner = controller.controller.as_ref()?;
     let deployment = home
         .workload(&owner.uid)
         .filter(|w| w.kind == Kind::Deployment && w.replicas.is_some_and(|n| n > 0))?;
@@ -79,8 +85,8 @@ pub fn held_rollout<'a>(
         return Some((deployment, Cause::Leaves));
     }
     let mut siblings = home.workloads().filter(|(_, w)| {
-        let controller = w.controller.as_ref();
-        controller.is_some_and(|other| other.uid == owner.uid)
+        let other = w.controller.as_ref();
+        other.is_some_and(|other| other.uid == owner.uid)
     });
     let recreates = is_kept_from_recreating(rules, deployment, limit)
         && siblings.all(|(_, w)| w.replicas == Some(0));
@@ -126,6 +132,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::index::Index;
+    use crate::cluster::sizes;
 
     fn rules(tier: &str) -> RuleSet {
         let filter = json!({ "labelSelector": { "matchLabels": { "tier": tier } } });
@@ -143,6 +150,51 @@ mod tests {
         let metadata = json!({ "namespace": "n", "name": name, "uid": name, "labels": labels });
         serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } }))
             .unwrap()
+    }
+
+    /// Whether the rollout of a set of three is held whose template has these labels.
+    fn is_held(kind: Kind, labels: &serde_json::Value, rolling: bool) -> bool {
+        let object = json!({
+            "metadata": { "namespace": "n", "name": "db", "uid": "db", "resourceVersion": "1", "generation": 2 },
+            "spec": { "replicas": 3, "template": { "metadata": { "labels": labels } } },
+            "status": match kind {
+                Kind::DaemonSet => json!({
+                    "observedGeneration": 2, "desiredNumberScheduled": 3,
+                    "updatedNumberScheduled": if rolling { 1 } else { 3 },
+                }),
+                _ => json!({
+                    "currentRevision": "a", "updateRevision": if rolling { "b" } else { "a" },
+                }),
+            },
+        });
+        let (_, uid, set) = sizes::workload(kind, object).unwrap();
+        let index = Index::default();
+        index.set_workload("n", uid, Some(set));
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+            "spec": { "selector": { "matchLabels": { "app": "db" } }, "rules": [
+                { "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } },
+            ] },
+        });
+        let rules = RuleSet::compile(&serde_json::from_value(rule).unwrap());
+        let state = index.read();
+        let home = state.namespace("n").unwrap();
+        let found = held_rollout(home, &rules, home.workload("db").unwrap(), 1);
+        found.is_some_and(|(owner, cause)| owner.name == "db" && cause == Cause::Leaves)
+    }
+
+    #[test]
+    fn rollout_of_a_set_whose_new_template_leaves_the_rule_is_held() {
+        let control = keys::CONTROL_VALUE;
+        for kind in [Kind::StatefulSet, Kind::DaemonSet] {
+            let held = |labels, rolling| is_held(kind, &labels, rolling);
+            assert!(held(json!({ "app": "db" }), true), "{kind:?} unmanaged");
+            let other = json!({ "app": "other", (keys::CONTROL): control });
+            assert!(held(other.clone(), true), "{kind:?} of another label");
+            assert!(!held(other, false), "{kind:?} without a rollout");
+            let same = json!({ "app": "db", (keys::CONTROL): control });
+            assert!(!held(same, true), "{kind:?} that stays");
+        }
     }
 
     #[test]

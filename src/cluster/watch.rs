@@ -19,6 +19,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::failure;
+
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
 /// The API server ends a watch after this long; the next one continues where it stopped.
@@ -87,7 +89,7 @@ pub async fn run<T, S>(
                     follow::<T, S>(&client, &source, &*sink, &relist, version).await;
                 }
                 Err(e) => {
-                    warn!(path = source.path, error = %e, "list failed");
+                    warn!(path = source.path, error = said(&e), "list failed");
                     if is_not_served(&e) {
                         sink.absent();
                     }
@@ -99,6 +101,11 @@ pub async fn run<T, S>(
         }
     };
     tokio::select! { () = stop.cancelled() => {}, () = work => {} }
+}
+
+fn said(error: &anyhow::Error) -> String {
+    let answer = error.downcast_ref::<kube::Error>();
+    answer.map_or_else(|| error.to_string(), failure::text)
 }
 
 fn is_not_served(error: &anyhow::Error) -> bool {
@@ -195,7 +202,13 @@ where
         };
         let stream = match timeout(Duration::from_secs(30), client.request_stream(request)).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(e)) => return warn!(path = source.path, error = %e, "watch failed"),
+            Ok(Err(e)) => {
+                return warn!(
+                    path = source.path,
+                    error = failure::text(&e),
+                    "watch failed"
+                );
+            }
             Err(_) => return warn!(path = source.path, "watch timed out"),
         };
         let mut lines = Box::pin(stream).lines();

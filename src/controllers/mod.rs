@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::cluster::events::Recorder;
+use crate::cluster::failure;
 use crate::cluster::index::Index;
 use crate::cluster::queue::{Outcome, Queue};
 use crate::cluster::rulestore::RuleStore;
@@ -148,7 +149,7 @@ async fn write<T>(
             Err(Outcome::Retry)
         }
         Ok(Err(e)) => {
-            warn!(what, error = %e, "write failed");
+            warn!(what, error = failure::text(&e), "write failed");
             Err(Outcome::Retry)
         }
         Err(_) => {

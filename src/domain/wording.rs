@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys::Family;
+use crate::domain::rules::budget::Minimum;
 
 /// A span of time as people read it: `90s`, `5m`, `3h`, `4d`. Negative ones, from clocks that differ, read as `0s`.
 pub fn age(seconds: i64) -> String {
@@ -36,18 +38,30 @@ pub fn rule(object: &str, rule: &str) -> String {
 }
 
 /// The figures of a budget.
-pub fn figures(used: u32, expected: u32, limit: u32) -> String {
-    format!("{used} of {expected} Pods are unavailable, the limit is {limit}")
+///
+/// `minimum` is there if `minAvailableValue` binds. Where it asks for all Pods that are wanted, or for more, the number of
+/// unavailable Pods says nothing.
+pub fn figures(used: u32, expected: u32, limit: u32, minimum: Option<Minimum>) -> String {
+    match minimum.filter(|_| limit == 0) {
+        Some(Minimum {
+            value,
+            desired,
+            available,
+        }) => {
+            let must = match value {
+                IntOrPercent::Int(_) => "minAvailableValue".to_owned(),
+                IntOrPercent::Percent(_) => format!("minAvailableValue {value}"),
+            };
+            format!(
+                "{desired} must be available ({must}), {expected} are wanted, {available} are available"
+            )
+        }
+        None => format!("{used} of {expected} Pods are unavailable, the limit is {limit}"),
+    }
 }
 
-/// A budget that is used up, by whom (texts of [`holder`]), and the remedy.
-pub fn used_up(used: u32, expected: u32, limit: u32, holders: &[String]) -> String {
-    used_by(used, expected, limit, holders) + "; " + remedy(limit)
-}
-
-/// As [`used_up`], without the remedy.
-pub fn used_by(used: u32, expected: u32, limit: u32, holders: &[String]) -> String {
-    let figures = figures(used, expected, limit);
+/// [`figures`] of a budget that is used up, and by whom (texts of [`holder`]).
+pub fn used_by(figures: String, holders: &[String]) -> String {
     match holders {
         [] => figures,
         holders => format!("{figures} (used by {})", holders.join(", ")),
@@ -57,13 +71,14 @@ pub fn used_by(used: u32, expected: u32, limit: u32, holders: &[String]) -> Stri
 /// What frees the place of an available Pod that an in-place change has yet to restart. `deferred`: the kubelet has deferred
 /// the change, a resize.
 pub fn until_restart(pod: &str, deferred: bool) -> String {
+    format!("Pod {pod} keeps its place {}", restart(deferred))
+}
+
+/// Until when an in-place change keeps the place of an available Pod, see [`until_restart`].
+pub const fn restart(deferred: bool) -> &'static str {
     match deferred {
-        true => format!(
-            "Pod {pod} keeps its place until the kubelet makes its deferred resize, or until the resize is changed back"
-        ),
-        false => format!(
-            "Pod {pod} keeps its place until its in-place change has restarted it, which is yet to come"
-        ),
+        true => "until the kubelet makes its deferred resize, or until the resize is changed back",
+        false => "until its in-place change has restarted it, which is yet to come",
     }
 }
 
@@ -89,17 +104,60 @@ pub fn turn(head: &str) -> String {
     format!("waits for its turn behind {head}")
 }
 
-/// What helps against a budget that is used up.
-pub const fn remedy(limit: u32) -> &'static str {
-    match limit {
-        0 => "no disruption is allowed: raise the limit or disable the rule",
-        _ => "try again when one of them is available, or raise the limit",
+/// What helps against a budget that is used up. `minimum` as for [`figures`].
+pub const fn remedy(limit: u32, minimum: Option<Minimum>) -> &'static str {
+    match (limit, minimum) {
+        (0, None) => "no disruption is allowed: raise the limit or disable the rule",
+        (0, Some(minimum)) => match minimum.value {
+            IntOrPercent::Int(_) => "lower minAvailableValue, or scale up",
+            // A percentage grows with the Pods.
+            IntOrPercent::Percent(_) => {
+                "no disruption is allowed: lower minAvailableValue or disable the rule"
+            }
+        },
+        (_, None) => "try again when one of them is available, or raise the limit",
+        (_, Some(_)) => "try again when one of them is available, or lower minAvailableValue",
+    }
+}
+
+/// Which field to change for a higher limit. `minimum` as for [`figures`].
+pub const fn loosen(minimum: Option<Minimum>) -> &'static str {
+    match minimum {
+        None => "raise the limit",
+        Some(_) => "lower minAvailableValue",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn minimum_that_lets_no_pod_go_is_told_as_it_is_written() {
+        let said = |value, limit| {
+            let minimum = Some(Minimum {
+                value,
+                desired: 4,
+                available: 4,
+            });
+            let figures = figures(0, 2, limit, minimum);
+            format!("{figures}: {}", remedy(limit, minimum))
+        };
+        assert_eq!(
+            said(IntOrPercent::Int(4), 0),
+            "4 must be available (minAvailableValue), 2 are wanted, 4 are available: lower minAvailableValue, or scale up"
+        );
+        assert_eq!(
+            said(IntOrPercent::Percent(100), 0),
+            "4 must be available (minAvailableValue 100%), 2 are wanted, 4 are available: no disruption is allowed: lower \
+             minAvailableValue or disable the rule"
+        );
+        assert_eq!(
+            said(IntOrPercent::Int(1), 1),
+            "0 of 2 Pods are unavailable, the limit is 1: try again when one of them is available, or lower \
+             minAvailableValue"
+        );
+    }
 
     #[test]
     fn ages_are_rounded_down() {

@@ -363,7 +363,8 @@ async fn rule_that_lets_no_pod_go_warns() {
     spec["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": "100%" });
     let said = apply(bed, &scope, &spec).await;
     assert!(
-        said.contains("rule budget lets no Pod go (minAvailableValue is 100%)"),
+        said.contains("rule budget lets no Pod go (minAvailableValue is 100%)")
+            && said.contains("lower minAvailableValue unless that is meant"),
         "{said}"
     );
     until(&scope, "Enforced", "True", "Enforced").await;

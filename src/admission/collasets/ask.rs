@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::probe::{self, Finding, Probe};
 use crate::api::validation::FieldErrors;
+use crate::cluster::failure;
 use crate::cluster::path::Objects;
 
 /// Requests under way at a time.
@@ -52,7 +53,10 @@ pub async fn about(
                 continue;
             }
             Ok(Err(Error::Api(status))) => probe::judge(&status, &at),
-            Ok(Err(e)) => Finding::Unknown(format!("the API server could not be asked, {e}")),
+            Ok(Err(e)) => Finding::Unknown(format!(
+                "the API server could not be asked: {}",
+                failure::text(&e)
+            )),
             Err(_) => Finding::Unknown("the API server gave no answer in time".into()),
         };
         match finding {

@@ -96,7 +96,7 @@ impl Outcome {
             line(format!("{key}: {value}"));
         }
         for budget in &self.budgets {
-            let figures = wording::figures(budget.used, budget.expected, budget.limit);
+            let figures = wording::figures(budget.used, budget.expected, budget.limit, None);
             line(format!(
                 "before, by {}: {figures}",
                 wording::rule(&budget.object, "")

@@ -211,7 +211,7 @@ fn rule(rule: &RuleFacts, now: Timestamp) -> Node {
 
 /// The reason, the figures where they are not what it says, who uses the budget up, and who waits for it.
 fn budget(budget: &BudgetFacts, reason: &str, now: Timestamp) -> Vec<Node> {
-    let figures = wording::figures(budget.used, budget.expected, budget.limit);
+    let figures = wording::figures(budget.used, budget.expected, budget.limit, budget.minimum);
     let mut below = Vec::new();
     let mut head = match reason.starts_with(&figures) {
         true => reason.to_owned(),

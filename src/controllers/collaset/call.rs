@@ -6,6 +6,7 @@ use kube::Error;
 use tracing::{debug, warn};
 
 use super::super::CALL_TIMEOUT;
+use crate::cluster::failure;
 use crate::domain::collaset::status::Step;
 
 /// Requests of one stage that are on their way at once.
@@ -83,7 +84,12 @@ pub async fn call<T>(
     if let Trouble::Failed(message) = &trouble {
         warn!(message, "a write failed");
     } else {
-        debug!(what, ?trouble, error = %error, "a write did nothing");
+        debug!(
+            what,
+            ?trouble,
+            error = failure::text(&error),
+            "a write did nothing"
+        );
     }
     Err(trouble)
 }

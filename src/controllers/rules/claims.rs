@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::super::{CALL_TIMEOUT, Context, turns};
 use crate::cluster::index::State;
-use crate::cluster::pods;
+use crate::cluster::{failure, pods};
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
@@ -325,7 +325,7 @@ async fn read(
     {
         Ok(Ok(live)) => Some(live.filter(|live| *live.metadata.uid == **pod)),
         Ok(Err(e)) => {
-            warn!(pod = %name, error = %e, "the Pod of a claim could not be read");
+            warn!(pod = %name, error = failure::text(&e), "the Pod of a claim could not be read");
             None
         }
         Err(_) => {

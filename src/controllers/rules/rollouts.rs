@@ -1,4 +1,4 @@
-//! Which rollouts of Deployments a rule object does not let end, by the cache.
+//! Which rollouts a rule object does not let end, by the cache.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::rollouts::{Cause, Rollout};
 use crate::ledger::store::Uid;
 
-/// Deployments whose rollout stands still now, or will. `gauges` are those of the rule object.
+/// Owners whose rollout stands still now, or will. `gauges` are those of the rule object.
 pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
     let rules = &entry.snapshot.rules;
     let (mut found, sets) = (BTreeMap::new(), OnceCell::new());
@@ -20,23 +20,27 @@ pub fn all(home: &Namespace, entry: &Entry, gauges: Gauges) -> Vec<Rollout> {
         let Some(workload) = home.workload(uid) else {
             continue;
         };
-        let (deployment, cause, held) = match workload.kind {
+        let (owner, cause, held) = match workload.kind {
             Kind::Deployment
                 if selected::is_kept_from_recreating(rules, workload, gauges.limit) =>
             {
                 (workload, Cause::Recreates, false)
             }
-            Kind::ReplicaSet if gauges.allowed == 0 && deletes_more(home, uid, workload) => {
+            Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet
+                if gauges.allowed == 0 && deletes_more(home, uid, workload) =>
+            {
                 let sets = sets.get_or_init(|| ReplicaSets::of(home));
                 match cause(home, sets, rules, uid, workload, gauges.limit) {
-                    Some((deployment, cause)) => (deployment, cause, true),
+                    Some((owner, cause)) => (owner, cause, true),
                     None => continue,
                 }
             }
             _ => continue,
         };
-        let rollout = found.entry(&deployment.name).or_insert_with(|| Rollout {
-            deployment: deployment.name.clone(),
+        let key = (owner.kind, &owner.name);
+        let rollout = found.entry(key).or_insert_with(|| Rollout {
+            kind: owner.kind.name(),
+            name: owner.name.clone(),
             cause,
             held,
         });
@@ -67,18 +71,18 @@ impl<'a> ReplicaSets<'a> {
     }
 }
 
-/// The Deployment of a ReplicaSet with Pods to delete, and why its rollout can't end once the budget is used up; `None` if
-/// it can. `limit` is how many Pods may be unavailable.
+/// The owner whose rollout deletes the Pods of `controller`, and why it can't end once the budget is used up; `None` if it
+/// can: as [`selected::held_rollout`], and [`overhang`].
 pub fn cause<'a>(
     home: &'a Namespace,
     sets: &ReplicaSets<'a>,
     rules: &RuleSet,
     uid: &Uid,
-    replica_set: &Workload,
+    controller: &'a Workload,
     limit: u32,
 ) -> Option<(&'a Workload, Cause)> {
-    selected::held_rollout(home, rules, replica_set, limit).or_else(|| {
-        let found = overhang(home, sets, uid, replica_set)?;
+    selected::held_rollout(home, rules, controller, limit).or_else(|| {
+        let found = overhang(home, sets, uid, controller)?;
         Some((found.deployment, Cause::Overhangs))
     })
 }
@@ -282,6 +286,63 @@ mod tests {
             change(&index);
             assert_eq!(found(&index), None, "{what}");
         }
+    }
+
+    /// Owners whose rollout stands still under a rule for `app: db` that lets so many more Pods go. A StatefulSet and a
+    /// DaemonSet of that label roll out to a template without it.
+    fn held(allowed: u32) -> Vec<(&'static str, String, Cause, bool)> {
+        let index = Index::default();
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "rule", "uid": "rule", "generation": 1 },
+            "spec": {
+                "selector": { "matchLabels": { "app": "db" } },
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+            },
+        });
+        index.apply_rule(serde_json::from_value(rule).unwrap());
+        for kind in [Kind::DaemonSet, Kind::StatefulSet] {
+            // One name for both: they are told apart by kind.
+            let (name, uid) = ("db", kind.name());
+            let owner = json!({
+                "metadata": { "namespace": "n", "name": name, "uid": uid, "resourceVersion": "1", "generation": 2 },
+                "spec": { "replicas": 2, "template": { "metadata": { "labels": { "app": "other" } } } },
+                "status": {
+                    "observedGeneration": 2, "desiredNumberScheduled": 2, "updatedNumberScheduled": 1,
+                    "currentRevision": "a", "updateRevision": "b",
+                },
+            });
+            put(&index, kind, owner);
+            let pod = json!({
+                "metadata": {
+                    "namespace": "n", "name": "db-1", "uid": format!("{uid}-1"), "resourceVersion": "1",
+                    "labels": { (keys::CONTROL): keys::CONTROL_VALUE, "app": "db" },
+                    "ownerReferences": [{ "apiVersion": "apps/v1", "kind": uid, "name": name, "uid": uid, "controller": true }],
+                },
+            });
+            index.apply_pod(serde_json::from_value(pod).unwrap());
+        }
+        let gauges = Gauges {
+            expected: 4,
+            limit: 1,
+            allowed,
+            ..Gauges::default()
+        };
+        let state = index.read();
+        let home = state.namespace("n").unwrap();
+        let found = all(home, state.rule("n", "rule").unwrap(), gauges);
+        let mut found: Vec<_> = found
+            .into_iter()
+            .map(|r| (r.kind, r.name, r.cause, r.held))
+            .collect();
+        found.sort_by_key(|(kind, ..)| *kind);
+        found
+    }
+
+    #[test]
+    fn sets_whose_new_pods_leave_the_rule_stand_still_without_room() {
+        let of = |kind| (kind, "db".to_owned(), Cause::Leaves, true);
+        assert_eq!(held(0), [of("DaemonSet"), of("StatefulSet")]);
+        assert_eq!(held(1), []);
     }
 
     #[test]

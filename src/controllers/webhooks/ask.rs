@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::super::{CALL_TIMEOUT, Context};
 use super::{Call, http, rulecalls, trace_id};
 use crate::api::rulecalls::{Answer, Progress};
+use crate::cluster::failure;
 use crate::cluster::pods;
 use crate::domain::rules::Webhook;
 use crate::domain::rules::webhook::{Candidate, Parameter, from_slim};
@@ -119,7 +120,7 @@ async fn values(
         let read = pods::get_raw(&context.client, namespace, name);
         let read = timeout(CALL_TIMEOUT, read).await;
         let read = read.map_err(|_| unread("no answer in time"))?;
-        let pod = read.map_err(|e| unread(&e.to_string()))?;
+        let pod = read.map_err(|e| unread(&failure::text(&e)))?;
         let same = |pod: &Value| pod["metadata"]["uid"] == *candidate.pod_uid;
         pod.filter(same).ok_or_else(|| unread("it is gone"))?
     } else {

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::keys;
+use crate::domain::rules::budget::Minimum;
 
 /// Why a Pod is where it is, and what happens next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -290,6 +291,9 @@ pub struct BudgetFacts {
     pub expected: u32,
     /// How many more may go now.
     pub allowed: u32,
+    /// Set if `minAvailableValue` gives the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minimum: Option<Minimum>,
     /// Pods that use it up, the longest first, at most ten.
     pub holders: Vec<HolderFacts>,
     /// How many more use it up than are listed: missing Pods, and those that are ending.

@@ -34,6 +34,7 @@ use facts::{ClaimFacts, PodFacts};
 use super::lifecycle::{Phase, Run, phases, restarts};
 use super::pod::Pod;
 use super::rules::effect;
+use super::rules::rollouts;
 use super::rules::stage::{Rejection, rejections};
 use super::rules::webhook::Verdicts;
 use super::rules::{RuleSet, Stage};
@@ -84,10 +85,30 @@ impl RuleObject {
         Some(&matched.message)
     }
 
+    /// What the condition `RolloutsHeld` says of the owner whose rollout replaces the Pod, if it stands still.
+    fn held_rollout(&self, pod: &Pod) -> Option<&str> {
+        let owner = rolled_out_by(pod)?;
+        let mut conditions = self.status()?.conditions.iter();
+        let held = conditions.find(|c| c.type_ == "RolloutsHeld" && c.status == "True")?;
+        rollouts::sentence(&held.message, &owner)
+    }
+
     /// Rules of a stage that keep a Pod waiting whatever the budget.
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
         rejections(&self.set, stage, pod, &Verdicts::of(&self.object))
     }
+}
+
+/// The owner whose rollout replaces a Pod, as `Kind name`: of a ReplicaSet's Pod it is the Deployment. The Deployment
+/// controller names a ReplicaSet by the Deployment and the label that it puts on the Pods.
+fn rolled_out_by(pod: &Pod) -> Option<String> {
+    let owner = pod.controller()?;
+    if owner.kind != "ReplicaSet" {
+        return Some(format!("{} {}", owner.kind, owner.name));
+    }
+    let hash = pod.label(keys::POD_TEMPLATE_HASH)?;
+    let deployment = owner.name.strip_suffix(hash)?.strip_suffix('-')?;
+    Some(format!("Deployment {deployment}"))
 }
 
 /// Whether a condition says that owners can't be read or set no number of replicas.

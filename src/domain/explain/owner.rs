@@ -100,6 +100,7 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use serde_json::json;
 
     use super::*;

@@ -9,6 +9,7 @@ use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
 use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, phases};
 use crate::domain::pod::{MOMENT, Pod};
+use crate::domain::rules::budget::Minimum;
 use crate::domain::rules::stage::candidates;
 use crate::domain::rules::{Limits, Rule, RuleKind, Stage};
 use crate::domain::wording;
@@ -187,7 +188,7 @@ fn availability(
     if !pod.is_available() {
         return match budget {
             Some(b) if limits.if_healthy && b.used > b.limit => {
-                let figures = wording::figures(b.used, b.expected, b.limit);
+                let figures = figures(b);
                 let why = "the Pod is not available, and unhealthyPodPolicy IfHealthyBudget lets it be deleted or evicted only \
                            while the others keep to the limit";
                 (Verdict::Holds, format!("{why}: {figures}"))
@@ -203,7 +204,7 @@ fn availability(
                 );
                 match budget.filter(|b| b.used > b.limit) {
                     Some(b) => {
-                        let figures = wording::figures(b.used, b.expected, b.limit);
+                        let figures = figures(b);
                         (Verdict::Holds, format!("{why}: {figures}"))
                     }
                     None => (Verdict::Passes, why),
@@ -220,21 +221,22 @@ fn availability(
             let why = "the server has not counted its Pods yet; if this stays so, see whether the server runs";
             (Verdict::Unknown, why.to_owned())
         }
-        Some(b) if b.allowed > 0 => (
-            Verdict::Passes,
-            wording::figures(b.used, b.expected, b.limit),
-        ),
+        Some(b) if b.allowed > 0 => (Verdict::Passes, figures(b)),
         Some(b) => {
             let names = b.holders.iter().take(NAMED);
             let names: Vec<_> = names
                 .map(|h| wording::holder(&h.pod, h.since, observed.now))
                 .collect();
-            (
-                Verdict::Holds,
-                wording::used_up(b.used, b.expected, b.limit, &names),
-            )
+            let used_by = wording::used_by(figures(b), &names);
+            let standstill = object.held_rollout(pod);
+            let remedy = standstill.unwrap_or_else(|| wording::remedy(b.limit, b.minimum));
+            (Verdict::Holds, format!("{used_by}; {remedy}"))
         }
     }
+}
+
+fn figures(budget: &BudgetFacts) -> String {
+    wording::figures(budget.used, budget.expected, budget.limit, budget.minimum)
 }
 
 /// Until when the server takes a Pod that is not available for one that is down for a moment; `None` if it does not.
@@ -299,6 +301,11 @@ fn budget(
         used,
         limit: expected.saturating_sub(desired),
         expected,
+        minimum: limits.binding_minimum(expected).map(|value| Minimum {
+            value,
+            desired,
+            available,
+        }),
         allowed: match object.denies_all() {
             Some(_) => 0,
             None => available.saturating_sub(desired),

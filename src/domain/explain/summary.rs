@@ -5,6 +5,7 @@ use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
 use super::operations::expected;
 use super::rules::BROKEN;
 use crate::api::keys;
+use crate::domain::inplace;
 use crate::domain::lifecycle::Stage;
 use crate::domain::wording;
 
@@ -73,7 +74,10 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
             Some(Trial::Denied { message, .. }) => format!(
                 "Pod {name} is available, and no rule holds it, but the API server refuses a deletion now: {message}"
             ),
-            _ => format!("Pod {name} is available, and may go"),
+            _ => match own_place(observed, all) {
+                Some(place) => format!("Pod {name} is available, and {place}"),
+                None => format!("Pod {name} is available, and may go"),
+            },
         };
     };
     let (by, why) = (wording::rule(&rule.object, &rule.rule), &rule.reason);
@@ -86,6 +90,20 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         }
         _ => format!("Pod {name} is available, and an operation on it would wait for {by}: {why}"),
     }
+}
+
+/// The place that an available Pod itself takes in a budget, and until when; `None` if it takes none.
+fn own_place(observed: &Observed, all: &Explanation) -> Option<String> {
+    let claim = all.claims.first()?;
+    let until = match claim.operation.as_str() {
+        "InPlace" => wording::restart(inplace::is_deferred(&observed.pod)).to_owned(),
+        "Deadline" => "until its spec.activeDeadlineSeconds ends it".to_owned(),
+        operation => {
+            format!("until the admitted operation ({operation}) takes effect or is given up")
+        }
+    };
+    let rule = wording::rule(&claim.object, "");
+    Some(format!("holds a place in the budget of {rule} {until}"))
 }
 
 /// A message of a condition without its own beginning.

@@ -142,3 +142,85 @@ fn awaited_restart_is_named_with_its_container() {
     let said = waiting(&completing.map(|f| (f.key("x"), "1")));
     assert!(said.ends_with(&format!("waiting for {what}")), "{said}");
 }
+
+/// What is said of an available Pod under a rule whose status is this, over a budget of one that is used up.
+fn said_under(labels: Value, owner: &str, status: Value) -> String {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let pod = Arc::make_mut(&mut observed.pod);
+    let labels: std::collections::BTreeMap<String, String> =
+        serde_json::from_value(labels).unwrap();
+    pod.metadata.labels.extend(labels);
+    let (kind, name) = owner.split_once(' ').unwrap();
+    pod.metadata.owner_references = serde_json::from_value(json!([{
+        "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "owner", "controller": true,
+    }]))
+    .unwrap();
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    json_patch::merge(&mut object["status"], &status);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    explain(&observed).summary
+}
+
+#[test]
+fn available_pod_that_uses_the_budget_up_says_until_when() {
+    for (operation, until) in [
+        (
+            "InPlace",
+            "until its in-place change has restarted it, which is yet to come",
+        ),
+        ("Deadline", "until its spec.activeDeadlineSeconds ends it"),
+    ] {
+        let claim = json!({
+            "podName": "web-0", "podUID": "web-0", "operation": operation, "resourceVersion": "1",
+            "since": "2026-01-01T11:59:00Z", "until": "2026-01-01T12:00:30Z",
+        });
+        let ledger = json!({ "claims": [claim], "watermark": "1" });
+        let status = json!({ "availablePods": 2, "unavailablePods": 1, "ledger": ledger });
+        assert_eq!(
+            said_under(json!({}), "StatefulSet web", status),
+            format!(
+                "Pod web-0 is available, and holds a place in the budget of PodTransitionRule web {until}"
+            )
+        );
+    }
+}
+
+#[test]
+fn rollout_that_stands_still_takes_the_place_of_try_again() {
+    let message = "Deployment api, Deployment web: the rollout waits. Relax the rule; DaemonSet agent: it waits too";
+    let status = json!({ "availablePods": 2, "unavailablePods": 1, "conditions": [{
+        "type": "RolloutsHeld", "status": "True", "reason": "TemplateLeavesRule", "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let hash = json!({ "pod-template-hash": "7d9" });
+    let said = |owner: &str| said_under(hash.clone(), owner, status.clone());
+    let held = "Pod web-0 is available, and held by rule a of PodTransitionRule web: 1 of 3 Pods are unavailable, the limit \
+                is 1; ";
+    assert_eq!(
+        said("ReplicaSet web-7d9"),
+        format!("{held}Deployment api, Deployment web: the rollout waits. Relax the rule")
+    );
+    assert_eq!(
+        said("DaemonSet agent"),
+        format!("{held}DaemonSet agent: it waits too")
+    );
+    assert!(said("ReplicaSet other-7d9").ends_with("or raise the limit"));
+}
+
+#[test]
+fn minimum_that_lets_no_pod_go_is_named() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"][0]["availablePolicy"] = json!({ "minAvailableValue": 4 });
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    let explained = explain(&observed);
+    assert_eq!(
+        explained.summary,
+        "Pod web-0 is available, and held by rule a of PodTransitionRule web: 4 must be available (minAvailableValue), 3 are \
+         wanted, 3 are available; lower minAvailableValue, or scale up"
+    );
+    assert_eq!(
+        whole(&explained)["rules"][0]["budget"]["minimum"],
+        json!({ "value": 4, "desired": 4, "available": 3 })
+    );
+}

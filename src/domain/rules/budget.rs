@@ -1,5 +1,7 @@
 //! Arithmetic of `availablePolicy`.
 
+use serde::{Serialize, Serializer};
+
 use crate::api::int_or_percent::IntOrPercent;
 
 /// How many Pods there should be, and of how many of them a percentage is.
@@ -36,7 +38,18 @@ impl Limits {
     /// A percentage allows a part of the base to be unavailable, and no Pod beyond that: for minAvailable the base less
     /// the percentage of it.
     pub fn desired(&self, expected: impl Into<Expected>) -> u32 {
-        let Expected { total, base } = expected.into();
+        let (by_max, by_min) = self.bounds(expected.into());
+        by_max.max(by_min)
+    }
+
+    /// `minAvailableValue`, if it is the bound that binds: `maxUnavailableValue` alone would let more Pods go.
+    pub fn binding_minimum(&self, expected: impl Into<Expected>) -> Option<IntOrPercent> {
+        let (by_max, by_min) = self.bounds(expected.into());
+        self.min_available.filter(|_| by_min > by_max)
+    }
+
+    /// How many Pods must stay available by `maxUnavailable`, and by `minAvailable`.
+    fn bounds(&self, Expected { total, base }: Expected) -> (u32, u32) {
         let by_max = self
             .max_unavailable
             .map_or(0, |max| total.saturating_sub(max.of_rounded_up(base)));
@@ -46,7 +59,28 @@ impl Limits {
                 total.saturating_sub(base.saturating_sub(min.of_rounded_down(base)))
             }
         });
-        by_max.max(by_min)
+        (by_max, by_min)
+    }
+}
+
+/// A budget of which `minAvailableValue` is the bound that binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Minimum {
+    /// `minAvailableValue`.
+    #[serde(serialize_with = "as_written")]
+    pub value: IntOrPercent,
+    /// How many Pods must be available by it.
+    pub desired: u32,
+    /// How many Pods are available and have no claim.
+    pub available: u32,
+}
+
+/// A number of Pods, or a string such as `70%`.
+fn as_written<S: Serializer>(value: &IntOrPercent, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        IntOrPercent::Int(count) => serializer.serialize_u32(*count),
+        IntOrPercent::Percent(_) => serializer.collect_str(value),
     }
 }
 
@@ -148,6 +182,16 @@ mod tests {
     fn the_stricter_bound_wins() {
         let both = limits(Some(IntOrPercent::Int(5)), Some(IntOrPercent::Int(8)));
         assert_eq!(both.desired(10), 8);
+    }
+
+    #[test]
+    fn minimum_binds_only_where_it_is_the_stricter_bound() {
+        let five = Some(IntOrPercent::Int(5));
+        let both = limits(Some(IntOrPercent::Int(3)), five);
+        assert_eq!(both.binding_minimum(7), five);
+        assert_eq!(both.binding_minimum(8), None);
+        assert_eq!(both.binding_minimum(10), None);
+        assert_eq!(limits(five, None).binding_minimum(10), None);
     }
 
     #[test]

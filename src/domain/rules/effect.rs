@@ -221,12 +221,14 @@ fn filtered_out(rules: &RuleSet) -> String {
 
 /// Owners that a message names at most.
 const NAMED: usize = 3;
+/// What follows these where there are more.
+pub(super) const AND_OTHERS: &str = " and others";
 
 /// The first of some names, sorted, each once, for a text; `None` if there are none.
 pub(super) fn names(mut all: Vec<String>) -> Option<String> {
     all.sort();
     all.dedup();
-    let more = if all.len() > NAMED { " and others" } else { "" };
+    let more = if all.len() > NAMED { AND_OTHERS } else { "" };
     all.truncate(NAMED);
     (!all.is_empty()).then(|| format!("{}{more}", all.join(", ")))
 }
@@ -340,15 +342,19 @@ pub fn expected_unknown(rules: &RuleSet, owners: Silent) -> Option<String> {
 pub fn frozen(rules: &RuleSet, expected: Expected) -> Option<String> {
     let why = |limits: &Limits| match (limits.max_unavailable, limits.min_available) {
         (Some(max @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0))), _) => {
-            Some(format!("maxUnavailableValue is {max}"))
+            Some((format!("maxUnavailableValue is {max}"), "raise the limit"))
         }
-        (_, Some(min @ IntOrPercent::Percent(100..))) => {
-            Some(format!("minAvailableValue is {min}"))
-        }
+        (_, Some(min @ IntOrPercent::Percent(100..))) => Some((
+            format!("minAvailableValue is {min}"),
+            "lower minAvailableValue",
+        )),
         (_, Some(min)) if expected.total > 0 && limits.desired(expected) >= expected.total => {
-            Some(format!(
-                "minAvailableValue is {min}, and {} Pods are expected at this moment",
-                expected.total
+            Some((
+                format!(
+                    "minAvailableValue is {min}, and {} Pods are expected at this moment",
+                    expected.total
+                ),
+                "lower minAvailableValue, or scale up,",
             ))
         }
         _ => None,
@@ -357,11 +363,11 @@ pub fn frozen(rules: &RuleSet, expected: Expected) -> Option<String> {
         RuleKind::Availability(limits) if rule.stage == Stage::PreCheck => Some((rule, limits)),
         _ => None,
     });
-    let (rule, why) = limited.find_map(|(rule, limits)| Some((rule, why(limits)?)))?;
+    let (rule, (why, remedy)) = limited.find_map(|(rule, limits)| Some((rule, why(limits)?)))?;
     Some(format!(
         "PodTransitionRule {}: rule {} lets no Pod go ({why}): while all of its Pods are needed, none of them can be deleted, \
-         evicted or updated, so that drains, deletions and rollouts that do not make new Pods first wait; raise the limit unless \
-         that is meant",
+         evicted or updated, so that drains, deletions and rollouts that do not make new Pods first wait; {remedy} unless that \
+         is meant",
         rules.name, rule.id
     ))
 }
@@ -558,36 +564,43 @@ mod tests {
             let set = rules(json!([{ "name": "none", "availablePolicy": policy }]));
             frozen(&set, expected.into())
         };
-        for (policy, expected, part) in [
+        for (policy, expected, part, remedy) in [
             (
                 json!({ "maxUnavailableValue": 0 }),
                 0,
                 "(maxUnavailableValue is 0)",
+                "raise the limit unless",
             ),
             (
                 json!({ "maxUnavailableValue": "0%" }),
                 9,
                 "(maxUnavailableValue is 0%)",
+                "raise the limit unless",
             ),
             (
                 json!({ "minAvailableValue": "100%" }),
                 9,
                 "(minAvailableValue is 100%)",
+                "lower minAvailableValue unless",
             ),
             (
                 json!({ "minAvailableValue": 5 }),
                 5,
                 "5, and 5 Pods are expected",
+                "lower minAvailableValue, or scale up, unless",
             ),
             (
                 json!({ "minAvailableValue": 5 }),
                 3,
                 "5, and 3 Pods are expected",
+                "lower minAvailableValue, or scale up, unless",
             ),
         ] {
             let text = said(policy.clone(), expected).unwrap_or_default();
             assert!(
-                text.contains(part) && text.contains("rule none lets no Pod go"),
+                text.contains(part)
+                    && text.contains("rule none lets no Pod go")
+                    && text.contains(remedy),
                 "{policy}: {text}"
             );
         }

@@ -1,14 +1,14 @@
-//! Rollouts of Deployments that a rule object does not let end: the condition `RolloutsHeld`, and the warning at apply.
+//! Rollouts of Deployments, StatefulSets and DaemonSets that a rule object does not let end: the condition `RolloutsHeld`, and the warning at apply.
 
 use super::RuleSet;
-use super::effect::{Finding, finding, names};
+use super::effect::{AND_OTHERS, Finding, finding, names};
 
-/// Why the rollout of a Deployment can't end under a rule object.
+/// Why a rollout can't end under a rule object. All but [`Cause::Leaves`] are of Deployments alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Strategy `Recreate` deletes every Pod before it creates a new one, and the rules do not let all of them go.
     Recreates,
-    /// The template makes Pods that the rules do not hold, while all Pods of the Deployment count as expected.
+    /// The template makes Pods that the rules do not hold, while all Pods of the owner count as expected.
     Leaves,
     /// An old ReplicaSet has more ready Pods than its number, because the rules hold them. Then the Deployment controller
     /// takes no failing Pods of other old ReplicaSets away, and has no room for new Pods.
@@ -16,21 +16,27 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// What happens to the Deployments, and the way out: a sentence. `rule` names the rule object.
-    pub fn explain(self, deployments: &str, rule: &str) -> String {
+    /// What happens to a Deployment of this name, and the way out: as [`Cause::explain_all`].
+    pub fn explain(self, deployment: &str, rule: &str) -> String {
+        self.explain_all(&format!("Deployment {deployment}"), rule)
+    }
+
+    /// What happens to the owners, and the way out: a sentence without a semicolon. It begins with `owners`, each as
+    /// `Kind name`, and a colon. `rule` names the rule object.
+    pub fn explain_all(self, owners: &str, rule: &str) -> String {
         match self {
             Cause::Recreates => format!(
-                "Deployment {deployments}: strategy Recreate deletes every Pod before it creates a new one, and \
+                "{owners}: strategy Recreate deletes every Pod before it creates a new one, and \
                  PodTransitionRule {rule} does not let all Pods go: the rollout waits. Use strategy RollingUpdate with maxSurge \
                  of at least 1, or relax the rule"
             ),
             Cause::Leaves => format!(
-                "Deployment {deployments}: the template makes Pods that PodTransitionRule {rule} does not hold, while all Pods \
-                 of the Deployment count as expected there: the rule lets no more of the old Pods go, and the rollout waits. \
-                 Delete or relax the rule, or undo the change of the template's labels"
+                "{owners}: the template makes Pods that PodTransitionRule {rule} does not hold, while all Pods of their owner \
+                 count as expected there: the rule lets no more of the old Pods go, and the rollout waits. Delete or relax the \
+                 rule, or undo the change of the template's labels"
             ),
             Cause::Overhangs => format!(
-                "Deployment {deployments}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
+                "{owners}: an old ReplicaSet has more Pods than its number, because PodTransitionRule {rule} \
                  lets none of them go, and meanwhile the Deployment controller does not take away the failing Pods of \
                  another old ReplicaSet: the rollout waits. The server sets the number back a few times. If the rollout still \
                  waits, scale the ReplicaSet of the failing Pods to 0, or relax the rule"
@@ -39,11 +45,23 @@ impl Cause {
     }
 }
 
-/// A Deployment whose rollout can't end.
+/// The sentence about an owner in the message of a condition that is True; `None` if the message does not name the owner.
+/// `owner` is `Kind name`.
+pub fn sentence<'a>(message: &'a str, owner: &str) -> Option<&'a str> {
+    message.split("; ").find(|sentence| {
+        let owners = sentence.split_once(": ").map_or("", |(owners, _)| owners);
+        let owners = owners.trim_end_matches(AND_OTHERS);
+        owners.split(", ").any(|named| named == owner)
+    })
+}
+
+/// An owner whose rollout can't end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
-    /// Name of the Deployment.
-    pub deployment: String,
+    /// Kind of the owner.
+    pub kind: &'static str,
+    /// Name of the owner.
+    pub name: String,
     /// Why.
     pub cause: Cause,
     /// Whether it stands still now; else the next rollout will.
@@ -54,8 +72,8 @@ pub struct Rollout {
 /// of a Deployment will. `None` if there is nothing to say.
 pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
     let of = |cause: Cause, held: bool| {
-        let chosen = all.iter().filter(|r| r.cause == cause && r.held == held);
-        names(chosen.map(|r| r.deployment.clone()).collect())
+        all.iter()
+            .filter(move |r| r.cause == cause && r.held == held)
     };
     let causes = [
         (Cause::Recreates, "RecreateHeld"),
@@ -63,7 +81,9 @@ pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
         (Cause::Overhangs, "OldReplicaSetHeld"),
     ];
     let held = causes.map(|(cause, reason)| {
-        of(cause, true).map(|deployments| (reason, cause.explain(&deployments, &rules.name)))
+        let owners = of(cause, true).map(|r| format!("{} {}", r.kind, r.name));
+        let owners = names(owners.collect())?;
+        Some((reason, cause.explain_all(&owners, &rules.name)))
     });
     let mut held = held.into_iter().flatten();
     if let Some((reason, first)) = held.next() {
@@ -73,7 +93,8 @@ pub fn condition(rules: &RuleSet, all: &[Rollout]) -> Option<Finding> {
             .collect();
         return Some(finding("True", reason, all.join("; ")));
     }
-    let deployments = of(Cause::Recreates, false)?;
+    let deployments = of(Cause::Recreates, false).map(|r| r.name.clone());
+    let deployments = names(deployments.collect())?;
     Some(finding(
         "False",
         "RecreateUnderRule",
@@ -106,7 +127,8 @@ mod tests {
 
     fn rollout(deployment: &str, cause: Cause, held: bool) -> Rollout {
         Rollout {
-            deployment: deployment.to_owned(),
+            kind: "Deployment",
+            name: deployment.to_owned(),
             cause,
             held,
         }
@@ -144,6 +166,34 @@ mod tests {
             message.contains("Deployment api") && message.contains("Deployment web"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn owners_of_other_kinds_are_named_by_kind() {
+        let daemons = Rollout {
+            kind: "DaemonSet",
+            ..rollout("agent", Cause::Leaves, true)
+        };
+        let all = [
+            rollout("web", Cause::Recreates, true),
+            rollout("api", Cause::Leaves, true),
+            daemons,
+        ];
+        let (_, _, message) = said(&all).unwrap();
+        let about = |owner: &str| sentence(&message, owner);
+        let both = about("DaemonSet agent").unwrap();
+        assert!(
+            both.starts_with("DaemonSet agent, Deployment api: the template makes Pods"),
+            "{both}"
+        );
+        assert_eq!(about("Deployment api"), Some(both));
+        assert!(about("Deployment web").unwrap().contains("Recreate"));
+        assert_eq!(about("Deployment agent"), None);
+        let many: Vec<_> = (0..4)
+            .map(|n| rollout(&format!("d{n}"), Cause::Leaves, true))
+            .collect();
+        let (_, _, message) = said(&many).unwrap();
+        assert!(sentence(&message, "Deployment d2").is_some(), "{message}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::pod::Pod;
+use crate::domain::rules::budget::Minimum;
 use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::{Detail, RuleKey, Uid};
 
@@ -83,7 +84,7 @@ pub struct Lasting {
     pub deadline: Option<String>,
     /// A Pod that is available and keeps its place until the kubelet restarts it, if there is one.
     pub restart: Option<AwaitedRestart>,
-    /// Why the budget stays used up, if the rollout of a Deployment can't end under the rule: a sentence with the remedy.
+    /// Why the budget stays used up, if the rollout of the owner can't end under the rule: a sentence with the remedy.
     pub rollout: Option<String>,
 }
 
@@ -98,6 +99,8 @@ pub enum Why {
         limit: u32,
         /// How many Pods there should be.
         expected: u32,
+        /// Set if `minAvailableValue` gives the limit.
+        minimum: Option<Minimum>,
         /// Up to three Pods that use the budget up, the longest first, and since when.
         holders: Vec<(String, Option<jiff::Timestamp>)>,
         /// What keeps places taken for long.

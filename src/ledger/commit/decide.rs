@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::answer::{Answer, Denied, Disruption, Why};
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
+use crate::domain::rules::budget::Minimum;
 use crate::domain::rules::{Availability, Expected, RuleSet};
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Refusal, Request, View};
@@ -37,17 +38,21 @@ pub fn admit(
     };
     let pod = &disruption.pod;
     let beyond = disruption.beyond.contains(&rules.name);
-    let (rule, desired) = match rules.availability(pod) {
+    let (rule, desired, minimum) = match rules.availability(pod) {
         Availability::NotHeld => return Ok(Answer::NotHeld),
         // Others have to see the Pod as going.
-        Availability::Broken { rule, .. } if beyond => (rule, 0),
+        Availability::Broken { rule, .. } if beyond => (rule, 0, None),
         Availability::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
         Availability::Held(held) => {
             let all = held
                 .into_iter()
-                .map(|(rule, limits)| (rule.to_owned(), limits.desired(size(view))));
-            match all.max_by_key(|(_, desired)| *desired) {
-                Some((rule, desired)) => (rule, if beyond { 0 } else { desired }),
+                .map(|(rule, limits)| (rule, limits, limits.desired(size(view))));
+            match all.max_by_key(|(_, _, desired)| *desired) {
+                Some((rule, _, _)) if beyond => (rule.to_owned(), 0, None),
+                Some((rule, limits, desired)) => {
+                    let minimum = limits.binding_minimum(size(view));
+                    (rule.to_owned(), desired, minimum)
+                }
                 None => return Ok(Answer::NotHeld),
             }
         }
@@ -88,10 +93,16 @@ pub fn admit(
                 if let Some(rest) = rest.filter(|_| left >= desired) {
                     return refuse(rule, Why::Resting { left: rest });
                 }
+                let available = claims.unclaimed(view);
                 let why = Why::Full {
-                    used: expected.saturating_sub(claims.unclaimed(view)),
+                    used: expected.saturating_sub(available),
                     limit: expected.saturating_sub(desired),
                     expected,
+                    minimum: minimum.map(|value| Minimum {
+                        value,
+                        desired,
+                        available,
+                    }),
                     holders: Vec::new(),
                     lasting: Box::default(),
                 };
