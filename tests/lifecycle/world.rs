@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{
-    FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing, operator,
-    restarts, validate,
+    FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing,
+    is_held_offline, operator, restarts, validate,
 };
 use operating::domain::pod::{Condition, Pod, ReadinessGate};
 
@@ -90,7 +90,8 @@ impl World {
             } else {
                 &self.pod
             };
-            let record = restarts::after(&self.pod, &new, seen, self.now).value();
+            let lost = !self.pod.is_available() && !is_held_offline(&self.pod);
+            let record = restarts::after(&self.pod, &new, seen, lost, self.now).value();
             let annotations = &mut new.metadata.annotations;
             annotations.remove(keys::AWAITS_RESTART);
             annotations.extend(record.map(|value| (keys::AWAITS_RESTART.to_owned(), value)));
