@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -300,4 +301,32 @@ async fn owner_is_not_woken_while_the_ledger_cannot_be_written() {
     assert!(!is_woken(&scope).await);
     policy.lift().await;
     until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn rollout_over_a_bad_image_ends_although_set_backs_are_refused() {
+    let strategy = surge(json!("25%"), json!("25%"));
+    let (scope, _observer) = web(REPLICAS, strategy).await;
+    fail(&scope, 5).await;
+    let policy = Policy::new(&scope, "apps", "replicasets/scale", "false").await;
+    let set = scope.list("app=web").await.remove(0);
+    let set = set.owner_references()[0].name.clone();
+    let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let (dry, one) = (
+        PatchParams::default().dry_run(),
+        Patch::Merge(json!({"spec": {"replicas": 1}})),
+    );
+    wait::until("changes of the number to be refused", async || {
+        sets.patch_scale(&set, &dry, &one).await.is_err()
+    })
+    .await;
+    set_image(&scope, "web:2").await;
+    wait::until("the Event that the rollout is held", async || {
+        !events(&scope, "RolloutHeld").await.is_empty()
+    })
+    .await;
+    tokio::time::sleep(REFUSED).await;
+    assert!(events(&scope, "ReplicaSetScaledBack").await.is_empty());
+    policy.lift().await;
+    finish(&scope, "web:2").await;
 }

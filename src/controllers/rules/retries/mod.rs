@@ -6,7 +6,8 @@
 //! room and the owner still has Pods to delete.
 //!
 //! A wake is in vain, and adds to the controller's back-off, while the API server refuses writes of a ledger. From the
-//! second wake on, the leader therefore asks by a dry run whether the ledgers can be written.
+//! second wake on, the leader therefore asks by a dry run whether the ledgers can be written. It asks before the first wake
+//! too if the last write of the status, which holds the ledger, failed.
 //!
 //! While the budget has no room, a Deployment may wait for its old ReplicaSet, see [`rollouts::Overhang`]. Then the leader
 //! sets the number of the ReplicaSet back.
@@ -14,29 +15,27 @@
 pub(super) mod look;
 mod pace;
 mod released;
+mod set_back;
+mod wake;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
 
 use self::look::Seen;
 use self::pace::{Pace, Turn};
 use self::released::Released;
+use self::set_back::SetBack;
+use self::wake::{Wake, ledgers_of};
 use super::super::{Context, RuleName, room, write_again};
-use super::rollouts::{self, Overhang, ReplicaSets};
-use crate::api::keys;
+use super::rollouts::{self, ReplicaSets};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::sizes::Workload;
-use crate::cluster::{pods, replicasets};
-use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect;
 use crate::domain::rules::mark::Mark;
@@ -49,8 +48,6 @@ const SET_BACKS: u32 = 4;
 
 /// Reason of the Event on a Deployment that cannot go on.
 const ROLLOUT_HELD: &str = "RolloutHeld";
-/// Reason of the Event on a Deployment whose old ReplicaSet got its number back.
-const SET_BACK: &str = "ReplicaSetScaledBack";
 
 /// An owner: namespace and UID.
 type Key = (String, Uid);
@@ -86,61 +83,6 @@ impl Due {
 /// The shorter of two pauses.
 fn sooner(again: Option<Duration>, pause: Duration) -> Option<Duration> {
     again.into_iter().chain([pause]).min()
-}
-
-/// An owner to be woken.
-struct Wake {
-    key: Key,
-    /// The Pod that is changed.
-    pod: Arc<Pod>,
-    /// Rule objects in whose ledgers a deletion is written down.
-    rules: Vec<RuleKey>,
-    /// Whether nothing was tried before.
-    first: bool,
-    /// Whether the attempt before failed.
-    failing: bool,
-}
-
-impl Wake {
-    /// The owner whose turn it is by `pace`.
-    fn of(key: &Key, pod: &Arc<Pod>, pace: &Pace) -> Wake {
-        Wake {
-            key: key.clone(),
-            pod: Arc::clone(pod),
-            rules: Vec::new(),
-            first: pace.is_first(),
-            failing: pace.is_failing(),
-        }
-    }
-
-    /// Changes an annotation of the Pod, so that its controller looks at its object. Returns whether it was written.
-    async fn send(&self, context: &Context) -> bool {
-        let now = (context.now)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let annotation = json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } });
-        let patch = pods::patch_metadata(&context.client, &self.pod, annotation);
-        let written = write_again("wake a controller", self.failing, patch)
-            .await
-            .is_ok();
-        if written {
-            let (namespace, pod) = (&self.pod.metadata.namespace, &self.pod.metadata.name);
-            debug!(%namespace, %pod, "told the controller that the budget has room");
-        }
-        written
-    }
-}
-
-/// A ReplicaSet whose `spec.replicas` is to become the number of its living Pods.
-struct SetBack {
-    /// The ReplicaSet.
-    key: Key,
-    name: String,
-    version: u64,
-    living: u32,
-    /// The Deployment.
-    about: ObjectReference,
-    message: String,
-    /// Whether the attempt before failed.
-    failing: bool,
 }
 
 impl Retries {
@@ -196,21 +138,27 @@ impl Retries {
 
     /// The status of a rule object was written, or could not be.
     pub fn status_written(&self, name: &RuleName, written: bool) {
-        if written {
-            self.writable(name);
-        } else {
-            self.unwritable.lock().entry(name.clone()).or_insert(false);
+        let mut unwritable = self.unwritable.lock();
+        match (written, unwritable.get(name)) {
+            (false, _) => {
+                unwritable.entry(name.clone()).or_insert(false);
+            }
+            (true, Some(false)) => {
+                unwritable.remove(name);
+            }
+            // The ledger can be written too, most likely. The wakes that follow at once ask.
+            (true, Some(true)) => {
+                drop(unwritable);
+                self.restart(&name.0);
+            }
+            (true, None) => {}
         }
     }
 
-    /// The ledger of a rule object can be written. If wakes were held back, the owners of the namespace get all their tries
-    /// again. Returns when to look at them.
-    fn writable(&self, name: &RuleName) -> Option<Duration> {
-        let held_back = self.unwritable.lock().remove(name)?;
+    /// Gives the owners of a namespace all their tries again, because wakes were held back. Returns when to look at them.
+    fn restart(&self, namespace: &str) -> Option<Duration> {
         let (now, mut owners) = (Instant::now(), self.owners.lock());
-        let owners = owners
-            .iter_mut()
-            .filter(|((of, _), _)| held_back && *of == name.0);
+        let owners = owners.iter_mut().filter(|((of, _), _)| of == namespace);
         owners.map(|(_, pace)| pace.restart(now)).min()
     }
 
@@ -229,7 +177,7 @@ impl Retries {
         let mut due = self.due(context, name);
         self.send(context, &mut due).await;
         for back in std::mem::take(&mut due.set_back) {
-            if set_back(context, &back).await
+            if back.send(context).await
                 && let Some(pace) = self.set_backs.lock().get_mut(&back.key)
             {
                 due.look_after(pace.wrote(Instant::now()));
@@ -278,9 +226,9 @@ impl Retries {
         let can = write_again("write a ledger (dry run)", failing, asked).await;
         match can {
             Ok(()) => {
-                if let Some(pause) = self.writable(name) {
-                    due.look_after(pause);
-                }
+                let held_back = self.unwritable.lock().remove(name).unwrap_or(false);
+                let restarted = held_back.then(|| self.restart(&name.0)).flatten();
+                due.again = restarted.map_or(due.again, |pause| sooner(due.again, pause));
             }
             Err(_) => {
                 self.unwritable.lock().insert(name.clone(), true);
@@ -321,7 +269,7 @@ impl Retries {
             let pace = pace.or_insert_with(|| Pace::new(seen, now, WAKES));
             match pace.turn(seen, now) {
                 Turn::Wake(pause) => {
-                    let rules = written(context, &name.0, home, uid);
+                    let rules = ledgers_of(context, &name.0, home, uid);
                     due.wake.push(Wake {
                         rules,
                         ..Wake::of(&key, pod, pace)
@@ -380,10 +328,9 @@ impl Retries {
             let turn = pace.turn(seen, now);
             match turn {
                 Turn::Wake(pause) => {
-                    let failing = pace.is_failing();
-                    let back = SetBack::of(rules, uid, workload, &overhang);
+                    let set = (uid, workload);
                     due.set_back
-                        .extend(back.map(|back| SetBack { failing, ..back }));
+                        .extend(SetBack::of(rules, set, &overhang, pace));
                     due.look_after(pause);
                 }
                 Turn::Wait(pause) => due.look_after(pause),
@@ -401,64 +348,10 @@ impl Retries {
     }
 }
 
-impl SetBack {
-    fn of(rules: &RuleSet, uid: &Uid, set: &Workload, overhang: &Overhang<'_>) -> Option<SetBack> {
-        let (old, failing) = (&set.name, &overhang.failing.name);
-        let (wanted, living) = (overhang.wanted, overhang.living);
-        let rule = &rules.name;
-        Some(SetBack {
-            key: (rules.namespace.clone(), uid.clone()),
-            name: old.clone(),
-            version: set.version,
-            living,
-            about: about(rules, set, overhang.deployment)?,
-            message: format!(
-                "the replicas of the old ReplicaSet {old} were set from {wanted} back to its {living} Pods: \
-                 PodTransitionRule {rule} lets none of them go now, and the Deployment controller does not take away the \
-                 failing Pods of ReplicaSet {failing} while {old} has more available Pods than replicas"
-            ),
-            failing: false,
-        })
-    }
-}
-
-/// Returns whether the number was written.
-async fn set_back(context: &Context, back: &SetBack) -> bool {
-    let (namespace, uid) = &back.key;
-    let (version, living) = (back.version, back.living);
-    let place = (namespace.as_str(), back.name.as_str());
-    let scale = replicasets::scale(&context.client, place, uid, version, living);
-    let scale = write_again("set the replicas of a ReplicaSet back", back.failing, scale);
-    let written = scale.await.is_ok();
-    if written {
-        info!(
-            %namespace,
-            replicaset = back.name,
-            replicas = living,
-            "set the replicas of an old ReplicaSet back to its Pods"
-        );
-        let (about, message) = (&back.about, &back.message);
-        context.events.record(about, false, SET_BACK, message);
-    }
-    written
-}
-
 /// Whether the API server sends no requests of the namespace to the webhooks.
 fn is_excluded(context: &Context, namespace: &str, home: &Namespace) -> bool {
     let own = Some(context.namespace.as_str());
     effect::exclusion(namespace, home.labels.as_ref(), own).is_some()
-}
-
-/// The rule objects in whose ledgers a deletion of a Pod of the owner is written.
-fn written(context: &Context, namespace: &str, home: &Namespace, uid: &Uid) -> Vec<RuleKey> {
-    if is_excluded(context, namespace, home) {
-        return Vec::new();
-    }
-    let limiting = |entry: &&Entry| entry.snapshot.rules.limits().next().is_some();
-    look::covering(home, uid)
-        .filter(limiting)
-        .map(Entry::key)
-        .collect()
 }
 
 /// A Deployment that cannot go on by itself, and why.

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::look::{self, Seen};
 use super::pace::{Pace, Turn};
-use super::{Key, Wake, sooner};
+use super::wake::Wake;
+use super::{Key, sooner};
 use crate::controllers::Context;
 use crate::ledger::store::Uid;
 
