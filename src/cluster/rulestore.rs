@@ -47,6 +47,28 @@ impl RuleStore {
         &self.index
     }
 
+    /// Asks the API server by a dry run whether it would let the claims be written.
+    ///
+    /// # Errors
+    /// What the API server answers to the write, or that it does not answer.
+    pub async fn try_swap(&self, key: &RuleKey, claims: &Claims) -> Result<(), Error> {
+        let next = Claims {
+            attempts: claims.attempts.saturating_add(1), // a policy may let a write pass that changes nothing
+            ..claims.clone()
+        };
+        let patch = Patch::Merge(json!({
+            "metadata": { "uid": &*key.uid },
+            "status": { "ledger": to_api(&next) },
+        }));
+        let rules: Api<PodTransitionRule> = path::namespaced(&self.client, &key.namespace)?;
+        let dry = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let asked = rules.patch_status(&key.name, &dry, &patch);
+        asked.await.map(drop)
+    }
+
     fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, WriteError> {
         path::namespaced(&self.client, &key.namespace).map_err(write_error)
     }

@@ -138,23 +138,27 @@ async fn write<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Outcome> {
+    write_again(what, false, call).await
+}
+
+/// As [`write`]. `failing` says that the same write failed before, so that another failure is not worth a warning.
+async fn write_again<T>(
+    what: &'static str,
+    failing: bool,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Outcome> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
-        Ok(Ok(done)) => Ok(done),
+        Ok(Ok(done)) => return Ok(done),
         Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {
             debug!(what, code = status.code, "the object has moved on");
-            Err(Outcome::Retry)
         }
         Ok(Err(Error::Api(status))) if status.code == 429 => {
             debug!(what, message = %status.message, "held");
-            Err(Outcome::Retry)
         }
-        Ok(Err(e)) => {
-            warn!(what, error = failure::text(&e), "write failed");
-            Err(Outcome::Retry)
-        }
-        Err(_) => {
-            warn!(what, "write timed out");
-            Err(Outcome::Retry)
-        }
+        Ok(Err(e)) if failing => debug!(what, error = failure::text(&e), "write failed again"),
+        Ok(Err(e)) => warn!(what, error = failure::text(&e), "write failed"),
+        Err(_) if failing => debug!(what, "write timed out again"),
+        Err(_) => warn!(what, "write timed out"),
     }
+    Err(Outcome::Retry)
 }

@@ -1,8 +1,14 @@
 //! Rollouts that stood still under a rule though they need not: over failing Pods, and after the rule has let go of them.
 
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
 
@@ -189,4 +195,138 @@ async fn owner_is_woken_if_its_rule_was_deleted_while_nobody_led() {
     scope.rules().delete("web", &delete).await.unwrap();
     bed.restart(0).await;
     until_woken(&scope).await;
+}
+
+/// A policy of the namespace that refuses updates of one resource.
+struct Policy {
+    name: String,
+    all: Api<ValidatingAdmissionPolicy>,
+    bindings: Api<ValidatingAdmissionPolicyBinding>,
+}
+
+impl Policy {
+    /// `condition` is the CEL expression of the updates that pass.
+    async fn new(scope: &Scope, group: &str, resource: &str, condition: &str) -> Policy {
+        let name = format!("{}.plane.test", scope.namespace);
+        let policy = Policy {
+            name: name.clone(),
+            all: Api::all(scope.client.clone()),
+            bindings: Api::all(scope.client.clone()),
+        };
+        let updates = json!({
+            "apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": ["UPDATE"],
+        });
+        let refusing = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [updates]},
+                "validations": [{"expression": condition}],
+            },
+        }));
+        let of = json!({"matchLabels": {"kubernetes.io/metadata.name": scope.namespace}});
+        let binding = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "policyName": name,
+                "validationActions": ["Deny"],
+                "matchResources": {"namespaceSelector": of},
+            },
+        }));
+        let create = PostParams::default();
+        policy
+            .all
+            .create(&create, &refusing.unwrap())
+            .await
+            .unwrap();
+        let binding = binding.unwrap();
+        policy.bindings.create(&create, &binding).await.unwrap();
+        policy
+    }
+
+    async fn lift(self) {
+        let delete = DeleteParams::default();
+        self.bindings.delete(&self.name, &delete).await.unwrap();
+        self.all.delete(&self.name, &delete).await.unwrap();
+    }
+}
+
+/// More time than the leader takes for all tries that it had before it counted only those that were written.
+const REFUSED: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn owner_is_woken_although_the_first_wakes_are_refused() {
+    let scope = Bed::shared().await.scope("refusedwakes").await;
+    held_set(&scope).await;
+    let woken = format!("'{}'", keys::CONTROLLER_WOKEN);
+    let passes =
+        format!("!has(object.metadata.annotations) || !({woken} in object.metadata.annotations)");
+    let policy = Policy::new(&scope, "", "pods", &passes).await;
+    let pod = scope.list("app=web").await.remove(0).name_any();
+    let wake = json!({"metadata": {"annotations": {(keys::CONTROLLER_WOKEN): "x"}}});
+    let (dry, wake) = (PatchParams::default().dry_run(), Patch::Merge(wake));
+    wait::until("wakes to be refused", async || {
+        scope.pods().patch(&pod, &dry, &wake).await.is_err()
+    })
+    .await;
+    let delete = DeleteParams::default();
+    scope.rules().delete("web", &delete).await.unwrap();
+    tokio::time::sleep(REFUSED).await;
+    assert!(!is_woken(&scope).await);
+    policy.lift().await;
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn owner_is_not_woken_while_the_ledger_cannot_be_written() {
+    let scope = Bed::shared().await.scope("refusedledger").await;
+    held_set(&scope).await;
+    let group = "apps.kusionstack.io";
+    let policy = Policy::new(&scope, group, "podtransitionrules/status", "false").await;
+    let time = Patch::Merge(json!({"status": {"updateTime": "2026-01-01T00:00:00Z"}}));
+    let dry = PatchParams::default().dry_run();
+    wait::until("writes of the status to be refused", async || {
+        scope
+            .rules()
+            .patch_status("web", &dry, &time)
+            .await
+            .is_err()
+    })
+    .await;
+    let one = json!({"availablePolicy": {"maxUnavailableValue": 1}, "name": "web"});
+    let patch = Patch::Merge(json!({"spec": {"rules": [one]}}));
+    let (rules, params) = (scope.rules(), PatchParams::default());
+    rules.patch("web", &params, &patch).await.unwrap();
+    tokio::time::sleep(REFUSED).await;
+    assert!(!is_woken(&scope).await);
+    policy.lift().await;
+    until_woken(&scope).await;
+}
+
+#[tokio::test]
+async fn rollout_over_a_bad_image_ends_although_set_backs_are_refused() {
+    let strategy = surge(json!("25%"), json!("25%"));
+    let (scope, _observer) = web(REPLICAS, strategy).await;
+    fail(&scope, 5).await;
+    let policy = Policy::new(&scope, "apps", "replicasets/scale", "false").await;
+    let set = scope.list("app=web").await.remove(0);
+    let set = set.owner_references()[0].name.clone();
+    let sets: Api<ReplicaSet> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let (dry, one) = (
+        PatchParams::default().dry_run(),
+        Patch::Merge(json!({"spec": {"replicas": 1}})),
+    );
+    wait::until("changes of the number to be refused", async || {
+        sets.patch_scale(&set, &dry, &one).await.is_err()
+    })
+    .await;
+    set_image(&scope, "web:2").await;
+    wait::until("the Event that the rollout is held", async || {
+        !events(&scope, "RolloutHeld").await.is_empty()
+    })
+    .await;
+    tokio::time::sleep(REFUSED).await;
+    assert!(events(&scope, "ReplicaSetScaledBack").await.is_empty());
+    policy.lift().await;
+    finish(&scope, "web:2").await;
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::webhooks::Webhooks;
-use super::{Context, Queues, RuleName, room, turns, write};
+use super::{Context, Queues, RuleName, room, turns, write, write_again};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::path;
@@ -297,10 +297,10 @@ impl Rules {
             let rules = self.api(name)?;
             rules.patch_status(&name.1, &params, &patch).await
         };
-        match write("write a rule's status", store).await {
-            Ok(_) => Outcome::Done,
-            Err(outcome) => outcome,
-        }
+        let failing = self.retries.is_unwritable(name);
+        let stored = write_again("write a rule's status", failing, store).await;
+        self.retries.status_written(name, stored.is_ok());
+        stored.map_or_else(|outcome| outcome, |_| Outcome::Done)
     }
 }
 

@@ -5,39 +5,41 @@
 //! object at once when one of its Pods changes. Therefore the leader changes an annotation of one Pod when the budget has
 //! room and the owner still has Pods to delete.
 //!
+//! A wake is in vain, and adds to the controller's back-off, while the API server refuses writes of a ledger. From the
+//! second wake on, the leader therefore asks by a dry run whether the ledgers can be written. It asks before the first wake
+//! too if the last write of the status, which holds the ledger, failed.
+//!
 //! While the budget has no room, a Deployment may wait for its old ReplicaSet, see [`rollouts::Overhang`]. Then the leader
 //! sets the number of the ReplicaSet back.
 
 pub(super) mod look;
 mod pace;
 mod released;
+mod set_back;
+mod wake;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
 
 use self::look::Seen;
 use self::pace::{Pace, Turn};
 use self::released::Released;
-use super::super::{Context, RuleName, room, write};
-use super::rollouts::{self, Overhang, ReplicaSets};
-use crate::api::keys;
+use self::set_back::SetBack;
+use self::wake::{Wake, ledgers_of};
+use super::super::{Context, RuleName, room, write_again};
+use super::rollouts::{self, ReplicaSets};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::sizes::Workload;
-use crate::cluster::{pods, replicasets};
-use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect;
 use crate::domain::rules::mark::Mark;
-use crate::ledger::store::Uid;
+use crate::ledger::store::{RuleKey, Uid};
 
 /// Times that an owner is woken in vain. A StatefulSet with a partition, for example, keeps old Pods on purpose.
 const WAKES: u32 = 8;
@@ -46,8 +48,6 @@ const SET_BACKS: u32 = 4;
 
 /// Reason of the Event on a Deployment that cannot go on.
 const ROLLOUT_HELD: &str = "RolloutHeld";
-/// Reason of the Event on a Deployment whose old ReplicaSet got its number back.
-const SET_BACK: &str = "ReplicaSetScaledBack";
 
 /// An owner: namespace and UID.
 type Key = (String, Uid);
@@ -60,13 +60,15 @@ pub struct Retries {
     released: Released,
     /// Rule objects of which an owner can't be read: admission denies all disruptions.
     denying: Mutex<HashSet<RuleName>>,
+    /// Rule objects whose status, which holds the ledger, could not be written the last time. True if it was the ledger: then
+    /// wakes were held back.
+    unwritable: Mutex<HashMap<RuleName, bool>>,
 }
 
 /// What a look at one rule object finds to do.
 #[derive(Default)]
 struct Due {
-    /// A Pod of each owner to be woken.
-    wake: Vec<Arc<Pod>>,
+    wake: Vec<Wake>,
     set_back: Vec<SetBack>,
     /// When to look again.
     again: Option<Duration>,
@@ -74,20 +76,13 @@ struct Due {
 
 impl Due {
     fn look_after(&mut self, pause: Duration) {
-        self.again = self.again.into_iter().chain([pause]).min();
+        self.again = sooner(self.again, pause);
     }
 }
 
-/// A ReplicaSet whose `spec.replicas` is to become the number of its living Pods.
-struct SetBack {
-    namespace: String,
-    name: String,
-    uid: Uid,
-    version: u64,
-    living: u32,
-    /// The Deployment.
-    about: ObjectReference,
-    message: String,
+/// The shorter of two pauses.
+fn sooner(again: Option<Duration>, pause: Duration) -> Option<Duration> {
+    again.into_iter().chain([pause]).min()
 }
 
 impl Retries {
@@ -110,7 +105,7 @@ impl Retries {
             let mut again = None::<Duration>;
             for namespace in &marked {
                 let pause = self.wake_released(context, namespace).await;
-                again = again.into_iter().chain(pause).min();
+                again = pause.map_or(again, |pause| sooner(again, pause));
             }
             let Some(pause) = again else {
                 return;
@@ -133,6 +128,38 @@ impl Retries {
     /// A rule object is gone.
     pub fn forget(&self, name: &RuleName) {
         self.denying.lock().remove(name);
+        self.unwritable.lock().remove(name);
+    }
+
+    /// Whether the status of a rule object could not be written the last time.
+    pub fn is_unwritable(&self, name: &RuleName) -> bool {
+        self.unwritable.lock().contains_key(name)
+    }
+
+    /// The status of a rule object was written, or could not be.
+    pub fn status_written(&self, name: &RuleName, written: bool) {
+        let mut unwritable = self.unwritable.lock();
+        match (written, unwritable.get(name)) {
+            (false, _) => {
+                unwritable.entry(name.clone()).or_insert(false);
+            }
+            (true, Some(false)) => {
+                unwritable.remove(name);
+            }
+            // The ledger can be written too, most likely. The wakes that follow at once ask.
+            (true, Some(true)) => {
+                drop(unwritable);
+                self.restart(&name.0);
+            }
+            (true, None) => {}
+        }
+    }
+
+    /// Gives the owners of a namespace all their tries again, because wakes were held back. Returns when to look at them.
+    fn restart(&self, namespace: &str) -> Option<Duration> {
+        let (now, mut owners) = (Instant::now(), self.owners.lock());
+        let owners = owners.iter_mut().filter(|((of, _), _)| of == namespace);
+        owners.map(|(_, pace)| pace.restart(now)).min()
     }
 
     /// Wakes the owners below one rule object that have Pods to delete while the budget has room. `denying` says whether
@@ -147,14 +174,67 @@ impl Retries {
             true => self.denying.lock().insert(name.clone()),
             false => self.denying.lock().remove(name),
         };
-        let due = self.due(context, name);
-        for pod in due.wake {
-            wake(context, &pod).await;
-        }
-        for back in due.set_back {
-            set_back(context, back).await;
+        let mut due = self.due(context, name);
+        self.send(context, &mut due).await;
+        for back in std::mem::take(&mut due.set_back) {
+            if back.send(context).await
+                && let Some(pace) = self.set_backs.lock().get_mut(&back.key)
+            {
+                due.look_after(pace.wrote(Instant::now()));
+            }
         }
         due.again
+    }
+
+    /// Wakes the owners that are due. An owner that was woken in vain is left alone while a ledger that holds its Pods can't
+    /// be written: each deletion would be denied.
+    async fn send(&self, context: &Context, due: &mut Due) {
+        let mut asked = HashMap::new();
+        for wake in std::mem::take(&mut due.wake) {
+            let mut writable = true;
+            for key in &wake.rules {
+                let name = (key.namespace.clone(), key.name.clone());
+                if wake.first && !self.is_unwritable(&name) {
+                    continue;
+                }
+                let can = match asked.get(key) {
+                    Some(can) => *can,
+                    None => self.ask(context, key, &name, due).await,
+                };
+                asked.insert(key.clone(), can);
+                writable &= can;
+            }
+            if !writable {
+                if let Some(pace) = self.owners.lock().get_mut(&wake.key) {
+                    pace.uncount();
+                }
+            } else if wake.send(context).await
+                && let Some(pace) = self.owners.lock().get_mut(&wake.key)
+            {
+                due.look_after(pace.wrote(Instant::now()));
+            }
+        }
+    }
+
+    /// Asks the API server whether the ledger of a rule object can be written.
+    async fn ask(&self, context: &Context, key: &RuleKey, name: &RuleName, due: &mut Due) -> bool {
+        let Some(snapshot) = context.ledgers.latest(key) else {
+            return false; // the rule is gone: a look at its end wakes the owners
+        };
+        let asked = context.ledgers.store().try_swap(key, &snapshot.claims);
+        let failing = self.is_unwritable(name);
+        let can = write_again("write a ledger (dry run)", failing, asked).await;
+        match can {
+            Ok(()) => {
+                let held_back = self.unwritable.lock().remove(name).unwrap_or(false);
+                let restarted = held_back.then(|| self.restart(&name.0)).flatten();
+                due.again = restarted.map_or(due.again, |pause| sooner(due.again, pause));
+            }
+            Err(_) => {
+                self.unwritable.lock().insert(name.clone(), true);
+            }
+        }
+        can.is_ok()
     }
 
     fn due(&self, context: &Context, name: &RuleName) -> Due {
@@ -185,11 +265,15 @@ impl Retries {
                 self.without_room(context, place, sets, (uid, workload), &mut due);
                 continue;
             };
-            let pace = owners.entry(key);
+            let pace = owners.entry(key.clone());
             let pace = pace.or_insert_with(|| Pace::new(seen, now, WAKES));
             match pace.turn(seen, now) {
                 Turn::Wake(pause) => {
-                    due.wake.push(Arc::clone(pod));
+                    let rules = ledgers_of(context, &name.0, home, uid);
+                    due.wake.push(Wake {
+                        rules,
+                        ..Wake::of(&key, pod, pace)
+                    });
                     due.look_after(pause);
                 }
                 Turn::Wait(pause) => due.look_after(pause),
@@ -207,8 +291,7 @@ impl Retries {
         namespace: &str,
         home: &'a Namespace,
     ) -> Vec<&'a RuleSet> {
-        let own = Some(context.namespace.as_str());
-        if effect::exclusion(namespace, home.labels.as_ref(), own).is_some() {
+        if is_excluded(context, namespace, home) {
             return Vec::new();
         }
         let denying = self.denying.lock();
@@ -242,14 +325,19 @@ impl Retries {
             let key = (rules.namespace.clone(), uid.clone());
             let pace = set_backs.entry(key);
             let pace = pace.or_insert_with(|| Pace::new(seen, now, SET_BACKS));
-            match pace.turn(seen, now) {
+            let turn = pace.turn(seen, now);
+            match turn {
                 Turn::Wake(pause) => {
+                    let set = (uid, workload);
                     due.set_back
-                        .extend(SetBack::of(rules, uid, workload, &overhang));
-                    return due.look_after(pause);
+                        .extend(SetBack::of(rules, set, &overhang, pace));
+                    due.look_after(pause);
                 }
-                Turn::Wait(pause) => return due.look_after(pause),
+                Turn::Wait(pause) => due.look_after(pause),
                 Turn::Rest => {}
+            }
+            if turn != Turn::Rest && !pace.is_failing() {
+                return;
             }
         }
         if let Some((about, message)) =
@@ -260,56 +348,10 @@ impl Retries {
     }
 }
 
-impl SetBack {
-    fn of(rules: &RuleSet, uid: &Uid, set: &Workload, overhang: &Overhang<'_>) -> Option<SetBack> {
-        let (old, failing) = (&set.name, &overhang.failing.name);
-        let (wanted, living) = (overhang.wanted, overhang.living);
-        let rule = &rules.name;
-        Some(SetBack {
-            namespace: rules.namespace.clone(),
-            name: old.clone(),
-            uid: uid.clone(),
-            version: set.version,
-            living,
-            about: about(rules, set, overhang.deployment)?,
-            message: format!(
-                "the replicas of the old ReplicaSet {old} were set from {wanted} back to its {living} Pods: \
-                 PodTransitionRule {rule} lets none of them go now, and the Deployment controller does not take away the \
-                 failing Pods of ReplicaSet {failing} while {old} has more available Pods than replicas"
-            ),
-        })
-    }
-}
-
-async fn set_back(context: &Context, back: SetBack) {
-    let place = (back.namespace.as_str(), back.name.as_str());
-    let (version, living) = (back.version, back.living);
-    let scale = replicasets::scale(&context.client, place, &back.uid, version, living);
-    if write("set the replicas of a ReplicaSet back", scale)
-        .await
-        .is_ok()
-    {
-        let (namespace, set) = place;
-        info!(
-            namespace,
-            replicaset = set,
-            replicas = living,
-            "set the replicas of an old ReplicaSet back to its Pods"
-        );
-        let (about, message) = (&back.about, &back.message);
-        context.events.record(about, false, SET_BACK, message);
-    }
-}
-
-/// Changes an annotation of a Pod, so that its controller looks at its object.
-async fn wake(context: &Context, pod: &Pod) {
-    let now = (context.now)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let annotation = json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } });
-    let patch = pods::patch_metadata(&context.client, pod, annotation);
-    if write("wake a controller", patch).await.is_ok() {
-        let (namespace, pod) = (&pod.metadata.namespace, &pod.metadata.name);
-        debug!(%namespace, %pod, "told the controller that the budget has room");
-    }
+/// Whether the API server sends no requests of the namespace to the webhooks.
+fn is_excluded(context: &Context, namespace: &str, home: &Namespace) -> bool {
+    let own = Some(context.namespace.as_str());
+    effect::exclusion(namespace, home.labels.as_ref(), own).is_some()
 }
 
 /// A Deployment that cannot go on by itself, and why.

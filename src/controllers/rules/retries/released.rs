@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::look::{self, Seen};
 use super::pace::{Pace, Turn};
-use super::{Key, wake};
+use super::wake::Wake;
+use super::{Key, sooner};
 use crate::controllers::Context;
 use crate::ledger::store::Uid;
 
@@ -17,6 +18,9 @@ use crate::ledger::store::Uid;
 const MOST: usize = 100;
 /// Times that each is woken: another replica may deny the first deletion because its cache trails.
 const TRIES: u32 = 2;
+/// An owner is forgotten after this long: its controller has tried again by itself, at the latest after the 1,000 s that
+/// its back-off lasts at most.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(20);
 
 /// Released owners.
 #[derive(Default)]
@@ -49,27 +53,33 @@ impl Released {
                 let workload = home.workload(uid)?;
                 look::deletes_more(home, uid, workload).then(|| look::messenger(home, uid))?
             };
-            all.retain(|(of, uid), pace| {
+            all.retain(|key, pace| {
+                let (of, uid) = key;
                 if of != namespace {
                     return true;
                 }
-                let Some(pod) = deletes_more(uid) else {
+                let Some(pod) = deletes_more(uid).filter(|_| pace.age(now) < FORGOTTEN_AFTER)
+                else {
                     return false;
                 };
                 let pause = match pace.next(now) {
                     Turn::Wake(pause) => {
-                        due.push(pod.clone());
+                        due.push(Wake::of(key, pod, pace));
                         pause
                     }
                     Turn::Wait(pause) => pause,
                     Turn::Rest => return false,
                 };
-                again = again.into_iter().chain([pause]).min();
+                again = sooner(again, pause);
                 true
             });
         }
-        for pod in due {
-            wake(context, &pod).await;
+        for wake in due {
+            if wake.send(context).await
+                && let Some(pace) = self.0.lock().get_mut(&wake.key)
+            {
+                again = sooner(again, pace.wrote(Instant::now()));
+            }
         }
         again
     }

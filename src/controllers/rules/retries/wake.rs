@@ -1,0 +1,69 @@
+//! One wake of an owner's controller.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tracing::debug;
+
+use super::pace::Pace;
+use super::{Key, is_excluded, look};
+use crate::api::keys;
+use crate::cluster::index::{Entry, Namespace};
+use crate::cluster::pods;
+use crate::controllers::{Context, write_again};
+use crate::domain::pod::Pod;
+use crate::ledger::store::{RuleKey, Uid};
+
+/// An owner to be woken.
+pub struct Wake {
+    /// The owner.
+    pub key: Key,
+    /// The Pod that is changed.
+    pub pod: Arc<Pod>,
+    /// Rule objects in whose ledgers a deletion is written down.
+    pub rules: Vec<RuleKey>,
+    /// Whether nothing was tried before.
+    pub first: bool,
+    /// Whether the attempt before failed.
+    pub failing: bool,
+}
+
+impl Wake {
+    /// The owner whose turn it is by `pace`.
+    pub fn of(key: &Key, pod: &Arc<Pod>, pace: &Pace) -> Wake {
+        Wake {
+            key: key.clone(),
+            pod: Arc::clone(pod),
+            rules: Vec::new(),
+            first: pace.is_first(),
+            failing: pace.is_failing(),
+        }
+    }
+
+    /// Changes an annotation of the Pod, so that its controller looks at its object. Returns whether it was written.
+    pub async fn send(&self, context: &Context) -> bool {
+        let now = (context.now)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let annotation = json!({ "annotations": { (keys::CONTROLLER_WOKEN): now } });
+        let patch = pods::patch_metadata(&context.client, &self.pod, annotation);
+        let written = write_again("wake a controller", self.failing, patch)
+            .await
+            .is_ok();
+        if written {
+            let (namespace, pod) = (&self.pod.metadata.namespace, &self.pod.metadata.name);
+            debug!(%namespace, %pod, "told the controller that the budget has room");
+        }
+        written
+    }
+}
+
+/// The rule objects in whose ledgers a deletion of a Pod of the owner is written.
+pub fn ledgers_of(context: &Context, namespace: &str, home: &Namespace, uid: &Uid) -> Vec<RuleKey> {
+    if is_excluded(context, namespace, home) {
+        return Vec::new();
+    }
+    let limiting = |entry: &&Entry| entry.snapshot.rules.limits().next().is_some();
+    look::covering(home, uid)
+        .filter(limiting)
+        .map(Entry::key)
+        .collect()
+}
