@@ -206,9 +206,7 @@ pub fn outstanding(pod: &Pod) -> Option<String> {
     let runs_another = |container: &&Container| {
         let now = status(pod, &container.name);
         now.is_some_and(|now| {
-            now.waiting.is_none()
-                && !now.image.is_empty()
-                && !names_same_image(&now.image, &container.image)
+            now.waiting.is_none() && names_another_image(&now.image, &container.image)
         })
     };
     let container = running(pod).find(runs_another)?;
@@ -222,6 +220,28 @@ pub fn outstanding(pod: &Pod) -> Option<String> {
 pub fn names_same_image(reported: &str, wanted: &str) -> bool {
     let rest = reported.strip_suffix(wanted);
     rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
+}
+
+/// Whether a runtime reports another image than the spec names. Not known where one of them is named by a digest.
+fn names_another_image(reported: &str, wanted: &str) -> bool {
+    let has_digest = |name: &str| name.contains('@') || name.starts_with("sha256:");
+    if reported.is_empty() || has_digest(reported) || has_digest(wanted) {
+        return false;
+    }
+    // Docker's short names, and the tag that is meant where none is given.
+    let full = |name: &str| {
+        let name = name.strip_prefix("docker.io/").unwrap_or(name);
+        let name = name.strip_prefix("library/").unwrap_or(name);
+        match name
+            .rsplit('/')
+            .next()
+            .is_some_and(|last| last.contains(':'))
+        {
+            true => name.to_owned(),
+            false => format!("{name}:latest"),
+        }
+    };
+    !names_same_image(reported, wanted) && full(reported) != full(wanted)
 }
 
 /// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
@@ -589,6 +609,26 @@ mod tests {
             pod.spec.active_deadline_seconds = Some(9);
         });
         assert_eq!(new, None);
+    }
+
+    #[test]
+    fn image_is_another_only_if_that_is_known() {
+        for (reported, wanted) in [
+            ("docker.io/library/nginx:latest", "nginx"),
+            ("docker.io/library/nginx:1", "docker.io/nginx:1"),
+            ("registry.test:5000/app:latest", "registry.test:5000/app"),
+            ("sha256:0123", "app:1"),
+            ("app@sha256:0123", "app:1"),
+            ("app:1", "app:1@sha256:0123"),
+            ("", "app:1"),
+        ] {
+            assert!(
+                !names_another_image(reported, wanted),
+                "{reported} {wanted}"
+            );
+        }
+        assert!(names_another_image("docker.io/library/nginx:1", "nginx:2"));
+        assert!(names_another_image("docker.io/library/nginx:1", "nginx"));
     }
 
     /// A container with a limit of its own for memory, and the Pod's for cpu; both restart it.
