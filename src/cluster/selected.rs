@@ -74,7 +74,8 @@ pub fn held_rollout<'a>(
 ) -> Option<(&'a Workload, Cause)> {
     if matches!(controller.kind, Kind::StatefulSet | Kind::DaemonSet) {
         let wants = controller.replicas.is_some_and(|n| n > 0);
-        let leaves = wants && controller.rolling && !is_selected(rules, controller);
+        let goes_on = controller.rolling && !controller.keeps_old;
+        let leaves = wants && goes_on && !is_selected(rules, controller);
         return leaves.then_some((controller, Cause::Leaves));
     }
     let owner = controller.controller.as_ref()?;

@@ -75,3 +75,19 @@ async fn an_update_a_drain_and_a_scale_in_together_keep_to_the_rule() {
     // 16 are expected from the edit on, of which two may be unavailable.
     observer.fewest_available(|_| true, 20).await.at_least(14);
 }
+
+#[tokio::test]
+async fn an_update_that_brings_the_pods_under_another_rule_ends() {
+    let scope = Bed::shared().await.scope("enters").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    let tier = json!({ "app": "web", "tier": "new" });
+    scope.rule("tier", tier.clone(), json!(1)).await;
+    let template = json!({
+        "metadata": { "labels": tier },
+        "spec": { "containers": [{ "name": "app", "image": "app:2" }] },
+    });
+    set.edit(json!({ "template": template })).await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 3]);
+    scope.until_at_rest("tier", 3).await;
+}

@@ -1,5 +1,6 @@
 //! Pods that leave a rule, are changed where it does not see them, and come back.
 
+use kube::api::{Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
 
@@ -33,7 +34,13 @@ async fn pod_comes_back_under_its_rule_only_after_the_restart_for_its_new_image(
     leave(&scope, pod).await;
     set_image(&scope, pod, "web:2").await.unwrap();
     refused(&scope, pod, "the kubelet has yet to see the last change").await;
-    // A rule that selects by another label is no other way.
+    let again = json!({
+        "metadata": {"labels": {keys::CONTROL: keys::CONTROL_VALUE}},
+        "spec": {"containers": [{"name": "main", "image": "web:3"}]},
+    });
+    let (pods, params) = (scope.pods(), PatchParams::default());
+    let both = refusal(pods.patch(pod, &params, &Patch::Strategic(again)).await);
+    assert!(both.message.contains("in a write of their own"), "{both:?}");
     scope.resume_kubelet(pod).await;
     let runs = |p: &k8s_openapi::api::core::v1::Pod| {
         let status = p.status.as_ref().unwrap();
@@ -65,5 +72,29 @@ async fn pod_that_got_a_deadline_meanwhile_does_not_come_back() {
         .await
         .expect("no rule covers it there");
     let back = refusal(scope.label(pod, json!({"app": "web"})).await);
+    assert_eq!(back.code, 409, "{back:?}");
+}
+
+#[tokio::test]
+async fn filter_of_a_rule_is_no_way_around() {
+    let scope = Bed::shared().await.scope("back-filter").await;
+    let pod = "web";
+    let tier = |value: &str| json!({"tier": value});
+    let labels = json!({"app": "web", "tier": "front"});
+    scope
+        .pod(pod, json!({"metadata": {"labels": labels}}))
+        .await;
+    scope.all_available("app=web", 1).await;
+    let rule = json!({
+        "name": "front", "availablePolicy": {"maxUnavailableValue": 1},
+        "filter": {"labelSelector": {"matchLabels": tier("front")}},
+    });
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+    scope.try_rule("web", spec).await.unwrap();
+    scope.until_at_rest("web", 1).await;
+    scope.pause_kubelet(pod).await;
+    scope.label(pod, tier("back")).await.unwrap();
+    set_image(&scope, pod, "web:2").await.unwrap();
+    let back = refusal(scope.label(pod, tier("front")).await);
     assert_eq!(back.code, 409, "{back:?}");
 }

@@ -104,7 +104,7 @@ impl Validate {
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
         if held::never(request, &new, &self.0.index).is_none()
-            && let Some(refused) = entering::refused(&self.0, &old, &new)
+            && let Some(refused) = entering::refused(&self.0, request, &old, &new)
         {
             return refused;
         }

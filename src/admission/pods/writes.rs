@@ -57,9 +57,12 @@ pub async fn disruptions(
 
 /// Whether [`disruptions`] may find any, told without reading anything.
 pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
-    in_place(context, old, new).is_some()
-        || deadline_of(old, new).is_some()
-        || ownership::change(old, new).is_some()
+    may_end(context, old, new) || ownership::change(old, new).is_some()
+}
+
+/// Whether an UPDATE restarts a container or ends the Pod in a way that needs a claim.
+pub fn may_end(context: &Context, old: &Pod, new: &Pod) -> bool {
+    in_place(context, old, new).is_some() || deadline_of(old, new).is_some()
 }
 
 /// The restart that an in-place change brings and that needs a claim.
@@ -87,7 +90,7 @@ pub fn is_lost(context: &Context, pod: &Pod) -> bool {
 }
 
 /// Whether a lifecycle keeps the Pod off traffic before and after the write.
-fn is_held_throughout(old: &Pod, new: &Pod) -> bool {
+pub fn is_held_throughout(old: &Pod, new: &Pod) -> bool {
     is_held_offline(old) && is_held_offline(new)
 }
 
@@ -278,6 +281,7 @@ mod tests {
             selector: None,
             template_labels: None,
             rolling: false,
+            keeps_old: false,
             recreates: false,
             paused: false,
             created: None,

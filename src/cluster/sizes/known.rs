@@ -30,6 +30,8 @@ pub struct Workload {
     pub template_labels: Option<BTreeMap<String, String>>,
     /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
     pub rolling: bool,
+    /// Whether its strategy keeps Pods of older revisions: `OnDelete`, or a partition of a StatefulSet.
+    pub keeps_old: bool,
     /// Whether it is a Deployment with strategy `Recreate`.
     pub recreates: bool,
     /// Whether it is a Deployment that is paused: it makes no ReplicaSet, and one that it has made counts by itself.

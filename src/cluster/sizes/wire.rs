@@ -73,6 +73,9 @@ struct Spec {
     strategy: Option<Strategy>,
     /// Of a Deployment.
     paused: Option<bool>,
+    /// Of a StatefulSet or DaemonSet.
+    #[serde(rename = "updateStrategy")]
+    update_strategy: Option<Strategy>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -80,6 +83,22 @@ struct Spec {
 struct Strategy {
     #[serde(rename = "type")]
     type_: Option<String>,
+    #[serde(rename = "rollingUpdate")]
+    rolling_update: Option<RollingUpdate>,
+}
+
+impl Strategy {
+    fn keeps_old(&self) -> bool {
+        let partition = self.rolling_update.as_ref().and_then(|r| r.partition);
+        self.type_.as_deref() == Some("OnDelete") || partition.is_some_and(|n| n > 0)
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct RollingUpdate {
+    /// Of a StatefulSet.
+    partition: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -177,6 +196,10 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             .flatten(),
         template_labels: template_labels(kind, spec.template),
         rolling,
+        keeps_old: spec
+            .update_strategy
+            .as_ref()
+            .is_some_and(Strategy::keeps_old),
         recreates,
         paused: kind == Kind::Deployment && spec.paused.unwrap_or(false),
         created: metadata

@@ -74,6 +74,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         selector: None,
         template_labels: managed.then(|| labels.into_iter().collect()),
         rolling: false,
+        keeps_old: false,
         recreates: false,
         paused: false,
         created: None,

@@ -13,6 +13,7 @@ fn workload(replicas: u32, version: u64) -> Workload {
         selector: None,
         template_labels: None,
         rolling: false,
+        keeps_old: false,
         recreates: false,
         paused: false,
         created: None,
