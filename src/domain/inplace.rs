@@ -188,53 +188,6 @@ pub fn is_resize_untold(pod: &Pod) -> bool {
         && running(pod).any(|container| inherits(pod, container))
 }
 
-/// What is yet to come for a change that the spec of the Pod has seen since its creation, as a clause: "container app is yet
-/// to restart for its new image". `None` if nothing is.
-///
-/// Runtimes may report another name of the image than the spec has. Then only time tells that the restart is over: `settled`
-/// says that the last change is so long ago.
-pub fn outstanding(pod: &Pod, settled: bool) -> Option<String> {
-    if pod.metadata.generation <= 1 || pod.is_finished() {
-        return None;
-    }
-    if let Some(seconds) = pod.spec.active_deadline_seconds {
-        return Some(format!("it ends by activeDeadlineSeconds {seconds}"));
-    }
-    if !pod.is_observed() {
-        return Some("the kubelet has yet to see the last change of its spec".to_owned());
-    }
-    if matches!(resize(pod), Resize::InProgress | Resize::Deferred) {
-        return Some("the kubelet has yet to make its last resize".to_owned());
-    }
-    let is_due = |container: &&Container| {
-        let now = status(pod, &container.name);
-        now.is_some_and(|now| now.waiting.is_none() && !runs_wanted_image(now, &container.image))
-    };
-    let container = running(pod).find(is_due).filter(|_| !settled)?;
-    let name = &container.name;
-    Some(format!(
-        "container {name} is yet to restart for its new image"
-    ))
-}
-
-/// Whether a container surely runs the image that its spec names.
-fn runs_wanted_image(now: &ContainerStatus, wanted: &str) -> bool {
-    if let Some((_, digest)) = wanted.split_once('@') {
-        return now.image_id.ends_with(digest);
-    }
-    // Docker's short names, and the tag that is meant where none is given.
-    let full = |name: &str| {
-        let name = name.strip_prefix("docker.io/").unwrap_or(name);
-        let name = name.strip_prefix("library/").unwrap_or(name);
-        let last = name.rsplit('/').next();
-        match last.is_some_and(|last| last.contains(':')) {
-            true => name.to_owned(),
-            false => format!("{name}:latest"),
-        }
-    };
-    full(&now.image) == full(wanted)
-}
-
 /// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
 pub fn names_same_image(reported: &str, wanted: &str) -> bool {
     let rest = reported.strip_suffix(wanted);
@@ -575,69 +528,6 @@ mod tests {
         // As earlier versions have stored it.
         let stored = digest(&pod("a:1", "2Gi", "run-1", "a:1"), ToString::to_string);
         assert!(is_applied(&pod("a:1", "2Gi", "run-1", "a:1"), &stored));
-    }
-
-    #[test]
-    fn what_is_outstanding_of_a_changed_spec_is_told() {
-        let mut settled = pod("a:1", "1Gi", "run-1", "a:1");
-        settled.status.container_statuses[0].image = "docker.io/a:1".to_owned();
-        settled.metadata.generation = 2;
-        settled.status.observed_generation = 2;
-        assert_eq!(outstanding(&settled, false), None);
-        let told = |change: fn(&mut Pod)| {
-            let mut pod = settled.clone();
-            change(&mut pod);
-            outstanding(&pod, false)
-        };
-        let said = told(|pod| pod.spec.containers[0].image = "a:2".to_owned());
-        assert_eq!(
-            said.unwrap(),
-            "container app is yet to restart for its new image"
-        );
-        let mut other_name = settled.clone();
-        other_name.spec.containers[0].image = "mirror.test/a:1".to_owned();
-        assert!(outstanding(&other_name, false).is_some());
-        assert_eq!(outstanding(&other_name, true), None, "long ago");
-        assert!(told(|pod| pod.metadata.generation = 3).is_some());
-        assert!(told(|pod| pod.spec.active_deadline_seconds = Some(9)).is_some());
-        let deferred = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Deferred" });
-        let mut resized = settled.clone();
-        resized.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
-        assert!(outstanding(&resized, true).is_some());
-        // As it was created: nobody has changed anything.
-        let new = told(|pod| {
-            pod.metadata.generation = 1;
-            pod.spec.active_deadline_seconds = Some(9);
-        });
-        assert_eq!(new, None);
-    }
-
-    #[test]
-    fn wanted_image_is_known_by_its_full_name_or_its_digest() {
-        let runs = |reported: &str, id: &str, wanted: &str| {
-            let now = json!({ "name": "app", "image": reported, "imageID": id });
-            runs_wanted_image(&serde_json::from_value(now).unwrap(), wanted)
-        };
-        for (reported, wanted) in [
-            ("docker.io/library/nginx:latest", "nginx"),
-            ("docker.io/library/nginx:1", "docker.io/nginx:1"),
-            ("registry.test:5000/app:latest", "registry.test:5000/app"),
-            ("nginx:1", "nginx:1"),
-        ] {
-            assert!(runs(reported, "", wanted), "{reported} {wanted}");
-        }
-        for (reported, wanted) in [
-            ("docker.io/library/nginx:1", "nginx:2"),
-            ("docker.io/library/nginx:1", "nginx"),
-            ("registry.test/team/app:1", "app:1"),
-            ("sha256:0123", "app:1"),
-            ("", "app:1"),
-        ] {
-            assert!(!runs(reported, "", wanted), "{reported} {wanted}");
-        }
-        let id = "docker.io/library/app@sha256:0123";
-        assert!(runs("app:1", id, "app:1@sha256:0123"));
-        assert!(!runs("app:1", id, "app:1@sha256:4567"));
     }
 
     /// A container with a limit of its own for memory, and the Pod's for cpu; both restart it.

@@ -1,16 +1,17 @@
-//! Pods that come under a rule by a change of their labels.
+//! Pods that come under a budget by a change of their labels.
 //!
-//! A Pod is judged by what its rules see of it. What its spec went through before that no rule has held: a container that
-//! is yet to restart, or a deadline that somebody set, would be lost to the budget later, without a claim.
+//! A Pod is judged by what its rules see of it. What its spec went through before that no rule has held, a container that
+//! is yet to restart or a deadline that somebody set, would be lost to the budget later, without a claim.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::writes;
 use crate::admission::context::Context;
-use crate::admission::gate;
 use crate::admission::review::{Request, Verdict};
+use crate::admission::{denial, gate};
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
 
@@ -19,13 +20,9 @@ const SLACK: SignedDuration = SignedDuration::from_secs(75);
 /// The grace period that Kubernetes writes into a Pod without one.
 const GRACE_SECONDS: i64 = 30;
 
-/// The refusal of an UPDATE by which a Pod comes under a budget that did not hold it, while something is outstanding that
-/// ends or restarts it, or in the very write that does.
+/// The refusal of an UPDATE by which a budget comes to hold the Pod, while something is outstanding that ends or restarts
+/// it, or in the very write that does.
 pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Option<Verdict> {
-    // Until its restarts have come, such a Pod does not count as available.
-    if old.is_managed() && writes::is_held_throughout(old, new) {
-        return None;
-    }
     if !gate::are_labels_changed(old, new) {
         return None;
     }
@@ -38,23 +35,46 @@ pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Op
     };
     // A replica that has yet to see all rules can't tell.
     let entered = entered.or_else(|| (!index.synced().all()).then(|| "a rule".to_owned()))?;
-    let name = &new.metadata.name;
-    let text = if writes::may_end(context, old, new) {
-        format!(
-            "Pod {name} can't come under {entered} by a write that also restarts or ends it; change the labels in a write of \
-             their own, after the other"
-        )
+    let ((code, reason), why) = if writes::may_end_on_entry(context, old, new) {
+        let why = "this write also restarts or ends it; change the labels in a write of their own";
+        (FORBIDDEN, why.to_owned())
     } else {
-        let raw = request.old_object.as_deref();
-        let outstanding = inplace::outstanding(old, is_settled(raw, (context.now)()))?;
-        format!(
-            "Pod {name} can't come under {entered} now: {outstanding}; change the labels when that is over, or delete the Pod"
-        )
+        outstanding(request, old, (context.now)())?
     };
-    Some(Verdict::deny(409, "Conflict", text).audit("held", "enters-changed"))
+    let name = &new.metadata.name;
+    let text = format!("Pod {name} can't come under {entered} now: {why}");
+    Some(Verdict::deny(code, reason, text).audit("held", "enters-changed"))
 }
 
-/// What tells how long ago a Pod was changed.
+const FORBIDDEN: (u16, &str) = (403, "Forbidden");
+
+/// What is yet to come for changes that the spec of the Pod has seen since its creation, with the code of the answer.
+fn outstanding(
+    request: &Request,
+    old: &Pod,
+    now: Timestamp,
+) -> Option<((u16, &'static str), String)> {
+    if old.metadata.generation <= 1 || old.is_finished() {
+        return None;
+    }
+    if let Some(seconds) = old.spec.active_deadline_seconds {
+        let why = format!("it ends by activeDeadlineSeconds {seconds}; delete it instead");
+        return Some((FORBIDDEN, why));
+    }
+    let resizes = !inplace::unfinished_resizes(old).is_empty() || inplace::is_resize_untold(old);
+    let why = if !old.is_observed() {
+        "the kubelet has yet to see the last change of its spec"
+    } else if resizes {
+        "the kubelet has yet to make a resize that restarts a container"
+    } else if !is_settled(request.old_object.as_deref(), now) {
+        "its spec was changed a moment ago, and a container may be yet to restart"
+    } else {
+        return None;
+    };
+    Some((denial::HELD, format!("{why}; try again in a minute")))
+}
+
+/// What tells how long ago the spec of a Pod was changed.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Touched {
@@ -69,10 +89,18 @@ struct Metadata {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Managed {
     time: Option<String>,
     subresource: String,
+    fields_v1: Fields,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Fields {
+    #[serde(rename = "f:spec")]
+    spec: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
@@ -81,40 +109,43 @@ struct Spec {
     termination_grace_period_seconds: Option<i64>,
 }
 
-/// Whether nobody has changed the Pod, its status aside, for so long that a container which had to restart has done so.
+/// Whether nobody has changed the spec of the Pod for so long that a container which had to restart has done so. No state of
+/// the container tells that: the kubelet reports a change as seen before it ends the container, and the image that runs may
+/// be the wanted one by another name.
 fn is_settled(pod: Option<&RawValue>, now: Timestamp) -> bool {
     let pod = pod.and_then(|raw| serde_json::from_str::<Touched>(raw.get()).ok());
     let pod = pod.unwrap_or_default();
-    let of_spec = |managed: &&Managed| managed.subresource != "status";
-    let times = pod.metadata.managed_fields.iter().filter(of_spec);
-    let last = times
+    let of_spec =
+        |managed: &&Managed| managed.subresource != "status" && managed.fields_v1.spec.is_some();
+    let managers = pod.metadata.managed_fields.iter().filter(of_spec);
+    let last = managers
         .filter_map(|managed| managed.time.as_deref()?.parse::<Timestamp>().ok())
         .max();
-    let seconds = pod
-        .spec
-        .termination_grace_period_seconds
-        .unwrap_or(GRACE_SECONDS);
-    let grace = SignedDuration::from_secs(seconds.max(0));
+    let grace = pod.spec.termination_grace_period_seconds;
+    let grace = SignedDuration::from_secs(grace.unwrap_or(GRACE_SECONDS).max(0));
     last.is_some_and(|last| now.duration_since(last) > grace.saturating_add(SLACK))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     #[test]
-    fn pod_is_settled_a_while_after_its_last_change_but_for_the_status() {
+    fn pod_is_settled_a_while_after_the_last_change_of_its_spec() {
+        let spec = json!({ "f:spec": { "f:containers": {} } });
+        let other = json!({ "f:metadata": { "f:annotations": {} } });
         let pod = json!({
             "metadata": { "managedFields": [
-                { "time": "2026-01-01T00:00:00Z", "manager": "kubectl" },
+                { "time": "2026-01-01T00:00:00Z", "manager": "kubectl", "fieldsV1": spec },
+                { "time": "2026-01-01T00:05:00Z", "manager": "note", "fieldsV1": other },
                 { "time": "2026-01-01T00:05:00Z", "manager": "kubelet", "subresource": "status" },
             ] },
             "spec": { "terminationGracePeriodSeconds": 10 },
         });
-        let settled = |pod: &serde_json::Value, now: &str| {
+        let settled = |pod: &Value, now: &str| {
             let raw: Box<RawValue> = serde_json::value::to_raw_value(pod).unwrap();
             is_settled(Some(&raw), now.parse().unwrap())
         };
@@ -124,5 +155,63 @@ mod tests {
             !settled(&json!({}), "2026-01-01T00:01:26Z"),
             "nothing tells"
         );
+    }
+
+    /// What is outstanding of a changed Pod that is settled but for `change`: the code of the answer.
+    fn code(change: impl FnOnce(&mut Pod)) -> Option<u16> {
+        let request = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web-1",
+                "kind": {"group": "", "version": "v1", "kind": "Pod"},
+                "resource": {"group": "", "version": "v1", "resource": "pods"},
+                "oldObject": { "metadata": { "managedFields": [
+                    { "time": "2026-01-01T00:00:00Z", "fieldsV1": { "f:spec": {} } },
+                ] } },
+            },
+        });
+        let request = Request::parse(request.to_string().as_bytes()).unwrap();
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": { "generation": 2 },
+            "spec": { "containers": [{
+                "name": "app", "resources": { "limits": { "memory": "1Gi" } },
+                "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+            }] },
+            "status": {
+                "observedGeneration": 2,
+                "containerStatuses": [{ "name": "app", "resources": { "limits": { "memory": "1Gi" } } }],
+            },
+        }))
+        .unwrap();
+        change(&mut pod);
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        outstanding(&request, &pod, now).map(|((code, _), _)| code)
+    }
+
+    #[test]
+    fn what_is_outstanding_is_told_by_the_spec_and_the_kubelet() {
+        assert_eq!(code(|_| {}), None);
+        assert_eq!(
+            code(|pod| pod.spec.active_deadline_seconds = Some(9)),
+            Some(403)
+        );
+        assert_eq!(code(|pod| pod.metadata.generation = 3), Some(429));
+        let created = code(|pod| {
+            pod.metadata.generation = 1;
+            pod.spec.active_deadline_seconds = Some(9);
+        });
+        assert_eq!(created, None, "nobody has changed it");
+        let deferred = |memory: &str| {
+            let memory = memory.to_owned();
+            code(move |pod| {
+                let said =
+                    json!({ "type": "PodResizePending", "status": "True", "reason": "Deferred" });
+                pod.status.conditions = vec![serde_json::from_value(said).unwrap()];
+                pod.spec.containers[0].resources =
+                    json!({ "limits": { "memory": memory, "cpu": "2" } });
+            })
+        };
+        assert_eq!(deferred("2Gi"), Some(429));
+        assert_eq!(deferred("1Gi"), None, "a resize that restarts nothing");
     }
 }

@@ -65,6 +65,12 @@ pub fn may_end(context: &Context, old: &Pod, new: &Pod) -> bool {
     in_place(context, old, new).is_some() || deadline_of(old, new).is_some()
 }
 
+/// As [`may_end`] for a write by which the Pod comes under a budget. What was kept of a Pod outside of the management is no
+/// record of its restarts: anybody could write that.
+pub fn may_end_on_entry(context: &Context, old: &Pod, new: &Pod) -> bool {
+    may_end(context, old, new) || !old.is_managed() && inplace::change(old, new).is_some()
+}
+
 /// The restart that an in-place change brings and that needs a claim.
 ///
 /// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the
@@ -90,7 +96,7 @@ pub fn is_lost(context: &Context, pod: &Pod) -> bool {
 }
 
 /// Whether a lifecycle keeps the Pod off traffic before and after the write.
-pub fn is_held_throughout(old: &Pod, new: &Pod) -> bool {
+fn is_held_throughout(old: &Pod, new: &Pod) -> bool {
     is_held_offline(old) && is_held_offline(new)
 }
 
