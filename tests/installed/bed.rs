@@ -19,6 +19,10 @@ use xtask::plane::{Options, Plane};
 /// Far beyond what anything takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// The same for kubectl, which waits until a namespace is gone. The namespace controller may look at one again only after its
+/// resync period of five minutes.
+const KUBECTL_PATIENCE: Duration = Duration::from_secs(420);
+
 /// One plane at a time: two would only wait for each other.
 static ALONE: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
 
@@ -47,10 +51,12 @@ impl Bed {
 
     /// Runs `kubectl`; what it prints.
     pub async fn kubectl(&self, args: &[&str]) -> String {
-        let running = tokio::time::timeout(PATIENCE, self.plane.kubectl(args).output());
+        let running = tokio::time::timeout(KUBECTL_PATIENCE, self.plane.kubectl(args).output());
         let Ok(output) = running.await else {
             let left = self.going().await;
-            panic!("kubectl {args:?} did not end within {PATIENCE:?}; what is going:\n{left}");
+            panic!(
+                "kubectl {args:?} did not end within {KUBECTL_PATIENCE:?}; what is going:\n{left}"
+            );
         };
         let output = output.unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
