@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Bed, wait};
 
 /// Annotation at which every kwok stage of `tests/plane/kwok` stops.
-const PAUSED: &str = "plane.test/paused";
+pub const PAUSED: &str = "plane.test/paused";
 
 /// A namespace of a test.
 #[derive(Clone)]
