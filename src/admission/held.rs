@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::ListParams;
@@ -79,12 +78,9 @@ fn is_of_a_job(state: &State, pod: &Pod) -> bool {
         .controller()
         .filter(|owner| Kind::of(owner) == Some(Kind::Job))
         .and_then(|owner| home?.workload(&owner.uid));
-    let made = pod.metadata.creation_timestamp.as_deref();
-    let made = made.and_then(|text| text.parse::<Timestamp>().ok());
-    let (Some(created), Some(made)) = (job.and_then(|job| job.created), made) else {
-        return false;
-    };
-    created <= made
+    job.and_then(|job| job.created)
+        .zip(pod.created())
+        .is_some_and(|(job, pod)| job <= pod)
 }
 
 /// Whether the Pod's controller is gone or going, and no Deployment behind it wants the Pod. Of a kind that is not watched

@@ -56,21 +56,35 @@ impl RuleStore {
             attempts: claims.attempts.saturating_add(1), // a policy may let a write pass that changes nothing
             ..claims.clone()
         };
-        let patch = Patch::Merge(json!({
-            "metadata": { "uid": &*key.uid },
-            "status": { "ledger": to_api(&next) },
-        }));
-        let rules: Api<PodTransitionRule> = path::namespaced(&self.client, &key.namespace)?;
         let dry = PatchParams {
             dry_run: true,
             ..PatchParams::default()
         };
-        let asked = rules.patch_status(&key.name, &dry, &patch);
-        asked.await.map(drop)
+        self.write(key, None, &next, &dry).await.map(drop)
     }
 
-    fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, WriteError> {
-        path::namespaced(&self.client, &key.namespace).map_err(write_error)
+    /// Writes the claims, on condition of a resourceVersion if there is one.
+    async fn write(
+        &self,
+        key: &RuleKey,
+        version: Option<u64>,
+        claims: &Claims,
+        params: &PatchParams,
+    ) -> Result<PodTransitionRule, Error> {
+        let mut metadata = json!({ "uid": &*key.uid });
+        if let Some(version) = version {
+            metadata["resourceVersion"] = version.to_string().into();
+        }
+        let patch = Patch::Merge(json!({
+            "metadata": metadata,
+            "status": { "ledger": to_api(claims) },
+        }));
+        let rules = self.api(key)?;
+        rules.patch_status(&key.name, params, &patch).await
+    }
+
+    fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, Error> {
+        path::namespaced(&self.client, &key.namespace)
     }
 }
 
@@ -88,7 +102,7 @@ impl Store for RuleStore {
     }
 
     async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
-        let object = self.api(key)?.get_opt(&key.name).await;
+        let object = self.api(key).map_err(write_error)?.get_opt(&key.name).await;
         match object.map_err(write_error)? {
             Some(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
             Some(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
@@ -106,15 +120,9 @@ impl Store for RuleStore {
         base: &Snapshot,
         claims: &Claims,
     ) -> Result<Snapshot, WriteError> {
-        let patch = json!({
-            "metadata": { "resourceVersion": base.version.to_string(), "uid": &*key.uid },
-            "status": { "ledger": to_api(claims) },
-        });
-        let written = self
-            .api(key)?
-            .patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(write_error)?;
+        let params = PatchParams::default();
+        let written = self.write(key, Some(base.version), claims, &params);
+        let written = written.await.map_err(write_error)?;
         Ok(Snapshot::of(&written, Some(base), self.index.skips()))
     }
 

@@ -188,12 +188,6 @@ pub fn is_resize_untold(pod: &Pod) -> bool {
         && running(pod).any(|container| inherits(pod, container))
 }
 
-/// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
-pub fn names_same_image(reported: &str, wanted: &str) -> bool {
-    let rest = reported.strip_suffix(wanted);
-    rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
-}
-
 /// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
 pub fn ready_now<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     status(pod, name).filter(|s| pod.is_observed() && s.ready && !s.container_id.is_empty())

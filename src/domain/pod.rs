@@ -367,15 +367,21 @@ impl Pod {
                 }))
     }
 
+    /// When the API server stored the Pod first, in whole seconds by its clock.
+    pub fn created(&self) -> Option<Timestamp> {
+        let text = self.metadata.creation_timestamp.as_deref()?;
+        text.parse().ok()
+    }
+
     /// Whether the Pod is not available, but can be within moments: it was created less than [`MOMENT`] ago, is not
     /// [broken](Pod::is_broken), and does not end. The kubelet writes the status of such a Pod several times.
     ///
     /// The API server set the creation time by its own clock, so this must not decide what is safe. If the creation time is
     /// more than a moment ahead of `now`, the clocks differ too much, and the Pod does not count as starting.
     pub fn is_starting(&self, now: Timestamp) -> bool {
-        let created = self.metadata.creation_timestamp.as_deref();
-        let created = created.and_then(|text| text.parse::<Timestamp>().ok());
-        let is_new = created.is_some_and(|at| now.duration_since(at).unsigned_abs() < MOMENT);
+        let is_new = self
+            .created()
+            .is_some_and(|at| now.duration_since(at).unsigned_abs() < MOMENT);
         is_new
             && !self.is_available()
             && !self.is_broken()

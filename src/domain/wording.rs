@@ -82,10 +82,13 @@ pub const fn restart(deferred: bool) -> &'static str {
     }
 }
 
+/// Until when a deadline keeps the place of an available Pod, see [`until_deadline`].
+pub const ENDED: &str = "until its spec.activeDeadlineSeconds ends it";
+
 /// What frees the place of a Pod whose deadline was set or lowered, before that deadline.
 pub fn until_deadline(pod: &str) -> String {
     format!(
-        "Pod {pod} keeps its place until its spec.activeDeadlineSeconds ends it, which nobody can raise or remove: to have the \
+        "Pod {pod} keeps its place {ENDED}, which nobody can raise or remove: to have the \
          place earlier delete Pod {pod}, whose deletion needs no further place"
     )
 }

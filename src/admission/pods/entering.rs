@@ -3,7 +3,9 @@
 //! A Pod is judged by what its rules see of it. What its spec went through before that no rule has held, a container that
 //! is yet to restart or a deadline that somebody set, would be lost to the budget later, without a claim.
 
-use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -13,10 +15,11 @@ use crate::admission::context::Context;
 use crate::admission::review::{Request, Verdict};
 use crate::admission::{denial, gate};
 use crate::domain::inplace;
+use crate::domain::lifecycle::restarts;
 use crate::domain::pod::Pod;
 
-/// How long after its grace period a container has surely been ended: as long as the ledger takes a restart for granted.
-const SLACK: SignedDuration = SignedDuration::from_secs(75);
+/// How long after its grace period a container has surely been ended.
+const SLACK: Duration = Duration::from_nanos(restarts::BELIEVED_AFTER);
 /// The grace period that Kubernetes writes into a Pod without one.
 const GRACE_SECONDS: i64 = 30;
 
@@ -39,7 +42,7 @@ pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Op
         let why = "this write also restarts or ends it; change the labels in a write of their own";
         (FORBIDDEN, why.to_owned())
     } else {
-        outstanding(request, old, (context.now)())?
+        outstanding(old, request.old_object.as_deref(), (context.now)())?
     };
     let name = &new.metadata.name;
     let text = format!("Pod {name} can't come under {entered} now: {why}");
@@ -48,10 +51,11 @@ pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Op
 
 const FORBIDDEN: (u16, &str) = (403, "Forbidden");
 
-/// What is yet to come for changes that the spec of the Pod has seen since its creation, with the code of the answer.
+/// What is yet to come for changes that the spec of the Pod has seen since its creation, with the code of the answer. `raw`
+/// is the Pod with all that the review says of it.
 fn outstanding(
-    request: &Request,
     old: &Pod,
+    raw: Option<&RawValue>,
     now: Timestamp,
 ) -> Option<((u16, &'static str), String)> {
     if old.metadata.generation <= 1 || old.is_finished() {
@@ -66,7 +70,7 @@ fn outstanding(
         "the kubelet has yet to see the last change of its spec"
     } else if resizes {
         "the kubelet has yet to make a resize that restarts a container"
-    } else if !is_settled(request.old_object.as_deref(), now) {
+    } else if !is_settled(raw, now) {
         "its spec was changed a moment ago, and a container may be yet to restart"
     } else {
         return None;
@@ -122,8 +126,10 @@ fn is_settled(pod: Option<&RawValue>, now: Timestamp) -> bool {
         .filter_map(|managed| managed.time.as_deref()?.parse::<Timestamp>().ok())
         .max();
     let grace = pod.spec.termination_grace_period_seconds;
-    let grace = SignedDuration::from_secs(grace.unwrap_or(GRACE_SECONDS).max(0));
-    last.is_some_and(|last| now.duration_since(last) > grace.saturating_add(SLACK))
+    let grace = u64::try_from(grace.unwrap_or(GRACE_SECONDS)).unwrap_or(0);
+    let ended = Duration::from_secs(grace).saturating_add(SLACK);
+    let since = last.and_then(|last| Duration::try_from(now.duration_since(last)).ok());
+    since.is_some_and(|since| since > ended)
 }
 
 #[cfg(test)]
@@ -132,6 +138,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn raw(pod: &Value) -> Box<RawValue> {
+        serde_json::value::to_raw_value(pod).unwrap()
+    }
 
     #[test]
     fn pod_is_settled_a_while_after_the_last_change_of_its_spec() {
@@ -145,10 +155,7 @@ mod tests {
             ] },
             "spec": { "terminationGracePeriodSeconds": 10 },
         });
-        let settled = |pod: &Value, now: &str| {
-            let raw: Box<RawValue> = serde_json::value::to_raw_value(pod).unwrap();
-            is_settled(Some(&raw), now.parse().unwrap())
-        };
+        let settled = |pod: &Value, now: &str| is_settled(Some(&raw(pod)), now.parse().unwrap());
         assert!(!settled(&pod, "2026-01-01T00:01:25Z"));
         assert!(settled(&pod, "2026-01-01T00:01:26Z"));
         assert!(
@@ -159,18 +166,9 @@ mod tests {
 
     /// What is outstanding of a changed Pod that is settled but for `change`: the code of the answer.
     fn code(change: impl FnOnce(&mut Pod)) -> Option<u16> {
-        let request = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": {
-                "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web-1",
-                "kind": {"group": "", "version": "v1", "kind": "Pod"},
-                "resource": {"group": "", "version": "v1", "resource": "pods"},
-                "oldObject": { "metadata": { "managedFields": [
-                    { "time": "2026-01-01T00:00:00Z", "fieldsV1": { "f:spec": {} } },
-                ] } },
-            },
-        });
-        let request = Request::parse(request.to_string().as_bytes()).unwrap();
+        let raw = raw(&json!({ "metadata": { "managedFields": [
+            { "time": "2026-01-01T00:00:00Z", "fieldsV1": { "f:spec": {} } },
+        ] } }));
         let mut pod: Pod = serde_json::from_value(json!({
             "metadata": { "generation": 2 },
             "spec": { "containers": [{
@@ -185,7 +183,7 @@ mod tests {
         .unwrap();
         change(&mut pod);
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        outstanding(&request, &pod, now).map(|((code, _), _)| code)
+        outstanding(&pod, Some(&raw), now).map(|((code, _), _)| code)
     }
 
     #[test]

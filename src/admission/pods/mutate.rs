@@ -190,7 +190,7 @@ impl Mutate {
             Some("status") => &*new,
             _ => old,
         };
-        let lost = writes::is_lost(&self.0, old);
+        let lost = old.spec != new.spec && writes::is_lost(&self.0, old);
         let value = restarts::after(old, new, seen, lost, self.0.nanos()).value();
         let change = annotation(request, new, value.as_deref());
         let annotations = &mut new.metadata.annotations;

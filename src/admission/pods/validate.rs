@@ -103,8 +103,8 @@ impl Validate {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
-        if held::never(request, &new, &self.0.index).is_none()
-            && let Some(refused) = entering::refused(&self.0, request, &old, &new)
+        if let Some(refused) = entering::refused(&self.0, request, &old, &new)
+            && held::never(request, &new, &self.0.index).is_none()
         {
             return refused;
         }

@@ -61,7 +61,7 @@ pub fn may_disrupt(context: &Context, old: &Pod, new: &Pod) -> bool {
 }
 
 /// Whether an UPDATE restarts a container or ends the Pod in a way that needs a claim.
-pub fn may_end(context: &Context, old: &Pod, new: &Pod) -> bool {
+fn may_end(context: &Context, old: &Pod, new: &Pod) -> bool {
     in_place(context, old, new).is_some() || deadline_of(old, new).is_some()
 }
 

@@ -362,9 +362,7 @@ impl Namespace {
     /// namespace of the same name: nothing can be created in one that is terminating. Timestamps are whole seconds, and a
     /// Pod of the same second may be of either namespace.
     pub fn takes_along(&self, pod: &Pod) -> bool {
-        let created = pod.metadata.creation_timestamp.as_deref();
-        let created = created.and_then(|text| text.parse::<Timestamp>().ok());
-        created
+        pod.created()
             .zip(self.terminating_since)
             .is_some_and(|(created, since)| created < since)
     }

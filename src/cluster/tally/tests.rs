@@ -171,7 +171,6 @@ fn deployment_that_is_paused_counts_by_its_replica_sets_alone() {
     let paused = |kind, replicas, controller| Workload {
         kind,
         paused: kind == Kind::Deployment,
-        created: None,
         revision: 0,
         ..workload(replicas, true, controller)
     };

@@ -97,7 +97,7 @@ fn own_place(observed: &Observed, all: &Explanation) -> Option<String> {
     let claim = all.claims.first()?;
     let until = match claim.operation.as_str() {
         "InPlace" => wording::restart(inplace::is_deferred(&observed.pod)).to_owned(),
-        "Deadline" => "until its spec.activeDeadlineSeconds ends it".to_owned(),
+        "Deadline" => wording::ENDED.to_owned(),
         operation => {
             format!("until the admitted operation ({operation}) takes effect or is given up")
         }

@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 use super::is_held_offline;
 use crate::api::keys;
 use crate::domain::digest::Digest;
-use crate::domain::inplace::{self, Before, Change, Restart, names_same_image};
+use crate::domain::inplace::{self, Before, Change, Restart};
 use crate::domain::pod::Pod;
 
 /// A restart that cannot be proven is believed this long after the change, as a claim for it would lapse then: the API
 /// server's request timeout (60 s by default) and the margin of the ledger (15 s).
-const BELIEVED_AFTER: u64 = 75_000_000_000;
+pub const BELIEVED_AFTER: u64 = 75_000_000_000;
 
 /// The containers whose restart a Pod waits for, by name. Its text is a clause: "container app to restart for its new
 /// image".
@@ -302,6 +302,12 @@ fn hex(digest: u64) -> String {
     format!("{digest:016x}")
 }
 
+/// Whether a runtime reports the image that the spec names. Runtimes write the registry that a short name leaves out.
+fn names_same_image(reported: &str, wanted: &str) -> bool {
+    let rest = reported.strip_suffix(wanted);
+    rest.is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -468,15 +474,21 @@ mod tests {
         assert_eq!(awaited(&reported(&mended, "run-2", "a:2")), None);
     }
 
+    /// A Pod in Operate whose container is to have more memory, which the kubelet has yet to see.
+    fn resized() -> Pod {
+        let mut pod = pod("a:1", "run-1", "a:1");
+        pod.metadata.generation = 2;
+        pod.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        pod
+    }
+
     #[test]
     fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
-        let mut old = pod("a:1", "run-1", "a:1");
+        let mut old = resized();
         let log = json!({ "name": "log", "image": "l:1" });
         old.spec
             .containers
             .push(serde_json::from_value(log).unwrap());
-        old.metadata.generation = 2;
-        old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
         let mut new = old.clone();
         new.spec.containers[1].image = "l:2".to_owned();
         let recorded = after(&old, &new, &old, false, NOW);
@@ -488,9 +500,7 @@ mod tests {
 
     #[test]
     fn new_run_of_the_image_does_not_pass_for_the_resize_of_the_same_container() {
-        let mut old = pod("a:1", "run-1", "a:1");
-        old.metadata.generation = 2;
-        old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        let old = resized();
         let changed = written(&old, "a:2");
         let twice = written(&changed, "a:3");
         for (pod, image) in [(&changed, "a:2"), (&twice, "a:3")] {
@@ -537,9 +547,7 @@ mod tests {
 
     #[test]
     fn only_the_resize_is_told_once_the_container_runs_its_new_image() {
-        let mut old = pod("a:1", "run-1", "a:1");
-        old.metadata.generation = 2;
-        old.spec.containers[0].resources = json!({ "limits": { "memory": "2Gi" } });
+        let old = resized();
         let changed = written(&old, "a:2");
         let mut restarted = reported(&changed, "run-2", "a:2");
         let text = "container app to restart for its new resources";

@@ -1,4 +1,5 @@
-//! Rollouts of Deployments, StatefulSets and DaemonSets that a rule object does not let end: the condition `RolloutsHeld`, and the warning at apply.
+//! Rollouts of Deployments, StatefulSets and DaemonSets that a rule object does not let end: the condition `RolloutsHeld`,
+//! and the warning at apply.
 
 use super::RuleSet;
 use super::effect::{AND_OTHERS, Finding, finding, names};

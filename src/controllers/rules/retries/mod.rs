@@ -227,8 +227,9 @@ impl Retries {
         match can {
             Ok(()) => {
                 let held_back = self.unwritable.lock().remove(name).unwrap_or(false);
-                let restarted = held_back.then(|| self.restart(&name.0)).flatten();
-                due.again = restarted.map_or(due.again, |pause| sooner(due.again, pause));
+                if held_back && let Some(pause) = self.restart(&name.0) {
+                    due.look_after(pause);
+                }
             }
             Err(_) => {
                 self.unwritable.lock().insert(name.clone(), true);
@@ -270,10 +271,7 @@ impl Retries {
             match pace.turn(seen, now) {
                 Turn::Wake(pause) => {
                     let rules = ledgers_of(context, &name.0, home, uid);
-                    due.wake.push(Wake {
-                        rules,
-                        ..Wake::of(&key, pod, pace)
-                    });
+                    due.wake.push(Wake::of(&key, pod, pace, rules));
                     due.look_after(pause);
                 }
                 Turn::Wait(pause) => due.look_after(pause),

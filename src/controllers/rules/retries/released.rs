@@ -64,7 +64,7 @@ impl Released {
                 };
                 let pause = match pace.next(now) {
                     Turn::Wake(pause) => {
-                        due.push(Wake::of(key, pod, pace));
+                        due.push(Wake::of(key, pod, pace, Vec::new()));
                         pause
                     }
                     Turn::Wait(pause) => pause,

@@ -19,22 +19,22 @@ pub struct Wake {
     /// The owner.
     pub key: Key,
     /// The Pod that is changed.
-    pub pod: Arc<Pod>,
+    pod: Arc<Pod>,
     /// Rule objects in whose ledgers a deletion is written down.
     pub rules: Vec<RuleKey>,
     /// Whether nothing was tried before.
     pub first: bool,
     /// Whether the attempt before failed.
-    pub failing: bool,
+    failing: bool,
 }
 
 impl Wake {
-    /// The owner whose turn it is by `pace`.
-    pub fn of(key: &Key, pod: &Arc<Pod>, pace: &Pace) -> Wake {
+    /// The owner whose turn it is by `pace`; `rules` may deny the deletion.
+    pub fn of(key: &Key, pod: &Arc<Pod>, pace: &Pace, rules: Vec<RuleKey>) -> Wake {
         Wake {
             key: key.clone(),
             pod: Arc::clone(pod),
-            rules: Vec::new(),
+            rules,
             first: pace.is_first(),
             failing: pace.is_failing(),
         }
