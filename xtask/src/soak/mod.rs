@@ -5,6 +5,7 @@ mod faults;
 mod ops;
 mod rest;
 mod tenant;
+mod unrest;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -88,7 +89,8 @@ impl Plan {
             pause: Duration::from_millis(400),
             kill: Duration::from_secs(20),
             stalled: Duration::from_secs(8),
-            rest: Duration::from_secs(300),
+            // Longer than the 5 minutes for which a ReplicaSet may wait for a deletion that it cannot see.
+            rest: Duration::from_secs(420),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::act::{Actor, FINALIZER, PROTECTION, finalizers, list, own_labels};
-use super::tenant;
+use super::{tenant, unrest};
 use crate::fleet::Fleet;
 use crate::observer::{Pod, resource};
 
@@ -40,7 +41,13 @@ pub async fn come_to_rest(fleet: &Fleet, actor: &Actor, bound: Duration) -> Resu
             );
         }
         if begun.elapsed() > bound {
-            bail!("not at rest after {bound:?}:\n  {}", left.join("\n  "));
+            let context = unrest::context(&actor.admin, &actor.namespace).await;
+            bail!(
+                "not at rest after {bound:?}:\n  {}\nbeside it, at {}:\n  {}",
+                left.join("\n  "),
+                Timestamp::now(),
+                context.unwrap_or_else(|error| format!("{error:#}"))
+            );
         }
         sleep(Duration::from_secs(2)).await;
     }
@@ -81,23 +88,14 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
                     .patch(&owner.name_any(), &PatchParams::default(), &patch)
                     .await?;
             }
-            // A StatefulSet controller that ran into a Pod which was still terminating under its name waits for up to
-            // 1,000 s. No rule refuses the creation of a Pod, so that this hides nothing of the server.
-            let status = &owner.data["status"];
-            if kind == "StatefulSet"
-                && status["replicas"].as_i64() < owner.data["spec"]["replicas"].as_i64()
-            {
-                let touched = begun.elapsed().as_secs().to_string();
-                let patch = json!({"metadata": {"annotations": {"touched": touched}}});
-                let patch = Patch::Merge(patch);
-                owners
-                    .patch(&owner.name_any(), &PatchParams::default(), &patch)
-                    .await?;
+            if lacks_pods(kind, &owner) {
+                touch(&owners, &owner, begun).await?;
             }
             if !is_done(kind, &owner) {
                 left.push(format!(
-                    "{kind}/{}: spec {}, status {}",
+                    "{kind}/{} generation {:?}: spec {}, status {}",
                     owner.name_any(),
+                    owner.metadata.generation,
                     owner.data["spec"]["replicas"],
                     short(&owner.data["status"])
                 ));
@@ -112,6 +110,29 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
         claims => left.push(format!("{claims} claims")),
     }
     Ok(left)
+}
+
+/// Whether the owner has fewer Pods than it asks for. No rule refuses the creation of a Pod, so that a touch of such an
+/// owner hides nothing of the server.
+fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
+    let count = |part: &str| owner.data[part]["replicas"].as_i64();
+    // A CollaSet's controller is ours, and has to come to its end by itself.
+    kind != "CollaSet" && count("status") < count("spec")
+}
+
+/// Has the owner's controller look again. It may wait: for up to 1,000 s after failed creations, as where a StatefulSet's
+/// former Pod still terminates under its name; and for the `ExpectationsTimeout` of 5 minutes, and then for any event,
+/// where a ReplicaSet's Pod lost its owner while the ReplicaSet deleted it. A Deployment hands its annotations on to its
+/// ReplicaSets.
+async fn touch(
+    owners: &Api<DynamicObject>,
+    owner: &DynamicObject,
+    begun: Instant,
+) -> kube::Result<()> {
+    let touched = begun.elapsed().as_secs().to_string();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"touched": touched}}}));
+    let (name, params) = (owner.name_any(), PatchParams::default());
+    owners.patch(&name, &params, &patch).await.map(|_| ())
 }
 
 async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) -> Result<()> {
