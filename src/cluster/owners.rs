@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::api::keys;
 use crate::domain::pod::{Owner, Pod};
 use crate::ledger::store::Uid;
 
@@ -45,8 +44,7 @@ impl Owners {
 }
 
 fn set_name(owner: &Owner) -> Option<String> {
-    let group = owner.api_version.split('/').next();
-    (owner.kind == "CollaSet" && group == Some(keys::GROUP)).then(|| owner.name.clone())
+    owner.is_collaset().then(|| owner.name.clone())
 }
 
 #[cfg(test)]

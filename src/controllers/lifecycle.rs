@@ -15,6 +15,7 @@ use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::cluster::{path, pods};
+use crate::domain::collaset::abandoned;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing, restarts};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
@@ -64,6 +65,12 @@ impl Lifecycle {
         let passed = self.passed(pod, &step);
         if !passed.is_empty() {
             step = controller_step_passing(pod, &passed, nanos);
+        }
+        if let Some(labels) = abandoned(pod) {
+            step = Step {
+                labels,
+                ..Step::default()
+            };
         }
         if let Some(problem) = &step.problem {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");

@@ -108,7 +108,7 @@ fn explained(context: &Context, state: &State, wait: &Waiting) -> Option<(Arc<Po
         let pod = home.pods.get(wait.pod.as_str())?;
         Some((name, home, pod))
     })?;
-    let owner = pod.controller().filter(|owner| owner.kind == "CollaSet");
+    let owner = pod.controller().filter(|owner| owner.is_collaset());
     let set = owner.and_then(|owner| context.index.objects.sets.get(name, &owner.name));
     let observed = Observed {
         pod: Arc::clone(pod),

@@ -83,6 +83,11 @@ impl Owner {
         self.api_version.split_once('/').map_or("", |(g, _)| g)
     }
 
+    /// Whether this is a CollaSet.
+    pub fn is_collaset(&self) -> bool {
+        self.kind == "CollaSet" && self.group() == keys::GROUP
+    }
+
     /// Whether both references lead to the same object name: the same group, kind and name. All versions of a group have
     /// the same objects.
     pub fn names_same_object(&self, other: &Owner) -> bool {

@@ -9,10 +9,11 @@ use operating::api::keys;
 use serde_json::json;
 
 use crate::bed::Bed;
+use crate::bed::objects::{is_available, is_idle, may_operate};
 use crate::bed::observer::Observer;
 use crate::bed::wait;
 use crate::claims;
-use crate::sets::{Set, ids, is_paired, label};
+use crate::sets::{Set, ids, image, is_paired, label};
 
 fn is_owned(pod: &Pod) -> bool {
     pod.metadata
@@ -43,6 +44,40 @@ async fn a_pod_leaves_alive_and_enters_again() {
     set.settled().await;
     assert_eq!(set.pod(0).await.uid(), leaver.uid());
     assert_eq!(set.pods().await.len(), 2);
+}
+
+/// Nobody else would end what the set has begun, and the Pods would hold their places in the budget for ever.
+#[tokio::test]
+async fn pods_that_leave_in_the_middle_of_an_update_serve_again() {
+    let scope = Bed::shared().await.scope("leave-amid").await;
+    let delay = json!({ "updateStrategy": { "operationDelaySeconds": 3600 } });
+    let set = Set::new(&scope, "web", 3, delay).await;
+    set.image("app:2").await;
+    let waiting = set
+        .until_pods("all off traffic", |pods| {
+            pods.values().all(|p| may_operate(p, "collaset"))
+        })
+        .await;
+    let orphan = json!({ "metadata": { "ownerReferences": null } });
+    scope.patch(&waiting[&0].name_any(), orphan).await.unwrap();
+    let stranger = json!({ "app": "other" });
+    scope
+        .label(&waiting[&1].name_any(), stranger)
+        .await
+        .unwrap();
+    let excluded = json!({ keys::TO_EXCLUDE: "1" });
+    scope
+        .label(&waiting[&2].name_any(), excluded)
+        .await
+        .unwrap();
+    for before in waiting.values() {
+        let free = |pod: &Pod| !is_owned(pod) && is_idle(pod) && is_available(pod);
+        let pod = scope
+            .until_pod(&before.name_any(), "to be free", free)
+            .await;
+        assert_eq!(pod.uid(), before.uid());
+        assert_eq!(image(&pod), "app:1");
+    }
 }
 
 #[tokio::test]

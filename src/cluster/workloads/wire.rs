@@ -8,7 +8,6 @@ use tracing::warn;
 use super::Objects;
 use super::store::{Key, Store};
 use crate::api::collaset::CollaSet;
-use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
 use crate::cluster::sizes::wire::Object;
 use crate::cluster::watch::Source;
@@ -39,7 +38,7 @@ pub trait Wire: DeserializeOwned + Send + 'static {
     /// namespace.
     fn concerns(metadata: &Metadata, objects: &Objects) -> Vec<String> {
         match controller(metadata) {
-            Some(owner) if is_set(owner) => vec![owner.name.clone()],
+            Some(owner) if owner.is_collaset() => vec![owner.name.clone()],
             Some(_) => Vec::new(),
             None => objects.sets.names_where(&metadata.namespace, |_| true),
         }
@@ -71,14 +70,9 @@ fn controller(metadata: &Metadata) -> Option<&Owner> {
     metadata.owner_references.iter().find(|o| o.controller)
 }
 
-fn is_set(owner: &Owner) -> bool {
-    let group = owner.api_version.split('/').next();
-    owner.kind == "CollaSet" && group == Some(keys::GROUP)
-}
-
 /// Whether a CollaSet controls the object, or nobody.
 fn is_ours(metadata: &Metadata) -> bool {
-    controller(metadata).is_none_or(is_set)
+    controller(metadata).is_none_or(Owner::is_collaset)
 }
 
 fn controller_uid(metadata: &Metadata) -> Option<String> {

@@ -3,7 +3,7 @@
 use crate::api::keys;
 use crate::domain::grace;
 use crate::domain::lifecycle::{LabelPatch, operator};
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 
 /// The lifecycle ID of both operations. A change of type is a fresh run (contract 10.1 Q4).
 const ID: &str = "collaset";
@@ -92,8 +92,78 @@ pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
 }
 
+/// Cancels the operation of a CollaSet on a Pod that none controls any more: by the selector, an exclusion, a deletion of
+/// the set that leaves its Pods, or a reference that was dropped. Nobody else would end it, and the Pod would stay off
+/// traffic, in a place of its budgets, for ever. The instance ID tells that the Pod was of a set: the operation ID alone may
+/// be somebody else's.
+pub fn abandoned(pod: &Pod) -> Option<LabelPatch> {
+    if !pod.is_managed() || pod.is_terminating() {
+        return None;
+    }
+    let began = pod.label(&keys::Family::Operating.key(ID)).is_some();
+    let undone = pod
+        .label(&keys::Family::UndoOperationType.key(ID))
+        .is_some();
+    let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
+    let controlled = pod.controller().is_some_and(Owner::is_collaset);
+    let type_ = pod.label(&keys::Family::OperationType.key(ID));
+    (began && !undone && of_a_set && !controlled)
+        .then(|| operator::undo(ID, type_.unwrap_or_default()))
+}
+
 fn forget_deletion(pod: &Pod, labels: &mut LabelPatch) {
     if pod.label(keys::PREPARING_TO_DELETE).is_some() && !is_leaving(pod) {
         labels.0.insert(keys::PREPARING_TO_DELETE.to_owned(), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(owners: Value, more: &[(&str, &str)]) -> Pod {
+        let mut labels = json!({
+            "kusionstack.io/control": "true",
+            "collaset.kusionstack.io/instance-id": "0",
+            "operating.podopslifecycle.kusionstack.io/collaset": "1",
+            "operation-type.podopslifecycle.kusionstack.io/collaset": "update",
+        });
+        for (key, value) in more {
+            labels[key] = json!(value);
+        }
+        let metadata = json!({ "name": "web", "labels": labels, "ownerReferences": owners });
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    }
+
+    fn owner(api_version: &str, kind: &str) -> Value {
+        json!([{ "apiVersion": api_version, "kind": kind, "name": "web", "uid": "1", "controller": true }])
+    }
+
+    const UNDO: &str = "undo-operation-type.podopslifecycle.kusionstack.io/collaset";
+
+    #[test]
+    fn operation_of_a_set_that_has_gone_is_cancelled_once() {
+        let labels = abandoned(&pod(json!([]), &[])).unwrap();
+        assert_eq!(
+            labels.0,
+            [(UNDO.to_owned(), Some("update".to_owned()))].into()
+        );
+        let foreign = pod(owner("apps/v1", "ReplicaSet"), &[]);
+        assert!(abandoned(&foreign).is_some());
+        assert_eq!(abandoned(&pod(json!([]), &[(UNDO, "update")])), None);
+    }
+
+    #[test]
+    fn operation_of_a_set_that_is_there_or_of_somebody_else_goes_on() {
+        let owned = pod(owner("apps.kusionstack.io/v1alpha1", "CollaSet"), &[]);
+        assert_eq!(abandoned(&owned), None);
+        let mut other = pod(json!([]), &[]);
+        other.metadata.labels.remove(keys::INSTANCE_ID);
+        assert_eq!(abandoned(&other), None);
+        let unmanaged = pod(json!([]), &[("kusionstack.io/control", "false")]);
+        assert_eq!(abandoned(&unmanaged), None);
     }
 }

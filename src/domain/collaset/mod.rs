@@ -40,5 +40,7 @@ pub mod status;
 mod strategy;
 mod update;
 
+pub use lifecycle::abandoned;
+
 #[cfg(test)]
 mod tests;
