@@ -159,8 +159,12 @@ async fn settle_pod(actor: &Actor, pod: &DynamicObject, left: &mut Vec<String>) 
         .flatten();
     let bad = images.any(|c| c["image"].as_str().is_some_and(|i| i.contains(":bad-")));
     let left_rule = !pod.labels().contains_key(tenant::TIER.0);
+    // Its StatefulSet let it go for its labels, and cannot make another of the name.
+    let mut owners = pod.owner_references().iter();
+    let is_kept = owners.any(|owner| owner.kind == "StatefulSet");
+    let in_the_way = name.starts_with(tenant::STATEFUL_POD) && !is_kept;
     // Nobody takes these away by themselves.
-    if !fact.is_managed() || left_rule || fact.finished || (bad && !fact.serves()) {
+    if !fact.is_managed() || left_rule || fact.finished || in_the_way || (bad && !fact.serves()) {
         let _ = pods.delete(&name, &DeleteParams::default()).await;
     }
     let in_flight = pod

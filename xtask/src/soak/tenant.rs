@@ -24,6 +24,8 @@ pub const OWNERS: [(&str, &str); 6] = [
     ("CollaSet", "colla"),
     ("DaemonSet", "agent"),
 ];
+/// What the names of the StatefulSet's Pods begin with.
+pub const STATEFUL_POD: &str = "db-";
 /// Label `app` of the Pods without an owner.
 pub const BARE: &str = "bare";
 /// The owner whose Pods have Pod-level resources.
