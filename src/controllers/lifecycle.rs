@@ -59,18 +59,17 @@ impl Lifecycle {
 
     async fn step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
         let context = &self.context;
+        if let Some(metadata) = abandoned(pod) {
+            let written = pods::patch_metadata(&context.client, pod, metadata);
+            write("cancel the operation of a CollaSet that has gone", written).await?;
+            return Ok(Outcome::Done); // the change brings the Pod back here
+        }
         let now = (context.now)();
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
         let mut step = controller_step(pod, nanos);
         let passed = self.passed(pod, &step);
         if !passed.is_empty() {
             step = controller_step_passing(pod, &passed, nanos);
-        }
-        if let Some(labels) = abandoned(pod) {
-            step = Step {
-                labels,
-                ..Step::default()
-            };
         }
         if let Some(problem) = &step.problem {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");

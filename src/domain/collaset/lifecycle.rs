@@ -1,5 +1,7 @@
 //! The lifecycle of a CollaSet's own operations: ID `collaset`, types `update` and `scale-in` (contract 3.1).
 
+use serde_json::{Value, json};
+
 use crate::api::keys;
 use crate::domain::grace;
 use crate::domain::lifecycle::{LabelPatch, operator};
@@ -92,23 +94,25 @@ pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
 }
 
-/// Cancels the operation of a CollaSet on a Pod that none controls any more: by the selector, an exclusion, a deletion of
-/// the set that leaves its Pods, or a reference that was dropped. Nobody else would end it, and the Pod would stay off
-/// traffic, in a place of its budgets, for ever. The instance ID tells that the Pod was of a set: the operation ID alone may
-/// be somebody else's.
-pub fn abandoned(pod: &Pod) -> Option<LabelPatch> {
+/// What to merge into the metadata of a Pod on which a CollaSet began an operation, and which none controls any more: by
+/// the selector, an exclusion, a deletion of the set that leaves its Pods, or a reference that was dropped. It cancels the
+/// operation, which only another set that includes the Pod would end, and forgets what the set noted for it. Otherwise the Pod
+/// would stay off traffic, in a place of its budgets. The instance ID tells that the Pod was of a set: the operation ID alone
+/// may be somebody else's.
+pub fn abandoned(pod: &Pod) -> Option<Value> {
     if !pod.is_managed() || pod.is_terminating() {
         return None;
     }
     let began = pod.label(&keys::Family::Operating.key(ID)).is_some();
-    let undone = pod
-        .label(&keys::Family::UndoOperationType.key(ID))
-        .is_some();
+    let undo = keys::Family::UndoOperationType.key(ID);
     let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
     let controlled = pod.controller().is_some_and(Owner::is_collaset);
+    if !began || pod.label(&undo).is_some() || !of_a_set || controlled {
+        return None;
+    }
     let type_ = pod.label(&keys::Family::OperationType.key(ID));
-    (began && !undone && of_a_set && !controlled)
-        .then(|| operator::undo(ID, type_.unwrap_or_default()))
+    let labels = operator::undo(ID, type_.unwrap_or_default()).to_merge_patch();
+    Some(json!({ "labels": labels, "annotations": { keys::LAST_POD_STATUS: null } }))
 }
 
 fn forget_deletion(pod: &Pod, labels: &mut LabelPatch) {
@@ -146,11 +150,12 @@ mod tests {
 
     #[test]
     fn operation_of_a_set_that_has_gone_is_cancelled_once() {
-        let labels = abandoned(&pod(json!([]), &[])).unwrap();
-        assert_eq!(
-            labels.0,
-            [(UNDO.to_owned(), Some("update".to_owned()))].into()
-        );
+        let undo = |type_: &str| json!({ "labels": { UNDO: type_ }, "annotations": { keys::LAST_POD_STATUS: null } });
+        let mut orphan = pod(json!([]), &[]);
+        assert_eq!(abandoned(&orphan), Some(undo("update")));
+        let type_ = keys::Family::OperationType.key(ID);
+        orphan.metadata.labels.remove(&type_);
+        assert_eq!(abandoned(&orphan), Some(undo("")));
         let foreign = pod(owner("apps/v1", "ReplicaSet"), &[]);
         assert!(abandoned(&foreign).is_some());
         assert_eq!(abandoned(&pod(json!([]), &[(UNDO, "update")])), None);
@@ -162,6 +167,9 @@ mod tests {
         assert_eq!(abandoned(&owned), None);
         let mut other = pod(json!([]), &[]);
         other.metadata.labels.remove(keys::INSTANCE_ID);
+        assert_eq!(abandoned(&other), None);
+        other = pod(json!([]), &[]);
+        other.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
         assert_eq!(abandoned(&other), None);
         let unmanaged = pod(json!([]), &[("kusionstack.io/control", "false")]);
         assert_eq!(abandoned(&unmanaged), None);

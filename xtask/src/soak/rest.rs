@@ -115,15 +115,20 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
 /// Whether the owner has fewer Pods than it asks for. No rule refuses the creation of a Pod, so that a touch of such an
 /// owner hides nothing of the server.
 fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
-    let count = |part: &str| owner.data[part]["replicas"].as_i64();
-    // A CollaSet's controller is ours, and has to come to its end by itself.
-    kind != "CollaSet" && count("status") < count("spec")
+    let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
+    let (has, wanted) = match kind {
+        // Its controller is ours, and has to come to its end by itself.
+        "CollaSet" => return false,
+        "DaemonSet" => ("currentNumberScheduled", &status["desiredNumberScheduled"]),
+        _ => ("replicas", &spec["replicas"]),
+    };
+    status[has].as_i64() < wanted.as_i64()
 }
 
 /// Has the owner's controller look again. It may wait: for up to 1,000 s after failed creations, as where a StatefulSet's
 /// former Pod still terminates under its name; and for the `ExpectationsTimeout` of 5 minutes, and then for any event,
-/// where a ReplicaSet's Pod lost its owner while the ReplicaSet deleted it. A Deployment hands its annotations on to its
-/// ReplicaSets.
+/// where a ReplicaSet missed the creation of a Pod that was deleted at once, or its Pod lost its owner while the ReplicaSet
+/// deleted it.
 async fn touch(
     owners: &Api<DynamicObject>,
     owner: &DynamicObject,
