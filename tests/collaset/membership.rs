@@ -188,6 +188,7 @@ async fn halves_of_a_pair_stay_until_the_pair_is_over() {
     })
     .await;
     set.settled().await;
+    assert_eq!(set.pods().await.len(), 2);
     let mut told = BTreeSet::new();
     for pod in observer.versions().await {
         if pod.name_any() == origin {

@@ -100,18 +100,18 @@ pub fn is_leaving(pod: &Pod) -> bool {
 /// would stay off traffic, in a place of its budgets. The instance ID tells that the Pod was of a set: the operation ID alone
 /// may be somebody else's.
 pub fn abandoned(pod: &Pod) -> Option<Value> {
-    if !pod.is_managed() || pod.is_terminating() {
-        return None;
-    }
-    let began = pod.label(&keys::Family::Operating.key(ID)).is_some();
-    let undo = keys::Family::UndoOperationType.key(ID);
     let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
     let controlled = pod.controller().is_some_and(Owner::is_collaset);
-    if !began || pod.label(&undo).is_some() || !of_a_set || controlled {
+    if !of_a_set || controlled || !pod.is_managed() || pod.is_terminating() {
         return None;
     }
-    let type_ = pod.label(&keys::Family::OperationType.key(ID));
-    let labels = operator::undo(ID, type_.unwrap_or_default()).to_merge_patch();
+    let label = |family: keys::Family| pod.label(&family.key(ID));
+    if label(keys::Family::Operating).is_none() || label(keys::Family::UndoOperationType).is_some()
+    {
+        return None;
+    }
+    let type_ = label(keys::Family::OperationType).unwrap_or_default();
+    let labels = operator::undo(ID, type_).to_merge_patch();
     Some(json!({ "labels": labels, "annotations": { keys::LAST_POD_STATUS: null } }))
 }
 

@@ -89,7 +89,7 @@ impl Plan {
             pause: Duration::from_millis(400),
             kill: Duration::from_secs(20),
             stalled: Duration::from_secs(8),
-            // Longer than the 5 minutes for which a ReplicaSet may wait for a deletion that it cannot see.
+            // Longer than the 5 minutes for which a ReplicaSet waits for a creation or a deletion that it has missed.
             rest: Duration::from_secs(420),
         }
     }
