@@ -4,6 +4,7 @@
 mod server {
     pub mod bad_input;
     pub mod certificates;
+    pub mod clients;
     pub mod drain;
     pub mod faults;
     pub mod readiness;

@@ -16,26 +16,35 @@ use crate::api::keys;
 
 /// Name of the policy, and of its binding, on the labels that decide whether a namespace is enforced.
 pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
+/// Name of the policy, and of its binding, on the status of rules, which holds the ledger.
+pub const RULE_STATUS: &str = "rule-status.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of Deployments which no rule lets roll out.
 pub const RECREATE: &str = "recreate-deployments.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of rules in namespaces that are excluded from the webhooks.
 pub const EXCLUDED: &str = "excluded-namespaces.operating.kusionstack.io";
 /// Every policy and binding, in the order in which they are applied.
-pub const NAMES: [&str; 3] = [NAMESPACE_LABELS, RECREATE, EXCLUDED];
+pub const NAMES: [&str; 4] = [NAMESPACE_LABELS, RULE_STATUS, RECREATE, EXCLUDED];
 
-/// The verb on `podtransitionrules`, for the whole cluster, that changing these labels needs.
+/// The verb on `podtransitionrules`, for the whole cluster, that changing the labels of enforcement and the status of a rule
+/// needs.
 pub const ENFORCE: &str = "enforce";
 
 /// Every policy with its binding.
-pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 3] {
-    [namespace_labels(), recreate(), excluded()]
+pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 4] {
+    [namespace_labels(), rule_status(), recreate(), excluded()]
+}
+
+/// `.namespace()` is left out of the check on purpose: with it a tenant's `*` on `*` in a namespace of their own would
+/// do.
+fn may_enforce() -> String {
+    format!(
+        "authorizer.group('{}').resource('podtransitionrules').check('{ENFORCE}').allowed()",
+        keys::GROUP
+    )
 }
 
 /// Who may patch a namespace could otherwise switch its rules off: without the mark, or with the exclusion, the API
 /// server sends nothing to the server.
-///
-/// `.namespace()` is left out of the check on purpose: with it a tenant's `*` on `*` in a namespace of their own would
-/// do.
 fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let [mark, exclude] = [keys::NAMESPACE_HAS_RULES, keys::NAMESPACE_EXCLUDED];
     let label = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}']");
@@ -46,10 +55,6 @@ fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBi
         label("object", exclude),
         changed(mark),
         changed(exclude)
-    );
-    let allowed = format!(
-        "authorizer.group('{}').resource('podtransitionrules').check('{ENFORCE}').allowed()",
-        keys::GROUP
     );
     let message = format!(
         "the labels {mark} and {exclude} of a namespace decide whether its PodTransitionRules are enforced: changing \
@@ -66,7 +71,7 @@ fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBi
         )),
         match_conditions: Some(vec![condition("labels-of-enforcement-changed", matched)]),
         validations: Some(vec![Validation {
-            expression: allowed,
+            expression: may_enforce(),
             message: Some(message),
             reason: Some("Forbidden".to_owned()),
             ..Validation::default()
@@ -76,6 +81,36 @@ fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBi
     (
         policy(NAMESPACE_LABELS, spec),
         binding(NAMESPACE_LABELS, "Deny", None),
+    )
+}
+
+/// The claims stand in the status: who may write it could take claims off, and more Pods would go than the rule allows, or
+/// invent some, and none would. A role over all resources of the group has it, as tenants are often given.
+fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let mut constraints = constraints(keys::GROUP, &["podtransitionrules/status"], "Namespaced");
+    for rule in constraints.resource_rules.iter_mut().flatten() {
+        rule.api_versions = Some(vec![keys::VERSION.to_owned()]);
+    }
+    let message = format!(
+        "the status of a PodTransitionRule holds the claims that keep its budget: writing it needs the RBAC verb {ENFORCE} on \
+         podtransitionrules.{} in the whole cluster (a ClusterRoleBinding), which the server and cluster administrators have; \
+         to let more Pods go, edit spec.rules",
+        keys::GROUP
+    );
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Fail".to_owned()),
+        match_constraints: Some(constraints),
+        validations: Some(vec![Validation {
+            expression: may_enforce(),
+            message: Some(message),
+            reason: Some("Forbidden".to_owned()),
+            ..Validation::default()
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    (
+        policy(RULE_STATUS, spec),
+        binding(RULE_STATUS, "Deny", None),
     )
 }
 
@@ -227,13 +262,14 @@ mod tests {
 
     #[test]
     fn right_is_checked_for_the_whole_cluster() {
-        let (policy, binding) = namespace_labels();
-        let spec = policy.spec.unwrap();
-        let expression = &spec.validations.unwrap()[0].expression;
-        assert!(!expression.contains(".namespace("), "{expression}");
-        assert_eq!(spec.failure_policy.unwrap(), "Fail");
-        assert_eq!(binding.spec.validation_actions, ["Deny"]);
-        assert_eq!(binding.spec.match_resources, None);
+        for (policy, binding) in [namespace_labels(), rule_status()] {
+            let spec = policy.spec.unwrap();
+            let expression = &spec.validations.unwrap()[0].expression;
+            assert!(!expression.contains(".namespace("), "{expression}");
+            assert_eq!(spec.failure_policy.unwrap(), "Fail");
+            assert_eq!(binding.spec.validation_actions, ["Deny"]);
+            assert_eq!(binding.spec.match_resources, None);
+        }
     }
 
     #[test]

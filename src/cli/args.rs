@@ -149,6 +149,28 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub dns_names: Vec<String>,
+    /// PEM file of the authorities that sign the client certificates of API servers; calls without such a certificate are
+    /// refused
+    ///
+    /// The API server is given its certificate by an AdmissionConfiguration: docs/who-may-call.md.
+    #[arg(
+        long,
+        env = "OPERATING_CLIENT_CA_FILE",
+        value_name = "FILE",
+        requires = "client_names",
+        help_heading = "Webhooks"
+    )]
+    pub client_ca_file: Option<PathBuf>,
+    /// Common or DNS name that the certificate of an API server has; may be repeated or comma-separated
+    #[arg(
+        long = "client-name",
+        env = "OPERATING_CLIENT_NAMES",
+        value_name = "NAME",
+        value_delimiter = ',',
+        requires = "client_ca_file",
+        help_heading = "Webhooks"
+    )]
+    pub client_names: Vec<String>,
     /// Most connections at once; further ones wait
     #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,8 +21,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::caller::Caller;
 use super::{Limits, Shutdown};
 use crate::telemetry::metrics::{ListenerLabel, ServerMetrics};
+use crate::tls::clients::Clients;
 
 /// Pause after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,6 +37,8 @@ pub struct Listener {
     pub socket: TcpListener,
     /// TLS, or plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
+    /// Whose calls are served; all, if nobody has said.
+    pub clients: Option<Arc<Clients>>,
     /// Answers requests.
     pub router: Router,
     /// Bounds.
@@ -51,6 +56,7 @@ impl Listener {
         let connections = Arc::new(Connections {
             name: self.name,
             tls: self.tls.map(TlsAcceptor::from),
+            clients: self.clients,
             router: self.router,
             limits: self.limits,
             metrics: self.metrics,
@@ -106,6 +112,7 @@ async fn accept(
 struct Connections {
     name: &'static str,
     tls: Option<TlsAcceptor>,
+    clients: Option<Arc<Clients>>,
     router: Router,
     limits: Limits,
     metrics: ServerMetrics,
@@ -119,15 +126,25 @@ impl Connections {
         // Answers are one small write; without this they could wait for the client's acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = self.tls.clone() else {
-            return self.http(stream, false).await;
+            return self.http(stream, false, Caller::Anyone).await;
         };
         match timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                self.http(stream, http2).await;
+                let session = stream.get_ref().1;
+                let http2 = session.alpn_protocol() == Some(b"h2");
+                let caller = self.caller(session.peer_certificates());
+                self.http(stream, http2, caller).await;
             }
             Ok(Err(error)) => self.handshake_failed(&error.to_string()),
             Err(_) => self.handshake_failed("took too long"),
+        }
+    }
+
+    fn caller(&self, shown: Option<&[CertificateDer<'_>]>) -> Caller {
+        match &self.clients {
+            None => Caller::Anyone,
+            Some(clients) if clients.allow(shown.unwrap_or_default()) => Caller::Known,
+            Some(_) => Caller::Unknown,
         }
     }
 
@@ -141,11 +158,13 @@ impl Connections {
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         http2: bool,
+        caller: Caller,
     ) {
         let asked = CancellationToken::new();
         let (this, first) = (self.clone(), asked.clone());
-        let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+        let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             first.cancel();
+            request.extensions_mut().insert(caller);
             this.clone().answer(request)
         });
         let builder = self.builder(http2);

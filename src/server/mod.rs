@@ -7,6 +7,7 @@ pub use self::limits::Limits;
 pub use self::shutdown::Shutdown;
 
 mod body;
+mod caller;
 pub mod connections;
 pub mod dial;
 pub mod health;

@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{self, Memory};
-use super::status::{failure, json_body};
+use super::caller::Caller;
+use super::status::{closing, failure, json_body};
 use super::{Limits, timeout};
 use crate::admission::review::{self, Handler, Verdict};
 use crate::telemetry::metrics::{ReviewLabels, RouteLabel, ServerMetrics};
@@ -24,6 +25,8 @@ pub type Routes = Vec<(&'static str, Arc<dyn Handler>)>;
 /// Why the fallback decides.
 const OVERLOADED: &str = "the admission server is overloaded";
 const LATE: &str = "the decision was not ready before the API server's deadline";
+const UNKNOWN: &str = "calls need a client certificate that --client-ca-file and --client-name of the server admit: \
+     give the API server one by its AdmissionConfiguration";
 const PANICKED: &str = "the review ended in an internal error";
 
 struct Shared {
@@ -75,6 +78,10 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
 
 async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     let arrival = Instant::now();
+    if request.extensions().get() == Some(&Caller::Unknown) {
+        route.count("unauthenticated", 403);
+        return closing(failure(StatusCode::FORBIDDEN, "Forbidden", UNKNOWN));
+    }
     let deadline = timeout::deadline(request.uri().query(), arrival);
     if !is_json(&request) {
         route.count("malformed", 415);

@@ -47,7 +47,8 @@ impl Exposition {
 pub struct ReviewLabels {
     /// Webhook path.
     pub route: &'static str,
-    /// `allowed`, `denied`, or what kept the request from being a review: `malformed`, `oversized`, `slow`, `busy`.
+    /// `allowed`, `denied`, or what kept the request from being a review: `malformed`, `oversized`, `slow`, `busy`,
+    /// `unauthenticated`.
     pub verdict: &'static str,
     /// Class of the code in the verdict, or of the HTTP status without one: `2xx`, `4xx`, `5xx`.
     pub code: &'static str,

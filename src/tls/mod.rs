@@ -5,9 +5,11 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 
+use self::clients::Clients;
 pub use self::pair::{Pair, PairError};
 pub use self::resolver::{Resolver, Served};
 
+pub mod clients;
 pub mod files;
 mod pair;
 mod resolver;
@@ -18,15 +20,22 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, the certificate by `resolver`.
+/// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1, the certificate by `resolver`. Where `clients` says whom to let in, certificates of
+/// clients are asked for, and one of a foreign authority ends the handshake.
 ///
 /// # Errors
 /// When the provider supports neither version, which it does.
-pub fn server_config(resolver: Arc<Resolver>) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
-        .with_no_client_auth()
-        .with_cert_resolver(resolver);
+pub fn server_config(
+    resolver: Arc<Resolver>,
+    clients: Option<Arc<Clients>>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(clients),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

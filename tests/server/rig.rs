@@ -15,10 +15,11 @@ use operating::server::health::Health;
 use operating::server::webhooks;
 use operating::server::{Limits, Shutdown, dial};
 use operating::telemetry::metrics::{Exposition, ServerMetrics};
+use operating::tls::clients::Clients;
 use operating::tls::{self, Pair, Resolver};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use tokio::net::{TcpListener, TcpStream};
@@ -70,6 +71,19 @@ impl Authority {
             params.signed_by(&key, &self.0).unwrap().pem(),
             key.serialize_pem(),
         )
+    }
+
+    /// A client certificate for `common_name`, and its key.
+    pub fn client(&self, common_name: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, common_name);
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let leaf = params.signed_by(&key, &self.0).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        (leaf.der().clone(), key)
     }
 
     pub fn pair(&self) -> Pair {
@@ -136,6 +150,11 @@ pub async fn rig(limits: Limits) -> Rig {
 }
 
 pub async fn rig_without_certificate(limits: Limits) -> Rig {
+    rig_for(limits, None).await
+}
+
+/// A server without a certificate that serves the calls of `clients`.
+pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
     let exposition = Exposition::default();
     let metrics = ServerMetrics::register(&exposition);
     let resolver = Resolver::new(metrics.clone());
@@ -146,7 +165,8 @@ pub async fn rig_without_certificate(limits: Limits) -> Rig {
     let listener = Listener {
         name: "webhook",
         socket,
-        tls: Some(tls::server_config(resolver.clone()).unwrap()),
+        tls: Some(tls::server_config(resolver.clone(), clients.clone()).unwrap()),
+        clients,
         router: webhooks::router(vec![("/pods", handler.clone())], &limits, &metrics),
         limits,
         metrics: metrics.clone(),
@@ -165,6 +185,7 @@ pub async fn rig_without_certificate(limits: Limits) -> Rig {
         name: "metrics",
         socket,
         tls: None,
+        clients: None,
         router: health.router(),
         limits: Limits::default(),
         metrics: metrics.clone(),

@@ -12,6 +12,7 @@ use crate::admission::routes;
 use crate::cli::args::ServeArgs;
 use crate::cli::install::names;
 use crate::tls::Resolver;
+use crate::tls::clients::Clients;
 use crate::tls::files::Files;
 use crate::tls::selfmanaged::{Names, Policy, SelfManaged, Target};
 
@@ -59,6 +60,17 @@ pub async fn start(
         .context("the serving certificate can't be made")?;
     tokio::spawn(managed.run(SECRET_PERIOD, stop.clone()));
     Ok(Some(bundle))
+}
+
+/// Whose calls are served, kept fresh until `stop`; `None`: everybody's.
+pub fn clients(args: &ServeArgs, stop: &CancellationToken) -> anyhow::Result<Option<Arc<Clients>>> {
+    let Some(file) = &args.client_ca_file else {
+        return Ok(None);
+    };
+    let clients = Clients::read(file.clone(), args.client_names.clone());
+    let clients = clients.context("--client-ca-file")?;
+    tokio::spawn(Arc::clone(&clients).keep(FILES_PERIOD, stop.clone()));
+    Ok(Some(clients))
 }
 
 /// Names that the API server may dial: the Service's, the URL's host and those asked for.

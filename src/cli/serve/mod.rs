@@ -55,6 +55,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let resolver = Resolver::new(metrics.clone());
     let ca_bundle = certificates::start(&args, &client, &resolver, &stop).await?;
 
+    let clients = certificates::clients(&args, &stop)?;
+
     let skips = match args.ignore_skip_annotations {
         true => Skips::Ignored,
         false => Skips::Honoured,
@@ -93,7 +95,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let webhooks = Listener {
         name: "webhook",
         socket,
-        tls: Some(server_config(Arc::clone(&resolver)).context("TLS can't be set up")?),
+        tls: Some(
+            server_config(Arc::clone(&resolver), clients.clone()).context("TLS can't be set up")?,
+        ),
+        clients,
         router: webhooks::router(admission::handlers(&context), &limits, &metrics),
         limits: limits.clone(),
         metrics: metrics.clone(),
@@ -103,6 +108,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         name: "metrics",
         socket: bind("--metrics-listen", args.metrics_listen).await?,
         tls: None,
+        clients: None,
         router: health.router(),
         limits: limits.clone(),
         metrics,

@@ -1,0 +1,193 @@
+//! Who calls: the client certificates of API servers, by a certificate authority of `--client-ca-file` and names of
+//! `--client-name`.
+//!
+//! A connection without a certificate is let through the handshake, so that the caller can be told what is missing; its
+//! calls are refused before their bodies are read.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::pair::certificates;
+use super::provider;
+
+/// Longest file that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Whom to let in.
+pub struct Clients {
+    file: PathBuf,
+    /// Common or DNS names, one of which a certificate must have.
+    names: Vec<String>,
+    current: ArcSwap<Trust>,
+}
+
+struct Trust {
+    pem: Vec<u8>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Clients {
+    /// Reads the authorities.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds no certificate authority.
+    pub fn read(file: PathBuf, names: Vec<String>) -> anyhow::Result<Arc<Clients>> {
+        let trust = trust(&file)?;
+        Ok(Arc::new(Clients {
+            file,
+            names,
+            current: ArcSwap::from_pointee(trust),
+        }))
+    }
+
+    /// Reads the file again every `period` until `stop`; one that is broken changes nothing, and is told of.
+    pub async fn keep(self: Arc<Self>, period: Duration, stop: CancellationToken) {
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = String::new();
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let this = Arc::clone(&self);
+            let Ok(read) = tokio::task::spawn_blocking(move || trust(&this.file)).await else {
+                continue;
+            };
+            match read {
+                Ok(trust) if trust.pem == self.current.load().pem => told.clear(),
+                Ok(trust) => {
+                    tracing::info!(file = %self.file.display(), "new authorities of client certificates");
+                    self.current.store(Arc::new(trust));
+                    told.clear();
+                }
+                Err(error) => {
+                    let problem = format!("{error:#}");
+                    if problem != told {
+                        tracing::error!(
+                            problem,
+                            "keeping the former authorities of client certificates"
+                        );
+                        told = problem;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether these certificates, leaf first, are of somebody who may call. A resumed session brings those of its first
+    /// handshake, so they are verified again.
+    pub fn allow(&self, shown: &[CertificateDer<'_>]) -> bool {
+        let Some((leaf, intermediates)) = shown.split_first() else {
+            return false;
+        };
+        let verifier = Arc::clone(&self.current.load().verifier);
+        let verified = verifier.verify_client_cert(leaf, intermediates, UnixTime::now());
+        verified.is_ok() && names(leaf).iter().any(|name| self.names.contains(name))
+    }
+}
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clients")
+            .field("file", &self.file)
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+fn trust(file: &std::path::Path) -> anyhow::Result<Trust> {
+    use std::io::Read;
+    let what = || format!("certificate authorities of clients in {}", file.display());
+    let mut pem = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(MOST_BYTES).read_to_end(&mut pem))
+        .with_context(what)?;
+    let mut roots = RootCertStore::empty();
+    for root in certificates(&pem).with_context(what)? {
+        roots.add(root).with_context(what)?;
+    }
+    if roots.is_empty() {
+        return Err(anyhow::anyhow!("no PEM block CERTIFICATE")).with_context(what);
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(roots.into(), provider());
+    let verifier = builder.allow_unauthenticated().build().with_context(what)?;
+    Ok(Trust { pem, verifier })
+}
+
+/// Common and DNS names of a certificate.
+fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+        return Vec::new();
+    };
+    let subject = certificate.subject().iter_common_name();
+    let mut all: Vec<_> = subject
+        .filter_map(|name| name.as_str().ok().map(str::to_owned))
+        .collect();
+    if let Ok(Some(alternative)) = certificate.subject_alternative_name() {
+        let dns = |name: &GeneralName<'_>| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        };
+        all.extend(alternative.value.general_names.iter().filter_map(dns));
+    }
+    all
+}
+
+impl ClientCertVerifier for Clients {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    /// No hints: they would have to outlive an exchange of the authorities, and without any a client sends what it has.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let trust = self.current.load();
+        trust.verifier.verify_client_cert(leaf, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let trust = self.current.load();
+        trust
+            .verifier
+            .verify_tls12_signature(message, leaf, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let trust = self.current.load();
+        trust
+            .verifier
+            .verify_tls13_signature(message, leaf, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.current.load().verifier.supported_verify_schemes()
+    }
+}
