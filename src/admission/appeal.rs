@@ -177,7 +177,7 @@ impl Appeal<'_> {
         }
         let counters = &self.context.ledgers.counters;
         counters.skipped.fetch_add(1, Ordering::Relaxed);
-        let (name, user) = (&pod.metadata.name, &self.request.user_info.username);
+        let (name, user) = (&pod.metadata.name, self.request.user());
         for (object, rules) in &skipped {
             let message = format!(
                 "{} of Pod {name} by {user} was admitted without {KIND} {object}, rule {}: the Pod skips it by its annotation {}",
@@ -299,7 +299,7 @@ impl Appeal<'_> {
         let counters = &self.context.ledgers.counters;
         counters.bypassed.fetch_add(1, Ordering::Relaxed);
         let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
-        let user = &self.request.user_info.username;
+        let user = self.request.user();
         let reason = self.reason().unwrap_or_default();
         let what = self.what();
         for rule in beyond {

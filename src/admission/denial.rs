@@ -23,6 +23,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Broken(_) => "rule-broken",
         Why::Behind => "cache-behind",
         Why::UnknownOwner(_) | Why::Unset { .. } => "owner-unknown",
+        Why::Unconfirmed => "pod-unconfirmed",
         Why::Unreachable(_) => "ledger-unreachable",
         Why::UnderWay => "change-under-way",
         Why::Closing { .. } => "claim-closing",
@@ -78,6 +79,9 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         Why::Behind => format!(
             "Pod {pod} is held by {rule}: this replica has not yet seen the state that the rule's budget rests on; try \
              again in a moment"
+        ),
+        Why::Unconfirmed => format!(
+            "Pod {pod} is held: it is not stored as the request to the server shows it; try again in a moment"
         ),
         Why::Unreachable(why) => {
             format!(
@@ -350,6 +354,7 @@ mod tests {
     fn what_is_held_is_always_a_429() {
         for why in [
             Why::Behind,
+            Why::Unconfirmed,
             Why::UnderWay,
             Why::Closing {
                 until: Timestamp::UNIX_EPOCH,

@@ -7,6 +7,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{Instant, timeout_at};
 
 use super::context::Context;
+use super::stored;
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
@@ -30,7 +31,7 @@ pub async fn claim(
     claim_by(context, rules, disruption, dry_run, deadline).await
 }
 
-/// As [`claim`], by these rule objects alone.
+/// As [`claim`], by these rule objects alone. A claim is written only for a Pod that is stored as the request shows it.
 pub async fn claim_by(
     context: &Context,
     rules: Vec<RuleKey>,
@@ -43,6 +44,16 @@ pub async fn claim_by(
         !beyond && has_budget(context, key, &disruption.pod)
     });
     know_owners(context, of_budgets, deadline).await?;
+    let mut disruption = disruption.clone();
+    // The Pod of an eviction was read live a moment ago.
+    let is_shown = disruption.operation != Operation::Evict;
+    if is_shown && !dry_run && !rules.is_empty() {
+        match stored::as_reviewed(context, &disruption.pod, deadline).await? {
+            Some(pod) => disruption.pod = pod,
+            None => return Ok(Vec::new()),
+        }
+    }
+    let disruption = &disruption;
     let asked = context
         .ledgers
         .claim(rules.clone(), disruption, dry_run, deadline)

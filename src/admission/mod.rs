@@ -17,6 +17,7 @@ pub mod resourcecontexts;
 pub mod review;
 pub mod routes;
 pub mod rules;
+mod stored;
 
 #[cfg(test)]
 mod hostile_tests;

@@ -114,8 +114,10 @@ pub struct Request {
     pub namespace: String,
     /// Operation.
     pub operation: Operation,
-    /// Who asks.
+    /// Who asks, as the caller says.
     pub user_info: UserInfo,
+    /// Whether the caller is an API server by its client certificate.
+    pub is_verified: bool,
     /// Nothing may be written for such a request.
     pub dry_run: bool,
     /// The object after the operation; `None` for DELETE.
@@ -135,6 +137,15 @@ impl Request {
     /// field, quotes nothing of the body, and carries the uid when that could be read.
     pub fn parse(body: &[u8]) -> Result<Request, Malformed> {
         parse::request(body)
+    }
+
+    /// Who asks, for messages and logs: only an API server's word counts.
+    pub fn user(&self) -> String {
+        let name = &self.user_info.username;
+        match self.is_verified {
+            true => name.clone(),
+            false => format!("{name} (as the caller says, without a client certificate)"),
+        }
     }
 
     /// `namespace/name`, or the name of a cluster-scoped object, for messages and logs. A deletecollection names none: there

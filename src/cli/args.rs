@@ -171,6 +171,17 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub client_names: Vec<String>,
+    /// Let the feature gate GraceDeleteWebhook work without --client-ca-file
+    ///
+    /// With the gate a call to the webhook port can have a Pod deleted. Only for networks in which nobody but API servers
+    /// reaches that port.
+    #[arg(
+        long,
+        env = "OPERATING_TRUST_CALLERS",
+        conflicts_with = "client_ca_file",
+        help_heading = "Webhooks"
+    )]
+    pub trust_callers: bool,
     /// Most connections at once; further ones wait
     #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]

@@ -78,7 +78,8 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
 
 async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     let arrival = Instant::now();
-    if request.extensions().get() == Some(&Caller::Unknown) {
+    let caller = request.extensions().get().copied();
+    if caller == Some(Caller::Unknown) {
         route.count("unauthenticated", 403);
         return closing(failure(StatusCode::FORBIDDEN, "Forbidden", UNKNOWN));
     }
@@ -115,10 +116,11 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     };
     let parsed = review::Request::parse(&held.bytes);
     drop(held);
-    let request = match parsed {
+    let mut request = match parsed {
         Ok(request) => request,
         Err(malformed) => return route.malformed(malformed),
     };
+    request.is_verified = caller == Some(Caller::Known);
     let verdict = route.decide(&request, deadline).await;
     let label = RouteLabel { route: route.path };
     route
@@ -198,7 +200,7 @@ impl Route {
                 resource = ?request.resource.resource,
                 subresource = ?request.sub_resource.as_deref().unwrap_or_default(),
                 object = ?request.object_name(),
-                user = ?request.user_info.username,
+                user = ?request.user(),
                 dry_run = request.dry_run,
                 code = verdict.code(),
                 reason = verdict.reason(),

@@ -8,6 +8,7 @@ mod bypass;
 mod collaset;
 mod deletes;
 mod evictions;
+mod forged_calls;
 mod never;
 mod server_gone;
 

@@ -16,6 +16,7 @@ mod endpoint;
 mod entering;
 mod evictions;
 mod faults;
+mod forged_calls;
 mod forged_owners;
 mod in_place;
 mod lifecycle;

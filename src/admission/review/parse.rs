@@ -67,6 +67,7 @@ fn assemble(fields: &Fields<'_>) -> Result<Request, String> {
         namespace: optional(fields, "namespace")?.unwrap_or_default(),
         operation: field(fields, "operation")?,
         user_info: optional(fields, "userInfo")?.unwrap_or_default(),
+        is_verified: false,
         dry_run: optional(fields, "dryRun")?.unwrap_or_default(),
         object: raw(fields, "object")?,
         old_object: raw(fields, "oldObject")?,

@@ -65,6 +65,12 @@ pub async fn start(
 /// Whose calls are served, kept fresh until `stop`; `None`: everybody's.
 pub fn clients(args: &ServeArgs, stop: &CancellationToken) -> anyhow::Result<Option<Arc<Clients>>> {
     let Some(file) = &args.client_ca_file else {
+        anyhow::ensure!(
+            args.trust_callers || !args.features.grace_delete(),
+            "the feature gate GraceDeleteWebhook has Pods deleted on behalf of whoever calls the webhooks: give \
+             --client-ca-file and --client-name, so that only API servers can call (docs/who-may-call.md), or \
+             --trust-callers if nobody else reaches the port"
+        );
         return Ok(None);
     };
     let clients = Clients::read(file.clone(), args.client_names.clone());

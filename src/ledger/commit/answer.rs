@@ -129,6 +129,8 @@ pub enum Why {
         /// Path of the field to be set, such as `spec.replicas`.
         field: String,
     },
+    /// The Pod is not stored as the request shows it.
+    Unconfirmed,
     /// The API server can't be reached, or refuses.
     Unreachable(String),
     /// Containers of the Pod have yet to restart for an earlier in-place change.

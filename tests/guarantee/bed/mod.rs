@@ -1,6 +1,8 @@
 //! A real API server and three replicas behind one URL, each with nothing but the rights of the installed service
 //! account.
 
+#[allow(dead_code)] // of the tests that share the bed, some have no use for it
+pub mod call;
 pub mod objects;
 pub mod observer;
 pub mod replica;
@@ -63,6 +65,25 @@ enum Proxied {
 enum Home {
     Shared(&'static Plane),
     Own(Box<Plane>),
+}
+
+/// GraceDelete works only for known callers; all else is tested with what a server has by default.
+fn callers(plane: &Plane, flags: Flags) -> Vec<String> {
+    if !flags.iter().any(|flag| flag.contains("GraceDelete")) {
+        return Vec::new();
+    }
+    match plane.webhook_caller() {
+        Some((file, name)) => {
+            let file = file.display().to_string();
+            vec![
+                "--client-ca-file".to_owned(),
+                file,
+                "--client-name".to_owned(),
+                name.to_owned(),
+            ]
+        }
+        None => vec!["--trust-callers".to_owned()],
+    }
 }
 
 /// Makes something on the bed's runtime.
@@ -192,6 +213,7 @@ impl Bed {
             url,
             logs: logs.path().to_owned(),
             flags,
+            callers: Vec::new(),
             request_timeout,
         };
         let mut bed = Bed {
@@ -204,6 +226,7 @@ impl Bed {
             plane,
             _alone: alone,
         };
+        bed.setup.callers = callers(&bed, flags);
         bed.setup.supervisor = bed.controlplane_binary().to_owned();
         let url = bed.setup.url.clone();
         let install = [&["install", "--webhook-url", &url][..], flags].concat();

@@ -26,6 +26,8 @@ pub struct Setup {
     pub logs: PathBuf,
     /// Further flags of `serve`.
     pub flags: Flags,
+    /// Flags by which a replica tells the API server from other callers.
+    pub callers: Vec<String>,
     /// The API server's `--request-timeout`.
     pub request_timeout: Duration,
 }
@@ -88,6 +90,7 @@ impl Replica {
                 &format!("{}s", setup.request_timeout.as_secs()),
             ])
             .args(setup.flags)
+            .args(&setup.callers)
             .env_remove("KUBECONFIG")
             .stdin(Stdio::piped())
             .stdout(output.try_clone().unwrap())

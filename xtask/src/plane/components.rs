@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::Options;
 use super::credentials::Credentials;
+use super::{Options, callers};
 use crate::paths;
 
 /// Loopback ports of a plane.
@@ -59,7 +59,12 @@ pub fn apiserver(
     options: &Options,
 ) -> Result<Vec<String>> {
     let issuer = "https://kubernetes.default.svc".to_owned();
+    let admission = callers::create(dir)?;
     let mut all = flags([
+        (
+            "admission-control-config-file",
+            admission.display().to_string(),
+        ),
         ("etcd-servers", format!("http://127.0.0.1:{}", ports.etcd)),
         ("bind-address", "127.0.0.1".to_owned()),
         ("advertise-address", "127.0.0.1".to_owned()),

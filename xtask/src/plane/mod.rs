@@ -1,6 +1,7 @@
 //! A control plane on loopback ports, for tests and for trying things out.
 
 pub mod audit;
+mod callers;
 mod cert_manager;
 mod components;
 mod credentials;
@@ -123,6 +124,14 @@ impl Plane {
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// What tells this plane's API server from other callers of a webhook: a file with the authority of its client
+    /// certificate, and the name in it. `None` of a cluster that was there before.
+    #[must_use]
+    pub fn webhook_caller(&self) -> Option<(PathBuf, &'static str)> {
+        let _started = self.local.as_ref()?;
+        Some((callers::authority(self.scratch.path()), callers::NAME))
     }
 
     /// URL of the API server.

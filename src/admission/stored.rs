@@ -1,0 +1,173 @@
+//! The Pod of a review as it is stored.
+//!
+//! Not every review need come from an API server. A claim that is written for a Pod which does not exist, at a version that
+//! it does not have, or by rules that do not select it, would take a place of a budget for nothing. So what a review says of
+//! a Pod is borne out by the cache or by a read before anything is written for it.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::context::Context;
+use crate::cluster::{failure, pods};
+use crate::domain::pod::Pod;
+use crate::ledger::commit::{Denied, Why};
+
+/// The Pod of a DELETE or an UPDATE at the version that the review shows, as it is stored. `None` if no Pod is stored at this
+/// version any more. The transaction behind such a request is conditional on the version, so it must fail: there is nothing
+/// to hold, and the API server asks again with what it finds then.
+///
+/// # Errors
+/// [`Why::Unconfirmed`] if the Pod that is stored differs from the one shown, [`Why::Unreachable`] if it can't be read.
+pub async fn as_reviewed(
+    context: &Context,
+    shown: &Arc<Pod>,
+    deadline: Instant,
+) -> Result<Option<Arc<Pod>>, Denied> {
+    let (namespace, uid) = (&shown.metadata.namespace, &shown.metadata.uid);
+    let cached = context.index.read().pod(namespace, uid).cloned();
+    if let Some(cached) = cached
+        && let Some(known) = compare(shown, cached, Source::Cache)
+    {
+        return known.map_err(denied);
+    }
+    let read = pods::get(&context.client, namespace, &shown.metadata.name);
+    let live = match timeout_at(deadline, read).await {
+        Ok(Ok(live)) => live.filter(|live| live.metadata.uid == *uid),
+        Ok(Err(e)) => return Err(denied(Why::Unreachable(failure::text(&e)))),
+        Err(_) => return Err(denied(Why::Unreachable("no answer in time".to_owned()))),
+    };
+    let Some(live) = live else { return Ok(None) };
+    compare(shown, Arc::new(live), Source::Etcd)
+        .unwrap_or(Err(Why::Unconfirmed))
+        .map_err(denied)
+}
+
+/// Where a Pod was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Cache,
+    Etcd,
+}
+
+/// What a stored Pod says of the one shown; `None` if it says nothing, because the cache may be behind.
+fn compare(shown: &Pod, stored: Arc<Pod>, source: Source) -> Option<Result<Option<Arc<Pod>>, Why>> {
+    let (shown, found) = (&shown.metadata, &stored.metadata);
+    if found.resource_version < shown.resource_version {
+        return (source == Source::Etcd).then_some(Err(Why::Unconfirmed));
+    }
+    if found.resource_version > shown.resource_version {
+        return Some(Ok(None));
+    }
+    let same = found.labels == shown.labels && found.name == shown.name;
+    Some(if same {
+        Ok(Some(stored))
+    } else {
+        Err(Why::Unconfirmed)
+    })
+}
+
+fn denied(why: Why) -> Denied {
+    Denied {
+        object: "(unknown)".to_owned(),
+        rule: String::new(),
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http::Response;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn json_of(uid: &str, version: u64, app: &str) -> Value {
+        json!({ "metadata": {
+            "namespace": "shop", "name": "web-1", "uid": uid, "resourceVersion": version.to_string(),
+            "labels": { "kusionstack.io/control": "true", "app": app },
+        } })
+    }
+
+    fn pod(uid: &str, version: u64, app: &str) -> Arc<Pod> {
+        Arc::new(serde_json::from_value(json_of(uid, version, app)).unwrap())
+    }
+
+    /// What comes of a Pod that a review shows, where the cache and etcd have these.
+    async fn found(
+        shown: &Arc<Pod>,
+        cached: Option<Arc<Pod>>,
+        stored: Option<Value>,
+    ) -> Result<Option<u64>, Why> {
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let gone =
+                json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
+            let code = if stored.is_some() { 200 } else { 404 };
+            let body = Body::from(stored.clone().unwrap_or(gone).to_string().into_bytes());
+            let response = Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        if let Some(pod) = cached {
+            let version = pod.metadata.resource_version;
+            context
+                .index
+                .replace_pods(vec![Arc::unwrap_or_clone(pod)], version);
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let found = as_reviewed(&context, shown, deadline).await;
+        found
+            .map(|pod| pod.map(|pod| pod.metadata.resource_version))
+            .map_err(|denied| denied.why)
+    }
+
+    #[tokio::test]
+    async fn pod_at_the_version_of_the_review_is_known_from_the_cache_or_from_etcd() {
+        let shown = pod("u", 7, "a");
+        assert_eq!(
+            found(&shown, Some(pod("u", 7, "a")), None).await,
+            Ok(Some(7))
+        );
+        let stored = Some(json_of("u", 7, "a"));
+        assert_eq!(found(&shown, None, stored.clone()).await, Ok(Some(7)));
+        assert_eq!(
+            found(&shown, Some(pod("u", 6, "b")), stored).await,
+            Ok(Some(7))
+        );
+    }
+
+    #[tokio::test]
+    async fn version_that_is_past_has_nothing_to_hold() {
+        let shown = pod("u", 7, "a");
+        assert_eq!(found(&shown, Some(pod("u", 8, "a")), None).await, Ok(None));
+        assert_eq!(
+            found(&shown, None, Some(json_of("u", 8, "a"))).await,
+            Ok(None)
+        );
+        assert_eq!(
+            found(&shown, None, Some(json_of("v", 8, "a"))).await,
+            Ok(None)
+        );
+        assert_eq!(found(&shown, None, None).await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn forged_version_and_forged_labels_are_denied() {
+        let no = Err(Why::Unconfirmed);
+        let future = pod("u", u64::MAX, "a");
+        let stored = Some(json_of("u", 8, "a"));
+        assert_eq!(found(&future, Some(pod("u", 8, "a")), stored).await, no);
+        let relabelled = pod("u", 7, "other");
+        assert_eq!(found(&relabelled, Some(pod("u", 7, "a")), None).await, no);
+        assert_eq!(
+            found(&relabelled, None, Some(json_of("u", 7, "a"))).await,
+            no
+        );
+    }
+}
