@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 use crate::cluster::events::Recorder;
+use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
@@ -31,6 +32,8 @@ pub struct Context {
     /// Client for the live reads that admission makes: the Pod of an eviction, the rules of a namespace that should have
     /// some and has none in the cache, owners of Pods that are in doubt.
     pub client: Client,
+    /// Who this program is.
+    pub identity: Identity,
     /// What this replica knows.
     pub index: Arc<Index>,
     /// Live reads of the owners of Pods.
@@ -84,6 +87,7 @@ impl Context {
             events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
             client,
             owners: LiveOwners::new(&index),
+            identity: Identity::default(),
             index,
             ledgers: Ledgers::new(store),
             settings: Settings {

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use kube::Error;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::appeal::Appeal;
-use super::review::Verdict;
+use super::context::Context;
+use super::review::{Operation as Asked, Request, Verdict};
 use super::{denial, gate};
 use crate::cluster::failure;
 use crate::cluster::pods;
@@ -46,6 +47,12 @@ pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) 
             Ok(None) => {}
             Err(said) => note = said,
         }
+    }
+    if !grace::is_begun(pod)
+        && !appeal.dry_run
+        && let Some(refused) = refused_by_others(appeal, pod).await
+    {
+        return refused;
     }
     let pod = match begin(appeal, pod).await {
         Ok(Some(pod)) => pod,
@@ -90,6 +97,46 @@ async fn beyond(
     }
     let verdict = Verdict::allow().audit("claimed", operation.as_str());
     Ok(Some(leave.audit(verdict, appeal)))
+}
+
+/// Whether a DELETE is the dry run by which this program asks what others say to a deletion: nothing is held then.
+pub async fn is_own_question(context: &Context, request: &Request, deadline: Instant) -> bool {
+    if !request.dry_run || request.operation != Asked::Delete {
+        return false;
+    }
+    let name = timeout_at(deadline, context.identity.name(&context.client)).await;
+    matches!(name, Ok(Ok(name)) if name == request.user_info.username)
+}
+
+/// The denial of a deletion that a policy or another webhook would not let pass when the lifecycle has come to it. Whoever
+/// looks at the user sees the server's there.
+async fn refused_by_others(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
+    let ask = pods::may_delete(&appeal.context.client, pod);
+    let name = &pod.metadata.name;
+    match timeout_at(appeal.deadline, ask).await {
+        // 404 and 409: the Pod of this UID is gone, as the request itself will find.
+        Ok(Ok(())) => None,
+        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => None,
+        Ok(Err(Error::Api(status))) if (400..500).contains(&status.code) => {
+            let message = format!(
+                "Pod {name} can't be deleted through its lifecycle: {}",
+                status.message
+            );
+            let denied = Verdict::deny(status.code, "Forbidden", message);
+            Some(denied.audit("held", "deletion-refused-by-others"))
+        }
+        failed => {
+            let why = match failed {
+                Ok(Err(e)) => failure::text(&e),
+                _ => "no answer in time".to_owned(),
+            };
+            let message = format!(
+                "whether Pod {name} may be deleted could not be asked: {why}; try again in a moment"
+            );
+            let (code, reason) = denial::HELD;
+            Some(Verdict::deny(code, reason, message).audit("held", "lifecycle-not-begun"))
+        }
+    }
 }
 
 /// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.

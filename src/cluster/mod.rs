@@ -3,6 +3,7 @@
 pub mod disruptionbudgets;
 pub mod events;
 pub mod failure;
+pub mod identity;
 pub mod index;
 pub mod lease;
 mod owners;

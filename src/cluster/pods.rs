@@ -94,16 +94,7 @@ pub async fn patch_service_ready(
 /// Deletes a Pod, if it is still the one that was looked at. Gone already is fine. Returns the resourceVersion that the
 /// watch will have shown the effect at; 0 if the answer does not tell.
 pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
-    let preconditions = Preconditions {
-        uid: Some(pod.metadata.uid.clone()),
-        resource_version: None,
-    };
-    let params = DeleteParams {
-        preconditions: Some(preconditions),
-        ..DeleteParams::default()
-    };
-    let request = pods(&pod.metadata.namespace)?.delete(&pod.metadata.name, &params)?;
-    match client.request::<Value>(request).await {
+    match client.request::<Value>(deletion(pod, false)?).await {
         Ok(answer) => {
             let version = answer["metadata"]["resourceVersion"].as_str();
             Ok(version.and_then(|v| v.parse().ok()).unwrap_or(0))
@@ -111,4 +102,23 @@ pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
         Err(Error::Api(status)) if status.code == 404 => Ok(0),
         Err(e) => Err(e),
     }
+}
+
+/// Whether everything that judges a deletion by this program lets this one pass, by a dry run.
+pub async fn may_delete(client: &Client, pod: &Pod) -> Result<(), Error> {
+    client.request::<Value>(deletion(pod, true)?).await?;
+    Ok(())
+}
+
+fn deletion(pod: &Pod, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
+    let preconditions = Preconditions {
+        uid: Some(pod.metadata.uid.clone()),
+        resource_version: None,
+    };
+    let params = DeleteParams {
+        preconditions: Some(preconditions),
+        dry_run,
+        ..DeleteParams::default()
+    };
+    pods(&pod.metadata.namespace)?.delete(&pod.metadata.name, &params)
 }

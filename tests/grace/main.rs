@@ -10,6 +10,7 @@ mod deletes;
 mod evictions;
 mod forged_calls;
 mod never;
+mod others;
 mod server_gone;
 
 use k8s_openapi::api::core::v1::Pod;

@@ -68,6 +68,9 @@ impl Validate {
         }
         let appeal = self.appeal(request, &old, deadline);
         if grace::is_due(self.0.settings.grace_delete, &old) {
+            if grace::is_own_question(&self.0, request, deadline).await {
+                return Verdict::allow().audit("free", "own-dry-run");
+            }
             return grace::verdict(&appeal, &old, Claimed::Delete).await;
         }
         if !old.is_available() {

@@ -22,6 +22,7 @@ use super::{output, read};
 use crate::admission::review::{Handler, Request, Verdict};
 use crate::admission::{self, Context, Settings};
 use crate::cluster::events::Recorder;
+use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
@@ -86,6 +87,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let context = Arc::new(Context {
         events: Recorder::new(client.clone(), Timestamp::now),
         client,
+        identity: Identity::default(),
         index: Arc::clone(&index),
         owners: LiveOwners::new(&index),
         ledgers: Arc::clone(&ledgers),

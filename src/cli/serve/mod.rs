@@ -21,6 +21,7 @@ use super::{connect, install};
 use crate::admission::{self, Context, Settings};
 use crate::cluster;
 use crate::cluster::events::Recorder;
+use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
@@ -78,6 +79,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let owners = LiveOwners::new(&index);
     let context = Arc::new(Context {
         client: client.clone(),
+        identity: Identity::default(),
         index: Arc::clone(&index),
         owners: Arc::clone(&owners),
         ledgers: Arc::clone(&ledgers),
