@@ -182,6 +182,13 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub trust_callers: bool,
+    /// Keep the webhook paths as they are installed
+    ///
+    /// With self-managed certificates and without --client-ca-file, the servers put a random segment in front of the webhook
+    /// paths, and change it each day, so that not everybody who reaches the port can call. Something that puts installed
+    /// objects back all the time needs this.
+    #[arg(long, env = "OPERATING_PLAIN_WEBHOOK_PATHS", help_heading = "Webhooks")]
+    pub plain_webhook_paths: bool,
     /// Most connections at once; further ones wait
     #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]

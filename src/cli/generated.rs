@@ -21,6 +21,7 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         ca_bundle: None,
         grace_delete: false,
         cert_manager: Some(format!("{}/{}", names::NAMESPACE, names::CERTIFICATE)),
+        segment: None,
     };
     let header = |from| {
         format!("# Generated from {from}: UPDATE=1 cargo test --test generated rewrites it.\n")

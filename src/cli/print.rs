@@ -29,6 +29,7 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
         ca_bundle: read_ca(ca_file.as_deref())?,
         grace_delete: features.grace_delete(),
         cert_manager: cert_manager.clone(),
+        segment: None,
     })
 }
 

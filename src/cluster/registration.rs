@@ -101,8 +101,17 @@ impl Registration {
     }
 }
 
+/// Who is told of every configuration that is stored.
+pub type Told = Arc<dyn Fn(&Configuration) + Send + Sync>;
+
 /// Watches the configurations, each by its name: the server may read no others.
-pub fn start(client: &Client, index: &Arc<Index>, needed: Vec<Needed>, stop: &CancellationToken) {
+pub fn start(
+    client: &Client,
+    index: &Arc<Index>,
+    needed: Vec<Needed>,
+    told: &Told,
+    stop: &CancellationToken,
+) {
     for needed in needed {
         let source = Source {
             path: match needed.kind {
@@ -116,6 +125,7 @@ pub fn start(client: &Client, index: &Arc<Index>, needed: Vec<Needed>, stop: &Ca
         };
         let sink = One {
             index: Arc::clone(index),
+            told: Arc::clone(told),
             place: index.registration.expect(needed),
         };
         let (sink, relist) = (Arc::new(sink), Relist::default());
@@ -125,11 +135,15 @@ pub fn start(client: &Client, index: &Arc<Index>, needed: Vec<Needed>, stop: &Ca
 
 struct One {
     index: Arc<Index>,
+    told: Told,
     place: usize,
 }
 
 impl One {
     fn set(&self, stored: Stored) {
+        if let Stored::There(configuration) = &stored {
+            (self.told)(configuration);
+        }
         if self.index.registration.set(self.place, stored) {
             self.index.tell(Change::Registration);
             match self.index.registration.news() {

@@ -10,6 +10,7 @@ mod body;
 mod caller;
 pub mod connections;
 pub mod dial;
+pub mod doors;
 pub mod health;
 mod limits;
 mod shutdown;

@@ -10,6 +10,7 @@ pub use self::pair::{Pair, PairError};
 pub use self::resolver::{Resolver, Served};
 
 pub mod clients;
+pub mod doors;
 pub mod files;
 mod pair;
 mod resolver;

@@ -1,11 +1,16 @@
 //! Reviews that no API server sent: whoever reaches the webhooks can send them.
 
-use kube::ResourceExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use operating::admission::routes;
 use serde_json::{Value, json};
 
-use crate::bed::Bed;
 use crate::bed::call::about;
 use crate::bed::objects::claims;
+use crate::bed::{Bed, HOME, Scope, wait};
 
 /// What of a DELETE of the Pod is forged.
 fn forged(pod: &Value, change: Value) -> Value {
@@ -67,4 +72,78 @@ async fn namespaces_that_have_no_rules_get_no_mark() {
     let marks = home.labels().keys().chain(home.annotations().keys());
     let marks: Vec<_> = marks.filter(|key| key.contains("kusionstack")).collect();
     assert!(marks.is_empty(), "{marks:?}");
+}
+
+#[tokio::test]
+async fn calls_need_the_segment_that_the_servers_publish() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("segments").await;
+    let pods = scope.web_under_rule(2, json!(1)).await;
+    let plain = bed.paths().await;
+    assert!(plain.contains(&"/validate/pods".to_owned()), "{plain:?}");
+    // A segment that every replica has known for long.
+    let secrets: Api<Secret> = Api::namespaced(bed.admin(), HOME);
+    let line = format!("{} 2026-01-01T00:00:00Z\n", "5".repeat(32));
+    let paths = json!({"data": {"paths": ByteString(line.into_bytes())}});
+    let name = "webhook-certs";
+    secrets
+        .patch(name, &PatchParams::default(), &Patch::Merge(paths))
+        .await
+        .unwrap();
+    // What is published first is known when the replicas start again.
+    for _ in 0..2 {
+        for replica in 0..3 {
+            bed.restart(replica).await;
+        }
+        bed.until_segments().await;
+    }
+    let request = about(&scope.get(&pods[0]).await, "DELETE", None);
+    let refused = bed
+        .forge_at("/validate/pods", request.clone())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&refused, kube::Error::Api(status) if status.code == 403),
+        "{refused:?}"
+    );
+    let verdict = bed.forge("/validate/pods", request).await.unwrap();
+    assert_eq!(verdict["allowed"], json!(true), "{verdict}");
+
+    // Whoever puts the plain paths back is served, and the segment comes again.
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin());
+    let mut stored = api.get(routes::VALIDATING).await.unwrap();
+    for webhook in stored.webhooks.iter_mut().flatten() {
+        let url = webhook.client_config.url.as_mut().unwrap();
+        *url = url.replacen(&format!("/{}", "5".repeat(32)), "", 1);
+    }
+    api.replace(routes::VALIDATING, &PostParams::default(), &stored)
+        .await
+        .unwrap();
+    bed.until_segments().await;
+    let installed = bed.operating(&["install", "--webhook-url", &bed.setup.url]);
+    assert!(installed.status.success(), "{installed:?}");
+    assert!(bed.paths().await.iter().all(|path| has_segment(path)));
+    until_gone_or_held(&scope, &pods[1]).await;
+}
+
+fn has_segment(path: &str) -> bool {
+    path.starts_with(&format!("/{}/", "5".repeat(32)))
+        || path.split('/').nth(1).is_some_and(|part| part.len() == 32)
+}
+
+/// The webhooks are called: a DELETE is admitted, or refused by the rule and by nothing else.
+async fn until_gone_or_held(scope: &Scope, pod: &str) {
+    if let Err(refused) = scope.delete(pod).await {
+        let text = refused.to_string();
+        assert!(text.contains("PodTransitionRule"), "{text}");
+    }
+}
+
+impl Bed {
+    async fn until_segments(&self) {
+        wait::until("segments in all paths", async || {
+            self.paths().await.iter().all(|path| has_segment(path))
+        })
+        .await;
+    }
 }

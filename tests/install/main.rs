@@ -30,6 +30,7 @@ fn settings(client: ClientConfig) -> Settings {
         ca_bundle: None,
         grace_delete: false,
         cert_manager: None,
+        segment: None,
     }
 }
 
@@ -41,7 +42,7 @@ async fn everything(client: Client, settings: Settings) {
     install::prepare(&client, names::NAMESPACE).await.unwrap();
     install::access(&client, names::NAMESPACE).await.unwrap();
     install::guard(&client).await.unwrap();
-    install::enforce(&client, &settings).await.unwrap();
+    install::enforce(&client, &settings, false).await.unwrap();
 }
 
 /// `(name, clientConfig)` of all entries of both configurations.
@@ -344,7 +345,7 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         .await
         .unwrap();
     // With a webhook that nobody serves, as it is when the servers went first.
-    install::enforce(&client, &url()).await.unwrap();
+    install::enforce(&client, &url(), false).await.unwrap();
 
     let told = uninstall(&client, names::NAMESPACE, false).await.unwrap();
     assert_eq!(told, "uninstalled from namespace kusionstack-system\n");

@@ -45,6 +45,8 @@ pub struct Settings {
     pub grace_delete: bool,
     /// `namespace/name` of the cert-manager Certificate whose CA is to be injected.
     pub cert_manager: Option<String>,
+    /// In front of every path.
+    pub segment: Option<String>,
 }
 
 /// Both webhook configurations.
@@ -120,7 +122,10 @@ fn validating(w: &Webhook, settings: &Settings) -> ValidatingWebhook {
 }
 
 fn client_config(w: &Webhook, settings: &Settings) -> WebhookClientConfig {
-    let path = w.route.path();
+    let path = match &settings.segment {
+        Some(segment) => format!("/{segment}{}", w.route.path()),
+        None => w.route.path().to_owned(),
+    };
     let (url, service) = match &settings.client {
         ClientConfig::Url(base) => (Some(format!("{}{path}", base.trim_end_matches('/'))), None),
         ClientConfig::Service {
@@ -131,7 +136,7 @@ fn client_config(w: &Webhook, settings: &Settings) -> WebhookClientConfig {
             let service = ServiceReference {
                 name: name.clone(),
                 namespace: namespace.clone(),
-                path: Some(path.to_owned()),
+                path: Some(path),
                 port: Some(*port),
             };
             (None, Some(service))

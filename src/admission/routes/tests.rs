@@ -32,6 +32,7 @@ fn settings() -> Settings {
         ca_bundle: Some(b"pem".to_vec()),
         grace_delete: false,
         cert_manager: None,
+        segment: None,
     }
 }
 
@@ -165,6 +166,7 @@ fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
         ca_bundle: None,
         grace_delete: false,
         cert_manager: Some("n/serving".into()),
+        segment: None,
     });
     let object = serde_json::to_value(&mutating).unwrap();
     assert_eq!(

@@ -46,6 +46,7 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
         ca_bundle: read_ca(args.ca_file.as_deref())?,
         grace_delete: args.features.grace_delete(),
         cert_manager: None,
+        segment: None,
     };
     let client = connect::client(&args.cluster).await?;
     prepare(&client, namespace).await?;
@@ -57,7 +58,8 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
             "installed in namespace {namespace}, without webhook configurations\n"
         ));
     }
-    enforce(&client, &settings).await?;
+    // With certificates of its own the server keeps paths of its own, too.
+    enforce(&client, &settings, args.ca_file.is_none()).await?;
     output::write(&format!("installed in namespace {namespace}\n"))
 }
 

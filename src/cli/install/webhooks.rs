@@ -21,10 +21,20 @@ use super::{apply, names};
 use crate::admission::routes::{MUTATING, Settings, VALIDATING, configurations};
 
 /// Applies both webhook configurations, drops entries that are not ours, and sets `caBundle` where `settings` have
-/// one. From here on the API server asks the server that `settings` name.
-pub async fn enforce(client: &Client, settings: &Settings) -> anyhow::Result<()> {
+/// one. From here on the API server asks the server that `settings` name. With `keep_segment`, paths keep the segment that
+/// the servers have put in front of them.
+pub async fn enforce(
+    client: &Client,
+    settings: &Settings,
+    keep_segment: bool,
+) -> anyhow::Result<()> {
+    let segment = match keep_segment {
+        true => stored_segment(client).await?,
+        false => None,
+    };
     let (mutating, validating) = configurations(&Settings {
         ca_bundle: None,
+        segment,
         ..settings.clone()
     });
     replace(client, MUTATING, &mutating).await?;
@@ -33,6 +43,16 @@ pub async fn enforce(client: &Client, settings: &Settings) -> anyhow::Result<()>
         Some(pem) => set_ca_bundle(client, pem).await,
         None => Ok(()),
     }
+}
+
+/// The segment in the paths of the stored configuration.
+async fn stored_segment(client: &Client) -> anyhow::Result<Option<String>> {
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let found = request_opt(&format!("get {VALIDATING}"), || api.get(VALIDATING)).await?;
+    let found = serde_json::to_value(found).context("cannot write a webhook configuration")?;
+    let clients = entries(&found).map(|entry| &entry["clientConfig"]);
+    let mut segments = clients.filter_map(crate::tls::selfmanaged::client::segment);
+    Ok(segments.next().map(str::to_owned))
 }
 
 /// Sets `caBundle` (PEM) in every entry that has another one; configurations that do not exist are left out. Writes

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use kube::Client;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::routes;
@@ -13,6 +14,7 @@ use crate::cli::args::ServeArgs;
 use crate::cli::install::names;
 use crate::tls::Resolver;
 use crate::tls::clients::Clients;
+use crate::tls::doors::Doors;
 use crate::tls::files::Files;
 use crate::tls::selfmanaged::{Names, Policy, SelfManaged, Target};
 
@@ -21,13 +23,23 @@ const FILES_PERIOD: Duration = Duration::from_secs(2);
 /// The Secret and the published authorities are looked at this often.
 const SECRET_PERIOD: Duration = Duration::from_secs(60);
 
-/// Gets a first certificate into `resolver` and keeps it fresh until `stop`; the CA bundle (PEM) if it is self-managed.
+/// The certificates that the servers keep themselves.
+pub struct Kept {
+    /// The CA bundle (PEM).
+    pub bundle: Vec<u8>,
+    /// Has the published authorities and paths looked at soon.
+    pub wake: Arc<Notify>,
+}
+
+/// Gets a first certificate into `resolver` and keeps it fresh until `stop`. Self-managed certificates come with a segment
+/// in the webhook paths, which `doors` is told, unless callers are known by certificates of their own.
 pub async fn start(
     args: &ServeArgs,
     client: &Client,
     resolver: &Arc<Resolver>,
+    doors: &Arc<Doors>,
     stop: &CancellationToken,
-) -> anyhow::Result<Option<Vec<u8>>> {
+) -> anyhow::Result<Option<Kept>> {
     if let Some(directory) = &args.cert_dir {
         let mut files = Files::new(directory, Arc::clone(resolver));
         if !files.poll().await {
@@ -47,19 +59,28 @@ pub async fn start(
         validating: routes::VALIDATING.to_owned(),
     };
     let names = Names::new(dns_names(args)).context("--dns-name, --webhook-url")?;
-    let managed = SelfManaged::new(
+    let mut managed = SelfManaged::new(
         client.clone(),
         target,
         names,
         Policy::default(),
         Arc::clone(resolver),
     );
+    if has_segments(args) {
+        managed = managed.with_segments(Arc::clone(doors));
+    }
     let bundle = managed
         .ensure(Timestamp::now())
         .await
         .context("the serving certificate can't be made")?;
+    let wake = managed.waker();
     tokio::spawn(managed.run(SECRET_PERIOD, stop.clone()));
-    Ok(Some(bundle))
+    Ok(Some(Kept { bundle, wake }))
+}
+
+/// Whether the webhook paths get a segment that nobody can guess.
+pub fn has_segments(args: &ServeArgs) -> bool {
+    args.cert_dir.is_none() && args.client_ca_file.is_none() && !args.plain_webhook_paths
 }
 
 /// Whose calls are served, kept fresh until `stop`; `None`: everybody's.

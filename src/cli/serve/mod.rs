@@ -30,10 +30,12 @@ use crate::controllers::webhooks::Pool;
 use crate::domain::rules::Skips;
 use crate::ledger::commit::Ledgers;
 use crate::server::connections::Listener;
+use crate::server::doors::guard;
 use crate::server::health::Health;
 use crate::server::{Limits, Shutdown, dial, webhooks};
 use crate::telemetry::logs;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
+use crate::tls::doors::Doors;
 use crate::tls::{Resolver, server_config};
 
 /// Installs what `--install` asks for, then serves until SIGTERM or SIGINT.
@@ -54,7 +56,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let exposition = Exposition::default();
     let metrics = ServerMetrics::register(&exposition);
     let resolver = Resolver::new(metrics.clone());
-    let ca_bundle = certificates::start(&args, &client, &resolver, &stop).await?;
+    let doors = Arc::new(Doors::default());
+    let kept = certificates::start(&args, &client, &resolver, &doors, &stop).await?;
 
     let clients = certificates::clients(&args, &stop)?;
 
@@ -101,7 +104,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             server_config(Arc::clone(&resolver), clients.clone()).context("TLS can't be set up")?,
         ),
         clients,
-        router: webhooks::router(admission::handlers(&context), &limits, &metrics),
+        router: guard(
+            webhooks::router(admission::handlers(&context), &limits, &metrics),
+            Arc::clone(&doors),
+        ),
         limits: limits.clone(),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
@@ -121,11 +127,13 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     if args.install {
         index.wait_synced().await; // from here on the API server asks; answer well from the first review
+        let ca_bundle = kept.as_ref().map(|kept| kept.bundle.clone());
         enforce(&args, &client, ca_bundle).await?;
     }
     // After the installation: until then it is no fault that the webhook configurations are missing.
     let needed = registration::needed(&args.cluster.namespace)?;
-    cluster::registration::start(&client, &index, needed, &stop);
+    let told = registration::told(&args, &doors, kept.map(|kept| kept.wake));
+    cluster::registration::start(&client, &index, needed, &told, &stop);
     let controllers = controllers::start(&args, &client, &index, &owners, &ledgers, &calls, &stop);
 
     ended().await?;
@@ -199,8 +207,9 @@ async fn enforce(
         ca_bundle,
         grace_delete: args.features.grace_delete(),
         cert_manager: None,
+        segment: None,
     };
-    install::enforce(client, &settings).await
+    install::enforce(client, &settings, certificates::has_segments(args)).await
 }
 
 /// Returns at SIGTERM or SIGINT.

@@ -1,10 +1,18 @@
 //! Which webhook configurations the rules need.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use serde::Serialize;
+use tokio::sync::Notify;
 
+use super::certificates::has_segments;
 use crate::admission::routes::{self, ClientConfig, Settings};
+use crate::cli::args::ServeArgs;
+use crate::cluster::registration::Told;
 use crate::domain::rules::registration::Needed;
+use crate::tls::doors::Doors;
+use crate::tls::selfmanaged::client::segment;
 
 /// Both configurations of a server in `namespace`, as far as they hold Pods.
 pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
@@ -14,6 +22,7 @@ pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
         ca_bundle: None,
         grace_delete: false,
         cert_manager: None,
+        segment: None,
     });
     Ok(vec![
         read("MutatingWebhookConfiguration", routes::MUTATING, &mutating)?,
@@ -23,6 +32,18 @@ pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
             &validating,
         )?,
     ])
+}
+
+/// Paths that were put back without a segment are let in, and get theirs again at once.
+pub fn told(args: &ServeArgs, doors: &Arc<Doors>, wake: Option<Arc<Notify>>) -> Told {
+    let (doors, wake) = (Arc::clone(doors), wake.filter(|_| has_segments(args)));
+    Arc::new(move |configuration| {
+        let Some(wake) = &wake else { return };
+        if configuration.clients().any(|c| segment(c).is_none()) {
+            doors.saw_plain();
+            wake.notify_one();
+        }
+    })
 }
 
 fn read(kind: &'static str, name: &'static str, object: &impl Serialize) -> anyhow::Result<Needed> {
@@ -46,6 +67,7 @@ mod tests {
             ca_bundle: Some(b"ca".to_vec()),
             grace_delete: true,
             cert_manager: Some("home/webhook-serving".to_owned()),
+            segment: None,
         });
         let needed = needed("home").unwrap();
         let stored = [

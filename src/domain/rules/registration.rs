@@ -33,6 +33,14 @@ pub struct Hook {
     object_selector: LabelSelector,
     match_conditions: Vec<MatchCondition>,
     rules: Vec<RuleWithOperations>,
+    client_config: Value,
+}
+
+impl Configuration {
+    /// How each entry is called.
+    pub fn clients(&self) -> impl Iterator<Item = &Value> {
+        self.webhooks.iter().map(|hook| &hook.client_config)
+    }
 }
 
 /// A configuration that the rules need, and the entries of it that hold Pods.

@@ -29,6 +29,10 @@ pub struct Policy {
     pub leaf: SignedDuration,
     /// Between the steps of a change of authority: long enough for every replica and API server to see each.
     pub settle: SignedDuration,
+    /// Of a segment of the webhook paths. Short, because error texts can show one.
+    pub segment: SignedDuration,
+    /// Between the steps of a change of segment. Replicas look at the Secret each minute.
+    pub segment_settle: SignedDuration,
 }
 
 impl Default for Policy {
@@ -37,6 +41,8 @@ impl Default for Policy {
             authority: SignedDuration::from_hours(10 * 365 * 24),
             leaf: SignedDuration::from_hours(365 * 24),
             settle: SignedDuration::from_hours(1),
+            segment: SignedDuration::from_hours(24),
+            segment_settle: SignedDuration::from_mins(10),
         }
     }
 }

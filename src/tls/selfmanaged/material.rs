@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::pair::{certificates, validity};
 
-/// The four keys of the Secret (contract section 4.5), PEM.
+/// What the Secret holds: four keys (contract section 4.5), PEM, and one of our own.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Material {
     /// `tls.crt`: the leaf.
@@ -22,6 +22,8 @@ pub struct Material {
     pub ca_crt: Vec<u8>,
     /// `ca.key`: key of the first certificate in `ca.crt`.
     pub ca_key: Vec<u8>,
+    /// `paths`: see [`Segments`](super::segments::Segments). Empty where the webhook paths have none.
+    pub paths: Vec<u8>,
 }
 
 /// Shows no key.
@@ -44,10 +46,11 @@ impl Material {
             tls_key: get("tls.key"),
             ca_crt: get("ca.crt"),
             ca_key: get("ca.key"),
+            paths: get("paths"),
         }
     }
 
-    /// Sets the four keys in a Secret's `data`; others stay.
+    /// Sets the keys in a Secret's `data`; others stay.
     pub fn write_to(&self, data: &mut BTreeMap<String, ByteString>) {
         for (key, value) in [
             ("tls.crt", &self.tls_crt),
@@ -56,6 +59,9 @@ impl Material {
             ("ca.key", &self.ca_key),
         ] {
             data.insert(key.to_owned(), ByteString(value.clone()));
+        }
+        if !self.paths.is_empty() {
+            data.insert("paths".to_owned(), ByteString(self.paths.clone()));
         }
     }
 

@@ -14,10 +14,12 @@ pub use self::request::SyncError;
 pub use self::sync::{SelfManaged, Target};
 
 mod assess;
+pub mod client;
 mod issue;
 mod material;
 mod names;
 mod request;
+pub mod segments;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -11,12 +11,15 @@ use kube::api::{
 };
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::issue::bundle;
 use super::request::{SyncError, request, unless_raced};
-use super::{Material, Names, Policy, Step, assess, issue};
+use super::segments::Segments;
+use super::{Material, Names, Policy, Step, assess, client, issue};
+use crate::tls::doors::Doors;
 use crate::tls::{Pair, Resolver};
 
 /// Rounds of one [`SelfManaged::ensure`]. Each ends with a write of ours or of another replica, and no more than a
@@ -50,6 +53,9 @@ pub struct SelfManaged {
     names: Names,
     policy: Policy,
     resolver: Arc<Resolver>,
+    /// Whom to tell the segments of the webhook paths; without, plain paths are published.
+    doors: Option<Arc<Doors>>,
+    wake: Arc<Notify>,
 }
 
 /// One attempt.
@@ -85,7 +91,20 @@ impl SelfManaged {
             names,
             policy,
             resolver,
+            doors: None,
+            wake: Arc::default(),
         }
+    }
+
+    /// Publishes paths with a segment that nobody can guess, and tells `doors` which.
+    pub fn with_segments(mut self, doors: Arc<Doors>) -> SelfManaged {
+        self.doors = Some(doors);
+        self
+    }
+
+    /// Makes [`SelfManaged::run`] look at once.
+    pub fn waker(&self) -> Arc<Notify> {
+        Arc::clone(&self.wake)
     }
 
     /// Creates or renews the Secret if need be, publishes its authorities in every entry of both webhook
@@ -129,7 +148,10 @@ impl SelfManaged {
             };
             // Spread, so that replicas started together do not ask together for ever.
             let pause = pause.mul_f64(rand::random_range(0.75..1.0));
-            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+            let wait = async {
+                tokio::select! { () = sleep(pause) => {}, () = self.wake.notified() => {} }
+            };
+            if stop.run_until_cancelled(wait).await.is_none() {
                 return;
             }
         }
@@ -172,13 +194,31 @@ impl SelfManaged {
                         ..Material::default()
                     })
                 });
-                let material = issue(&step, former.as_ref(), now, &self.names, &self.policy)?;
+                let mut material = issue(&step, former.as_ref(), now, &self.names, &self.policy)?;
+                material.paths = former.map(|former| former.paths).unwrap_or_default();
                 let written = self.write(secret, &material).await?;
                 return Ok(if written { Round::Written } else { Round::Lost });
             }
         };
+        let segments = Segments::read(&material.paths);
+        if let Some(doors) = &self.doors {
+            if let Some(due) = segments.due(now, &self.policy) {
+                let mut material = material;
+                material.paths = due.write();
+                let written = self.write(secret, &material).await?;
+                return Ok(if written { Round::Written } else { Round::Lost });
+            }
+            let mut entries = configurations.iter().flat_map(|(_, c)| client::entries(c));
+            let is_plain = |entry: &Value| client::segment(&entry["clientConfig"]).is_none();
+            if configurations.len() < self.configurations.len() || entries.any(is_plain) {
+                doors.saw_plain();
+            }
+            doors.require(segments.texts());
+        }
+        let segment = segments.published(now, &self.policy);
+        let segment = segment.filter(|_| self.doors.is_some());
         for (api, configuration) in configurations {
-            if !publish(api, &configuration, &material.ca_crt).await? {
+            if !publish(api, &configuration, &material.ca_crt, segment).await? {
                 return Ok(Round::Lost);
             }
         }
@@ -220,19 +260,19 @@ impl SelfManaged {
     }
 }
 
-/// Sets `caBundle` in every entry that has another. `false` when the configuration changed since it was read.
+/// Sets `caBundle` and the paths in every entry that has others. `false` when the configuration changed since it was read.
 async fn publish(
     api: &Api<DynamicObject>,
     configuration: &DynamicObject,
     bundle: &[u8],
+    segment: Option<&str>,
 ) -> Result<bool, SyncError> {
     let bundle = serde_json::to_value(ByteString(bundle.to_vec())).unwrap_or_default();
-    let entries = configuration.data.get("webhooks").and_then(Value::as_array);
-    let stale: Vec<Value> = entries
-        .into_iter()
-        .flatten()
-        .filter(|entry| entry.pointer("/clientConfig/caBundle") != Some(&bundle))
-        .map(|entry| json!({"name": entry["name"], "clientConfig": {"caBundle": bundle}}))
+    let stale: Vec<Value> = client::entries(configuration)
+        .filter_map(|entry| {
+            let change = client::change(&entry["clientConfig"], &bundle, segment)?;
+            Some(json!({"name": entry["name"], "clientConfig": change}))
+        })
         .collect();
     if stale.is_empty() {
         return Ok(true);
@@ -241,7 +281,7 @@ async fn publish(
     tracing::info!(
         configuration = name,
         entries = stale.len(),
-        "publishing the certificate authority"
+        "publishing the certificate authority and the paths"
     );
     // Merged by entry name, so that whatever else an entry holds stays.
     let patch = json!({"metadata": {"resourceVersion": configuration.resource_version()}, "webhooks": stale});

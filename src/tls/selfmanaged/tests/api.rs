@@ -120,7 +120,7 @@ impl FakeApi {
                         .iter_mut()
                         .find(|entry| entry["name"] == change["name"])
                         .unwrap();
-                    entry["clientConfig"]["caBundle"] = change["clientConfig"]["caBundle"].clone();
+                    json_patch::merge(entry, change);
                 }
                 state.put(path, object)
             }),

@@ -189,6 +189,7 @@ fn a_kuperator_secret_is_accepted_while_it_fits() {
         tls_key: include_bytes!("rsa/tls.key").to_vec(),
         ca_crt: include_bytes!("rsa/ca.crt").to_vec(),
         ca_key: include_bytes!("rsa/ca.key").to_vec(),
+        ..Material::default()
     };
     let only = Names::new(["controller-manager.kusionstack-system.svc"]).unwrap();
     let policy = Policy::default();

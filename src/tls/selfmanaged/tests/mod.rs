@@ -32,5 +32,6 @@ fn policy() -> Policy {
         authority: hours(100),
         leaf: hours(10),
         settle: hours(1),
+        ..Policy::default()
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +11,7 @@ use super::api::{FakeApi, MUTATING, SECRET, VALIDATING};
 use super::*;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
 use crate::tls::Resolver;
+use crate::tls::doors::Doors;
 use crate::tls::selfmanaged::assess::is_signed_by;
 
 struct Replica {
@@ -302,4 +304,86 @@ async fn the_loop_outlives_failures_and_ends_when_told() {
     assert!(resolver.problem().is_none());
     stop.cancel();
     running.await.unwrap();
+}
+
+/// The segments of all published paths, each once.
+fn published(api: &FakeApi) -> Vec<Option<String>> {
+    let entries = [MUTATING, VALIDATING].map(|path| api.get(path)["webhooks"].clone());
+    let entries = entries.iter().flat_map(|all| all.as_array().unwrap());
+    let mut segments: Vec<_> = entries
+        .map(|entry| {
+            let url = entry["clientConfig"]["url"].as_str().unwrap();
+            let path = url.strip_prefix("https://localhost").unwrap();
+            segments::split(path).0.map(str::to_owned)
+        })
+        .collect();
+    segments.dedup();
+    segments
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
+    let api = FakeApi::default();
+    api.configure();
+    let replicas: Vec<_> = (0..3)
+        .map(|_| {
+            let doors = Arc::new(Doors::default());
+            (replica(&api).managed.with_segments(doors.clone()), doors)
+        })
+        .collect();
+    let minute = SignedDuration::from_mins(1);
+    let (mut now, mut seen) = (start(), Vec::new());
+    for minutes in 0..3 * 24 * 60 {
+        if minutes % 60 < 25 {
+            // Replicas look each minute; what one of them publishes the others must know.
+            for (managed, _) in &replicas {
+                managed.ensure(now).await.unwrap();
+                let segments = published(&api);
+                let [segment] = &segments[..] else {
+                    panic!("{segments:?}")
+                };
+                let path = segments::join(segment.as_deref(), "/a");
+                for (_, doors) in &replicas {
+                    assert!(
+                        minutes == 0 || doors.enter(&path).is_some(),
+                        "minute {minutes}"
+                    );
+                }
+                if !seen.contains(segment) {
+                    seen.push(segment.clone());
+                }
+            }
+        }
+        now += minute;
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
+    assert_eq!(seen.len(), 4, "plain paths, and a segment for each day");
+    let former = segments::join(seen[1].as_deref(), "/a");
+    assert!(
+        replicas
+            .iter()
+            .all(|(_, doors)| doors.enter(&former).is_none())
+    );
+    assert!(
+        replicas
+            .iter()
+            .all(|(_, doors)| doors.enter("/a").is_none())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn configuration_that_is_put_back_is_served_and_gets_its_segment_again() {
+    let api = FakeApi::default();
+    api.configure();
+    let doors = Arc::new(Doors::default());
+    let managed = replica(&api).managed.with_segments(doors.clone());
+    let hour = hours(1);
+    managed.ensure(start()).await.unwrap();
+    managed.ensure(start() + hour).await.unwrap();
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert!(doors.enter("/a").is_none());
+    api.configure();
+    managed.ensure(start() + hour).await.unwrap();
+    assert!(doors.enter("/a").is_some());
+    assert!(matches!(&published(&api)[..], [Some(_)]));
 }

@@ -1,0 +1,183 @@
+//! A segment in front of the webhook paths that nobody can guess: `/<segment>/validate/pods`. It is a hurdle, no proof of
+//! who calls: the API server's error texts show the URL of a webhook that did not answer. Client certificates are proof.
+//!
+//! As with the authorities, every replica knows a new segment before it is published, and a former one is known until every
+//! API server has seen the new one.
+
+use jiff::Timestamp;
+
+use super::Policy;
+
+/// Random bytes of a segment.
+const BYTES: usize = 16;
+
+/// The segments of the Secret, the newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segments(Vec<Segment>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Segment {
+    text: String,
+    /// When it came into the Secret.
+    since: Timestamp,
+}
+
+/// Shows no segment.
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Segment")
+            .field("since", &self.since)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Segments {
+    /// From the Secret: a line for each, `<segment> <RFC 3339>`. Lines of another form are dropped.
+    pub fn read(bytes: &[u8]) -> Segments {
+        let text = String::from_utf8_lossy(bytes);
+        let segments = text.lines().filter_map(|line| {
+            let (text, since) = line.split_once(' ')?;
+            let since = since.trim().parse().ok()?;
+            is_segment(text).then(|| Segment {
+                text: text.to_owned(),
+                since,
+            })
+        });
+        Segments(segments.collect())
+    }
+
+    /// The form that [`Segments::read`] reads.
+    pub fn write(&self) -> Vec<u8> {
+        let lines = self.0.iter().map(|s| format!("{} {}\n", s.text, s.since));
+        lines.collect::<String>().into_bytes()
+    }
+
+    /// What the Secret should hold at `now`, if that is something else.
+    pub fn due(&self, now: Timestamp, policy: &Policy) -> Option<Segments> {
+        let age = |segment: &Segment| now.duration_since(segment.since);
+        let mut next = self.clone();
+        if next
+            .0
+            .first()
+            .is_none_or(|newest| age(newest) >= policy.segment)
+        {
+            let text = (0..BYTES).map(|_| format!("{:02x}", rand::random::<u8>()));
+            let newest = Segment {
+                text: text.collect(),
+                since: now,
+            };
+            next.0.insert(0, newest);
+        }
+        // Published for so long that no API server calls by an earlier one.
+        let known = policy.segment_settle.saturating_mul(2);
+        if let Some(current) = next.0.iter().position(|segment| age(segment) >= known) {
+            next.0.truncate(current + 1);
+        }
+        (next != *self).then_some(next)
+    }
+
+    /// The segment that the API server is told; `None` as long as the first one is not known to every replica.
+    pub fn published(&self, now: Timestamp, policy: &Policy) -> Option<&str> {
+        let settled = |s: &&Segment| now.duration_since(s.since) >= policy.segment_settle;
+        self.0.iter().find(settled).map(|segment| &*segment.text)
+    }
+
+    /// All that may be called by.
+    pub fn texts(&self) -> Vec<String> {
+        self.0.iter().map(|segment| segment.text.clone()).collect()
+    }
+}
+
+/// Whether a part of a path has the form of a segment.
+pub fn is_segment(text: &str) -> bool {
+    text.len() == 2 * BYTES && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The segment of a path, if it begins with one, and what follows.
+pub fn split(path: &str) -> (Option<&str>, &str) {
+    let Some(rest) = path.strip_prefix('/') else {
+        return (None, path);
+    };
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest.split_at(end) {
+        (segment, rest) if is_segment(segment) => (Some(segment), rest),
+        _ => (None, path),
+    }
+}
+
+/// `path` with this segment in front, in place of another one.
+pub fn join(segment: Option<&str>, path: &str) -> String {
+    let (_, plain) = split(path);
+    match segment {
+        Some(segment) => format!("/{segment}{plain}"),
+        None => plain.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
+    }
+
+    /// The Secret after every replica has done what is due at these minutes.
+    fn after(minutes: impl IntoIterator<Item = i64>) -> Segments {
+        minutes
+            .into_iter()
+            .fold(Segments::default(), |segments, now| {
+                segments
+                    .due(at(now), &Policy::default())
+                    .unwrap_or(segments)
+            })
+    }
+
+    #[test]
+    fn segment_is_known_before_it_is_published_and_after_another_is() {
+        let policy = Policy::default();
+        let day = 24 * 60;
+        let first = after([0]);
+        assert_eq!(first.texts().len(), 1);
+        assert_eq!(first.published(at(9), &policy), None);
+        let of_first = first.published(at(10), &policy).unwrap().to_owned();
+        let both = after([0]).due(at(day), &policy);
+        assert_eq!(first.due(at(day - 1), &policy), None);
+        assert_eq!(both.unwrap().texts().len(), 2);
+        let both = first.due(at(day), &policy).unwrap();
+        assert_eq!(both.published(at(day + 9), &policy), Some(&*of_first));
+        let second = both.published(at(day + 10), &policy).unwrap().to_owned();
+        assert_ne!(second, of_first);
+        assert_eq!(both.due(at(day + 19), &policy), None);
+        let left = both.due(at(day + 20), &policy).unwrap();
+        assert_eq!(left.texts(), [second]);
+    }
+
+    #[test]
+    fn secret_reads_back_and_odd_lines_are_dropped() {
+        let segments = after([0, 24 * 60]);
+        assert_eq!(segments.texts().len(), 2);
+        let mut bytes = segments.write();
+        assert_eq!(Segments::read(&bytes), segments);
+        bytes.extend(b"x\n../../x 2026-01-01T00:00:00Z\n\xff\n");
+        assert_eq!(Segments::read(&bytes), segments);
+    }
+
+    #[test]
+    fn paths_split_and_join() {
+        let segment = "0123456789abcdef0123456789abcdef";
+        let path = format!("/{segment}/validate/pods");
+        assert_eq!(split(&path), (Some(segment), "/validate/pods"));
+        for plain in ["/validate/pods", "/", "", "/0123", "x"] {
+            assert_eq!(split(plain), (None, plain));
+        }
+        assert_eq!(split(&format!("/{segment}")), (Some(segment), ""));
+        assert_eq!(join(Some(segment), "/validate/pods"), path);
+        assert_eq!(join(None, &path), "/validate/pods");
+        let other = "f".repeat(32);
+        assert_eq!(join(Some(&other), &path), format!("/{other}/validate/pods"));
+    }
+}
