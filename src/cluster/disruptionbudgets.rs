@@ -98,6 +98,9 @@ pub(super) fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToke
 struct Budgets(Arc<Index>);
 
 impl Sink<DisruptionBudget> for Budgets {
+    fn parse(&self, raw: &str) -> serde_json::Result<DisruptionBudget> {
+        serde_json::from_str(raw)
+    }
     fn replace(&self, objects: Vec<DisruptionBudget>, _version: u64) {
         self.0.disruption_budgets.replace(objects);
     }

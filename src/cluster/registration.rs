@@ -159,6 +159,9 @@ impl One {
 }
 
 impl Sink<Configuration> for One {
+    fn parse(&self, raw: &str) -> serde_json::Result<Configuration> {
+        serde_json::from_str(raw)
+    }
     fn replace(&self, objects: Vec<Configuration>, _version: u64) {
         let found = objects.into_iter().next();
         self.set(found.map_or(Stored::Absent, Stored::There));

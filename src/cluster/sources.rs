@@ -50,7 +50,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         labels: None,
         fields: None,
     };
-    spawn::<Object, _>(
+    spawn::<NamespaceFacts, _>(
         client,
         namespaces,
         Arc::new(Namespaces(Arc::clone(index))),
@@ -63,7 +63,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
             labels: None,
             fields: None,
         };
-        spawn::<Object, _>(
+        spawn::<Owned, _>(
             client,
             source,
             Arc::new(Workloads::new(index, kind)),
@@ -83,7 +83,7 @@ pub(super) fn spawn<T, S>(
     relist: Relist,
     stop: &CancellationToken,
 ) where
-    T: serde::de::DeserializeOwned + Send + 'static,
+    T: Send + 'static,
     S: Sink<T>,
 {
     tokio::spawn(watch::run::<T, S>(
@@ -98,6 +98,9 @@ pub(super) fn spawn<T, S>(
 struct Pods(Arc<Index>);
 
 impl Sink<Pod> for Pods {
+    fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
+        serde_json::from_str(raw)
+    }
     fn replace(&self, objects: Vec<Pod>, version: u64) {
         self.0.replace_pods(objects, version);
     }
@@ -130,6 +133,11 @@ impl Sink<Pod> for Pods {
 struct Rules(Arc<Index>);
 
 impl Sink<PodTransitionRule> for Rules {
+    fn parse(&self, raw: &str) -> serde_json::Result<PodTransitionRule> {
+        let mut rule: PodTransitionRule = serde_json::from_str(raw)?;
+        rule.metadata.managed_fields = None; // often larger than the rest
+        Ok(rule)
+    }
     fn replace(&self, objects: Vec<PodTransitionRule>, _version: u64) {
         self.0.replace_rules(objects);
     }
@@ -150,20 +158,21 @@ impl Sink<PodTransitionRule> for Rules {
 
 struct Namespaces(Arc<Index>);
 
-impl Sink<Object> for Namespaces {
-    fn replace(&self, objects: Vec<Object>, _version: u64) {
-        self.0
-            .replace_namespaces(objects.into_iter().map(facts).collect());
+impl Sink<NamespaceFacts> for Namespaces {
+    fn parse(&self, raw: &str) -> serde_json::Result<NamespaceFacts> {
+        serde_json::from_str(raw).map(facts)
     }
-    fn apply(&self, object: Object) {
-        self.0.apply_namespace(facts(object));
+    fn replace(&self, objects: Vec<NamespaceFacts>, _version: u64) {
+        self.0.replace_namespaces(objects);
     }
-    fn delete(&self, object: Object) {
-        let metadata = object.metadata;
-        self.0.delete_namespace(&metadata.name, &metadata.uid);
+    fn apply(&self, object: NamespaceFacts) {
+        self.0.apply_namespace(object);
+    }
+    fn delete(&self, object: NamespaceFacts) {
+        self.0.delete_namespace(&object.name, &object.uid);
     }
     fn bookmark(&self, _version: u64) {}
-    fn unreadable(&self, _raw: &str) -> Option<Object> {
+    fn unreadable(&self, _raw: &str) -> Option<NamespaceFacts> {
         self.0.count_unreadable();
         None
     }
@@ -179,6 +188,9 @@ fn facts(object: Object) -> NamespaceFacts {
         terminating_since: NamespaceFacts::since(metadata.deletion_timestamp.as_deref()),
     }
 }
+
+/// Namespace and UID of an owner, and what is kept of it; `None` if its deletion has begun.
+pub(super) type Owned = ((String, Uid), Option<Workload>);
 
 /// The sink of one kind of workload.
 pub(super) struct Workloads {
@@ -197,16 +209,19 @@ impl Workloads {
         }
     }
 
-    fn read(&self, object: Object) -> ((String, Uid), Option<Workload>) {
+    /// What is kept of an object.
+    pub fn read(&self, object: Object) -> Owned {
         wire::read(self.kind, object)
     }
 }
 
-impl Sink<Object> for Workloads {
-    fn replace(&self, objects: Vec<Object>, version: u64) {
+impl Sink<Owned> for Workloads {
+    fn parse(&self, raw: &str) -> serde_json::Result<Owned> {
+        serde_json::from_str(raw).map(|object| self.read(object))
+    }
+    fn replace(&self, objects: Vec<Owned>, version: u64) {
         let all: Vec<_> = objects
             .into_iter()
-            .map(|o| self.read(o))
             .filter_map(|(k, w)| Some((k, w?)))
             .collect();
         let mut known = self.known.lock();
@@ -219,8 +234,7 @@ impl Sink<Object> for Workloads {
             .collect();
         self.index.replace_workloads(self.kind, all, gone, version);
     }
-    fn apply(&self, object: Object) {
-        let (key, workload) = self.read(object);
+    fn apply(&self, (key, workload): Owned) {
         let mut known = self.known.lock();
         if workload.is_some() {
             known.insert(key.clone())
@@ -229,8 +243,7 @@ impl Sink<Object> for Workloads {
         };
         self.index.set_workload(&key.0, key.1, workload);
     }
-    fn delete(&self, object: Object) {
-        let (key, _) = self.read(object);
+    fn delete(&self, (key, _): Owned) {
         self.known.lock().remove(&key);
         self.index.set_workload(&key.0, key.1, None);
     }
@@ -240,7 +253,7 @@ impl Sink<Object> for Workloads {
         self.index
             .replace_workloads(self.kind, Vec::new(), Vec::new(), 0);
     }
-    fn unreadable(&self, _raw: &str) -> Option<Object> {
+    fn unreadable(&self, _raw: &str) -> Option<Owned> {
         self.index.count_unreadable();
         None
     }

@@ -4,15 +4,16 @@
 //! resourceVersion delivered, deletions and bookmarks included. Lists are paged; a malformed object is logged and counted,
 //! its sink says what to take it for, and it never ends the watch.
 
+mod list;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt, StreamExt};
 use kube::Client;
 use kube::core::Request;
-use kube::core::params::{ListParams, WatchParams};
+use kube::core::params::WatchParams;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -20,9 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::failure;
+use list::list;
 
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
 /// The API server ends a watch after this long; the next one continues where it stopped.
 const WATCH_SECONDS: u32 = 290;
 /// A connection that delivers nothing for this long (bookmarks come each minute) is dead.
@@ -32,6 +32,11 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// What receives the objects of a watch. Calls come from one task, in the order of resourceVersions.
 pub trait Sink<T>: Send + Sync + 'static {
+    /// Reads an object, and keeps of it only what is needed later: a list holds what was read of all its objects.
+    ///
+    /// # Errors
+    /// When the object is not as expected; [`Sink::unreadable`] is asked then.
+    fn parse(&self, raw: &str) -> serde_json::Result<T>;
     /// The whole state at `version`; whatever is not in it is gone.
     fn replace(&self, objects: Vec<T>, version: u64);
     /// An object was added or changed.
@@ -76,7 +81,7 @@ pub async fn run<T, S>(
     relist: Relist,
     stop: CancellationToken,
 ) where
-    T: DeserializeOwned + Send + 'static,
+    T: Send + 'static,
     S: Sink<T>,
 {
     let mut failures = 0u32;
@@ -114,13 +119,6 @@ fn is_not_served(error: &anyhow::Error) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Page<'a> {
-    metadata: PageMeta,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PageMeta {
     #[serde(default)]
@@ -129,35 +127,8 @@ struct PageMeta {
     r#continue: Option<String>,
 }
 
-/// Lists page by page; of a page only what the cache keeps outlives the next. A list of whole objects can be several times
-/// the memory of a replica: 5,000 Deployments with their ReplicaSets are about 440 MB.
-async fn list<T: DeserializeOwned, S: Sink<T>>(
-    client: &Client,
-    source: &Source,
-    sink: &S,
-) -> anyhow::Result<(Vec<T>, u64)> {
-    let mut objects = Vec::new();
-    let mut params = ListParams {
-        limit: Some(PAGE),
-        label_selector: source.labels.map(Into::into),
-        field_selector: source.fields.clone(),
-        ..ListParams::default()
-    };
-    loop {
-        let request = Request::new(source.path).list(&params)?;
-        let text = timeout(Duration::from_secs(30), client.request_text(request)).await??;
-        let page: Page<'_> = serde_json::from_str(&text)?;
-        let items = page.items.unwrap_or_default().into_iter();
-        objects.extend(items.filter_map(|raw| parse(source, sink, raw)));
-        match page.metadata.r#continue.filter(|c| !c.is_empty()) {
-            Some(next) => params.continue_token = Some(next),
-            None => return Ok((objects, page.metadata.resource_version.parse()?)),
-        }
-    }
-}
-
-fn parse<T: DeserializeOwned, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> Option<T> {
-    match serde_json::from_str(raw.get()) {
+fn parse<T, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> Option<T> {
+    match sink.parse(raw.get()) {
         Ok(object) => Some(object),
         Err(e) => {
             warn!(path = source.path, error = %e, "an object can't be read");
@@ -181,7 +152,7 @@ struct Versioned {
 /// Follows the watch from `version` until it has to be listed again.
 async fn follow<T, S>(client: &Client, source: &Source, sink: &S, relist: &Relist, mut version: u64)
 where
-    T: DeserializeOwned + Send + 'static,
+    T: Send + 'static,
     S: Sink<T>,
 {
     loop {
@@ -231,11 +202,7 @@ where
 
 /// Hands one line of a watch to the sink; the version it carries, or `None` if all must be listed again: for an error
 /// event, and for a deletion that can't be read.
-pub(super) fn deliver<T: DeserializeOwned, S: Sink<T>>(
-    source: &Source,
-    sink: &S,
-    line: &str,
-) -> Option<u64> {
+pub(super) fn deliver<T, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> Option<u64> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
         debug!(

@@ -4,7 +4,7 @@ mod build;
 mod metrics;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use kube::{Api, Client, Config};
+use rustix::process::Signal;
 
 use crate::plane::process::Process;
 use crate::plane::{ports, wait};
@@ -26,6 +27,8 @@ pub const CONFIGURATIONS: [&str; 2] = [
 ];
 /// From the start to enforcing.
 const READY: Duration = Duration::from_secs(300);
+/// For a killed process to be gone.
+const GONE: Duration = Duration::from_secs(10);
 /// Lines of the log that an error shows.
 const TAIL: usize = 20;
 
@@ -87,6 +90,11 @@ impl Endpoints {
         Ok(text)
     }
 
+    /// Whether the server says that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        self.get("/readyz").await.is_ok()
+    }
+
     /// Whether the server says that it is ready and both webhook configurations are in place.
     ///
     /// # Errors
@@ -115,6 +123,21 @@ pub struct Server {
     /// Where it listens.
     pub endpoints: Endpoints,
     process: Process,
+    start: Start,
+}
+
+/// How it is started.
+#[derive(Debug)]
+struct Start {
+    controlplane: PathBuf,
+    arguments: Vec<OsString>,
+    logs: PathBuf,
+}
+
+impl Start {
+    fn process(&self) -> Result<Process> {
+        Process::start("operating", &self.controlplane, &self.arguments, &self.logs)
+    }
 }
 
 impl Server {
@@ -132,8 +155,39 @@ impl Server {
     ) -> Result<Self> {
         let mut args: Vec<OsString> = vec!["supervise".into(), binary.into()];
         args.extend(endpoints.arguments(kubeconfig));
-        let process = Process::start("operating", controlplane, args, logs)?;
-        Ok(Self { endpoints, process })
+        let start = Start {
+            controlplane: controlplane.to_owned(),
+            arguments: args,
+            logs: logs.to_owned(),
+        };
+        let process = start.process()?;
+        Ok(Self {
+            endpoints,
+            process,
+            start,
+        })
+    }
+
+    /// Kills it, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it could not be killed.
+    pub async fn kill(&mut self) -> Result<()> {
+        self.process.signal(Signal::KILL)?;
+        wait::until("the server to end", GONE, || {
+            let runs = self.runs();
+            async move { Ok(!runs) }
+        })
+        .await
+    }
+
+    /// Starts it again with the same command line, after [`Server::kill`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = self.start.process()?;
+        Ok(())
     }
 
     /// Waits until it enforces.

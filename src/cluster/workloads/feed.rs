@@ -40,6 +40,9 @@ impl<W: Wire> Feed<W> {
 }
 
 impl<W: Wire> Sink<W> for Feed<W> {
+    fn parse(&self, raw: &str) -> serde_json::Result<W> {
+        serde_json::from_str(raw)
+    }
     fn replace(&self, objects: Vec<W>, version: u64) {
         let mut told = BTreeSet::new();
         for object in &objects {
@@ -88,19 +91,25 @@ pub struct Sets {
 }
 
 impl Sink<SetObject> for Sets {
+    fn parse(&self, raw: &str) -> serde_json::Result<SetObject> {
+        serde_json::from_str(raw)
+    }
     fn replace(&self, objects: Vec<SetObject>, version: u64) {
-        let budget = objects.iter().map(|o| o.budget.clone()).collect();
+        let budget = objects
+            .iter()
+            .map(|o| self.budget.read(o.budget.clone()))
+            .collect();
         self.budget.replace(budget, version);
         self.feed.replace(objects, version);
     }
 
     fn apply(&self, object: SetObject) {
-        self.budget.apply(object.budget.clone());
+        self.budget.apply(self.budget.read(object.budget.clone()));
         self.feed.apply(object);
     }
 
     fn delete(&self, object: SetObject) {
-        self.budget.delete(object.budget.clone());
+        self.budget.delete(self.budget.read(object.budget.clone()));
         self.feed.delete(object);
     }
 

@@ -137,12 +137,32 @@ impl Wire for SetObject {
 
 /// A ControllerRevision.
 #[derive(Debug, Deserialize)]
+#[serde(from = "WholeRevision")]
 pub struct RevisionObject {
+    metadata: Metadata,
+    revision: i64,
+    /// Null if the revision is of no concern: those of StatefulSets and DaemonSets are often many times those of CollaSets.
+    data: Value,
+}
+
+#[derive(Deserialize)]
+struct WholeRevision {
     metadata: Metadata,
     #[serde(default)]
     revision: i64,
     #[serde(default)]
-    data: Value,
+    data: Box<RawValue>,
+}
+
+impl From<WholeRevision> for RevisionObject {
+    fn from(whole: WholeRevision) -> Self {
+        let data = is_ours(&whole.metadata).then(|| serde_json::from_str(whole.data.get()).ok());
+        RevisionObject {
+            metadata: whole.metadata,
+            revision: whole.revision,
+            data: data.flatten().unwrap_or_default(),
+        }
+    }
 }
 
 impl Wire for RevisionObject {

@@ -6,6 +6,7 @@
 mod admission;
 mod claims;
 mod collaset;
+mod crowd;
 mod floor;
 mod herd;
 mod idle;
@@ -42,6 +43,10 @@ pub struct Args {
     /// Only the figures of webhook rules
     #[arg(long, conflicts_with = "collasets")]
     rules: bool,
+    /// Only a replica among so many managed Pods, three times as many others, and old ReplicaSets; says which bars hold.
+    /// The bars are for 10,000
+    #[arg(long, value_name = "PODS", conflicts_with_all = ["collasets", "rules", "quick"])]
+    scale: Option<usize>,
     /// Use this binary of the server instead of building an optimised one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
@@ -56,6 +61,7 @@ struct Bench {
     quick: bool,
     collasets: bool,
     rules: bool,
+    scale: Option<usize>,
 }
 
 /// Runs all figures and prints the table; a Ctrl-C ends it early.
@@ -83,7 +89,11 @@ async fn measure(args: &Args) -> Result<()> {
         }
     };
     eprintln!("starting a control plane and the server");
-    let plane = Plane::start(Options::default()).await?;
+    let plane = Plane::start(Options {
+        audit: args.scale.is_none(), // a log of hundreds of thousands of requests that nobody counts
+        ..Options::default()
+    })
+    .await?;
     let client = plane.client()?;
     let mut server = Server::start(
         &binary,
@@ -101,6 +111,7 @@ async fn measure(args: &Args) -> Result<()> {
         quick: args.quick,
         collasets: args.collasets,
         rules: args.rules,
+        scale: args.scale,
     };
     let result = bench.figures().await;
     bench.report.print();
@@ -114,6 +125,9 @@ async fn measure(args: &Args) -> Result<()> {
 
 impl Bench {
     async fn figures(&mut self) -> Result<()> {
+        if let Some(pods) = self.scale {
+            return crowd::measure(self, pods).await;
+        }
         if self.rules {
             return rules::measure(self).await;
         }

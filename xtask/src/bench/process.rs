@@ -6,15 +6,22 @@ use anyhow::{Context, Result};
 
 /// Resident memory in KiB (`VmRSS`).
 pub fn resident_kib(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    parse_resident(&text).with_context(|| format!("no VmRSS in {path}"))
+    memory(pid, "VmRSS:")
 }
 
-fn parse_resident(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// The most resident memory so far, in KiB (`VmHWM`).
+pub fn peak_kib(pid: u32) -> Result<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, name: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    parse_memory(&text, name).with_context(|| format!("no {name} in {path}"))
+}
+
+fn parse_memory(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -42,7 +49,7 @@ mod tests {
     #[test]
     fn memory_and_time_are_read_by_name_and_by_place() {
         assert_eq!(
-            parse_resident("VmSize: 9 kB\nVmRSS:\t  123 kB\n"),
+            parse_memory("VmSize: 9 kB\nVmRSS:\t  123 kB\n", "VmRSS:"),
             Some(123)
         );
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1 0 0 0 20 3 0 0 20 0 1 0 5";

@@ -30,8 +30,20 @@ impl Report {
             value: value.into(),
             bar: bar.into(),
         };
-        eprintln!("  {}: {}", row.figure, row.value);
+        eprintln!("  {}: {}  {}", row.figure, row.value, row.bar);
         self.0.push(row);
+    }
+
+    /// Adds a figure with its bar, and says whether the bar holds.
+    pub fn judge(
+        &mut self,
+        figure: impl Into<String>,
+        value: impl Into<String>,
+        bar: String,
+        holds: bool,
+    ) {
+        let word = if holds { "holds" } else { "MISSED" };
+        self.add_with_bar(figure, value, format!("{bar}: {word}"));
     }
 
     /// Prints the table to standard output.

@@ -1,0 +1,182 @@
+//! Lists in pages of bounded size: of a page nothing but what the cache keeps outlives the next page.
+//!
+//! A list of whole objects can be several times the memory of a replica: 5,000 Deployments with their old ReplicaSets are
+//! about 440 MB. A page of 500 objects can be that large, too, where tenants store objects of the greatest size.
+
+use std::time::Duration;
+
+use futures::{AsyncBufRead, AsyncBufReadExt};
+use kube::Client;
+use kube::core::Request;
+use kube::core::params::ListParams;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use super::{PageMeta, Sink, Source, parse};
+
+/// Objects of a page at most.
+const OBJECTS: u32 = 500;
+/// Bytes of a page that the next request aims at.
+const AIM: usize = 2 << 20;
+/// Bytes of a page that are read; a longer one is given up and asked for again with fewer objects. A page of one object
+/// may have any length: the API server bounds it.
+const LIMIT: usize = 4 << 20;
+/// The API server answers a page within this time.
+const ANSWER: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    metadata: PageMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+/// All objects of a source, and the version of the list.
+pub(super) async fn list<T, S: Sink<T>>(
+    client: &Client,
+    source: &Source,
+    sink: &S,
+) -> anyhow::Result<(Vec<T>, u64)> {
+    let mut objects = Vec::new();
+    let mut params = ListParams {
+        limit: Some(OBJECTS),
+        label_selector: source.labels.map(Into::into),
+        field_selector: source.fields.clone(),
+        ..ListParams::default()
+    };
+    loop {
+        let limit = params.limit.unwrap_or(OBJECTS);
+        let request = Request::new(source.path).list(&params)?;
+        let most = (limit > 1).then_some(LIMIT);
+        let read = async { read(client.request_stream(request).await?, most).await };
+        let Some(text) = timeout(ANSWER, read).await?? else {
+            params.limit = Some((limit / 8).max(1));
+            continue;
+        };
+        let page: Page<'_> = serde_json::from_slice(&text)?;
+        let items = page.items.unwrap_or_default();
+        params.limit = Some(fitting(items.len(), text.len()));
+        objects.extend(items.into_iter().filter_map(|raw| parse(source, sink, raw)));
+        match page.metadata.r#continue.filter(|c| !c.is_empty()) {
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok((objects, page.metadata.resource_version.parse()?)),
+        }
+    }
+}
+
+/// The whole answer; `None` if it has more than `most` bytes.
+async fn read(stream: impl AsyncBufRead, most: Option<usize>) -> anyhow::Result<Option<Vec<u8>>> {
+    let mut stream = Box::pin(stream);
+    let mut text = Vec::new();
+    loop {
+        let chunk = stream.fill_buf().await?;
+        if chunk.is_empty() {
+            return Ok(Some(text));
+        }
+        let length = chunk.len();
+        if most.is_some_and(|most| text.len() + length > most) {
+            return Ok(None);
+        }
+        text.extend_from_slice(chunk);
+        stream.consume_unpin(length);
+    }
+}
+
+/// How many objects to ask for next, if the next ones are as large as those of the last page.
+fn fitting(objects: usize, bytes: usize) -> u32 {
+    let each = (bytes / objects.max(1)).max(1);
+    let fitting = u32::try_from(AIM / each).unwrap_or(OBJECTS);
+    fitting.clamp(1, OBJECTS)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+
+    struct Names;
+
+    impl Sink<String> for Names {
+        fn parse(&self, raw: &str) -> serde_json::Result<String> {
+            let object: serde_json::Value = serde_json::from_str(raw)?;
+            serde_json::from_value(object["name"].clone())
+        }
+        fn replace(&self, _: Vec<String>, _: u64) {}
+        fn apply(&self, _: String) {}
+        fn delete(&self, _: String) {}
+        fn bookmark(&self, _: u64) {}
+        fn unreadable(&self, _: &str) -> Option<String> {
+            None
+        }
+    }
+
+    fn parameter(request: &Request<Body>, name: &str) -> usize {
+        let query = request.uri().query().unwrap_or_default();
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let found = pairs.find(|(key, _)| *key == name);
+        found.map_or(0, |(_, value)| value.parse().unwrap())
+    }
+
+    /// Lists objects of these sizes; the names as they came, and the limits that were asked for.
+    async fn listed(sizes: Vec<usize>) -> (Vec<String>, Vec<usize>) {
+        let limits = Arc::new(Mutex::new(Vec::new()));
+        let asked = Arc::clone(&limits);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let limit = parameter(&request, "limit");
+            let from = parameter(&request, "continue");
+            asked.lock().push(limit);
+            let to = (from + limit).min(sizes.len());
+            let items: Vec<_> = (from..to)
+                .map(|n| json!({ "name": n.to_string(), "bulk": "x".repeat(sizes[n]) }))
+                .collect();
+            let next = (to < sizes.len()).then(|| to.to_string());
+            let metadata = json!({ "resourceVersion": "7", "continue": next });
+            let page = json!({ "metadata": metadata, "items": items }).to_string();
+            async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
+        });
+        let client = Client::new(service, "default");
+        let source = Source {
+            path: "/api/v1/things",
+            labels: None,
+            fields: None,
+        };
+        let (names, version) = list(&client, &source, &Names).await.unwrap();
+        assert_eq!(version, 7);
+        let limits = limits.lock().clone();
+        (names, limits)
+    }
+
+    fn numbers(count: usize) -> Vec<String> {
+        (0..count).map(|n| n.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn small_objects_come_in_large_pages() {
+        let (names, limits) = listed(vec![100; 1_200]).await;
+        assert_eq!(names, numbers(1_200));
+        assert_eq!(limits, [500, 500, 500]);
+    }
+
+    #[tokio::test]
+    async fn page_that_is_too_long_is_read_in_smaller_ones() {
+        let (names, limits) = listed(vec![100_000; 100]).await;
+        assert_eq!(names, numbers(100));
+        assert_eq!(limits[..2], [500, 62], "given up");
+        assert!(limits[2..].iter().all(|n| *n <= 20), "{limits:?}");
+    }
+
+    #[tokio::test]
+    async fn object_longer_than_a_page_is_read_alone() {
+        let (names, _) = listed(vec![100, LIMIT + 1, 100, LIMIT + 1]).await;
+        assert_eq!(names, numbers(4));
+    }
+}

@@ -1,0 +1,100 @@
+//! What the caches of a replica weigh: bytes for each object, counted by the allocator, after the real watches have listed
+//! objects as an API server sends them.
+//!
+//! The recorded numbers are of 64-bit machines. A change of more than a tenth fails in either direction: a larger number needs
+//! a reason, and a smaller one is recorded so that it stays.
+
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod objects;
+
+use std::alloc::System;
+use std::sync::Arc;
+
+use cap::Cap;
+use operating::cluster::index::Index;
+use operating::cluster::sources;
+use tokio_util::sync::CancellationToken;
+
+use api::Api;
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Objects of a measurement. Many, so that what does not depend on their number does not matter.
+const COUNT: usize = 4_000;
+
+/// A managed Pod of two containers, of a ReplicaSet of ten.
+const POD: usize = 1;
+/// A managed Pod of a StatefulSet, with a volume of its own.
+const STATEFUL_POD: usize = 1;
+/// An old ReplicaSet of a Deployment of Pods that are not managed.
+const OLD_SET: usize = 1;
+/// A PodTransitionRule without claims.
+const RULE: usize = 1;
+
+/// What one kind weighs.
+struct Weight {
+    /// Bytes that the caches keep for each object.
+    kept: usize,
+    /// The most bytes that were in use for each object while the objects were listed.
+    peak: usize,
+}
+
+/// Starts the watches against an API server with these objects, waits until everything is listed, and returns the bytes in use
+/// then and at most.
+fn listed(api: Api) -> (usize, usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let before = HEAP.allocated();
+    let used = runtime.block_on(async {
+        let (index, stop) = (Arc::new(Index::default()), CancellationToken::new());
+        let (client, peak) = api.client(|| HEAP.allocated());
+        sources::start(&client, &index, &stop);
+        index.wait_synced().await;
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await; // the watches have begun
+        }
+        let now = HEAP.allocated();
+        stop.cancel();
+        (
+            now - before,
+            peak.load(std::sync::atomic::Ordering::Relaxed)
+                .saturating_sub(before),
+        )
+    });
+    drop(runtime);
+    used
+}
+
+fn weigh(path: &'static str, object: fn(usize) -> serde_json::Value) -> Weight {
+    let (base, _) = listed(Api::default());
+    let (all, peak) = listed(Api::default().with(path, COUNT, object));
+    Weight {
+        kept: (all - base) / COUNT,
+        peak: peak.saturating_sub(base) / COUNT,
+    }
+}
+
+#[test]
+fn cached_objects_weigh_what_is_recorded() {
+    listed(Api::default()); // whatever is set up once
+    let mut wrong = Vec::new();
+    for (what, path, object, recorded) in objects::ALL {
+        let Weight { kept, peak } = weigh(path, object);
+        println!("{what}: {kept} bytes kept, {peak} at most while listing; {recorded} recorded");
+        if kept.abs_diff(recorded) * 10 > recorded {
+            wrong.push(format!("{what}: {kept} bytes, not {recorded}"));
+        }
+        // A page in the making, and what is kept of earlier ones: nothing of them may be left but that.
+        if peak > kept * 13 / 10 + api::PAGE_BYTES / COUNT {
+            wrong.push(format!(
+                "{what}: {peak} bytes while listing, of which {kept} are kept"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,146 @@
+//! `bench --scale PODS`: a replica among many Pods, most of which are none of its business.
+//!
+//! For each 100 managed Pods there are a namespace with ten ReplicaSets of ten and a rule for each, 300 Pods that are not
+//! managed, and 200 old ReplicaSets of 20 Deployments.
+
+mod lists;
+mod objects;
+mod ready;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::timeout;
+
+use super::reviews::{Caller, percentile, review};
+use super::{Bench, process};
+use objects::Crowd;
+
+/// The size that the others are compared with.
+const FEW: usize = 100;
+/// No run takes longer.
+const BOUND: Duration = Duration::from_secs(45 * 60);
+/// MiB of a replica.
+const MEMORY: f64 = 120.0;
+/// Time to ready by the time of the lists.
+const READY: f64 = 3.0;
+/// The slowest reviews among many Pods by those among few.
+const SLOWER: f64 = 1.5;
+/// Rounds of reviews; the middle one counts, so that a pause of the machine does not.
+const ROUNDS: usize = 5;
+
+/// Measures among `pods` managed Pods.
+pub async fn measure(bench: &mut Bench, pods: usize) -> Result<()> {
+    let run = timeout(BOUND, figures(bench, pods));
+    run.await.context("the run took too long")?
+}
+
+async fn figures(bench: &mut Bench, pods: usize) -> Result<()> {
+    let mut crowd = Crowd::new(&bench.plane, pods).await?;
+    crowd.managed(FEW.min(pods)).await?;
+    let few = reviews(bench, &crowd, FEW.min(pods)).await?;
+    let empty = resident(bench).await?;
+
+    crowd.managed(pods).await?;
+    let managed = resident(bench).await?;
+    let figure =
+        format!("resident memory with {pods} managed Pods alone, each with its part of the rules");
+    let per_pod = (managed - empty) * 1024.0 / pods.saturating_sub(FEW).max(1) as f64;
+    let value = format!("{managed:.1} MiB, {per_pod:.1} KiB for each further Pod");
+    bench.report.add(figure, value);
+
+    crowd.unmanaged(3 * pods).await?;
+    crowd.old_sets(2 * pods).await?;
+    let all = resident(bench).await?;
+    let figure = format!(
+        "the same beside {} unmanaged Pods and {} old ReplicaSets",
+        3 * pods,
+        2 * pods
+    );
+    bench.report.judge(
+        figure,
+        format!("{all:.1} MiB"),
+        format!("≤ {MEMORY} MiB"),
+        all <= MEMORY,
+    );
+
+    let many = reviews(bench, &crowd, pods).await?;
+    let ratio = many / few.max(1.0);
+    let figure = format!("slowest hundredth of dry-run DELETE reviews, {pods} Pods by {FEW}");
+    bench.report.judge(
+        figure,
+        format!("{ratio:.2}"),
+        format!("≤ {SLOWER}"),
+        ratio <= SLOWER,
+    );
+
+    let listing = lists::whole(&bench.client).await?;
+    let took = ready::cold(bench).await?.as_secs_f64();
+    let figure =
+        format!("ready after a cold start, {took:.2} s, by one list of all that is watched");
+    let (listed, mib) = (
+        listing.took.as_secs_f64(),
+        listing.bytes as f64 / 1024.0 / 1024.0,
+    );
+    let times = took / listed.max(0.001);
+    let value = format!("{times:.2} × {listed:.2} s ({mib:.0} MiB)");
+    bench
+        .report
+        .judge(figure, value, format!("≤ {READY} ×"), times <= READY);
+    let cold = resident(bench).await?;
+    let peak = process::peak_kib(bench.server.pid()?)? as f64 / 1024.0;
+    let figure = "resident memory after the cold start";
+    let value = format!("{cold:.1} MiB, {peak:.1} MiB at most");
+    bench
+        .report
+        .judge(figure, value, format!("≤ {MEMORY} MiB"), cold <= MEMORY);
+    Ok(())
+}
+
+/// Resident memory in MiB once the server has nothing left to do.
+async fn resident(bench: &Bench) -> Result<f64> {
+    let pid = bench.server.pid()?;
+    let mut last = process::cpu(pid)?;
+    for _ in 0..120 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let cpu = process::cpu(pid)?;
+        if cpu.saturating_sub(last) < Duration::from_millis(60) {
+            break;
+        }
+        last = cpu;
+    }
+    Ok(process::resident_kib(pid)? as f64 / 1024.0)
+}
+
+/// Dry-run DELETE reviews of Pods of all rules; the slowest hundredth begins at so many microseconds.
+async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
+    resident(bench).await?; // what the new Pods left to do is not what a review costs
+    let caller = Caller::new(&bench.client, &bench.server.endpoints).await?;
+    let samples = crowd.samples(500).await?;
+    let bodies: Vec<_> = samples
+        .iter()
+        .map(|pod| review("DELETE", None, pod, true))
+        .collect();
+    let path = "/validate/pods";
+    caller.ask_often(path, &bodies, 500, |v| v.allowed).await?;
+    let (count, pid) = (2_000, bench.server.pid()?);
+    let before = process::cpu(pid)?;
+    let (mut middle, mut slowest) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let times = caller
+            .ask_often(path, &bodies, count, |v| v.allowed)
+            .await?;
+        middle.push(percentile(&times, 50));
+        slowest.push(percentile(&times, 99));
+    }
+    let cpu = process::cpu(pid)?.saturating_sub(before).as_micros() as f64;
+    middle.sort_unstable();
+    slowest.sort_unstable();
+    let (middle, slowest) = (middle[ROUNDS / 2], slowest[ROUNDS / 2]);
+    let each = cpu / (ROUNDS * count) as f64;
+    let figure = format!("dry-run DELETE reviews at {pods} managed Pods");
+    let value =
+        format!("p50 {middle} µs, p99 {slowest} µs, {each:.0} µs of the server's processor each");
+    bench.report.add(figure, value);
+    Ok(slowest as f64)
+}
