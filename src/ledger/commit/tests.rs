@@ -18,9 +18,10 @@ use super::rest;
 use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api::stored::MAX_LEDGER_BYTES;
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
-use crate::ledger::protocol::{Operation, Request, View};
+use crate::ledger::protocol::{Claim, Operation, Request, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
 /// What befalls a write.
@@ -529,4 +530,45 @@ async fn rule_that_refuses_all_reads_the_position_once() {
     }
     assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
     assert_eq!(ledgers.store().cached(&key).unwrap().version, 1);
+}
+
+/// With the longest names that there are.
+#[tokio::test]
+async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let name = |index: usize| format!("{index:0>253}");
+    let detail = |index: usize| Detail {
+        pod_name: name(index),
+        ..delete("p").detail
+    };
+    let each = super::claim_bytes(&name(0)[..36], &detail(0));
+    let most = MAX_LEDGER_BYTES / each;
+    let claims = (0..most).map(|index| {
+        let claim = Claim {
+            at: 7,
+            attempt: 1,
+            opened: 1,
+            closing: false,
+            detail: detail(index),
+        };
+        let uid = format!("{index:0>36}");
+        ((Uid::from(uid.as_str()), Operation::Begin), claim)
+    });
+    let full = Claims {
+        claims: claims.collect(),
+        watermark: 1,
+        attempts: 1,
+    };
+    ledgers.store().rules.lock().get_mut(&key).unwrap().claims = Arc::new(full);
+    let denied = ask(&ledgers, &key, &name(most)).await.unwrap_err();
+    assert_eq!(denied.why, Why::Crowded { claims: most });
+    {
+        let mut rules = ledgers.store().rules.lock();
+        let stored = rules.get_mut(&key).unwrap();
+        Arc::make_mut(&mut stored.claims).claims.pop_first();
+        stored.version += 1;
+    }
+    ask(&ledgers, &key, "short").await.unwrap();
+    ask(&ledgers, &key, "short").await.unwrap();
 }
