@@ -359,12 +359,17 @@ async fn rule_with_every_part_at_its_limit_can_be_stored() {
         eventually(async || api.create(&PostParams::default(), &rule).await.ok()).await;
         let (status, claims) = full_status(length, containers);
         let patch = Patch::Merge(json!({ "status": status }));
-        let stored = api.patch_status(object, &PatchParams::default(), &patch).await;
+        let stored = api
+            .patch_status(object, &PatchParams::default(), &patch)
+            .await;
         let stored = serde_json::to_value(stored.unwrap()).unwrap();
         let own = stored::bytes(&stored["status"]["ledger"]);
         let managed = stored::bytes(&stored["metadata"]["managedFields"]);
         let all = stored::bytes(&stored);
         eprintln!("{object}: {claims} claims, {own} bytes, managedFields {managed}, all {all}");
-        assert!(own + managed <= MAX_LEDGER_BYTES + 16 * 1024, "{own} and {managed}");
+        assert!(
+            own + managed <= MAX_LEDGER_BYTES + 16 * 1024,
+            "{own} and {managed}"
+        );
     }
 }

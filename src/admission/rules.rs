@@ -215,7 +215,7 @@ mod tests {
             "metadata": { "namespace": "shop", "name": "new" },
             "spec": { "selector": {}, "rules": [{ "name": "a", "labelCheck": { "requires": {} } }] },
         });
-        let review = json!({ "request": {
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "new", "dryRun": true,
             "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "podtransitionrules" },
             "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "PodTransitionRule" },

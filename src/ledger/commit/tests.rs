@@ -19,9 +19,10 @@ use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::stored::MAX_LEDGER_BYTES;
+use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
-use crate::ledger::protocol::{Claim, Operation, Request, View};
+use crate::ledger::protocol::{Operation, Request, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
 /// What befalls a write.
@@ -532,43 +533,39 @@ async fn rule_that_refuses_all_reads_the_position_once() {
     assert_eq!(ledgers.store().cached(&key).unwrap().version, 1);
 }
 
-/// With the longest names that there are.
+/// Three of ten Pods are claimed, each with so many containers that a fourth has no room.
 #[tokio::test]
 async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
-    let name = |index: usize| format!("{index:0>253}");
-    let detail = |index: usize| Detail {
-        pod_name: name(index),
-        ..delete("p").detail
+    let container = Before {
+        name: "c".repeat(63),
+        run: "containerd://1".into(),
+        image: None,
+        by_resources: false,
     };
-    let each = super::claim_bytes(&name(0)[..36], &detail(0));
-    let most = MAX_LEDGER_BYTES / each;
-    let claims = (0..most).map(|index| {
-        let claim = Claim {
-            at: 7,
-            attempt: 1,
-            opened: 1,
-            closing: false,
-            detail: detail(index),
+    let mut disruption = delete("a");
+    disruption.detail.containers = vec![container; 1_200];
+    let each = super::claim_bytes("a", &disruption.detail);
+    assert!(
+        each * 3 < MAX_LEDGER_BYTES && each * 4 > MAX_LEDGER_BYTES,
+        "{each}"
+    );
+    let claim = async |pod: &str| {
+        let disruption = Disruption {
+            pod: delete(pod).pod,
+            ..disruption.clone()
         };
-        let uid = format!("{index:0>36}");
-        ((Uid::from(uid.as_str()), Operation::Begin), claim)
-    });
-    let full = Claims {
-        claims: claims.collect(),
-        watermark: 1,
-        attempts: 1,
+        let deadline = Instant::now() + Duration::from_secs(30);
+        ledgers.ask(&key, disruption, deadline).await
     };
-    ledgers.store().rules.lock().get_mut(&key).unwrap().claims = Arc::new(full);
-    let denied = ask(&ledgers, &key, &name(most)).await.unwrap_err();
-    assert_eq!(denied.why, Why::Crowded { claims: most });
-    {
-        let mut rules = ledgers.store().rules.lock();
-        let stored = rules.get_mut(&key).unwrap();
-        Arc::make_mut(&mut stored.claims).claims.pop_first();
-        stored.version += 1;
+    for pod in ["a", "b", "c"] {
+        claim(pod).await.unwrap();
     }
-    ask(&ledgers, &key, "short").await.unwrap();
-    ask(&ledgers, &key, "short").await.unwrap();
+    assert_eq!(
+        claim("d").await.unwrap_err().why,
+        Why::Crowded { claims: 3 }
+    );
+    claim("a").await.unwrap();
+    ask(&ledgers, &key, "small").await.unwrap();
 }

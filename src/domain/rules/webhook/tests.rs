@@ -469,7 +469,9 @@ fn status_stays_within_its_share_whatever_endpoints_say() {
                 };
                 let asked = asked.unwrap();
                 asked_about += asked.len();
-                bench.memory.answered(&bench.rule, &asked, outcome, now, 0.5);
+                bench
+                    .memory
+                    .answered(&bench.rule, &asked, outcome, now, 0.5);
                 let status = bench.status();
                 let size = stored::bytes(&status);
                 assert!(size <= share, "{size} of {share}: {}", status.omitted);
@@ -516,7 +518,11 @@ fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
         memory.set_share(share);
         let cut = memory.status().unwrap();
         assert!(stored::bytes(&cut) <= share.max(300), "{share}");
-        assert!(cut.omitted.starts_with("left out for want of room: "), "{}", cut.omitted);
+        assert!(
+            cut.omitted.starts_with("left out for want of room: "),
+            "{}",
+            cut.omitted
+        );
         assert!(cut.omitted.contains("ended tasks"), "{}", cut.omitted);
     }
 }
