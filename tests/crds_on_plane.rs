@@ -7,14 +7,26 @@ use std::time::Duration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceValidation, JSONSchemaProps,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use operating::api::crd;
+use operating::api::podtransitionrule::{
+    AskedPod, Claim, ClaimedContainer, Detail as PodDetail, Ledger, PodTransitionRuleStatus,
+    RejectInfo, RuleState, WebhookStatus,
+};
+use operating::api::stored::{
+    self, MAX_DETAILS_BYTES, MAX_LEDGER_BYTES, MAX_SPEC_BYTES, MAX_STATES_BYTES,
+};
+use operating::domain::inplace::Before;
+use operating::ledger::commit::claim_bytes;
+use operating::ledger::store::Detail;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A group of their own keeps the narrowed definitions apart from those that other tests use.
+/// Groups of their own keep the definitions apart from those that other tests use.
 const GROUP: &str = "crds.test.kusionstack.io";
+const FULL: &str = "full.test.kusionstack.io";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,7 +53,7 @@ async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
     cases.apply_merge().unwrap();
     let cases: Vec<Case> = serde_norway::from_value(cases).unwrap();
 
-    define(&client, open).await;
+    define(&client, GROUP, open).await;
     for (index, case) in cases.iter().enumerate() {
         let Some(stored) = &case.stored else { continue };
         let api = api(&client, &namespace, &case.kind);
@@ -55,7 +67,7 @@ async fn the_api_server_refuses_what_is_odd_and_new_and_keeps_what_is_stored() {
                 .unwrap();
         }
     }
-    define(&client, |_| {}).await;
+    define(&client, GROUP, |_| {}).await;
     for kind in crd::all().iter().map(|c| &c.spec.names.kind) {
         let dry = PostParams {
             dry_run: true,
@@ -169,12 +181,12 @@ fn open(crd: &mut CustomResourceDefinition) {
     }
 }
 
-async fn define(client: &Client, change: impl Fn(&mut CustomResourceDefinition)) {
+async fn define(client: &Client, group: &str, change: impl Fn(&mut CustomResourceDefinition)) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for mut crd in crd::all() {
         change(&mut crd);
-        crd.spec.group = GROUP.into();
-        crd.metadata.name = Some(format!("{}.{GROUP}", crd.spec.names.plural));
+        crd.spec.group = group.into();
+        crd.metadata.name = Some(format!("{}.{group}", crd.spec.names.plural));
         let name = crd.metadata.name.clone().unwrap();
         let params = PatchParams::apply("crds-test").force();
         definitions
@@ -185,11 +197,15 @@ async fn define(client: &Client, change: impl Fn(&mut CustomResourceDefinition))
 }
 
 fn api(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
+    api_of(GROUP, client, namespace, kind)
+}
+
+fn api_of(group: &str, client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
     let plural = format!("{}s", kind.to_lowercase());
     let resource = ApiResource {
-        group: GROUP.into(),
+        group: group.into(),
         version: "v1alpha1".into(),
-        api_version: format!("{GROUP}/v1alpha1"),
+        api_version: format!("{group}/v1alpha1"),
         kind: kind.into(),
         plural,
     };
@@ -218,4 +234,142 @@ async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("no answer within 30 s");
+}
+
+/// A claim whose Pod has a name of `name` characters and restarts so many containers; the rest is as long as it can be.
+fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
+    let containers = (0..containers).map(|i| Before {
+        name: format!("{i:0>63}"),
+        run: format!("containerd://{i:0>64}"),
+        image: Some(u64::MAX),
+        by_resources: true,
+    });
+    let detail = Detail {
+        pod_name: format!("{index:0>name$}"),
+        since: "2026-01-01T00:00:00.123456789Z".parse().unwrap(),
+        until: "2026-01-01T00:01:00.123456789Z".parse().unwrap(),
+        target: Some(format!("{index:0>64}")),
+        containers: containers.collect(),
+        word: None,
+    };
+    let uid = format!("{index:0>36}");
+    let bytes = claim_bytes(&uid, &detail);
+    let containers = detail.containers.iter().map(|before| ClaimedContainer {
+        name: before.name.clone(),
+        container_id: before.run.clone(),
+        image_hash: format!("{:016x}", u64::MAX),
+        by_resources: true,
+    });
+    let claim = Claim {
+        pod_name: detail.pod_name.clone(),
+        pod_uid: uid,
+        operation: "Deadline".into(),
+        resource_version: u64::MAX.to_string(),
+        attempt: i64::MAX,
+        opened: Some(i64::MAX),
+        closing: true,
+        since: Time(detail.since),
+        until: Time(detail.until),
+        target: detail.target.clone(),
+        containers: containers.collect(),
+    };
+    (claim, bytes)
+}
+
+/// A status of which every part is as large as the server lets it become.
+fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usize) {
+    let mut left = MAX_LEDGER_BYTES;
+    let fits = |(_, bytes): &(Claim, usize)| {
+        let fits = *bytes <= left;
+        left = left.saturating_sub(*bytes);
+        fits
+    };
+    let claims = (0..).map(|index| claim(index, name, containers));
+    let claims: Vec<_> = claims.take_while(fits).map(|(claim, _)| claim).collect();
+    let count = claims.len();
+    let asked = |index: usize| AskedPod {
+        name: format!("{index:0>253}"),
+        pod_uid: format!("{index:0>36}"),
+        operation: "x".repeat(63),
+        since: "1".repeat(19),
+    };
+    let detail = |index: usize| PodDetail {
+        name: format!("{index:0>253}"),
+        stage: "PreCheck".into(),
+        reject_info: vec![RejectInfo {
+            rule_name: "a".into(),
+            reason: "<".repeat(1_000),
+        }],
+        ..PodDetail::default()
+    };
+    let now = || Time("2026-01-01T00:00:00Z".parse().unwrap());
+    let condition = |index: usize| Condition {
+        type_: format!("C{index}"),
+        status: "True".into(),
+        reason: "Full".into(),
+        message: "<".repeat(2_048),
+        observed_generation: Some(1),
+        last_transition_time: now(),
+    };
+    let status = PodTransitionRuleStatus {
+        update_time: Some(now()),
+        conditions: (0..4).map(condition).collect(),
+        ledger: Some(Ledger {
+            watermark: u64::MAX.to_string(),
+            attempts: i64::MAX,
+            claims,
+        }),
+        details: stored::fitting((0..100).map(detail).collect(), MAX_DETAILS_BYTES),
+        rule_states: vec![RuleState {
+            name: "a".into(),
+            webhook_status: Some(WebhookStatus {
+                generation: 1,
+                passed: stored::fitting((0..2_000).map(asked).collect(), MAX_STATES_BYTES - 100),
+                ..WebhookStatus::default()
+            }),
+        }],
+        ..PodTransitionRuleStatus::default()
+    };
+    (status, count)
+}
+
+/// Else a write would fail, and the same write again for ever.
+#[tokio::test]
+async fn rule_with_every_part_at_its_limit_can_be_stored() {
+    let plane = xtask::plane::shared().await.unwrap();
+    let client = plane.client().unwrap();
+    let namespace = plane.namespace("full").await.unwrap();
+    define(&client, FULL, |_| {}).await;
+    let api = api_of(FULL, &client, &namespace, "PodTransitionRule");
+    // Few claims of the longest names, many of short ones, and such of many containers.
+    for (object, length, containers) in [("long", 253, 0), ("short", 5, 0), ("many", 60, 30)] {
+        let values: Vec<_> = (0..1_000).map(|i| format!("{i:0>60}")).collect();
+        let requirement = json!({ "key": "app", "operator": "In", "values": values });
+        let spec = json!({
+            "selector": { "matchExpressions": [requirement] },
+            "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+        });
+        assert!(stored::bytes(&spec) > MAX_SPEC_BYTES * 9 / 10);
+        let rule: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": format!("{FULL}/v1alpha1"), "kind": "PodTransitionRule",
+            "metadata": { "name": object, "annotations": { "a": "x".repeat(255 * 1024) } },
+            "spec": spec,
+        }))
+        .unwrap();
+        eventually(async || api.create(&PostParams::default(), &rule).await.ok()).await;
+        let (status, claims) = full_status(length, containers);
+        let patch = Patch::Merge(json!({ "status": status }));
+        let stored = api
+            .patch_status(object, &PatchParams::default(), &patch)
+            .await;
+        let stored = serde_json::to_value(stored.unwrap()).unwrap();
+        let own = stored::bytes(&stored["status"]["ledger"]);
+        let managed = stored::bytes(&stored["metadata"]["managedFields"]);
+        let all = stored::bytes(&stored);
+        eprintln!("{object}: {claims} claims, {own} bytes, managedFields {managed}, all {all}");
+        assert!(
+            own + managed <= MAX_LEDGER_BYTES + 16 * 1024,
+            "{own} and {managed}"
+        );
+    }
 }

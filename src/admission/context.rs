@@ -25,7 +25,12 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
+    /// Most PodTransitionRules in a namespace.
+    pub max_rules: u32,
 }
+
+/// [`Settings::max_rules`] where nobody says otherwise.
+pub const MAX_RULES_PER_NAMESPACE: u32 = 200;
 
 /// What every handler works with.
 pub struct Context {
@@ -93,6 +98,7 @@ impl Context {
             settings: Settings {
                 request_timeout: Duration::from_secs(60),
                 grace_delete: false,
+                max_rules: MAX_RULES_PER_NAMESPACE,
             },
             now: || Timestamp::UNIX_EPOCH,
         }

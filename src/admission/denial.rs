@@ -29,6 +29,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Closing { .. } => "claim-closing",
         Why::Resting { .. } => "claim-resting",
         Why::Contended => "ledger-contended",
+        Why::Crowded { .. } => "ledger-full",
     }
 }
 
@@ -115,6 +116,11 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 "Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment"
             )
         }
+        Why::Crowded { claims } => format!(
+            "Pod {pod} is held by {rule}: {claims} admitted operations have yet to take effect, and the status of the \
+             PodTransitionRule has no room for more; try again when some have, or split the object into several with \
+             fewer Pods each"
+        ),
     }
 }
 
@@ -363,6 +369,7 @@ mod tests {
                 left: std::time::Duration::from_secs(40),
             },
             Why::Contended,
+            Why::Crowded { claims: 1000 },
             Why::UnknownOwner("x".into()),
             Why::Broken("x".into()),
             Why::Unreachable("x".into()),

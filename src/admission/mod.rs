@@ -24,7 +24,7 @@ mod hostile_tests;
 
 use std::sync::Arc;
 
-pub use context::{Context, Settings};
+pub use context::{Context, MAX_RULES_PER_NAMESPACE, Settings};
 use review::Handler;
 use routes::Route;
 

@@ -40,7 +40,7 @@ impl Handler for Mutate {
             Err(denial) => return denial,
         };
         // Here and not only in the validation behind: the CRD's schema is checked in between, and names no remedy.
-        let verdict = judge(request);
+        let verdict = judge(&self.0, request);
         if !verdict.is_allowed() {
             return verdict;
         }
@@ -97,7 +97,7 @@ impl Mutate {
 #[async_trait]
 impl Handler for Validate {
     async fn review(&self, request: &Request, _deadline: Instant) -> Verdict {
-        let verdict = judge(request);
+        let verdict = judge(&self.0, request);
         if !verdict.is_allowed() {
             return verdict;
         }
@@ -170,7 +170,7 @@ fn is_unchanged(request: &Request, object: &PodTransitionRule) -> bool {
 }
 
 /// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible.
-fn judge(request: &Request) -> Verdict {
+fn judge(context: &Context, request: &Request) -> Verdict {
     let object: PodTransitionRule = match answers::read(request.object.as_deref(), KIND) {
         Ok(object) => object,
         Err(denial) => return denial,
@@ -179,8 +179,89 @@ fn judge(request: &Request) -> Verdict {
         return Verdict::allow();
     }
     let errors = validation::podtransitionrule::validate(&object.spec);
-    if errors.is_empty() {
-        return Verdict::allow();
+    if !errors.is_empty() {
+        return answers::invalid(KIND, &request.name, &errors);
     }
-    answers::invalid(KIND, &request.name, &errors)
+    match request.operation {
+        Operation::Create => crowded(context, request).unwrap_or_else(Verdict::allow),
+        _ => Verdict::allow(),
+    }
+}
+
+/// Refuses a new object where the namespace has as many as it may. The cache is counted: objects that are made at the same
+/// time do not see each other.
+fn crowded(context: &Context, request: &Request) -> Option<Verdict> {
+    let most = context.settings.max_rules;
+    let count = {
+        let state = context.index.read();
+        let home = state.namespace(&request.namespace);
+        home.map_or(0, |home| home.rules.len())
+    };
+    let has_room = u32::try_from(count).is_ok_and(|count| count < most);
+    (!has_room).then(|| {
+        let message = format!(
+            "the namespace {} has {count} PodTransitionRules and may have {most}: put several rules into spec.rules of one \
+             object, delete objects that nobody needs, or have the server's --max-rules-per-namespace raised",
+            request.namespace
+        );
+        Verdict::deny(403, "Forbidden", message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    async fn created(context: Context) -> Vec<Verdict> {
+        let rule = json!({
+            "metadata": { "namespace": "shop", "name": "new" },
+            "spec": { "selector": {}, "rules": [{ "name": "a", "labelCheck": { "requires": {} } }] },
+        });
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "new", "dryRun": true,
+            "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "podtransitionrules" },
+            "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "PodTransitionRule" },
+            "userInfo": { "username": "a" }, "object": rule,
+        } });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        let context = Arc::new(context);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        vec![
+            Mutate(Arc::clone(&context))
+                .review(&request, deadline)
+                .await,
+            Validate(context).review(&request, deadline).await,
+        ]
+    }
+
+    fn with_rules(count: usize) -> Context {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let mut context = Context::at_epoch(kube::Client::new(service, "default"));
+        context.settings.max_rules = 3;
+        for i in 0..count {
+            let rule = json!({ "metadata": { "namespace": "shop", "name": format!("r{i}"), "uid": format!("u{i}") } });
+            context
+                .index
+                .apply_rule(serde_json::from_value(rule).unwrap());
+        }
+        context
+    }
+
+    #[tokio::test]
+    async fn rules_beyond_the_limit_of_a_namespace_are_refused() {
+        for verdict in created(with_rules(2)).await {
+            assert!(verdict.is_allowed(), "{}", verdict.message());
+        }
+        for verdict in created(with_rules(3)).await {
+            assert_eq!((verdict.code(), verdict.reason()), (403, "Forbidden"));
+            let want = "the namespace shop has 3 PodTransitionRules and may have 3: ";
+            assert!(verdict.message().starts_with(want), "{}", verdict.message());
+            assert!(verdict.message().contains("--max-rules-per-namespace"));
+        }
+    }
 }

@@ -5,6 +5,78 @@ use std::fmt;
 /// Where a Pod has anything.
 const ROOTS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 
+/// Fields of `metadata` that webhook rules may hand out, besides labels and annotations.
+const METADATA: [&str; 10] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "uid",
+];
+
+/// Fields of `spec` that webhook rules may hand out. Containers hold environments, commands and probes, and volumes the
+/// attributes of drivers: any of these may contain a password.
+const SPEC: [&str; 33] = [
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "hostnameOverride",
+    "nodeName",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resources",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "topologySpreadConstraints",
+];
+
+/// Fields of `status` that webhook rules may hand out. The termination message in the state of a container may be the end
+/// of its log.
+const STATUS: [&str; 12] = [
+    "conditions",
+    "hostIP",
+    "hostIPs",
+    "message",
+    "nominatedNodeName",
+    "observedGeneration",
+    "phase",
+    "podIP",
+    "podIPs",
+    "qosClass",
+    "reason",
+    "startTime",
+];
+
+/// kubectl keeps the whole applied object in it, with the environments of containers.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// A path, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldPath {
@@ -72,6 +144,37 @@ impl FieldPath {
         }
         Ok(FieldPath::Fields(fields))
     }
+
+    /// Whether webhook rules may send the field to an endpoint; the error is the problem and the remedy. Whoever may write
+    /// a rule chooses the endpoint, and need not be allowed to read Pods or their logs.
+    pub fn check_handed_out(&self) -> Result<(), String> {
+        let fields = match self {
+            FieldPath::Map(_) => return Ok(()),
+            FieldPath::Entry(_, key) if key != LAST_APPLIED => return Ok(()),
+            FieldPath::Entry(..) => {
+                return Err(
+                    "is not sent to endpoints: it repeats the environments of containers; name another annotation"
+                        .to_owned(),
+                );
+            }
+            FieldPath::Fields(fields) => fields,
+        };
+        let root = fields.first().map_or("", String::as_str);
+        let (allowed, example) = match root {
+            "metadata" => (&METADATA[..], "metadata.name or metadata.labels['app']"),
+            "spec" => (&SPEC[..], "spec.nodeName"),
+            "status" => (&STATUS[..], "status.podIP"),
+            _ => return Ok(()),
+        };
+        match fields.get(1) {
+            Some(field) if allowed.contains(&field.as_str()) => Ok(()),
+            _ => Err(format!(
+                "is not sent to endpoints, since containers, volumes and the states of containers may contain \
+                 secrets: name a field such as {example}, or put the value into an annotation of the Pod and name \
+                 metadata.annotations['KEY']"
+            )),
+        }
+    }
 }
 
 impl fmt::Display for FieldPath {
@@ -102,6 +205,51 @@ mod tests {
             "spec.securityContext.runAsUser",
         ] {
             assert_eq!(FieldPath::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn fields_that_may_contain_secrets_are_not_handed_out() {
+        for secret in [
+            "spec",
+            "spec.containers",
+            "spec.containers.env",
+            "spec.initContainers",
+            "spec.ephemeralContainers",
+            "spec.volumes",
+            "spec.imagePullSecrets",
+            "spec.unheardOf.env",
+            "status",
+            "status.containerStatuses",
+            "status.initContainerStatuses",
+            "status.ephemeralContainerStatuses",
+            "metadata",
+            "metadata.managedFields",
+            "metadata.labelsAndMore",
+            "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
+        ] {
+            let why = FieldPath::parse(secret).unwrap().check_handed_out();
+            let why = why.unwrap_err();
+            assert!(
+                why.starts_with("is not sent to endpoints"),
+                "{secret}: {why}"
+            );
+            assert!(why.contains("name a"), "{secret}: {why}");
+        }
+        for plain in [
+            "apiVersion",
+            "kind",
+            "metadata.name",
+            "metadata.labels",
+            "metadata.annotations",
+            "metadata.annotations['a']",
+            "spec.nodeName",
+            "spec.securityContext.runAsUser",
+            "status.podIP",
+            "status.conditions",
+        ] {
+            let path = FieldPath::parse(plain).unwrap();
+            assert_eq!(path.check_handed_out(), Ok(()), "{plain}");
         }
     }
 

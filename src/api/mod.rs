@@ -19,4 +19,5 @@ pub mod resourcecontext;
 pub mod rulecalls;
 mod schema;
 pub mod selector;
+pub mod stored;
 pub mod validation;

@@ -83,13 +83,45 @@ impl Answer {
     }
 }
 
-/// Reads the body of an [`Answer`] or [`Progress`]; the error says what is wrong with it.
+/// Reads the body of an [`Answer`] or [`Progress`]. The error says what is wrong with it and quotes nothing: the body may
+/// be that of any server which a rule's author can name and not read.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     // A struct would be read from an array too.
-    let object: Map<String, Value> =
-        serde_json::from_slice(body).map_err(|e| format!("the answer is no JSON object: {e}"))?;
+    let object: Map<String, Value> = serde_json::from_slice(body).map_err(|e| {
+        format!(
+            "the answer is no JSON object (line {}, column {})",
+            e.line(),
+            e.column()
+        )
+    })?;
+    let odd = |(key, value): (&String, &Value)| {
+        let alone = Map::from_iter([(key.clone(), value.clone())]);
+        let read = serde_json::from_value::<T>(Value::Object(alone));
+        // Only a field that the protocol knows can be of the wrong type.
+        let must = match key.as_str() {
+            "message" | "taskId" | "traceId" => "a string",
+            "finishedNames" => "a list of strings",
+            _ => "a boolean",
+        };
+        let found = kind(value);
+        read.is_err()
+            .then(|| format!("the answer can't be read: {key} must be {must}, and is {found}"))
+    };
+    let odd = object.iter().find_map(odd);
     serde_json::from_value(Value::Object(object))
-        .map_err(|e| format!("the answer can't be read: {e}"))
+        .map_err(|_| odd.unwrap_or_else(|| "the answer can't be read".to_owned()))
+}
+
+/// What a value is, for people.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "another list",
+        Value::Object(_) => "an object",
+    }
 }
 
 /// Answer to a poll.
@@ -129,10 +161,35 @@ mod tests {
             ("null", "is no JSON object"),
             ("<html>", "is no JSON object"),
             (r#"{"success":true}}"#, "is no JSON object"),
-            (r#"{"success":"yes"}"#, "can't be read: "),
+            (
+                r#"{"success":"yes"}"#,
+                "can't be read: success must be a boolean, and is a string",
+            ),
+            (
+                r#"{"ok":1,"finishedNames":[5]}"#,
+                "can't be read: finishedNames must be a list of strings, and is another list",
+            ),
         ] {
             let error = read::<Answer>(body.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn errors_quote_nothing_of_the_answer() {
+        for body in [
+            r#""hunter2""#,
+            r#"hunter2"#,
+            r#"{"success":"hunter2"}"#,
+            r#"{"message":{"hunter2":1}}"#,
+            r#"{"hunter2":1,"finished":["hunter2"],"poll":"hunter2"}"#,
+            r#"{"hunter2":hunter2}"#,
+        ] {
+            let answer = read::<Answer>(body.as_bytes()).err();
+            let progress = read::<Progress>(body.as_bytes()).err();
+            let said = format!("{answer:?} {progress:?}");
+            assert!(said.contains("the answer"), "{body}: {said}");
+            assert!(!said.contains("hunter2"), "{body}: {said}");
         }
     }
 

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
 
-use super::values::{Gate, duration, feature_gate, namespace, namespaced_name, webhook_url};
+use super::values::{Gate, cidr, duration, feature_gate, namespace, namespaced_name, webhook_url};
+use crate::admission::MAX_RULES_PER_NAMESPACE;
 
 mod read;
 
@@ -207,6 +209,14 @@ pub struct ServeArgs {
         help_heading = "Webhooks"
     )]
     pub ignore_skip_annotations: bool,
+    /// Most PodTransitionRules in a namespace; further ones are refused when they are made
+    ///
+    /// Each change of a Pod is matched against all of its namespace. Several that are made at once are counted by the cache,
+    /// and may come to a few more.
+    #[arg(long, env = "OPERATING_MAX_RULES_PER_NAMESPACE", value_name = "COUNT",
+          default_value_t = MAX_RULES_PER_NAMESPACE,
+          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]
+    pub max_rules_per_namespace: u32,
     /// How long to go on accepting after SIGTERM, until Services have dropped this replica
     #[arg(long, env = "OPERATING_LAME_DUCK", value_name = "DURATION", default_value = "5s",
           value_parser = duration, help_heading = "Webhooks")]
@@ -227,6 +237,31 @@ pub struct ServeArgs {
         help_heading = "Controllers"
     )]
     pub allow_link_local_endpoints: bool,
+    /// Networks whose addresses webhook rules may not name; comma-separated, such as 10.0.0.0/8,fd00::/8
+    ///
+    /// Loopback addresses, the API server's (the host of the kubeconfig or of the Service kubernetes), link-local and cloud
+    /// metadata addresses are refused anyway.
+    #[arg(
+        long,
+        env = "OPERATING_ENDPOINT_DENY_CIDRS",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        value_parser = cidr,
+        help_heading = "Controllers"
+    )]
+    pub endpoint_deny_cidrs: Vec<IpNet>,
+    /// Networks whose addresses webhook rules may name although they are refused otherwise; comma-separated
+    ///
+    /// It refuses no others: --endpoint-deny-cidrs 0.0.0.0/0,::/0 does.
+    #[arg(
+        long,
+        env = "OPERATING_ENDPOINT_ALLOW_CIDRS",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        value_parser = cidr,
+        help_heading = "Controllers"
+    )]
+    pub endpoint_allow_cidrs: Vec<IpNet>,
     /// Name of this replica in the Lease; else made up
     #[arg(
         long,

@@ -1,6 +1,9 @@
 //! Values of flags: each refusal says what is expected.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 /// A duration such as `500ms`, `60s` or `1m30s`, not negative.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -49,6 +52,15 @@ pub fn webhook_url(text: &str) -> Result<String, String> {
         return Err(remedy.to_owned());
     }
     Ok(format!("https://{authority}"))
+}
+
+/// A network such as `10.0.0.0/8`, or one address.
+pub fn cidr(text: &str) -> Result<IpNet, String> {
+    let remedy = "write a network such as 10.0.0.0/8 or fd00::/8, or an address";
+    let net = text
+        .parse()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    net.map_err(|_| remedy.to_owned())
 }
 
 /// Name of a namespace: a DNS label of up to 63 characters.
@@ -157,6 +169,21 @@ mod tests {
                     .contains("write https://HOST:PORT"),
                 "{bad}"
             );
+        }
+    }
+
+    #[test]
+    fn networks() {
+        for (text, want) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("::1", "::1/128"),
+            ("fd00::/8", "fd00::/8"),
+        ] {
+            assert_eq!(cidr(text).unwrap().to_string(), want);
+        }
+        for bad in ["", "10.0.0.0/33", "ten", "10.0.0/8"] {
+            assert!(cidr(bad).unwrap_err().contains("10.0.0.0/8"), "{bad}");
         }
     }
 

@@ -60,8 +60,8 @@ pub struct Context {
     pub wait_notice: Duration,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<webhooks::Pool>,
-    /// Whether rules may name link-local and cloud metadata addresses.
-    pub allow_link_local: bool,
+    /// Which addresses the endpoints of webhook rules may have.
+    pub reach: webhooks::Reach,
     /// The clock.
     pub now: fn() -> Timestamp,
 }

@@ -69,6 +69,10 @@ async fn pods_wait_for_a_failing_endpoint_with_the_reason_and_go_when_it_is_mend
     }
     for ((name, _, why), server) in failures().iter().zip(&servers) {
         scope.until_reason(name, name, "ask", why).await;
+        let status = serde_json::to_string(&scope.status(name).await).unwrap();
+        for quoted in ["169.254.169.254", "<html>", "yes"] {
+            assert!(!status.contains(quoted), "{name}: {status}");
+        }
         let pod = scope.get(name).await;
         assert!(waits(&pod, "x"), "{name}: {:?}", pod.labels());
         server.answer(|_| Reply::pass());
@@ -142,6 +146,16 @@ async fn endpoints_that_can_not_be_reached_or_trusted_hold() {
             "mapped",
             json!({"url": "http://[::ffff:a9fe:a9fe]/"}),
             "--allow-link-local-endpoints",
+        ),
+        (
+            "loopback",
+            json!({"url": format!("http://127.0.0.2:{}/", server.address.port())}),
+            "--endpoint-allow-cidrs",
+        ),
+        (
+            "decimal",
+            json!({"url": format!("http://2130706434:{}/", server.address.port())}),
+            "--endpoint-allow-cidrs",
         ),
         ("silent", silent.config(), "no answer within 30 s"),
     ];

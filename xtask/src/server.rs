@@ -155,6 +155,8 @@ impl Server {
     ) -> Result<Self> {
         let mut args: Vec<OsString> = vec!["supervise".into(), binary.into()];
         args.extend(endpoints.arguments(kubeconfig));
+        // Of a plane on this machine, the endpoints of webhook rules are on it too.
+        args.extend(["--endpoint-allow-cidrs".into(), "127.0.0.1,::1".into()]);
         let start = Start {
             controlplane: controlplane.to_owned(),
             arguments: args,

@@ -46,7 +46,7 @@ pub struct PodTransitionRuleStatus {
     /// Names of selected Pods, sorted.
     #[serde(deserialize_with = "lenient::nullable")]
     pub targets: Vec<String>,
-    /// Pods that are in a stage now, sorted by name.
+    /// Pods that are in a stage now, sorted by name: at most 100, and at most 96 KiB of them. waitingPods counts all.
     #[serde(deserialize_with = "lenient::nullable")]
     pub details: Vec<Detail>,
     /// What rules remember from one evaluation to the next.
@@ -130,6 +130,12 @@ pub struct WebhookStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub history: Vec<TaskInfo>,
+    /// What is not listed here, since all ruleStates of an object take at most 256 KiB.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub omitted: String,
 }
 
 /// One operation on one Pod that an endpoint is asked about. An answer counts for this operation only.

@@ -9,16 +9,18 @@ use super::{FieldError, FieldErrors, endpoint};
 use crate::api::field_path::FieldPath;
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
-    AvailablePolicy, FailurePolicy, LabelCheck, Parameter, PodTransitionRuleSpec, Poll, Rule,
-    Stage, UnhealthyPodPolicy, WebhookRule,
+    AvailablePolicy, FailurePolicy, LabelCheck, MAX_RULES, Parameter, PodTransitionRuleSpec, Poll,
+    Rule, Stage, UnhealthyPodPolicy, WebhookRule,
 };
 use crate::api::selector::Selector;
+use crate::api::stored::{self, MAX_SPEC_BYTES};
 
 /// All that is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
 pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
     let remedy = "is required: write {} to select every Pod of the namespace";
     selector(spec.selector.as_ref(), "spec.selector", remedy, &mut errors);
+    check_size(spec, &mut errors);
     let mut names = BTreeSet::new();
     for (index, rule) in spec.rules.iter().enumerate() {
         let path = format!("spec.rules[{index}]");
@@ -32,6 +34,23 @@ pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
         check_rule(rule, &path, &mut errors);
     }
     errors
+}
+
+fn check_size(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
+    let rules = spec.rules.len();
+    if rules > MAX_RULES {
+        let problem =
+            format!("has {rules} rules and may have {MAX_RULES}: split it into several objects");
+        errors.push(FieldError::missing("spec.rules", problem));
+    }
+    let bytes = stored::bytes(spec);
+    if bytes > MAX_SPEC_BYTES {
+        let problem = format!(
+            "takes {bytes} bytes and may take {MAX_SPEC_BYTES}: split its rules over several objects, or shorten \
+             caBundles to the one certificate that is needed"
+        );
+        errors.push(FieldError::missing("spec", problem));
+    }
 }
 
 fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
@@ -176,7 +195,8 @@ fn check_parameter(parameter: &Parameter, path: &str, errors: &mut FieldErrors) 
         errors.push(FieldError::missing(path, problem));
         return;
     };
-    if let Err(problem) = FieldPath::parse(&field.field_path) {
+    let parsed = FieldPath::parse(&field.field_path).map_err(str::to_owned);
+    if let Err(problem) = parsed.and_then(|path| path.check_handed_out()) {
         let path = format!("{path}.valueFrom.fieldRef.fieldPath");
         errors.push(FieldError::new(path, &field.field_path, problem));
     }

@@ -146,10 +146,10 @@ fn webhooks() {
         of_rule(json!({ "name": "a", "webhook": { "clientConfig": config } })),
         [
             format!(
-                "{at}.url: \"ftp://a\": must be an http or https URL with a host, such as https://check.example.com/pods"
+                "{at}.url: must be an http or https URL with a host, such as https://check.example.com/pods"
             ),
             format!(
-                "{at}.caBundle: \"*\": must be base64: encode the PEM file, for example with base64 -w0 ca.crt"
+                "{at}.caBundle: must be base64: encode the PEM file, for example with base64 -w0 ca.crt"
             ),
             format!("{at}.poll.url: is required: set it to an http or https URL"),
             format!("{at}.poll.intervalSeconds: 0: must be 1 or more seconds"),
@@ -167,6 +167,7 @@ fn parameters() {
         { "value": "v" },
         { "key": "none" },
         { "key": "odd", "valueFrom": from("spec.containers[0].image") },
+        { "key": "secret", "valueFrom": from("spec.containers") },
     ]);
     let config = json!({ "url": "http://a" });
     let found = of_rule(
@@ -179,9 +180,47 @@ fn parameters() {
             "{at}[3]: needs a value, or in valueFrom.fieldRef the field of the Pod that has it"
         ),
         format!("{at}[4].valueFrom.fieldRef.fieldPath: \"spec.containers[0].image\": has an index"),
+        format!(
+            "{at}[5].valueFrom.fieldRef.fieldPath: \"spec.containers\": is not sent to endpoints"
+        ),
     ];
     assert_eq!(found.len(), want.len(), "{found:?}");
     for (found, want) in found.iter().zip(want) {
         assert!(found.starts_with(&want), "{found}");
     }
+}
+
+#[test]
+fn oversized_specs_are_refused_with_the_limit() {
+    let rule = |index: usize, bytes: usize| {
+        json!({ "name": format!("r{index}"), "labelCheck": { "requires": {} },
+            "conditions": [], "filter": { "labelSelector": { "matchExpressions":
+                [{ "key": "a", "operator": "In", "values": vec!["x".repeat(60); bytes / 63] }] } } })
+    };
+    let of = |bytes: usize| {
+        let rules: Vec<_> = (0..8).map(|i| rule(i, bytes / 8)).collect();
+        errors(json!({ "selector": {}, "rules": rules }))
+    };
+    assert_eq!(of(60 * 1024), [""; 0]);
+    let found = of(66 * 1024);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("spec: takes ") && found[0].contains("may take 65536"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn long_rule_lists_are_refused_with_the_limit() {
+    let rule =
+        |index: usize| json!({ "name": format!("r{index}"), "labelCheck": { "requires": {} } });
+    let of = |count: usize| {
+        let rules: Vec<_> = (0..count).map(rule).collect();
+        errors(json!({ "selector": {}, "rules": rules }))
+    };
+    assert_eq!(of(64), [""; 0]);
+    assert_eq!(
+        of(65),
+        ["spec.rules: has 65 rules and may have 64: split it into several objects"]
+    );
 }

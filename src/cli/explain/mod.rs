@@ -94,6 +94,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         settings: Settings {
             request_timeout: DEADLINE,
             grace_delete: args.features.grace_delete(),
+            max_rules: admission::MAX_RULES_PER_NAMESPACE,
         },
         now: Timestamp::now,
     });

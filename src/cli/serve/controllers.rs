@@ -14,7 +14,7 @@ use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::controllers::webhooks::Pool;
+use crate::controllers::webhooks::{Pool, Reach};
 use crate::controllers::{self, Context};
 use crate::ledger::commit::Ledgers;
 
@@ -26,6 +26,7 @@ pub fn start(
     owners: &Arc<LiveOwners>,
     ledgers: &Arc<Ledgers<RuleStore>>,
     calls: &Arc<Pool>,
+    reach: Reach,
     stop: &CancellationToken,
 ) -> JoinHandle<()> {
     let context = Arc::new(Context {
@@ -38,7 +39,7 @@ pub fn start(
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
         calls: Arc::clone(calls),
-        allow_link_local: args.allow_link_local_endpoints,
+        reach,
         now: Timestamp::now,
     });
     let (leading, lead) = watch::channel(!args.leader_elect);

@@ -26,7 +26,7 @@ use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::sources;
-use crate::controllers::webhooks::Pool;
+use crate::controllers::webhooks::{ApiServer, Pool, Reach};
 use crate::domain::rules::Skips;
 use crate::ledger::commit::Ledgers;
 use crate::server::connections::Listener;
@@ -90,6 +90,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         settings: Settings {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
+            max_rules: args.max_rules_per_namespace,
         },
         now: Timestamp::now,
     });
@@ -134,7 +135,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let needed = registration::needed(&args.cluster.namespace)?;
     let told = registration::told(&args, &doors, kept.map(|kept| kept.wake));
     cluster::registration::start(&client, &index, needed, &told, &stop);
-    let controllers = controllers::start(&args, &client, &index, &owners, &ledgers, &calls, &stop);
+    let reach = reach(&args).await?;
+    let controllers = controllers::start(
+        &args, &client, &index, &owners, &ledgers, &calls, reach, &stop,
+    );
 
     ended().await?;
     info!("ending: draining reviews");
@@ -154,6 +158,19 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     probes.await.context("the metrics listener failed")?;
     info!("ended");
     Ok(())
+}
+
+/// What the endpoints of rules may be.
+async fn reach(args: &ServeArgs) -> anyhow::Result<Reach> {
+    let config = connect::config(&args.cluster).await?;
+    let named = config.cluster_url.host().map(str::to_owned);
+    let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
+    Ok(Reach {
+        allowed: args.endpoint_allow_cidrs.clone(),
+        denied: args.endpoint_deny_cidrs.clone(),
+        link_local: args.allow_link_local_endpoints,
+        api_server: ApiServer::new(named.into_iter().chain(service)),
+    })
 }
 
 async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::webhooks::{self, Memories};
 use super::rollouts as held;
+use crate::api::stored::{self, MAX_DETAILS_BYTES};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
 use crate::domain::lifecycle::{Stage, untyped};
@@ -21,6 +22,13 @@ use crate::ledger::store::Uid;
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
+
+/// What the rules that let one Pod pass, and those that refuse it, take in its detail at most, in bytes. A name and a reason
+/// always fit.
+const MAX_DETAIL_BYTES: usize = 8 * 1024;
+/// Longest reason in a detail and longest message of a condition, in characters.
+const LONGEST_REASON: usize = 1024;
+const LONGEST_MESSAGE: usize = 2048;
 
 /// What is known of a rule object besides its counts.
 pub struct Facts {
@@ -143,7 +151,8 @@ fn condition(stored: &Value, type_: &str, finding: &Finding, generation: i64, no
         .and_then(|c| c["lastTransitionTime"].as_str())
         .unwrap_or(now);
     json!({
-        "type": type_, "status": finding.status, "reason": finding.reason, "message": finding.message,
+        "type": type_, "status": finding.status, "reason": finding.reason,
+        "message": stored::text(&finding.message, LONGEST_MESSAGE),
         "observedGeneration": generation, "lastTransitionTime": since,
     })
 }
@@ -211,7 +220,8 @@ fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
     }));
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
-    all.iter().map(|wait| detail(look, wait)).collect()
+    let all = all.iter().map(|wait| detail(look, wait)).collect();
+    json!(stored::fitting(all, MAX_DETAILS_BYTES))
 }
 
 fn detail(look: &Look<'_>, wait: &Wait<'_>) -> Value {
@@ -228,16 +238,17 @@ fn detail(look: &Look<'_>, wait: &Wait<'_>) -> Value {
     };
     let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": rejected.is_empty() });
     if !passed.is_empty() {
-        detail["passedRules"] = json!(passed);
+        detail["passedRules"] = json!(stored::fitting(passed, MAX_DETAIL_BYTES));
     }
     if !rejected.is_empty() {
-        detail["rejectInfo"] = json!(rejected);
+        detail["rejectInfo"] = json!(stored::fitting(rejected.to_vec(), MAX_DETAIL_BYTES));
     }
     detail
 }
 
 /// An entry of `rejectInfo`; `rule` is empty for what no single rule says. (Empty fields are not stored.)
 fn rejected(rule: &str, reason: &str) -> Value {
+    let reason = stored::text(reason, LONGEST_REASON);
     match rule {
         "" => json!({ "reason": reason }),
         rule => json!({ "ruleName": rule, "reason": reason }),
@@ -457,6 +468,43 @@ mod tests {
                 })
             })
             .collect()
+    }
+
+    #[test]
+    fn details_stay_within_their_bytes_and_waiting_pods_counts_all() {
+        let index = Index::default();
+        let mut object = rule(json!({}));
+        let requires = json!({ "requires": { "matchLabels": { "never": "there" } } });
+        let many = (0..64).map(|i| json!({ "name": format!("{i:<>253}"), "labelCheck": requires }));
+        object["spec"]["rules"] = many.collect();
+        index.apply_rule(serde_json::from_value(object).unwrap());
+        for i in 0..200 {
+            index.apply_pod(waiting(&format!("{i:0>253}"), "1", true));
+        }
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: vec!["x".repeat(1_000_000)],
+        };
+        let gauges = Gauges {
+            expected: 200,
+            waiting: 200,
+            ..Gauges::default()
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let now = Timestamp::UNIX_EPOCH;
+        let (patch, _) =
+            changed(&state, entry, gauges, None, &facts, &Turns::default(), now).unwrap();
+        assert_eq!(patch["waitingPods"], 200);
+        let details = patch["details"].as_array().unwrap();
+        assert!(details.len() > 3, "{}", details.len());
+        let refusing = details[0]["rejectInfo"].as_array().unwrap();
+        assert!(!refusing.is_empty());
+        let bytes = stored::bytes(&patch["details"]);
+        assert!(bytes <= MAX_DETAILS_BYTES, "{bytes}");
+        let all = stored::bytes(&patch);
+        assert!(all <= MAX_DETAILS_BYTES + 64 * 1024, "{all}");
     }
 
     #[test]

@@ -74,8 +74,8 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
         Ok(body) => {
             let endpoint = &webhook.endpoint;
             let sent = async {
-                let allow = context.allow_link_local;
-                let answer = http::call(&endpoint.url, &endpoint.ca, Some(body), allow).await?;
+                let reach = &context.reach;
+                let answer = http::call(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
                 rulecalls::read(&answer)
             };
             context
@@ -99,7 +99,7 @@ pub async fn poll(
     let poll = webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.url(task), &poll.endpoint);
     let sent = async {
-        let answer = http::call(&url, &endpoint.ca, None, context.allow_link_local).await?;
+        let answer = http::call(&url, &endpoint.ca, None, &context.reach).await?;
         rulecalls::read(&answer)
     };
     context

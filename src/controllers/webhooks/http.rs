@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::address;
+use super::address::Reach;
 use crate::domain::rules::webhook::Endpoint;
 
 /// The whole of a call, from the look-up of the name to the end of the answer (contract 5.5).
@@ -43,9 +43,9 @@ pub async fn call(
     url: &str,
     ca: &[u8],
     body: Option<Vec<u8>>,
-    allow_link_local: bool,
+    reach: &Reach,
 ) -> Result<Bytes, String> {
-    match timeout(DEADLINE, exchange(url, ca, body, allow_link_local)).await {
+    match timeout(DEADLINE, exchange(url, ca, body, reach)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
     }
@@ -84,11 +84,11 @@ async fn exchange(
     url: &str,
     ca: &[u8],
     body: Option<Vec<u8>>,
-    allow_link_local: bool,
+    reach: &Reach,
 ) -> Result<Bytes, String> {
     let uri: Uri = url.parse().map_err(|e| format!("the URL is odd: {e}"))?;
     let target = Target::of(&uri).ok_or("the URL has no host")?;
-    let stream = connect(&target, allow_link_local).await?;
+    let stream = connect(&target, reach).await?;
     let stream: Box<dyn Stream> = if target.tls {
         let name = ServerName::try_from(target.host.to_owned())
             .map_err(|_| format!("{} is no name that TLS knows", target.host))?;
@@ -109,10 +109,9 @@ async fn exchange(
         .map_err(|e| format!("the request failed: {}", innermost(&e)))?;
     let status = answer.status();
     if status.is_redirection() {
-        let to = answer.headers().get(LOCATION);
-        let to = to.and_then(|to| to.to_str().ok()).unwrap_or("elsewhere");
+        // Where it leads is not told: it may be the business of a server that the rule's author can't read.
         return Err(format!(
-            "the answer is {}, to {to}: redirects are not followed, set the url to where it leads",
+            "the answer is {}, and redirects are not followed: set the url to where it leads",
             status.as_u16()
         ));
     }
@@ -128,22 +127,22 @@ async fn exchange(
     }
 }
 
-async fn connect(target: &Target<'_>, allow_link_local: bool) -> Result<TcpStream, String> {
+async fn connect(target: &Target<'_>, reach: &Reach) -> Result<TcpStream, String> {
     let Target { host, port, .. } = *target;
     let found = lookup_host((host, port)).await;
     let found: Vec<SocketAddr> = found
         .map_err(|_| format!("the name {host} can't be resolved"))?
         .collect();
     // What is dialled is what was checked: the name is not resolved again.
-    let (refused, good): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .partition(|a| !allow_link_local && address::is_refused(a.ip()));
-    if let (Some(refused), []) = (refused.first(), &good[..]) {
-        return Err(format!(
-            "{} is a link-local or cloud metadata address, which rules may not name; --allow-link-local-endpoints \
-             allows it",
-            refused.ip()
-        ));
+    let (mut good, mut refused) = (Vec::new(), None);
+    for address in found {
+        match reach.refuses(address.ip()).await {
+            None => good.push(address),
+            Some(why) => refused = Some(refused.unwrap_or(why)),
+        }
+    }
+    if let (Some(why), []) = (refused, &good[..]) {
+        return Err(why);
     }
     let mut last = format!("the name {host} has no address");
     for address in good {
@@ -231,7 +230,13 @@ fn io_error(error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
-        _ => error.to_string(),
+        _ => match error.get_ref().and_then(|e| e.downcast_ref()) {
+            // Its text lists the names that the certificate has.
+            Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+                ..
+            })) => "the certificate is of another name".to_owned(),
+            _ => error.to_string(),
+        },
     }
 }
 
@@ -247,6 +252,8 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use futures::FutureExt;
+
     use super::*;
 
     #[test]
@@ -275,6 +282,78 @@ mod tests {
         assert_ne!(of("http://a/"), of("https://a/"));
     }
 
+    /// A listener that answers nothing, and its port.
+    async fn listener() -> (tokio::net::TcpListener, u16) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    #[tokio::test]
+    async fn own_machine_is_not_dialled_however_it_is_written() {
+        let (listener, port) = listener().await;
+        for host in [
+            "127.0.0.1",
+            "localhost",
+            "2130706433",
+            "0x7f000001",
+            "0177.0.0.1",
+            "127.1",
+            "0",
+            "0.0.0.0",
+            "[::1]",
+            "[::]",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:7f00:1]",
+            "[0:0:0:0:0:ffff:127.0.0.1]",
+        ] {
+            let url = format!("http://{host}:{port}/");
+            let why = call(&url, &[], None, &Reach::default()).await.unwrap_err();
+            assert!(why.contains("--endpoint-allow-cidrs"), "{url}: {why}");
+        }
+        let dialled = listener.accept().now_or_never();
+        assert!(dialled.is_none(), "{dialled:?}");
+    }
+
+    /// Answers one call with these bytes, as an endpoint that is allowed.
+    async fn answered(answer: &'static str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (listener, port) = listener().await;
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let reach = Reach {
+            allowed: vec!["127.0.0.1/32".parse().unwrap()],
+            ..Reach::default()
+        };
+        let url = format!("http://127.0.0.1:{port}/");
+        let why = call(&url, &[], None, &reach).await.unwrap_err();
+        serving.await.unwrap();
+        why
+    }
+
+    #[tokio::test]
+    async fn nothing_of_a_failed_answer_is_quoted() {
+        for answer in [
+            "HTTP/1.1 302 hunter2\r\nLocation: http://internal/?hunter2\r\nContent-Length: 7\r\n\r\nhunter2",
+            "HTTP/1.1 403 hunter2\r\nX-Secret: hunter2\r\nContent-Length: 7\r\n\r\nhunter2",
+            "hunter2 is my password\r\n\r\n",
+            "SSH-2.0-hunter2\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhunter2",
+        ] {
+            let why = answered(answer).await;
+            assert!(!why.contains("hunter2"), "{answer}: {why}");
+        }
+        let why = answered(
+            "HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n",
+        )
+        .await;
+        assert!(why.contains("set the url to where it leads"), "{why}");
+    }
+
     #[tokio::test]
     async fn link_local_addresses_are_refused_unless_allowed() {
         for url in [
@@ -282,7 +361,7 @@ mod tests {
             "http://[::ffff:169.254.169.254]/",
             "https://[fd00:ec2::254]/",
         ] {
-            let why = call(url, &[], None, false).await.unwrap_err();
+            let why = call(url, &[], None, &Reach::default()).await.unwrap_err();
             assert!(why.contains("--allow-link-local-endpoints"), "{url}: {why}");
         }
     }

@@ -22,6 +22,7 @@ use tracing::warn;
 use super::{Context, Queues, RuleName, write};
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::rulecalls;
+use crate::api::stored::{self, MAX_STATES_BYTES};
 use crate::cluster::index::{Entry, State};
 use crate::cluster::path;
 use crate::cluster::queue::Outcome;
@@ -30,11 +31,15 @@ use crate::domain::rules::Webhook;
 use crate::domain::rules::webhook::{Action, Candidate, Memory};
 use crate::ledger::store::{RuleKey, Uid};
 
+pub use address::{ApiServer, Reach};
 use ask::Trouble;
 pub use pool::Pool;
 
 /// Never look again sooner: what is due at once has been done already.
 const SOONEST: Duration = Duration::from_millis(20);
+
+/// What a rule takes in `ruleStates` besides its name and its [`Memory::status`].
+const STATE_BYTES: usize = 40;
 
 /// Why a call failed whose code panicked.
 const PANICKED: &str = "the call failed inside the server; see its log";
@@ -158,6 +163,7 @@ impl Webhooks {
     ) -> (Vec<Call>, Option<Timestamp>) {
         let generation = entry.snapshot.rules.generation;
         memories.retain(|id, _| webhooks(entry).any(|(rule, _)| rule.id == *id));
+        let share = MAX_STATES_BYTES / webhooks(entry).count().max(1);
         let (mut calls, mut due) = (Vec::new(), None);
         for (rule, webhook) in webhooks(entry) {
             let memory = memories.entry(rule.id.clone());
@@ -172,6 +178,7 @@ impl Webhooks {
             let Some(memory) = memories.get_mut(&rule.id) else {
                 continue;
             };
+            memory.set_share(share.saturating_sub(stored::bytes(&rule.id) + STATE_BYTES));
             let plan = memory.plan(webhook, now, &waiting.staying, &waiting.askable);
             calls.extend(plan.actions.into_iter().map(|action| Call {
                 key: entry.key(),

@@ -149,4 +149,9 @@ pub enum Why {
     },
     /// Too many writers, or too many waiting.
     Contended,
+    /// The claims of the rule object take as many bytes as its status may have for them.
+    Crowded {
+        /// How many there are.
+        claims: usize,
+    },
 }

@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use super::answer::{Answer, Denied, Disruption, Why};
+use crate::api::stored::{MAX_LEDGER_BYTES, bytes};
 use crate::domain::inplace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Minimum;
 use crate::domain::rules::{Availability, Expected, RuleSet};
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Refusal, Request, View};
-use crate::ledger::store::{Claims, Uid};
+use crate::ledger::store::{Claims, Detail, Uid};
 
-/// Claims that one rule object holds at most: its status stays far below the size that etcd takes.
-const MAX_CLAIMS: usize = 2000;
+/// What one claim takes in etcd besides its texts: names of fields, numbers, times, and what the API server keeps in
+/// `managedFields` of an entry in a list that is merged by keys.
+const CLAIM_BYTES: usize = 520;
+/// The same of one of its containers.
+const CONTAINER_BYTES: usize = 90;
 
 /// The expected Pods of a view.
 fn size(view: &dyn View<Uid>) -> Expected {
@@ -58,9 +62,6 @@ pub fn admit(
         }
     };
     let rule = rule.as_str();
-    if claims.claims.len() >= MAX_CLAIMS {
-        return Err(refuse(rule, Why::Contended));
-    }
     let uid = Uid::from(pod.metadata.uid.as_str());
     let earlier = claims
         .claims
@@ -82,6 +83,15 @@ pub fn admit(
             .clone()
             .after(earlier, disruption.operation, pending),
     };
+    let key = (request.pod.clone(), request.operation);
+    let others = claims.claims.iter().filter(|(other, _)| **other != key);
+    let taken: usize = others
+        .map(|((uid, _), claim)| claim_bytes(uid, &claim.detail))
+        .sum();
+    if taken + claim_bytes(&request.pod, &request.detail) > MAX_LEDGER_BYTES {
+        let claims = claims.claims.len();
+        return Err(refuse(rule, Why::Crowded { claims }));
+    }
     claims
         .admit(view, desired.saturating_add(spare), request)
         .map(Answer::Granted)
@@ -109,6 +119,15 @@ pub fn admit(
                 refuse(rule, why)
             }
         })
+}
+
+/// What a claim takes in etcd at most, with a UID that stands in it twice.
+pub fn claim_bytes(uid: &str, detail: &Detail) -> usize {
+    let containers = detail.containers.iter();
+    let containers = containers.map(|c| CONTAINER_BYTES + c.name.len() + bytes(&c.run));
+    let texts = detail.target.iter().chain(&detail.word).map(bytes);
+    let texts = texts.sum::<usize>() + detail.pod_name.len() + 2 * uid.len();
+    CLAIM_BYTES + texts + containers.sum::<usize>()
 }
 
 /// Whether the object lets a Pod go that is not available: only its rules that hold such Pods are asked, and nothing is

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use self::answer::{Answer, AwaitedRestart, Denied, Disruption, Evidence, Lasting, Why};
 use self::batch::CALL_TIMEOUT;
+pub use self::decide::claim_bytes;
 use self::lane::{Ask, Lane};
 use super::protocol::{Grant, Operation};
 use super::store::{Claims, RuleKey, Snapshot, Store, Uid};

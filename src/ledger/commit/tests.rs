@@ -18,6 +18,8 @@ use super::rest;
 use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api::stored::MAX_LEDGER_BYTES;
+use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Operation, Request, View};
@@ -529,4 +531,41 @@ async fn rule_that_refuses_all_reads_the_position_once() {
     }
     assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
     assert_eq!(ledgers.store().cached(&key).unwrap().version, 1);
+}
+
+/// Three of ten Pods are claimed, each with so many containers that a fourth has no room.
+#[tokio::test]
+async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let container = Before {
+        name: "c".repeat(63),
+        run: "containerd://1".into(),
+        image: None,
+        by_resources: false,
+    };
+    let mut disruption = delete("a");
+    disruption.detail.containers = vec![container; 1_200];
+    let each = super::claim_bytes("a", &disruption.detail);
+    assert!(
+        each * 3 < MAX_LEDGER_BYTES && each * 4 > MAX_LEDGER_BYTES,
+        "{each}"
+    );
+    let claim = async |pod: &str| {
+        let disruption = Disruption {
+            pod: delete(pod).pod,
+            ..disruption.clone()
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        ledgers.ask(&key, disruption, deadline).await
+    };
+    for pod in ["a", "b", "c"] {
+        claim(pod).await.unwrap();
+    }
+    assert_eq!(
+        claim("d").await.unwrap_err().why,
+        Why::Crowded { claims: 3 }
+    );
+    claim("a").await.unwrap();
+    ask(&ledgers, &key, "small").await.unwrap();
 }

@@ -89,6 +89,8 @@ impl Replica {
                 "--request-timeout",
                 &format!("{}s", setup.request_timeout.as_secs()),
             ])
+            // Endpoints of the tests listen here. Other loopback addresses stay refused.
+            .args(["--endpoint-allow-cidrs", "127.0.0.1,::1"])
             .args(setup.flags)
             .args(&setup.callers)
             .env_remove("KUBECONFIG")

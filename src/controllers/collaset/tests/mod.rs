@@ -53,7 +53,7 @@ impl Bed {
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             calls: Arc::default(),
-            allow_link_local: false,
+            reach: crate::controllers::webhooks::Reach::default(),
             now: || Timestamp::UNIX_EPOCH,
         });
         api.put(

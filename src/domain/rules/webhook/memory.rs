@@ -6,15 +6,25 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::fit::fit;
+use super::settle::{LONGEST_ID, ended};
 use super::{Candidate, UNANSWERED, Webhook};
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
+use crate::api::stored::{self, MAX_STATES_BYTES};
 
 /// Pods that come within this time of each other are asked about in one call.
 const GATHERING: Duration = Duration::from_millis(300);
 
 /// Most operations of one rule that have an answer, or a task, and still wait; further ones are asked about when these
-/// have gone. It bounds the status.
+/// have gone. Where their names are long, or the object has many webhook rules, the bytes of the status bound them first.
 const MOST: usize = 500;
+
+/// What a task takes in the status besides its Pods and the endpoint's texts.
+const TASK_BYTES: usize = LONGEST_ID + 160;
+
+/// Why an operation waits that is not asked about for want of room.
+const CROWDED: &str = "its endpoint is asked later: as many operations as the status of the object has room for have an answer \
+                       or are being checked, and still wait";
 
 /// How long ended tasks are kept, and how many.
 const HISTORY: Duration = Duration::from_secs(600);
@@ -36,6 +46,10 @@ pub struct Memory {
     gathering: Option<Timestamp>,
     /// Calls that failed in a row.
     pub(super) failures: u32,
+    /// Bytes that this may take in the status of the object.
+    share: usize,
+    /// Whether operations are not asked about for want of room.
+    crowded: bool,
 }
 
 /// A check that takes long.
@@ -87,6 +101,7 @@ impl Memory {
     pub fn restore(status: Option<&WebhookStatus>, generation: i64, now: Timestamp) -> Memory {
         let mut memory = Memory {
             generation,
+            share: MAX_STATES_BYTES,
             ..Memory::default()
         };
         let Some(status) = status else {
@@ -127,6 +142,11 @@ impl Memory {
         self.generation
     }
 
+    /// Sets how many bytes this may take in the status of the object.
+    pub fn set_share(&mut self, bytes: usize) {
+        self.share = bytes;
+    }
+
     /// What to do at `now`. `staying`: all operations that wait in the rule's stage and are subject to it; what is not
     /// among them is forgotten. `askable`: those of them that the endpoint may be asked about now, the most urgent
     /// first. A call that is planned counts as made.
@@ -146,7 +166,11 @@ impl Memory {
                 plan.actions.push(Action::Poll(id.clone()));
             }
         }
-        let fresh = self.fresh(askable, now);
+        let mut fresh = self.fresh(askable, now);
+        let all = fresh.len();
+        fresh.truncate(self.room_for(&fresh));
+        fresh.sort();
+        self.crowded = fresh.len() < all;
         if fresh.is_empty() {
             self.gathering = None;
         } else if self.asking.is_empty() {
@@ -161,18 +185,32 @@ impl Memory {
         plan
     }
 
-    /// Those that may be asked about and are not to wait.
+    /// Those that may be asked about and are not to wait, the most urgent first.
     fn fresh(&self, askable: &[Candidate], now: Timestamp) -> Vec<Candidate> {
-        let known: usize = self.tasks.values().map(|t| t.processing.len()).sum();
-        let mut fresh: Vec<_> = askable
+        askable
             .iter()
             .filter(|c| !self.is_pending(c) && !self.passed.contains(c))
             .filter(|c| self.refused.get(c).is_none_or(|r| r.again <= now))
-            .take(MOST.saturating_sub(known + self.passed.len()))
             .cloned()
-            .collect();
-        fresh.sort();
-        fresh
+            .collect()
+    }
+
+    /// How many of these have room in the status, whatever the endpoint answers. A quarter of it is left for texts.
+    fn room_for(&self, fresh: &[Candidate]) -> usize {
+        let processing = self.tasks.values().flat_map(|t| &t.processing);
+        let known = self.passed.len() + processing.clone().count();
+        let tasks = self.tasks.len() + 1; // the answer may begin another
+        let taken = processing.chain(&self.passed).map(cost).sum::<usize>() + tasks * TASK_BYTES;
+        let mut left = (self.share / 4 * 3).saturating_sub(taken);
+        let fits = |candidate: &&Candidate| match left.checked_sub(cost(candidate)) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        };
+        let room = fresh.iter().take(MOST.saturating_sub(known));
+        room.take_while(fits).count()
     }
 
     fn due(&self, rule: &Webhook, now: Timestamp, askable: &[Candidate]) -> Option<Timestamp> {
@@ -224,20 +262,27 @@ impl Memory {
             });
         }
         let refusal = self.refused.get(candidate).map(|r| r.reason.clone());
-        Some(refusal.unwrap_or_else(|| UNANSWERED.to_owned()))
+        let unasked = match self.crowded && !self.asking.contains(candidate) {
+            true => CROWDED,
+            false => UNANSWERED,
+        };
+        Some(refusal.unwrap_or_else(|| unasked.to_owned()))
     }
 
-    /// As it is stored; `None` when there is nothing to store. Sorted, so that equal states are written alike.
+    /// As it is stored; `None` when there is nothing to store. Sorted, so that equal states are written alike, and never
+    /// larger than its share.
     pub fn status(&self) -> Option<WebhookStatus> {
         if self.passed.is_empty() && self.tasks.is_empty() && self.history.is_empty() {
             return None;
         }
-        Some(WebhookStatus {
+        let status = WebhookStatus {
             generation: self.generation,
             passed: self.passed.iter().cloned().collect(),
             task_states: self.tasks.iter().map(|(id, t)| t.info(id)).collect(),
             history: self.history.clone(),
-        })
+            omitted: String::new(),
+        };
+        Some(fit(status, self.share))
     }
 
     /// Forgets what does not wait any more.
@@ -270,8 +315,8 @@ impl Memory {
         }
     }
 
-    pub(super) fn remember(&mut self, ended: TaskInfo) {
-        self.history.push(ended);
+    pub(super) fn remember(&mut self, task: TaskInfo) {
+        self.history.push(ended(task));
         let surplus = self.history.len().saturating_sub(HISTORY_LENGTH);
         self.history.drain(..surplus);
     }
@@ -298,6 +343,12 @@ impl Task {
             message: self.message.clone(),
         }
     }
+}
+
+/// What an operation takes in the status at most: the names of its Pod and of what is asked, in a task.
+fn cost(candidate: &Candidate) -> usize {
+    let name = stored::bytes(&candidate.name) + ",".len();
+    stored::bytes(candidate) + ",".len() + 2 * name
 }
 
 /// A time as it is stored, in whole seconds.

@@ -1,6 +1,7 @@
 //! Webhook rules (contract 5.5), the part without I/O: what an endpoint is asked, what its answers mean, when to ask
 //! and poll next. Verdicts are bound to one operation on one Pod and to one generation of the rule object.
 
+mod fit;
 mod memory;
 mod parameters;
 mod settle;

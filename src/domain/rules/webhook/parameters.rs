@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::api::field_path::{FieldPath, MapField};
+use crate::api::field_path::{FieldPath, LAST_APPLIED, MapField};
 use crate::api::podtransitionrule as api;
 use crate::domain::pod::Pod;
 
@@ -20,6 +20,8 @@ pub struct Parameter {
 enum Source {
     Literal(String),
     Field(FieldPath),
+    /// A field that endpoints are not told: validation refuses it, in a rule stored by an earlier version it is sent empty.
+    Withheld,
 }
 
 /// Compiles the list at `path`; the error is field and remedy.
@@ -31,12 +33,16 @@ pub fn compile(parameters: &[api::Parameter], path: &str) -> Result<Vec<Paramete
             let at = format!("{path}[{index}]");
             let field = field.ok_or_else(|| format!("{at}: needs value or valueFrom.fieldRef"))?;
             let parsed = FieldPath::parse(&field.field_path);
-            Source::Field(parsed.map_err(|problem| {
+            let parsed = parsed.map_err(|problem| {
                 format!(
                     "{at}.valueFrom.fieldRef.fieldPath: {:?} {problem}",
                     field.field_path
                 )
-            })?)
+            })?;
+            match parsed.check_handed_out() {
+                Ok(()) => Source::Field(parsed),
+                Err(_) => Source::Withheld,
+            }
         } else {
             Source::Literal(parameter.value.clone())
         };
@@ -52,7 +58,7 @@ impl Parameter {
     /// Whether [`from_slim`] lacks what it asks for.
     pub fn needs_whole_pod(&self) -> bool {
         match &self.source {
-            Source::Literal(_) => false,
+            Source::Literal(_) | Source::Withheld => false,
             Source::Field(FieldPath::Map(map) | FieldPath::Entry(map, _)) => {
                 *map == MapField::Annotations
             }
@@ -71,6 +77,7 @@ impl Parameter {
     ) -> Result<BTreeMap<String, String>, String> {
         let value = |p: &Parameter| match &p.source {
             Source::Literal(text) => Ok((p.key.clone(), text.clone())),
+            Source::Withheld => Ok((p.key.clone(), String::new())),
             Source::Field(path) => match field(path, pod) {
                 Ok(value) => Ok((p.key.clone(), value)),
                 Err(why) => Err(format!("parameter {}: {path}: {why}", p.key)),
@@ -127,11 +134,12 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// Sorted lines `key="value"`, quoted as Go does, as in the downward API.
+/// Sorted lines `key="value"`, quoted as Go does, as in the downward API, without what kubectl has applied.
 fn lines(map: &Value) -> String {
     let entries: BTreeMap<&String, &Value> = map.as_object().into_iter().flatten().collect();
     let lines: Vec<_> = entries
         .into_iter()
+        .filter(|(key, _)| *key != LAST_APPLIED)
         .map(|(key, value)| format!("{key}={}", quoted(&text(value))))
         .collect();
     lines.join("\n")
@@ -183,9 +191,10 @@ mod tests {
     fn pod() -> Value {
         json!({
             "metadata": { "name": "web-0", "uid": "u", "labels": { "b": "2", "a": "1" },
-                "annotations": { "note": "say \"hi\"\n\u{1}é" } },
-            "spec": { "nodeName": "n", "priority": 7, "hostNetwork": true, "tolerations": [{ "z": 1, "a": null }] },
-            "status": { "podIP": "10.0.0.1", "startTime": null },
+                "annotations": { "note": "say \"hi\"\n\u{1}é", (LAST_APPLIED): "hunter2" } },
+            "spec": { "containers": [{ "name": "a", "env": [{ "name": "PASSWORD", "value": "hunter2" }] }], "nodeName": "n", "priority": 7, "hostNetwork": true, "tolerations": [{ "z": 1, "a": null }] },
+            "status": { "podIP": "10.0.0.1", "startTime": null,
+                "containerStatuses": [{ "lastState": { "terminated": { "message": "hunter2" } } }] },
         })
     }
 
@@ -209,11 +218,28 @@ mod tests {
     }
 
     #[test]
+    fn secrets_of_rules_stored_earlier_are_sent_empty() {
+        for path in [
+            "spec",
+            "spec.containers",
+            "spec.containers.env",
+            "metadata",
+            "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
+            "status",
+            "status.containerStatuses",
+        ] {
+            assert_eq!(value(path, &pod()).unwrap(), "", "{path}");
+            let compiled = compiled(json!([from(path)])).unwrap();
+            assert!(!compiled[0].needs_whole_pod(), "{path}");
+        }
+    }
+
+    #[test]
     fn a_missing_field_is_empty_and_a_path_through_a_plain_value_is_an_error() {
         for path in [
             "status.hostIP",
             "status.startTime.seconds",
-            "spec.a.b.c",
+            "spec.securityContext.b.c",
             "metadata.labels['x']",
         ] {
             assert_eq!(value(path, &pod()).unwrap(), "", "{path}");

@@ -9,6 +9,7 @@ use super::memory::{Refusal, Task, after, seconds};
 use super::{Candidate, Memory, Webhook};
 use crate::api::podtransitionrule::TaskInfo;
 use crate::api::rulecalls::{Answer, Progress};
+use crate::api::stored;
 
 /// A Pod that was refused is asked about again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -17,8 +18,12 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Longest text and ID of an endpoint that are kept, in characters: they go into the status.
+/// Longest text of an endpoint that is kept, in characters, and longest ID, in bytes as stored: they go into the status.
 const LONGEST: usize = 512;
+pub(super) const LONGEST_ID: usize = 512;
+
+/// Names that an entry of the history lists at most.
+const LISTED: usize = 20;
 
 impl Memory {
     /// The outcome of a call about `asked`; an error says why it failed. `spread` in [0, 1) spreads retries.
@@ -56,11 +61,14 @@ impl Memory {
             return refuse(self, reason, asked);
         };
         let id = match answer.task() {
-            Some(id) if id.chars().count() <= LONGEST => id.to_owned(),
-            Some(_) => {
-                let reason = format!("Invalid taskID: longer than {LONGEST} characters");
+            Some(id) if stored::bytes(&id) > LONGEST_ID => {
+                let reason = format!("Invalid taskID: longer than {LONGEST_ID} bytes");
                 return refuse(self, &reason, asked);
             }
+            Some(id) if stored::text(id, LONGEST_ID) != id => {
+                return refuse(self, "Invalid taskID: has control characters", asked);
+            }
+            Some(id) => id.to_owned(),
             None => return refuse(self, "Invalid empty taskID", asked),
         };
         let rest = self.pass_finished(asked, &answer.finished_names);
@@ -183,9 +191,9 @@ impl Memory {
             let pause = pause.mul_f64(1.0 + spread.clamp(0.0, 1.0) / 4.0);
             return self.refuse(asked, why, after(now, pause));
         }
-        let who = asked.iter().map(|c| c.name.clone());
+        let who: BTreeSet<_> = asked.iter().map(|c| c.name.clone()).collect();
         self.remember(TaskInfo {
-            approved: who.collect::<BTreeSet<_>>().into_iter().collect(),
+            approved: who.into_iter().collect(),
             begin_time: Some(seconds(now)),
             last_time: Some(seconds(now)),
             message: format!("Passed by failurePolicy Ignore: {}", short(why)),
@@ -268,5 +276,15 @@ fn names_without(asked: &[Candidate], rest: &[Candidate]) -> Vec<String> {
 }
 
 fn short(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
+    stored::text(text, LONGEST)
+}
+
+/// A task that has ended, as the history keeps it.
+pub(super) fn ended(mut task: TaskInfo) -> TaskInfo {
+    let more = task.approved.len().saturating_sub(LISTED);
+    if more > 0 {
+        task.approved.truncate(LISTED);
+        task.message = format!("{} ({more} further Pods passed.)", task.message);
+    }
+    task
 }

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::podtransitionrule::{PodTransitionRule, WebhookStatus};
 use crate::api::rulecalls::{Answer, Progress};
+use crate::api::stored::{self, MAX_STATES_BYTES};
 use crate::domain::rules::{RuleKind, RuleSet};
 
 fn rule(webhook: Value) -> Webhook {
@@ -193,7 +194,12 @@ fn odd_answers_about_tasks_hold_with_a_reason() {
         (
             polled_rule("Fail"),
             with(&"x".repeat(600)),
-            "Invalid taskID: longer than 512 characters",
+            "Invalid taskID: longer than 512 bytes",
+        ),
+        (
+            polled_rule("Fail"),
+            with("\u{1b}[31mt"),
+            "Invalid taskID: has control characters",
         ),
         (
             rule(json!({})),
@@ -416,6 +422,123 @@ fn long_texts_of_an_endpoint_are_cut() {
     let mut bench = Bench::new(rule(json!({})), &["a"]);
     bench.exchange(at(0), answer(json!({ "message": "é".repeat(100_000) })));
     assert_eq!(bench.reasons()[0].as_ref().unwrap().chars().count(), 512);
+}
+
+#[test]
+fn texts_of_an_endpoint_steer_no_terminal() {
+    let mut bench = Bench::new(rule(json!({})), &["a"]);
+    let message = "not\nnow\u{1b}[2J\u{202e}!\0";
+    bench.exchange(at(0), answer(json!({ "message": message })));
+    assert_eq!(bench.reasons(), [Some("not now[2J!".to_owned())]);
+}
+
+/// Pods with the longest names, and what an endpoint may say at most about each.
+fn long(index: usize) -> Candidate {
+    Candidate {
+        name: format!("{index:0>253}"),
+        pod_uid: format!("{index:0>36}"),
+        operation: "x".repeat(63),
+        since: "1".repeat(19),
+    }
+}
+
+#[test]
+fn status_stays_within_its_share_whatever_endpoints_say() {
+    let text = "<".repeat(2_000);
+    // As one of 64 rules of the longest name, and alone.
+    for share in [2_500, 64 * 1024, MAX_STATES_BYTES] {
+        for policy in ["Fail", "Ignore"] {
+            let mut bench = Bench::new(polled_rule(policy), &[]);
+            bench.memory.set_share(share);
+            bench.waiting = (0..1_000).map(long).collect();
+            let mut asked_about = 0;
+            for round in 0..400 {
+                let now = at(round * 100);
+                let actions = bench.asks(now);
+                let asked = actions.into_iter().find_map(|action| match action {
+                    Action::Ask(asked) => Some(asked),
+                    Action::Poll(_) => None,
+                });
+                let outcome = match (&asked, round % 3) {
+                    (None, _) => break,
+                    (_, 0) => answer(json!({ "success": true, "message": text, "poll": true,
+                        "taskId": format!("{round:0>500}") })),
+                    (_, 1) => Err(text.clone()),
+                    (Some(asked), _) => answer(json!({ "success": false, "message": text,
+                        "finishedNames": [asked[0].name] })),
+                };
+                let asked = asked.unwrap();
+                asked_about += asked.len();
+                bench
+                    .memory
+                    .answered(&bench.rule, &asked, outcome, now, 0.5);
+                let status = bench.status();
+                let size = stored::bytes(&status);
+                assert!(size <= share, "{size} of {share}: {}", status.omitted);
+                // Whatever is left out, no operation is.
+                let kept = status.passed.len();
+                assert_eq!(kept, bench.passed().len(), "{}", status.omitted);
+                assert!(!status.omitted.contains(" tasks,"), "{}", status.omitted);
+            }
+            assert!(asked_about > 0, "{share}");
+        }
+    }
+}
+
+#[test]
+fn operations_without_room_say_why_they_wait() {
+    let mut bench = Bench::new(rule(json!({})), &[]);
+    bench.memory.set_share(4096);
+    bench.waiting = (0..100).map(long).collect();
+    let asked = bench.asks(at(0));
+    let [Action::Ask(asked)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    let (first, last) = (&bench.waiting[0], &bench.waiting[99]);
+    assert!(asked.contains(first) && !asked.contains(last), "{asked:?}");
+    let why = |candidate| bench.memory.reason(candidate).unwrap();
+    assert_eq!(why(first), UNANSWERED);
+    assert!(why(last).contains("asked later"), "{}", why(last));
+}
+
+#[test]
+fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
+    let pods: Vec<_> = (0..2_000).map(long).collect();
+    let task = |index: usize| {
+        json!({ "taskId": index.to_string(), "message": "m".repeat(500), "approved": ["a"],
+            "pods": [long(index)] })
+    };
+    let tasks: Vec<_> = (0..100).map(task).collect();
+    let status: WebhookStatus = serde_json::from_value(json!({
+        "generation": 1, "passed": pods, "taskStates": tasks, "history": tasks,
+    }))
+    .unwrap();
+    for share in [0, 1_000, 100_000, 200_000] {
+        let mut memory = Memory::restore(Some(&status), 1, at(0));
+        memory.set_share(share);
+        let cut = memory.status().unwrap();
+        assert!(stored::bytes(&cut) <= share.max(300), "{share}");
+        assert!(
+            cut.omitted.starts_with("left out for want of room: "),
+            "{}",
+            cut.omitted
+        );
+        assert!(cut.omitted.contains("ended tasks"), "{}", cut.omitted);
+    }
+}
+
+#[test]
+fn history_names_some_of_many_pods() {
+    let names: Vec<String> = (0..50).map(|i| format!("p{i:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut bench = Bench::new(rule(json!({})), &names);
+    bench.exchange(at(0), Err("down".into()));
+    let history = bench.status().history;
+    assert_eq!(history[0].approved.len(), 20);
+    assert_eq!(
+        history[0].message,
+        "Passed by failurePolicy Ignore: down (30 further Pods passed.)"
+    );
 }
 
 #[test]
