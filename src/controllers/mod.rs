@@ -62,6 +62,10 @@ pub struct Context {
     pub calls: Arc<webhooks::Pool>,
     /// Whether rules may name link-local and cloud metadata addresses.
     pub allow_link_local: bool,
+    /// Whether CollaSets are reconciled (feature gate `CollaSets`).
+    pub collasets: bool,
+    /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
+    pub grace_delete: bool,
     /// The clock.
     pub now: fn() -> Timestamp,
 }

@@ -92,6 +92,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         settings: Settings {
             request_timeout: DEADLINE,
             grace_delete: args.features.grace_delete(),
+            collasets: true, // a CollaSet is judged whether or not the cluster reviews it
         },
         now: Timestamp::now,
     });

@@ -39,6 +39,8 @@ pub fn start(
         wait_notice: args.wait_notice,
         calls: Arc::clone(calls),
         allow_link_local: args.allow_link_local_endpoints,
+        collasets: args.features.collasets(),
+        grace_delete: args.features.grace_delete(),
         now: Timestamp::now,
     });
     let (leading, lead) = watch::channel(!args.leader_elect);
