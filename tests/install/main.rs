@@ -3,8 +3,10 @@
 
 mod cluster;
 mod collasets;
+mod components;
 mod manifests;
 mod marks;
+mod users;
 
 use std::time::Duration;
 
