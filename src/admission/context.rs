@@ -27,6 +27,8 @@ pub struct Settings {
     pub grace_delete: bool,
     /// Most PodTransitionRules in a namespace.
     pub max_rules: u32,
+    /// Whether CollaSets are reviewed (feature gate `CollaSets`).
+    pub collasets: bool,
 }
 
 /// [`Settings::max_rules`] where nobody says otherwise.
@@ -99,6 +101,7 @@ impl Context {
                 request_timeout: Duration::from_secs(60),
                 grace_delete: false,
                 max_rules: MAX_RULES_PER_NAMESPACE,
+                collasets: true,
             },
             now: || Timestamp::UNIX_EPOCH,
         }

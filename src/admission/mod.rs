@@ -28,10 +28,12 @@ pub use context::{Context, MAX_RULES_PER_NAMESPACE, Settings};
 use review::Handler;
 use routes::Route;
 
-/// The handler of every route.
+/// The handler of every route that is served.
 pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)> {
+    let collasets = context.settings.collasets;
     Route::ALL
         .into_iter()
+        .filter(|route| collasets || !route.is_for_collasets())
         .map(|route| {
             let context = Arc::clone(context);
             let handler: Arc<dyn Handler> = match route {

@@ -76,6 +76,21 @@ impl Route {
         }
     }
 
+    /// Whether the route serves CollaSets and what belongs to them alone (feature gate `CollaSets`).
+    pub const fn is_for_collasets(self) -> bool {
+        match self {
+            Route::MutateCollaSets
+            | Route::ValidateCollaSets
+            | Route::ValidateResourceContexts
+            | Route::ValidateClaims => true,
+            Route::MutatePods
+            | Route::MutateEvictions
+            | Route::MutatePodTransitionRules
+            | Route::ValidatePods
+            | Route::ValidatePodTransitionRules => false,
+        }
+    }
+
     /// Which of the two configurations the route belongs to.
     pub const fn kind(self) -> Kind {
         match self {

@@ -91,8 +91,13 @@ pub struct EndpointArgs {
 /// Which of the features that are off by default are on.
 #[derive(Clone, Debug, Args)]
 pub struct FeatureArgs {
-    /// Features on or off, comma-separated: GraceDeleteWebhook=true sends deletions and evictions of managed Pods through
-    /// their lifecycle first. Whatever applies the webhook configurations and every replica must be given the same
+    /// Features on or off, comma-separated. Whatever applies the webhook configurations and every replica must be given the
+    /// same
+    ///
+    /// GraceDeleteWebhook=true (default false): deletions and evictions of managed Pods go through their lifecycle first.
+    /// CollaSets=false (default true): the server neither reviews nor reconciles CollaSets, deletes no Pods labelled
+    /// collaset.kusionstack.io/to-delete, and needs fewer rights (docs/rights.md). Delete CollaSets first, since nothing
+    /// removes their finalizers afterwards.
     #[arg(long, env = "OPERATING_FEATURE_GATES", value_name = "NAME=BOOL", value_delimiter = ',',
           value_parser = feature_gate, help_heading = "Webhooks")]
     pub feature_gates: Vec<Gate>,
@@ -101,11 +106,24 @@ pub struct FeatureArgs {
 impl FeatureArgs {
     /// Whether `GraceDeleteWebhook` is on; of several values the last counts.
     pub fn grace_delete(&self) -> bool {
-        let mut said = self.feature_gates.iter().filter_map(|gate| match gate {
-            Gate::GraceDelete(on) => Some(*on),
-            Gate::None => None,
-        });
-        said.next_back().unwrap_or(false)
+        self.last(|gate| match gate {
+            Gate::GraceDelete(on) => Some(on),
+            _ => None,
+        })
+        .unwrap_or(false)
+    }
+
+    /// Whether `CollaSets` is on; of several values the last counts.
+    pub fn collasets(&self) -> bool {
+        self.last(|gate| match gate {
+            Gate::CollaSets(on) => Some(on),
+            _ => None,
+        })
+        .unwrap_or(true)
+    }
+
+    fn last(&self, said: impl Fn(Gate) -> Option<bool>) -> Option<bool> {
+        self.feature_gates.iter().rev().find_map(|gate| said(*gate))
     }
 }
 
@@ -340,6 +358,14 @@ pub struct InstallArgs {
         conflicts_with = "ca_file"
     )]
     pub no_webhooks: bool,
+    /// Leave out, or take back, the rights to keep a certificate in Secret webhook-certs, for servers that are given theirs
+    /// by --cert-dir
+    #[arg(
+        long,
+        env = "OPERATING_MOUNTED_CERTIFICATES",
+        help_heading = "Webhooks"
+    )]
+    pub mounted_certificates: bool,
 }
 
 /// Flags of `uninstall`.

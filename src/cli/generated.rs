@@ -1,8 +1,16 @@
 //! Files of the repository that are generated from the code; `tests/generated.rs` compares them.
 
-use super::install::{client_config, names, rbac};
+mod components;
+
+use super::install::rbac::{self, table, users};
+use super::install::{client_config, names};
 use super::{docs, print};
-use crate::admission::routes::Settings;
+use crate::admission::routes::{Kind, Settings};
+
+/// Where the tables of rights are.
+const RIGHTS: &str = "src/cli/install/rbac/table.rs";
+/// Where the table of webhooks is.
+const WEBHOOKS: &str = "src/admission/routes/table.rs";
 
 /// A generated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +28,7 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         namespace: names::NAMESPACE.to_owned(),
         ca_bundle: None,
         grace_delete: false,
+        collasets: true,
         cert_manager: Some(format!("{}/{}", names::NAMESPACE, names::CERTIFICATE)),
         segment: None,
     };
@@ -29,7 +38,7 @@ pub fn files() -> anyhow::Result<Vec<File>> {
     Ok(vec![
         File {
             path: "webhook-config/configurations.yaml",
-            text: header("src/admission/routes/table.rs") + &print::webhooks(&settings)?,
+            text: header(WEBHOOKS) + &print::webhooks(&settings)?,
         },
         File {
             path: "webhook-config/policies.yaml",
@@ -37,12 +46,51 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         },
         File {
             path: "manifests/rbac.yaml",
-            text: header("src/cli/install/rbac.rs")
-                + &print::documents(&rbac::objects(names::NAMESPACE)?)?,
+            text: header(RIGHTS)
+                + "# The rights that every server needs.\n"
+                + &print::document(&rbac::account(names::NAMESPACE))?
+                + &grant(&table::SERVER)?,
+        },
+        File {
+            path: "manifests/rbac-collasets.yaml",
+            text: header(RIGHTS)
+                + "# The rights that CollaSets need; components/without-collasets leaves them out.\n"
+                + &grant(&table::COLLASETS)?,
+        },
+        File {
+            path: "manifests/rbac-users.yaml",
+            text: header("src/cli/install/rbac/users.rs")
+                + "# What the API server adds to its own ClusterRoles view, edit and admin.\n"
+                + &print::documents(&users::roles())?,
+        },
+        File {
+            path: "manifests/components/grace-delete/rbac.yaml",
+            text: header(RIGHTS) + &grant(&table::GRACE_DELETE)?,
+        },
+        File {
+            path: "manifests/components/grace-delete/mutating.yaml",
+            text: header(WEBHOOKS) + &components::added(&settings, Kind::Mutating)?,
+        },
+        File {
+            path: "manifests/components/grace-delete/validating.yaml",
+            text: header(WEBHOOKS) + &components::added(&settings, Kind::Validating)?,
+        },
+        File {
+            path: "manifests/components/self-managed-certificates/rbac.yaml",
+            text: header(RIGHTS) + &grant(&table::CERTIFICATES)?,
+        },
+        File {
+            path: "manifests/components/without-collasets/webhooks.yaml",
+            text: header(WEBHOOKS) + &components::without_collasets()?,
         },
         File {
             path: "docs/cli.md",
             text: docs::markdown(),
         },
     ])
+}
+
+/// Roles and bindings of a grant, one document each.
+fn grant(grant: &table::Grant) -> anyhow::Result<String> {
+    print::documents(&rbac::granted(grant, names::NAMESPACE)?)
 }

@@ -28,6 +28,7 @@ pub fn webhook_config(args: &WebhookConfigArgs) -> anyhow::Result<String> {
         namespace: namespace.clone(),
         ca_bundle: read_ca(ca_file.as_deref())?,
         grace_delete: features.grace_delete(),
+        collasets: features.collasets(),
         cert_manager: cert_manager.clone(),
         segment: None,
     })

@@ -17,13 +17,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 pub enum Gate {
     /// `GraceDeleteWebhook`.
     GraceDelete(bool),
+    /// `CollaSets`.
+    CollaSets(bool),
     /// Nothing: an empty value, or a gate of Kuperator's that is off here.
     None,
 }
 
-/// `Name=true` or `Name=false`, with the names of Kuperator (contract 2.6).
+/// `Name=true` or `Name=false`. Gates that Kuperator has too keep its names (contract 2.6).
 pub fn feature_gate(text: &str) -> Result<Gate, String> {
-    let remedy = "write GraceDeleteWebhook=true or GraceDeleteWebhook=false";
+    let remedy = "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook or CollaSets";
     if text.trim().is_empty() {
         return Ok(Gate::None);
     }
@@ -35,6 +37,7 @@ pub fn feature_gate(text: &str) -> Result<Gate, String> {
     };
     match (name.trim(), on) {
         ("GraceDeleteWebhook", on) => Ok(Gate::GraceDelete(on)),
+        ("CollaSets", on) => Ok(Gate::CollaSets(on)),
         ("AlibabaCloudSlb", false) => Ok(Gate::None),
         (name, _) => Err(format!("there is no feature {name:?} here; {remedy}")),
     }
@@ -123,6 +126,10 @@ mod tests {
             feature_gate(" GraceDeleteWebhook = False").unwrap(),
             Gate::GraceDelete(false)
         );
+        assert_eq!(
+            feature_gate("CollaSets=false").unwrap(),
+            Gate::CollaSets(false)
+        );
         assert_eq!(feature_gate("").unwrap(), Gate::None);
         assert_eq!(feature_gate("AlibabaCloudSlb=false").unwrap(), Gate::None);
         for bad in [
@@ -132,9 +139,9 @@ mod tests {
             "Other=true",
         ] {
             assert!(
-                feature_gate(bad)
-                    .unwrap_err()
-                    .ends_with("write GraceDeleteWebhook=true or GraceDeleteWebhook=false"),
+                feature_gate(bad).unwrap_err().ends_with(
+                    "write NAME=true or NAME=false, where NAME is GraceDeleteWebhook or CollaSets"
+                ),
                 "{bad}"
             );
         }

@@ -18,8 +18,14 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
 
-/// Starts every watch; they end when `stop` is cancelled. Returns the handle that lists the Pods again.
-pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> Relist {
+/// Starts every watch; they end when `stop` is cancelled. Returns the handle that lists the Pods again. Without
+/// `collasets` nothing is watched that only the controller of CollaSets looks at.
+pub fn start(
+    client: &Client,
+    index: &Arc<Index>,
+    collasets: bool,
+    stop: &CancellationToken,
+) -> Relist {
     let relist = Relist::default();
     let pods = Source {
         path: "/api/v1/pods",
@@ -71,7 +77,10 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
             stop,
         );
     }
-    workloads::start(client, index, Workloads::new(index, Kind::CollaSet), stop);
+    workloads::start_sets(client, index, Workloads::new(index, Kind::CollaSet), stop);
+    if collasets {
+        workloads::start(client, index, stop);
+    }
     disruptionbudgets::start(client, index, stop);
     relist
 }

@@ -62,6 +62,10 @@ pub struct Context {
     pub calls: Arc<webhooks::Pool>,
     /// Which addresses the endpoints of webhook rules may have.
     pub reach: webhooks::Reach,
+    /// Whether CollaSets are reconciled (feature gate `CollaSets`).
+    pub collasets: bool,
+    /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
+    pub grace_delete: bool,
     /// The clock.
     pub now: fn() -> Timestamp,
 }

@@ -3,8 +3,10 @@
 
 mod cluster;
 mod collasets;
+mod components;
 mod manifests;
 mod marks;
+mod users;
 
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ fn settings(client: ClientConfig) -> Settings {
         namespace: names::NAMESPACE.into(),
         ca_bundle: None,
         grace_delete: false,
+        collasets: true,
         cert_manager: None,
         segment: None,
     }
@@ -40,7 +43,9 @@ fn url() -> Settings {
 
 async fn everything(client: Client, settings: Settings) {
     install::prepare(&client, names::NAMESPACE).await.unwrap();
-    install::access(&client, names::NAMESPACE).await.unwrap();
+    install::access(&client, names::NAMESPACE, install::Parts::ALL)
+        .await
+        .unwrap();
     install::guard(&client).await.unwrap();
     install::enforce(&client, &settings, false).await.unwrap();
 }
@@ -309,7 +314,9 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     install::prepare(&client, names::NAMESPACE).await.unwrap();
-    install::access(&client, names::NAMESPACE).await.unwrap();
+    install::access(&client, names::NAMESPACE, install::Parts::ALL)
+        .await
+        .unwrap();
     install::guard(&client).await.unwrap();
     let namespace = cluster.namespace("left").await;
     let mark = json!({"metadata": {

@@ -23,7 +23,9 @@ async fn labels_of_enforcement_need_the_right_to_enforce() {
     let admin = cluster.client();
     install::prepare(&admin, names::NAMESPACE).await.unwrap();
     install::guard(&admin).await.unwrap();
-    install::access(&admin, names::NAMESPACE).await.unwrap();
+    install::access(&admin, names::NAMESPACE, install::Parts::ALL)
+        .await
+        .unwrap();
     let shop = cluster.namespace("shop").await;
     label(&admin, &shop, "", keys::NAMESPACE_HAS_RULES, Some("true"))
         .await

@@ -33,10 +33,19 @@ pub struct Bed {
 
 impl Bed {
     pub async fn start(nodes: usize) -> Bed {
+        Bed::with(nodes, false).await
+    }
+
+    /// As [`Bed::start`], with an audit log.
+    pub async fn audited(nodes: usize) -> Bed {
+        Bed::with(nodes, true).await
+    }
+
+    async fn with(nodes: usize, audit: bool) -> Bed {
         let alone = ALONE.lock().await;
         let options = Options {
             nodes,
-            audit: false,
+            audit,
             ..Options::default()
         };
         Bed {
@@ -179,7 +188,7 @@ impl Bed {
         assert_eq!(home.get_opt(names::NAMESPACE).await.unwrap(), None);
         let access = ["get", "clusterroles,clusterrolebindings", "-o", "name"];
         let left = self.kubectl(&access).await;
-        let left: Vec<_> = left.lines().filter(|l| l.ends_with("/operating")).collect();
+        let left: Vec<_> = left.lines().filter(|l| l.contains("/operating")).collect();
         assert_eq!(left, Vec::<&str>::new());
     }
 }

@@ -8,4 +8,5 @@ mod dial;
 mod load;
 mod projection;
 mod replica;
+mod rights;
 mod self_managed;

@@ -53,7 +53,7 @@ fn listed(api: Api) -> (usize, usize) {
     let used = runtime.block_on(async {
         let (index, stop) = (Arc::new(Index::default()), CancellationToken::new());
         let (client, peak) = api.client(|| HEAP.allocated());
-        sources::start(&client, &index, &stop);
+        sources::start(&client, &index, true, &stop);
         index.wait_synced().await;
         for _ in 0..1_000 {
             tokio::task::yield_now().await; // the watches have begun

@@ -43,6 +43,9 @@ pub struct Settings {
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`): adds
     /// [`GRACE`].
     pub grace_delete: bool,
+    /// Whether CollaSets are reviewed (feature gate `CollaSets`): without it the entries of
+    /// [`Route::is_for_collasets`](super::Route::is_for_collasets) are left out.
+    pub collasets: bool,
     /// `namespace/name` of the cert-manager Certificate whose CA is to be injected.
     pub cert_manager: Option<String>,
     /// In front of every path.
@@ -54,7 +57,8 @@ pub fn configurations(
     settings: &Settings,
 ) -> (MutatingWebhookConfiguration, ValidatingWebhookConfiguration) {
     let gated = if settings.grace_delete { GRACE } else { &[] };
-    let all = || WEBHOOKS.iter().chain(gated);
+    let is_on = |w: &&Webhook| settings.collasets || !w.route.is_for_collasets();
+    let all = || WEBHOOKS.iter().chain(gated).filter(is_on);
     let of_kind = |kind| all().filter(move |w| w.route.kind() == kind);
     (
         MutatingWebhookConfiguration {

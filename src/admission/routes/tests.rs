@@ -31,6 +31,7 @@ fn settings() -> Settings {
         namespace: "elsewhere".into(),
         ca_bundle: Some(b"pem".to_vec()),
         grace_delete: false,
+        collasets: true,
         cert_manager: None,
         segment: None,
     }
@@ -165,6 +166,7 @@ fn the_service_form_names_the_certificate_and_leaves_the_bundle_out() {
         namespace: "n".into(),
         ca_bundle: None,
         grace_delete: false,
+        collasets: true,
         cert_manager: Some("n/serving".into()),
         segment: None,
     });
@@ -496,6 +498,20 @@ fn the_gate_adds_entries_that_a_dead_webhook_leaves_open_and_without_it_nothing_
     };
     assert_eq!(count(&gated), WEBHOOKS.len() + GRACE.len());
     assert!(GRACE.iter().all(|w| !w.must_answer && w.writes));
+}
+
+#[test]
+fn without_collasets_only_their_entries_are_left_out() {
+    let off = Settings {
+        collasets: false,
+        ..settings()
+    };
+    let (mutating, validating) = configurations(&off);
+    let paths = &paths(mutating) | &paths(validating);
+    for route in Route::ALL {
+        let url = format!("https://localhost:9443{}", route.path());
+        assert_eq!(paths.contains(&url), !route.is_for_collasets(), "{url}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -31,6 +31,7 @@ use crate::admission::routes::{ClientConfig, Settings};
 use crate::api::crd;
 
 pub use policies::guard;
+pub use rbac::Parts;
 pub use webhooks::{enforce, set_ca_bundle};
 
 /// Longest wait for a new kind to be served, or for an object to be gone. Well above 30 s: only that often the garbage
@@ -45,12 +46,18 @@ pub async fn command(args: InstallArgs) -> anyhow::Result<()> {
         namespace: namespace.clone(),
         ca_bundle: read_ca(args.ca_file.as_deref())?,
         grace_delete: args.features.grace_delete(),
+        collasets: args.features.collasets(),
         cert_manager: None,
         segment: None,
     };
+    let parts = Parts {
+        collasets: args.features.collasets(),
+        grace_delete: args.features.grace_delete(),
+        certificates: !args.mounted_certificates,
+    };
     let client = connect::client(&args.cluster).await?;
     prepare(&client, namespace).await?;
-    access(&client, namespace).await?;
+    access(&client, namespace, parts).await?;
     // After the roles: a server that runs already needs the verb that the policy asks for.
     guard(&client).await?;
     if args.no_webhooks {
@@ -119,11 +126,31 @@ pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Service account, roles and bindings of the server; see [`rbac`].
-pub async fn access(client: &Client, namespace: &str) -> anyhow::Result<()> {
-    for object in rbac::objects(namespace)? {
+/// Service account, roles and bindings of the server, and the roles of users; see [`rbac`]. Rights for what is off are taken
+/// away.
+pub async fn access(client: &Client, namespace: &str, parts: Parts) -> anyhow::Result<()> {
+    for object in rbac::objects(namespace, parts)? {
         apply(&dynamic(client, &object)?, &object.name_any(), &object).await?;
     }
+    for (grant, _) in parts.grants().into_iter().filter(|(_, needed)| !needed) {
+        for object in rbac::granted(&grant, namespace)? {
+            delete(&dynamic(client, &object)?, &object.name_any()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes an object; one that is not there is fine.
+pub(super) async fn delete<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let what = format!(
+        "delete {} {name}",
+        api.resource_url().rsplit('/').next().unwrap_or_default()
+    );
+    let params = DeleteParams::background();
+    request_opt(&what, || api.delete(name, &params)).await?;
     Ok(())
 }
 

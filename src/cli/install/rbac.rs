@@ -1,4 +1,7 @@
-//! What the server may do, as one table: least privilege, one line for each thing that the code calls.
+//! ServiceAccount, roles and bindings: what the server may do, split by what is switched on, and what people may do.
+
+pub mod table;
+pub mod users;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -10,149 +13,65 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 
 use super::names;
-use crate::admission::{policies, routes};
-use crate::api::keys;
+use table::{Access, CERTIFICATES, COLLASETS, GRACE_DELETE, Grant, SERVER};
 
-/// A line of the table.
+/// What is switched on, as far as the server needs rights for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// API group; empty for core.
-    pub group: &'static str,
-    /// Resources, subresources behind a slash.
-    pub resources: &'static [&'static str],
-    /// Only objects of these names; empty for all.
-    pub names: &'static [&'static str],
-    /// Verbs.
-    pub verbs: &'static [&'static str],
+pub struct Parts {
+    /// The feature gate `CollaSets`.
+    pub collasets: bool,
+    /// The feature gate `GraceDeleteWebhook`.
+    pub grace_delete: bool,
+    /// Certificates that the servers keep themselves.
+    pub certificates: bool,
 }
 
-const fn all(
-    group: &'static str,
-    resources: &'static [&'static str],
-    verbs: &'static [&'static str],
-) -> Access {
-    Access {
-        group,
-        resources,
-        names: &[],
-        verbs,
+impl Parts {
+    /// All of it.
+    pub const ALL: Parts = Parts {
+        collasets: true,
+        grace_delete: true,
+        certificates: true,
+    };
+
+    /// Every grant, and whether it is needed.
+    pub fn grants(self) -> [(Grant, bool); 4] {
+        [
+            (SERVER, true),
+            (COLLASETS, self.collasets),
+            (GRACE_DELETE, self.grace_delete),
+            (CERTIFICATES, self.certificates),
+        ]
     }
 }
 
-/// The number of Pods that any owner is asked to have, and nothing else of it. The only wildcards.
-const SCALES: Access = all("*", &["*/scale"], &["get"]);
+/// Everything for a server in `namespace`, in the order in which to apply it: its account, the grants that it needs, and
+/// the roles of users.
+pub fn objects(namespace: &str, parts: Parts) -> anyhow::Result<Vec<DynamicObject>> {
+    let mut all = vec![dynamic(&account(namespace))?];
+    for (grant, _) in parts.grants().into_iter().filter(|(_, needed)| *needed) {
+        all.extend(granted(&grant, namespace)?);
+    }
+    for role in users::roles() {
+        all.push(dynamic(&role)?);
+    }
+    Ok(all)
+}
 
-/// Cluster-wide, in the order of the lines of `ClusterRole operating`.
-pub const CLUSTER: &[Access] = &[
-    // The cache; labels, finalizers and readiness of the lifecycle; the deletion at the end of `pod-delete`; the Pods of
-    // CollaSets.
-    all(
-        "",
-        &["pods"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    all("", &["pods/status"], &["patch"]),
-    // Resources that a CollaSet changes in place.
-    all("", &["pods/resize"], &["patch"]),
-    // Rules; a patch of the object itself takes off a finalizer that Kuperator left.
-    all(
-        keys::GROUP,
-        &["podtransitionrules"],
-        &["get", "list", "watch", "patch"],
-    ),
-    // The mark of namespaces with rules, which a policy guards. Not `bypass`: the server goes beyond no budget.
-    all(keys::GROUP, &["podtransitionrules"], &[policies::ENFORCE]),
-    // Their ledger, by compare-and-swap, and their gauges.
-    all(keys::GROUP, &["podtransitionrules/status"], &["patch"]),
-    // CollaSets: the finalizer, the status, and references to them that block their deletion.
-    all(
-        keys::GROUP,
-        &["collasets"],
-        &["get", "list", "watch", "patch"],
-    ),
-    all(keys::GROUP, &["collasets/status"], &["patch"]),
-    all(keys::GROUP, &["collasets/finalizers"], &["update"]),
-    // Their revisions, claims and instance IDs.
-    all(
-        "apps",
-        &["controllerrevisions"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    all(
-        "",
-        &["persistentvolumeclaims"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    all(
-        keys::GROUP,
-        &["resourcecontexts"],
-        &["list", "watch", "create", "patch", "delete"],
-    ),
-    // Whether a user may go beyond the budget of a rule.
-    all(
-        "authorization.k8s.io",
-        &["subjectaccessreviews"],
-        &["create"],
-    ),
-    // What users should know.
-    all("", &["events"], &["create", "patch"]),
-    // How many Pods their owners want: by watches, and by a live read where a watch seems to trail.
-    all(
-        "apps",
-        &["daemonsets", "deployments", "replicasets", "statefulsets"],
-        &["get", "list", "watch"],
-    ),
-    // An old ReplicaSet whose Pods a rule holds gets its number back, so that its Deployment goes on.
-    all("apps", &["replicasets/scale"], &["patch"]),
-    all("batch", &["jobs"], &["get", "list", "watch"]),
-    all("", &["replicationcontrollers"], &["get", "list", "watch"]),
-    // The same for owners of all other kinds.
-    SCALES,
-    // Whether the API server is going to refuse an eviction anyway.
-    all("policy", &["poddisruptionbudgets"], &["list", "watch"]),
-    // Which namespaces hold rules; the label that says so.
-    all("", &["namespaces"], &["list", "watch", "patch"]),
-    // Whether the Service of an expected finalizer still selects the Pod.
-    all("", &["services"], &["get"]),
-    // Our own two configurations: their caBundle, and whether they are there. A name limits a watch of one object too.
-    Access {
-        group: "admissionregistration.k8s.io",
-        resources: &["mutatingwebhookconfigurations"],
-        names: &[routes::MUTATING],
-        verbs: &["get", "list", "watch", "patch"],
-    },
-    Access {
-        group: "admissionregistration.k8s.io",
-        resources: &["validatingwebhookconfigurations"],
-        names: &[routes::VALIDATING],
-        verbs: &["get", "list", "watch", "patch"],
-    },
-];
+/// The server's account.
+pub fn account(namespace: &str) -> ServiceAccount {
+    ServiceAccount {
+        metadata: metadata(names::SERVICE_ACCOUNT, Some(namespace)),
+        ..ServiceAccount::default()
+    }
+}
 
-/// In the own namespace, in the order of the lines of `Role operating`. A name cannot limit `create`.
-pub const OWN_NAMESPACE: &[Access] = &[
-    all("", &["secrets"], &["create"]),
-    Access {
-        group: "",
-        resources: &["secrets"],
-        names: &[names::SECRET],
-        verbs: &["get", "update"],
-    },
-    all("coordination.k8s.io", &["leases"], &["create"]),
-    Access {
-        group: "coordination.k8s.io",
-        resources: &["leases"],
-        names: &[names::LEASE],
-        verbs: &["get", "update"],
-    },
-];
-
-/// Service account, roles and bindings for a server in `namespace`, in the order in which to apply them.
-pub fn objects(namespace: &str) -> anyhow::Result<Vec<DynamicObject>> {
-    let name = names::SERVICE_ACCOUNT;
+/// Roles and bindings of a grant.
+pub fn granted(grant: &Grant, namespace: &str) -> anyhow::Result<Vec<DynamicObject>> {
+    let name = grant.name;
     let subject = Subject {
         kind: "ServiceAccount".to_owned(),
-        name: name.to_owned(),
+        name: names::SERVICE_ACCOUNT.to_owned(),
         namespace: Some(namespace.to_owned()),
         api_group: None,
     };
@@ -161,36 +80,36 @@ pub fn objects(namespace: &str) -> anyhow::Result<Vec<DynamicObject>> {
         kind: kind.to_owned(),
         name: name.to_owned(),
     };
-    Ok(vec![
-        dynamic(&ServiceAccount {
-            metadata: metadata(Some(namespace)),
-            ..ServiceAccount::default()
-        })?,
-        dynamic(&ClusterRole {
-            metadata: metadata(None),
-            rules: Some(rules(CLUSTER)),
+    let mut all = Vec::new();
+    if !grant.cluster.is_empty() {
+        all.push(dynamic(&ClusterRole {
+            metadata: metadata(name, None),
+            rules: Some(rules(grant.cluster)),
             aggregation_rule: None,
-        })?,
-        dynamic(&ClusterRoleBinding {
-            metadata: metadata(None),
+        })?);
+        all.push(dynamic(&ClusterRoleBinding {
+            metadata: metadata(name, None),
             role_ref: role("ClusterRole"),
             subjects: Some(vec![subject.clone()]),
-        })?,
-        dynamic(&Role {
-            metadata: metadata(Some(namespace)),
-            rules: Some(rules(OWN_NAMESPACE)),
-        })?,
-        dynamic(&RoleBinding {
-            metadata: metadata(Some(namespace)),
+        })?);
+    }
+    if !grant.home.is_empty() {
+        all.push(dynamic(&Role {
+            metadata: metadata(name, Some(namespace)),
+            rules: Some(rules(grant.home)),
+        })?);
+        all.push(dynamic(&RoleBinding {
+            metadata: metadata(name, Some(namespace)),
             role_ref: role("Role"),
             subjects: Some(vec![subject]),
-        })?,
-    ])
+        })?);
+    }
+    Ok(all)
 }
 
-fn metadata(namespace: Option<&str>) -> ObjectMeta {
+fn metadata(name: &str, namespace: Option<&str>) -> ObjectMeta {
     ObjectMeta {
-        name: Some(names::SERVICE_ACCOUNT.to_owned()),
+        name: Some(name.to_owned()),
         namespace: namespace.map(str::to_owned),
         labels: Some([("app.kubernetes.io/name".to_owned(), names::APP.to_owned())].into()),
         ..ObjectMeta::default()
@@ -218,28 +137,76 @@ fn dynamic(object: &impl Serialize) -> anyhow::Result<DynamicObject> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+    use super::table::{GRANTS, SCALES};
     use super::*;
 
     #[test]
     fn only_reads_of_scales_are_granted_by_wildcard_and_secrets_are_ours_alone() {
-        let all = CLUSTER.iter().chain(OWN_NAMESPACE);
-        for access in all.filter(|access| **access != SCALES) {
-            let words = access
-                .resources
-                .iter()
-                .chain(access.verbs)
-                .chain([&access.group]);
-            assert!(words.copied().all(|w| !w.contains('*')), "{access:?}");
+        for grant in GRANTS {
+            let all = grant.cluster.iter().chain(grant.home);
+            for access in all.filter(|access| **access != SCALES) {
+                let words = access
+                    .resources
+                    .iter()
+                    .chain(access.verbs)
+                    .chain([&access.group]);
+                assert!(words.copied().all(|w| !w.contains('*')), "{access:?}");
+            }
+            let cluster = grant.cluster.iter();
+            assert_eq!(
+                cluster.filter(|a| a.resources.contains(&"secrets")).count(),
+                0
+            );
+            for access in grant.home.iter().filter(|a| a.verbs != ["create"]) {
+                assert_eq!(access.names.len(), 1, "{access:?}");
+            }
         }
-        assert!(CLUSTER.iter().all(|a| !a.resources.contains(&"secrets")));
-        for access in OWN_NAMESPACE.iter().filter(|a| a.verbs != ["create"]) {
-            assert_eq!(access.names.len(), 1, "{access:?}");
+    }
+
+    /// Whether the server may do it, with these parts.
+    fn may(parts: Parts, verb: &str, resource: &str) -> bool {
+        let needed = parts.grants().into_iter().filter(|(_, needed)| *needed);
+        needed
+            .flat_map(|(grant, _)| grant.cluster.iter().chain(grant.home))
+            .any(|a| a.verbs.contains(&verb) && a.resources.contains(&resource))
+    }
+
+    #[test]
+    fn parts_that_are_off_leave_their_rights_out() {
+        let none = Parts {
+            collasets: false,
+            grace_delete: false,
+            certificates: false,
+        };
+        for (verb, resource) in [
+            ("create", "pods"),
+            ("delete", "pods"),
+            ("patch", "pods/resize"),
+            ("patch", "collasets"),
+            ("list", "controllerrevisions"),
+            ("list", "persistentvolumeclaims"),
+            ("list", "resourcecontexts"),
+            ("create", "secrets"),
+            ("get", "secrets"),
+            ("patch", "mutatingwebhookconfigurations"),
+        ] {
+            assert!(!may(none, verb, resource), "{verb} {resource}");
+            assert!(may(Parts::ALL, verb, resource), "{verb} {resource}");
         }
+        let only = |grace_delete, collasets| Parts {
+            grace_delete,
+            collasets,
+            ..none
+        };
+        assert!(may(only(true, false), "delete", "pods"));
+        assert!(!may(only(true, false), "create", "pods"));
+        assert!(may(only(false, true), "delete", "pods"));
     }
 
     #[test]
     fn server_may_mark_namespaces_and_bypass_no_rule() {
-        let verbs = |verb: &'static str| CLUSTER.iter().filter(move |a| a.verbs.contains(&verb));
+        let all = || GRANTS.iter().flat_map(|g| g.cluster.iter().chain(g.home));
+        let verbs = |verb: &'static str| all().filter(move |a| a.verbs.contains(&verb));
         let enforce: Vec<_> = verbs("enforce").collect();
         assert_eq!(enforce.len(), 1);
         assert_eq!(enforce[0].resources, ["podtransitionrules"]);
@@ -248,23 +215,29 @@ mod tests {
 
     #[test]
     fn bindings_name_the_account_in_its_namespace() {
-        let objects = objects("elsewhere").unwrap();
-        let kinds: Vec<_> = objects
-            .iter()
-            .map(|o| o.types.clone().unwrap().kind)
-            .collect();
-        assert_eq!(
-            kinds,
-            [
-                "ServiceAccount",
-                "ClusterRole",
-                "ClusterRoleBinding",
-                "Role",
-                "RoleBinding"
-            ]
-        );
-        for binding in [&objects[2], &objects[4]] {
-            assert_eq!(binding.data["subjects"][0]["namespace"], "elsewhere");
+        let objects = objects("elsewhere", Parts::ALL).unwrap();
+        let of_kind = |kind: &str| {
+            let kind = kind.to_owned();
+            let objects = objects.iter();
+            objects.filter(move |o| o.types.as_ref().unwrap().kind == kind)
+        };
+        for (kind, count) in [
+            ("ServiceAccount", 1),
+            ("ClusterRole", 7),
+            ("ClusterRoleBinding", 4),
+            ("Role", 2),
+            ("RoleBinding", 2),
+        ] {
+            assert_eq!(of_kind(kind).count(), count, "{kind}");
+        }
+        for binding in of_kind("ClusterRoleBinding").chain(of_kind("RoleBinding")) {
+            let subject = &binding.data["subjects"][0];
+            assert_eq!(subject["namespace"], "elsewhere");
+            assert_eq!(subject["name"], names::SERVICE_ACCOUNT);
+            assert_eq!(
+                binding.data["roleRef"]["name"],
+                binding.metadata.name.clone().unwrap()
+            );
         }
     }
 }

@@ -40,6 +40,8 @@ pub fn start(
         wait_notice: args.wait_notice,
         calls: Arc::clone(calls),
         reach,
+        collasets: args.features.collasets(),
+        grace_delete: args.features.grace_delete(),
         now: Timestamp::now,
     });
     let (leading, lead) = watch::channel(!args.leader_elect);

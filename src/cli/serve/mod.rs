@@ -66,7 +66,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         false => Skips::Honoured,
     };
     let index = Arc::new(Index::new(skips));
-    let relist = sources::start(&client, &index, &stop);
+    let relist = sources::start(&client, &index, args.features.collasets(), &stop);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
     let calls = Arc::new(Pool::default());
@@ -91,6 +91,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
             max_rules: args.max_rules_per_namespace,
+            collasets: args.features.collasets(),
         },
         now: Timestamp::now,
     });
@@ -223,6 +224,7 @@ async fn enforce(
         namespace: namespace.clone(),
         ca_bundle,
         grace_delete: args.features.grace_delete(),
+        collasets: args.features.collasets(),
         cert_manager: None,
         segment: None,
     };

@@ -21,6 +21,7 @@ pub fn needed(namespace: &str) -> anyhow::Result<Vec<Needed>> {
         namespace: namespace.to_owned(),
         ca_bundle: None,
         grace_delete: false,
+        collasets: false,
         cert_manager: None,
         segment: None,
     });
@@ -66,6 +67,7 @@ mod tests {
             namespace: "home".to_owned(),
             ca_bundle: Some(b"ca".to_vec()),
             grace_delete: true,
+            collasets: true,
             cert_manager: Some("home/webhook-serving".to_owned()),
             segment: None,
         });

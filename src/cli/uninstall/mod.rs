@@ -3,8 +3,6 @@
 mod crds;
 mod finalizers;
 
-use std::fmt::Debug;
-
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingWebhookConfiguration,
@@ -12,15 +10,15 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::args::UninstallArgs;
+use super::install::rbac::{table, users};
 use super::install::request::{request, request_opt};
-use super::install::{PATIENCE, names};
+use super::install::{PATIENCE, delete, names};
 use super::{connect, output};
 use crate::admission::policies;
 use crate::admission::routes::{MUTATING, VALIDATING};
@@ -59,20 +57,6 @@ pub async fn uninstall(
     Ok(told)
 }
 
-/// Deletes an object; one that is not there is fine.
-async fn delete<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let what = format!(
-        "delete {} {name}",
-        api.resource_url().rsplit('/').next().unwrap_or_default()
-    );
-    let params = DeleteParams::background();
-    request_opt(&what, || api.delete(name, &params)).await?;
-    Ok(())
-}
-
 /// Takes the mark off the namespaces that hold rules.
 async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(client.clone());
@@ -99,11 +83,17 @@ async fn unlabel_namespaces(client: &Client) -> anyhow::Result<()> {
 
 /// RBAC, certificates and lease.
 async fn own_objects(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    for grant in table::GRANTS {
+        let name = grant.name;
+        delete::<ClusterRoleBinding>(&Api::all(client.clone()), name).await?;
+        delete::<ClusterRole>(&Api::all(client.clone()), name).await?;
+        delete::<RoleBinding>(&Api::namespaced(client.clone(), namespace), name).await?;
+        delete::<Role>(&Api::namespaced(client.clone(), namespace), name).await?;
+    }
+    for (name, _) in users::ROLES {
+        delete::<ClusterRole>(&Api::all(client.clone()), name).await?;
+    }
     let account = names::SERVICE_ACCOUNT;
-    delete::<ClusterRoleBinding>(&Api::all(client.clone()), account).await?;
-    delete::<ClusterRole>(&Api::all(client.clone()), account).await?;
-    delete::<RoleBinding>(&Api::namespaced(client.clone(), namespace), account).await?;
-    delete::<Role>(&Api::namespaced(client.clone(), namespace), account).await?;
     delete::<ServiceAccount>(&Api::namespaced(client.clone(), namespace), account).await?;
     delete::<Secret>(&Api::namespaced(client.clone(), namespace), names::SECRET).await?;
     delete::<Lease>(&Api::namespaced(client.clone(), namespace), names::LEASE).await

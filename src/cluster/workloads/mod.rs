@@ -33,7 +33,7 @@ pub struct Objects {
     pub pools: Store<Pool>,
 }
 
-/// Number of kinds that [`start`] watches.
+/// Number of kinds that [`start_sets`] and [`start`] watch.
 pub const KINDS: u8 = 4;
 
 impl Objects {
@@ -52,8 +52,8 @@ impl Objects {
     }
 }
 
-/// Starts the watches. That of CollaSets also tells the budgets how many Pods there should be; `budget` is its sink.
-pub(super) fn start(
+/// Starts the watch of CollaSets, which also tells the budgets how many Pods there should be; `budget` is its sink.
+pub(super) fn start_sets(
     client: &Client,
     index: &Arc<Index>,
     budget: sources::Workloads,
@@ -70,6 +70,10 @@ pub(super) fn start(
         super::watch::Relist::default(),
         stop,
     );
+}
+
+/// Starts the watches of what belongs to CollaSets.
+pub(super) fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) {
     follow::<RevisionObject>(client, index, stop);
     follow::<ClaimObject>(client, index, stop);
     follow::<PoolObject>(client, index, stop);

@@ -51,6 +51,9 @@ impl CollaSets {
 
     /// One look at a CollaSet.
     pub async fn reconcile(&self, name: SetName) -> Outcome {
+        if !self.context.collasets {
+            return Outcome::Done;
+        }
         let Some(set) = self.context.index.objects.sets.get(&name.0, &name.1) else {
             self.memories.lock().remove(&name);
             return leftover::sweep(&self.context, &name).await;

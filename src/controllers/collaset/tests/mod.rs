@@ -54,6 +54,8 @@ impl Bed {
             wait_notice: Duration::from_secs(60),
             calls: Arc::default(),
             reach: crate::controllers::webhooks::Reach::default(),
+            collasets: true,
+            grace_delete: false,
             now: || Timestamp::UNIX_EPOCH,
         });
         api.put(

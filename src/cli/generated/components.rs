@@ -1,0 +1,52 @@
+//! Patches of the webhook configurations for the components of `manifests`.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::admission::routes::{
+    GRACE, Kind, MUTATING, Settings, VALIDATING, WEBHOOKS, configurations,
+};
+use crate::cli::print;
+
+/// The entries that the feature gate `GraceDeleteWebhook` adds to the configuration of this kind: a JSON patch.
+pub fn added(settings: &Settings, kind: Kind) -> anyhow::Result<String> {
+    let (mutating, validating) = configurations(&Settings {
+        grace_delete: true,
+        ..settings.clone()
+    });
+    let all = match kind {
+        Kind::Mutating => entries(&mutating.webhooks)?,
+        Kind::Validating => entries(&validating.webhooks)?,
+    };
+    let gated = |entry: &Value| GRACE.iter().any(|webhook| entry["name"] == webhook.name);
+    let gated = all.into_iter().filter(gated);
+    let add = |entry| json!({"op": "add", "path": "/webhooks/-", "value": entry});
+    print::document(&gated.map(add).collect::<Vec<_>>())
+}
+
+/// The removal of the entries that serve CollaSets: strategic merge patches of both configurations.
+pub fn without_collasets() -> anyhow::Result<String> {
+    let patch = |object: &str, name: &str, kind: Kind| {
+        let all = WEBHOOKS.iter();
+        let removed = all.filter(|w| w.route.kind() == kind && w.route.is_for_collasets());
+        let remove = |name: &str| json!({"$patch": "delete", "name": name});
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": object,
+            "metadata": {"name": name},
+            "webhooks": removed.map(|w| remove(w.name)).collect::<Vec<_>>(),
+        })
+    };
+    print::documents(&[
+        patch("MutatingWebhookConfiguration", MUTATING, Kind::Mutating),
+        patch(
+            "ValidatingWebhookConfiguration",
+            VALIDATING,
+            Kind::Validating,
+        ),
+    ])
+}
+
+fn entries(webhooks: &impl Serialize) -> anyhow::Result<Vec<Value>> {
+    Ok(serde_json::from_value(serde_json::to_value(webhooks)?)?)
+}
