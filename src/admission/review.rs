@@ -21,6 +21,9 @@ pub const API_VERSION: &str = "admission.k8s.io/v1";
 /// The only `kind` that is accepted.
 pub const KIND: &str = "AdmissionReview";
 
+/// See [`Handler::bytes_per_value`]: an object that is read once.
+const BYTES_PER_VALUE: usize = 128;
+
 /// Decides the reviews of one webhook path.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
@@ -31,6 +34,12 @@ pub trait Handler: Send + Sync + 'static {
     /// Decides without any I/O when [`review`](Handler::review) cannot run or ended badly (overload, deadline, panic):
     /// what is never held is allowed, the rest is denied with `why`, a clause such as `the server is overloaded`.
     fn fallback(&self, request: &Request, why: &str) -> Verdict;
+
+    /// Bytes of memory that a review takes at most for each JSON value of its body. Reviews wait for their memory, and
+    /// those that take too much of it are refused.
+    fn bytes_per_value(&self) -> usize {
+        BYTES_PER_VALUE
+    }
 }
 
 /// What is being done to the object.

@@ -5,31 +5,32 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
+use super::memory::{Arriving, Excess, Memory, needed};
 use super::status::{closing, failure};
 
-/// Memory is accounted in blocks of this size.
-const BLOCK: usize = 1 << 10;
 /// How much of an oversized body is read and dropped, in multiples of the limit. A client that is still sending when
 /// the connection closes may never see the answer.
 const DISCARD: usize = 4;
 
-/// Memory for the bodies of all calls together.
-#[derive(Debug)]
-pub(super) struct Memory(Semaphore);
-
-impl Memory {
-    pub(super) fn new(bytes: usize) -> Memory {
-        Memory(Semaphore::new(bytes / BLOCK))
-    }
-}
-
-/// A body and the memory it is accounted for.
+/// A body, and the memory that its review may take until the verdict.
 pub(super) struct Held<'m> {
     pub(super) bytes: Bytes,
-    _memory: Option<SemaphorePermit<'m>>,
+    pub(super) memory: SemaphorePermit<'m>,
+}
+
+/// Bounds of one body.
+pub(super) struct Bounds {
+    /// Bytes.
+    pub(super) limit: usize,
+    /// Until when it must be there.
+    pub(super) arrived: Instant,
+    /// Until when there must be memory for the review.
+    pub(super) deadline: Instant,
+    /// Bytes that the review takes for each JSON value.
+    pub(super) per_value: usize,
 }
 
 /// Why a body could not be had.
@@ -41,6 +42,8 @@ pub(super) enum BodyError {
     Slow,
     /// Too much memory in use by other bodies.
     Busy,
+    /// What is parsed from it would take too much memory.
+    Excess(Excess),
     /// The client went away or broke the protocol.
     Broken,
 }
@@ -49,7 +52,7 @@ impl BodyError {
     /// Name in metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
-            BodyError::Oversized => "oversized",
+            BodyError::Oversized | BodyError::Excess(_) => "oversized",
             BodyError::Slow => "slow",
             BodyError::Busy => "busy",
             BodyError::Broken => "malformed",
@@ -59,7 +62,7 @@ impl BodyError {
     /// HTTP status.
     pub(super) fn code(self) -> StatusCode {
         match self {
-            BodyError::Oversized => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::Oversized | BodyError::Excess(_) => StatusCode::PAYLOAD_TOO_LARGE,
             BodyError::Slow => StatusCode::REQUEST_TIMEOUT,
             BodyError::Busy => StatusCode::SERVICE_UNAVAILABLE,
             BodyError::Broken => StatusCode::BAD_REQUEST,
@@ -71,7 +74,13 @@ impl BodyError {
         let (reason, message) = match self {
             BodyError::Oversized => (
                 "RequestEntityTooLarge",
-                format!("the body is larger than {limit} bytes"),
+                format!("the review is larger than {limit} bytes, the limit of --max-review-bytes"),
+            ),
+            BodyError::Excess(Excess { needed, most }) => (
+                "RequestEntityTooLarge",
+                format!(
+                    "the review has so many fields and items that it takes {needed} bytes of memory; {most} are allowed"
+                ),
             ),
             BodyError::Slow => ("Timeout", "the body did not arrive in time".to_owned()),
             BodyError::Busy => (
@@ -87,48 +96,49 @@ impl BodyError {
     }
 }
 
-/// Reads all of `body`, at most `limit` bytes, until `deadline`.
-pub(super) async fn read(
+/// Reads all of `body` within `bounds`, and waits for the memory that its review takes.
+pub(super) async fn read<'m>(
     body: Body,
-    limit: usize,
-    deadline: Instant,
-    memory: &Memory,
-) -> Result<Held<'_>, BodyError> {
-    timeout_at(deadline, collect(body, limit, memory))
-        .await
-        .unwrap_or(Err(BodyError::Slow))
+    bounds: Bounds,
+    arriving: Arriving,
+    memory: &'m Memory,
+) -> Result<Held<'m>, BodyError> {
+    let whole = async {
+        let collected = timeout_at(bounds.arrived, collect(body, bounds.limit, &arriving));
+        let bytes = collected.await.unwrap_or(Err(BodyError::Slow))?;
+        let room = memory.review(needed(&bytes, bounds.per_value));
+        match timeout_at(bounds.deadline, room).await {
+            Ok(room) => Ok(Held {
+                bytes,
+                memory: room.map_err(BodyError::Excess)?,
+            }),
+            Err(_) => Err(BodyError::Busy),
+        }
+    };
+    tokio::select! {
+        biased;
+        () = arriving.lost() => Err(BodyError::Busy),
+        held = whole => held,
+    }
 }
 
-async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Held<'_>, BodyError> {
+async fn collect(mut body: Body, limit: usize, arriving: &Arriving) -> Result<Bytes, BodyError> {
     let mut buffer = BytesMut::new();
-    let mut held: Option<SemaphorePermit<'_>> = None;
-    let mut blocks = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
             continue;
         };
         if buffer.len() + data.len() > limit {
-            drop((buffer, held));
+            drop(buffer);
             discard(body, limit * DISCARD).await;
             return Err(BodyError::Oversized);
         }
-        let needed = (buffer.len() + data.len()).div_ceil(BLOCK);
-        let more = u32::try_from(needed - blocks).map_err(|_| BodyError::Busy)?;
-        let permit = memory
-            .0
-            .try_acquire_many(more)
-            .map_err(|_| BodyError::Busy)?;
-        match &mut held {
-            Some(held) => held.merge(permit),
-            None => held = Some(permit),
+        if !arriving.grow(data.len()) {
+            return Err(BodyError::Busy);
         }
-        blocks = needed;
         buffer.extend_from_slice(&data);
     }
-    Ok(Held {
-        bytes: buffer.freeze(),
-        _memory: held,
-    })
+    Ok(buffer.freeze())
 }
 
 async fn discard(mut body: Body, mut left: usize) {
@@ -144,11 +154,16 @@ async fn discard(mut body: Body, mut left: usize) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use futures::stream;
+    use futures::{StreamExt, stream};
 
     use super::*;
+    use crate::server::Limits;
+    use crate::server::dial::Own;
+    use crate::server::places::{Place, Places};
+    use crate::telemetry::metrics::{Exposition, LoadMetrics};
 
     fn chunks(sizes: &[usize]) -> Body {
         let chunks: Vec<_> = sizes
@@ -158,16 +173,35 @@ mod tests {
         Body::from_stream(stream::iter(chunks))
     }
 
-    async fn outcome(body: Body, memory: &Memory) -> Result<usize, BodyError> {
+    fn place(last: u8) -> Arc<Place> {
+        let metrics = LoadMetrics::register(&Exposition::default());
+        let places = Places::new("webhook", &Limits::default(), &metrics, Own::default());
+        places.enter((([10, 0, 0, last], 1)).into())
+    }
+
+    fn memory(limits: Limits) -> Memory {
+        Memory::new(&limits, &LoadMetrics::register(&Exposition::default()))
+    }
+
+    fn bounds() -> Bounds {
         let deadline = Instant::now() + Duration::from_secs(5);
-        read(body, 10_000, deadline, memory)
-            .await
-            .map(|held| held.bytes.len())
+        Bounds {
+            limit: 10_000,
+            arrived: deadline,
+            deadline,
+            per_value: 1,
+        }
+    }
+
+    async fn outcome(body: Body, memory: &Memory) -> Result<usize, BodyError> {
+        let arriving = memory.arriving(&place(1));
+        let held = read(body, bounds(), arriving, memory).await;
+        held.map(|held| held.bytes.len())
     }
 
     #[tokio::test]
     async fn the_limit_is_exact() {
-        let memory = Memory::new(1 << 20);
+        let memory = memory(Limits::default());
         assert_eq!(outcome(chunks(&[4_000, 6_000]), &memory).await, Ok(10_000));
         assert_eq!(
             outcome(chunks(&[4_000, 6_001]), &memory).await,
@@ -176,32 +210,56 @@ mod tests {
         assert_eq!(outcome(chunks(&[]), &memory).await, Ok(0));
     }
 
+    /// A body of `size` bytes whose end never comes.
+    fn endless(size: usize) -> Body {
+        let first = stream::iter([Ok::<_, std::io::Error>(vec![b'x'; size])]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_never_end_leave_room_for_another_source() {
+        let memory = memory(Limits {
+            unproven_bytes: 20_000,
+            ..Limits::default()
+        });
+        let held_open = (0..3).map(|_| {
+            let arriving = memory.arriving(&place(2));
+            read(endless(8_000), bounds(), arriving, &memory)
+        });
+        let honest = async {
+            tokio::task::yield_now().await;
+            outcome(chunks(&[9_000]), &memory).await
+        };
+        let (flood, honest) = futures::join!(futures::future::join_all(held_open), honest);
+        assert_eq!(honest, Ok(9_000));
+        let flood: Vec<_> = flood.into_iter().map(|read| read.err().unwrap()).collect();
+        use BodyError::{Busy, Slow};
+        assert_eq!(flood, [Busy, Busy, Slow], "the oldest give way");
+        assert_eq!(outcome(chunks(&[9_000]), &memory).await, Ok(9_000));
+    }
+
     #[tokio::test]
-    async fn memory_is_shared_and_given_back() {
-        let memory = Memory::new(8 << 10);
-        assert_eq!(
-            outcome(chunks(&[9_000]), &memory).await,
-            Err(BodyError::Busy)
-        );
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let first = read(chunks(&[100, 5_000]), 10_000, deadline, &memory)
-            .await
-            .unwrap();
-        assert_eq!(first.bytes.len(), 5_100);
-        assert_eq!(
-            outcome(chunks(&[4_000]), &memory).await,
-            Err(BodyError::Busy)
-        );
-        drop(first);
-        assert_eq!(outcome(chunks(&[4_000]), &memory).await, Ok(4_000));
-        assert_eq!(memory.0.available_permits(), 8);
+    async fn too_many_values_are_refused() {
+        let memory = memory(Limits {
+            large_review_bytes: 2 << 20,
+            ..Limits::default()
+        });
+        let bounds = Bounds {
+            per_value: 1_000,
+            ..bounds()
+        };
+        let body = Body::from("[0".to_owned() + &",0".repeat(3_000) + "]");
+        let refused = read(body, bounds, memory.arriving(&place(1)), &memory).await;
+        let error = refused.err().unwrap();
+        assert!(matches!(error, BodyError::Excess(_)), "{error:?}");
+        assert_eq!(error.code(), StatusCode::PAYLOAD_TOO_LARGE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
         let body = Body::from_stream(stream::pending::<Result<Vec<u8>, std::io::Error>>());
         assert_eq!(
-            outcome(body, &Memory::new(1 << 20)).await,
+            outcome(body, &memory(Limits::default())).await,
             Err(BodyError::Slow)
         );
     }
@@ -211,7 +269,7 @@ mod tests {
         let parts = [Ok(vec![b'x']), Err(std::io::Error::other("gone"))];
         let body = Body::from_stream(stream::iter(parts));
         assert_eq!(
-            outcome(body, &Memory::new(1 << 20)).await,
+            outcome(body, &memory(Limits::default())).await,
             Err(BodyError::Broken)
         );
     }

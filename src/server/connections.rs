@@ -10,24 +10,35 @@ use http::{HeaderValue, Version, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::caller::Caller;
+use super::dial::Own;
+use super::places::{Full, Place, Places};
+use super::quiet::Quiet;
 use super::{Limits, Shutdown};
 use crate::telemetry::metrics::{ListenerLabel, ServerMetrics};
 use crate::tls::clients::Clients;
 
 /// Pause after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a proven client may take to notice that its silent connection ends.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// Failed accepts that are logged in a period.
+const LOGGED: u64 = 3;
+/// Requests at once on an HTTP/2 connection. API servers call webhooks over HTTP/1.1.
+const MOST_STREAMS: u32 = 32;
 
 /// A bound socket and what is served on it.
 pub struct Listener {
@@ -47,13 +58,18 @@ pub struct Listener {
     pub metrics: ServerMetrics,
     /// When to end.
     pub shutdown: Shutdown,
+    /// Connections that this process makes to itself.
+    pub own: Own,
 }
 
 impl Listener {
     /// Serves until [`Shutdown`] has run its course; returns when every connection has ended.
     pub async fn serve(self) {
-        let slots = Arc::new(Semaphore::new(self.limits.connections));
+        let load = &self.metrics.load;
+        let places = Places::new(self.name, &self.limits, load, self.own);
         let connections = Arc::new(Connections {
+            silent: load.shed(self.name, "silent"),
+            full: load.shed(self.name, "full"),
             name: self.name,
             tls: self.tls.map(TlsAcceptor::from),
             clients: self.clients,
@@ -62,17 +78,29 @@ impl Listener {
             metrics: self.metrics,
             shutdown: self.shutdown,
         });
+        let log = Quiet::new(
+            "failed accepts",
+            LOGGED,
+            connections.metrics.load.unlogged.clone(),
+        );
         let mut tasks = JoinSet::new();
         let stopping = connections.shutdown.clone();
         loop {
             let accepted = tokio::select! {
-                accepted = accept(&self.socket, &slots) => accepted,
+                accepted = self.socket.accept() => accepted,
                 () = stopping.stopping() => break,
             };
             match accepted {
-                Ok((stream, slot)) => drop(tasks.spawn(connections.clone().serve(stream, slot))),
+                Ok((stream, peer)) => {
+                    let place = places.enter(peer);
+                    tasks.spawn(connections.clone().serve(stream, place));
+                }
                 Err(error) => {
-                    tracing::warn!(listener = self.name, %error, "accept failed");
+                    if log.may_log() {
+                        tracing::warn!(listener = self.name, %error, "accept failed");
+                    }
+                    // The file descriptors may have run out.
+                    places.shed();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -80,8 +108,8 @@ impl Listener {
         }
         // Connections that the kernel has completed already would be reset by closing the socket.
         tokio::task::yield_now().await;
-        while let Some(Ok((stream, slot))) = accept(&self.socket, &slots).now_or_never() {
-            tasks.spawn(connections.clone().serve(stream, slot));
+        while let Some(Ok((stream, peer))) = self.socket.accept().now_or_never() {
+            tasks.spawn(connections.clone().serve(stream, places.enter(peer)));
         }
         drop(self.socket);
         tokio::select! {
@@ -94,20 +122,6 @@ impl Listener {
     }
 }
 
-/// Takes a slot first, so that at the cap new connections wait in the kernel's backlog.
-async fn accept(
-    socket: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = slots
-        .clone()
-        .acquire_owned()
-        .await
-        .map_err(std::io::Error::other)?;
-    let (stream, _) = socket.accept().await?;
-    Ok((stream, slot))
-}
-
 /// What all connections of a listener share.
 struct Connections {
     name: &'static str,
@@ -117,23 +131,36 @@ struct Connections {
     limits: Limits,
     metrics: ServerMetrics,
     shutdown: Shutdown,
+    silent: Counter,
+    full: Counter,
 }
 
 impl Connections {
-    /// Serves one connection to its end, holding `_slot`.
-    async fn serve(self: Arc<Self>, stream: TcpStream, _slot: OwnedSemaphorePermit) {
+    /// Serves one connection to its end, or until its place is given to another one.
+    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<Place>) {
         let _open = Open::new(&self.metrics, self.name);
+        tokio::select! {
+            biased;
+            () = place.shed() => {}
+            () = self.tls(stream, &place) => {}
+        }
+    }
+
+    async fn tls(self: Arc<Self>, stream: TcpStream, place: &Arc<Place>) {
         // Answers are one small write; without this they could wait for the client's acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = self.tls.clone() else {
-            return self.http(stream, false, Caller::Anyone).await;
+            return self.http(stream, false, Caller::Anyone, place).await;
         };
         match timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
                 let http2 = session.alpn_protocol() == Some(b"h2");
                 let caller = self.caller(session.peer_certificates());
-                self.http(stream, http2, caller).await;
+                if caller == Caller::Known {
+                    place.prove();
+                }
+                self.http(stream, http2, caller, place).await;
             }
             Ok(Err(error)) => self.handshake_failed(&error.to_string()),
             Err(_) => self.handshake_failed("took too long"),
@@ -159,35 +186,59 @@ impl Connections {
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         http2: bool,
         caller: Caller,
+        place: &Arc<Place>,
     ) {
-        let asked = CancellationToken::new();
-        let (this, first) = (self.clone(), asked.clone());
+        let activity = Arc::new(Activity::default());
+        let (this, on, active) = (self.clone(), place.clone(), activity.clone());
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-            first.cancel();
+            let serving = active.begin();
             request.extensions_mut().insert(caller);
-            this.clone().answer(request)
+            request.extensions_mut().insert(on.clone());
+            let answer = this.clone().answer(request);
+            async move {
+                let _serving = serving;
+                answer.await
+            }
         });
         let builder = self.builder(http2);
         let mut connection =
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
 
-        // Until the first request, a client is given little time.
         tokio::select! {
             ended = connection.as_mut() => return log_end(ended),
-            silent = timeout(self.limits.first_request, asked.cancelled()) => if silent.is_err() { return },
-            () = self.shutdown.stopping() => {}
-        }
-        tokio::select! {
-            ended = connection.as_mut() => return log_end(ended),
+            () = self.silence(&activity, place) => {
+                self.silent.inc();
+                // A proven client learns of the end, so that it does not send another request.
+                connection.as_mut().graceful_shutdown();
+                let _ = timeout(GOODBYE, connection.as_mut()).await;
+                return;
+            }
             () = self.shutdown.stopping() => {}
         }
         // A connection just made has its first request on the way: ending it now would fail that request.
         tokio::select! {
             ended = connection.as_mut() => return log_end(ended),
-            _ = timeout(self.limits.last_request, asked.cancelled()) => {}
+            _ = timeout(self.limits.last_request, activity.asked.cancelled()) => {}
         }
         connection.as_mut().graceful_shutdown();
         log_end(connection.await);
+    }
+
+    /// Ends when the client has sent no request for longer than its standing allows.
+    async fn silence(&self, activity: &Activity, place: &Place) {
+        loop {
+            let allowed = match (place.is_proven(), activity.asked.is_cancelled()) {
+                (true, _) => self.limits.idle,
+                (false, false) => self.limits.first_request,
+                (false, true) => self.limits.unproven_idle,
+            };
+            let until = match activity.idle_since() {
+                Some(since) if since + allowed <= Instant::now() => return,
+                Some(since) => since + allowed,
+                None => Instant::now() + allowed,
+            };
+            sleep_until(until).await;
+        }
     }
 
     /// Fixed to the protocol that was negotiated: guessing it from the first bytes has no timeout.
@@ -200,7 +251,7 @@ impl Connections {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(256)
+            .max_concurrent_streams(MOST_STREAMS)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(10));
         if http2 {
@@ -216,13 +267,57 @@ impl Connections {
     ) -> Result<axum::response::Response, Infallible> {
         let http1 = request.version() <= Version::HTTP_11;
         let mut response = self.router.clone().oneshot(request).await?;
+        let full = response.extensions().get::<Full>().is_some();
+        if full {
+            self.full.inc();
+        }
         // The client moves on after this answer by itself, so that it has nothing in flight when the connection ends.
-        if http1 && self.shutdown.is_draining() {
+        if http1 && (full || self.shutdown.is_draining()) {
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
+    }
+}
+
+/// What a connection is doing.
+struct Activity {
+    /// A request has come.
+    asked: CancellationToken,
+    state: Mutex<(usize, Instant)>,
+}
+
+/// A request of a connection is being answered until dropped.
+struct Serving(Arc<Activity>);
+
+impl Default for Activity {
+    fn default() -> Self {
+        Activity {
+            asked: CancellationToken::new(),
+            state: Mutex::new((0, Instant::now())),
+        }
+    }
+}
+
+impl Activity {
+    fn begin(self: &Arc<Self>) -> Serving {
+        self.asked.cancel();
+        self.state.lock().0 += 1;
+        Serving(self.clone())
+    }
+
+    /// Since when no request is being answered.
+    fn idle_since(&self) -> Option<Instant> {
+        let (requests, since) = *self.state.lock();
+        (requests == 0).then_some(since)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        *state = (state.0 - 1, Instant::now());
     }
 }
 

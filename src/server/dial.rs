@@ -1,9 +1,11 @@
 //! The readiness check that does what an API server does: dials the webhook listener and checks its certificate.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -13,7 +15,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -23,18 +25,57 @@ use crate::tls::{Resolver, Served, provider};
 /// Below the deadline of a readiness check, so that it can say why it failed.
 const DEADLINE: Duration = Duration::from_millis(1_500);
 
+/// The addresses from which this process dials itself: such a connection is not counted among those of strangers, so that
+/// no flood of them makes the process look dead. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Own(Arc<Mutex<HashSet<SocketAddr>>>);
+
+impl Own {
+    /// Whether a connection from `peer` is our own.
+    pub(super) fn is(&self, peer: SocketAddr) -> bool {
+        self.0.lock().contains(&canonical(peer))
+    }
+
+    /// Counts `local` as our own until the guard is dropped.
+    pub(super) fn admit(&self, local: SocketAddr) -> Admitted {
+        let local = canonical(local);
+        self.0.lock().insert(local);
+        Admitted {
+            own: self.clone(),
+            local,
+        }
+    }
+}
+
+/// A listener on all addresses of both families sees IPv4 addresses as IPv6 ones.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// See [`Own::admit`].
+pub(super) struct Admitted {
+    own: Own,
+    local: SocketAddr,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.own.0.lock().remove(&self.local);
+    }
+}
+
 /// Dials `listener` with TLS and checks that it serves what `resolver` holds, unexpired, and, where the certificate
-/// authority is ours, that the published one trusts it.
-pub async fn check(listener: SocketAddr, resolver: Arc<Resolver>) -> Checked {
+/// authority is ours, that the published one trusts it. `own` is that of the listener.
+pub async fn check(listener: SocketAddr, resolver: Arc<Resolver>, own: Own) -> Checked {
     let Some(served) = resolver.served() else {
         return Err(resolver
             .problem()
             .map_or_else(|| "no certificate yet".to_owned(), |p| p.to_string()));
     };
-    let first = dial(listener, served.clone()).await;
+    let first = dial(listener, served.clone(), &own).await;
     let outcome = match (&first, resolver.served()) {
         // The certificate was exchanged in between.
-        (Err(_), Some(now)) if !Arc::ptr_eq(&now, &served) => dial(listener, now).await,
+        (Err(_), Some(now)) if !Arc::ptr_eq(&now, &served) => dial(listener, now, &own).await,
         _ => first,
     };
     outcome.map_err(|why| format!("{listener}: {why}"))?;
@@ -48,11 +89,18 @@ pub async fn check(listener: SocketAddr, resolver: Arc<Resolver>) -> Checked {
     })
 }
 
-async fn dial(listener: SocketAddr, served: Arc<Served>) -> Result<(), String> {
+async fn dial(listener: SocketAddr, served: Arc<Served>, own: &Own) -> Result<(), String> {
     let address = reachable(listener);
     let config = client_config(served).map_err(|error| error.to_string())?;
     let connect = async {
-        let stream = TcpStream::connect(address).await?;
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // The port must be known before the listener sees the connection.
+        socket.bind(SocketAddr::new(address.ip(), 0))?;
+        let _admitted = own.admit(socket.local_addr()?);
+        let stream = socket.connect(address).await?;
         let name = ServerName::IpAddress(address.ip().into());
         TlsConnector::from(Arc::new(config))
             .connect(name, stream)

@@ -12,8 +12,11 @@ use http::{StatusCode, header};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{self, Memory};
+use super::body::{self, BodyError, Bounds, Held};
 use super::caller::Caller;
+use super::memory::Memory;
+use super::places::{Full, Place};
+use super::quiet::Quiet;
 use super::status::{closing, failure, json_body};
 use super::{Limits, timeout};
 use crate::admission::review::{self, Handler, Verdict};
@@ -29,11 +32,20 @@ const UNKNOWN: &str = "calls need a client certificate that --client-ca-file and
      give the API server one by its AdmissionConfiguration";
 const PANICKED: &str = "the review ended in an internal error";
 
+/// Lines about calls that are no review, in ten seconds.
+const REFUSALS: u64 = 20;
+/// Lines about denials in ten seconds, where callers are not known to be API servers.
+const DENIALS: u64 = 2000;
+
 struct Shared {
     limits: Limits,
     metrics: ServerMetrics,
     slots: Semaphore,
     memory: Memory,
+    /// Of calls that are no review.
+    refusals: Quiet,
+    /// Of denials where callers are not known to be API servers.
+    denials: Quiet,
 }
 
 struct Route {
@@ -48,7 +60,13 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
         limits: limits.clone(),
         metrics: metrics.clone(),
         slots: Semaphore::new(limits.reviews),
-        memory: Memory::new(limits.buffered_bytes),
+        memory: Memory::new(limits, &metrics.load),
+        refusals: Quiet::new(
+            "calls that are no review",
+            REFUSALS,
+            metrics.load.unlogged.clone(),
+        ),
+        denials: Quiet::new("denials", DENIALS, metrics.load.unlogged.clone()),
     });
     let mut router = Router::new();
     for (path, handler) in routes {
@@ -78,7 +96,7 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
 
 async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     let arrival = Instant::now();
-    let caller = request.extensions().get().copied();
+    let caller = request.extensions().get::<Caller>().copied();
     if caller == Some(Caller::Unknown) {
         route.count("unauthenticated", 403);
         return closing(failure(StatusCode::FORBIDDEN, "Forbidden", UNKNOWN));
@@ -93,34 +111,38 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
             message,
         );
     }
-    let Shared { limits, memory, .. } = &*route.shared;
-    let body_deadline = deadline.min(arrival + limits.body);
-    let held = match body::read(
-        request.into_body(),
-        limits.body_bytes,
-        body_deadline,
-        memory,
-    )
-    .await
-    {
-        Ok(held) => held,
-        Err(error) => {
-            tracing::warn!(
-                route = route.path,
-                why = error.label(),
-                "no review: body not read"
-            );
-            route.count(error.label(), error.code().as_u16());
-            return error.answer(limits.body_bytes);
-        }
+    let Some(place) = request.extensions().get::<Arc<Place>>().cloned() else {
+        return failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            "no place",
+        );
     };
-    let parsed = review::Request::parse(&held.bytes);
-    drop(held);
+    let Shared { limits, memory, .. } = &*route.shared;
+    let bounds = Bounds {
+        limit: limits.body_bytes,
+        arrived: deadline.min(arrival + limits.body),
+        deadline,
+        per_value: route.handler.bytes_per_value(),
+    };
+    let arriving = memory.arriving(&place);
+    let held = match body::read(request.into_body(), bounds, arriving, memory).await {
+        Ok(held) => held,
+        Err(error) => return route.unread(error),
+    };
+    // Held until the verdict: so long there are copies of the body.
+    let Held {
+        bytes,
+        memory: _memory,
+    } = held;
+    let parsed = review::Request::parse(&bytes);
+    drop(bytes);
     let mut request = match parsed {
         Ok(request) => request,
         Err(malformed) => return route.malformed(malformed),
     };
     request.is_verified = caller == Some(Caller::Known);
+    let _deciding = place.decide();
     let verdict = route.decide(&request, deadline).await;
     let label = RouteLabel { route: route.path };
     route
@@ -129,7 +151,11 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
         .duration
         .get_or_create(&label)
         .observe(arrival.elapsed().as_secs_f64());
-    route.answer(&request, &verdict)
+    let mut answer = route.answer(&request, &verdict, caller);
+    if !place.prove() {
+        answer.extensions_mut().insert(Full);
+    }
+    answer
 }
 
 /// Absent counts as JSON; parameters such as `charset=utf-8` are accepted.
@@ -184,15 +210,34 @@ impl Route {
         })
     }
 
+    /// Refuses a call whose body could not be read.
+    fn unread(&self, error: BodyError) -> Response {
+        if self.shared.refusals.may_log() {
+            tracing::warn!(
+                route = self.path,
+                why = error.label(),
+                "no review: body not read"
+            );
+        }
+        self.count(error.label(), error.code().as_u16());
+        error.answer(self.shared.limits.body_bytes)
+    }
+
     /// Counts the verdict, logs a denial, and puts it on the wire.
-    fn answer(&self, request: &review::Request, verdict: &Verdict) -> Response {
+    fn answer(
+        &self,
+        request: &review::Request,
+        verdict: &Verdict,
+        caller: Option<Caller>,
+    ) -> Response {
         let label = if verdict.is_allowed() {
             "allowed"
         } else {
             "denied"
         };
         self.count(label, verdict.code());
-        if !verdict.is_allowed() {
+        let known = caller == Some(Caller::Known);
+        if !verdict.is_allowed() && (known || self.shared.denials.may_log()) {
             tracing::info!(
                 route = self.path,
                 uid = ?request.uid,
@@ -214,11 +259,13 @@ impl Route {
     /// Denies a call that is no review; without a uid to echo only the HTTP status can say so.
     fn malformed(&self, malformed: review::Malformed) -> Response {
         self.count("malformed", 400);
-        tracing::warn!(
-            route = self.path,
-            why = malformed.message,
-            "no review: malformed"
-        );
+        if self.shared.refusals.may_log() {
+            tracing::warn!(
+                route = self.path,
+                why = malformed.message,
+                "no review: malformed"
+            );
+        }
         let message = format!("malformed AdmissionReview: {malformed}");
         match malformed.uid {
             Some(uid) => self.write(&uid, &Verdict::deny(400, "BadRequest", message)),

@@ -12,6 +12,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub use self::load::LoadMetrics;
+
+mod load;
+
 /// `Content-Type` of [`Exposition::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -96,6 +100,8 @@ pub struct ServerMetrics {
     pub certificate_loads: Counter,
     /// Attempts to renew or reload the certificate that failed; the former one stays in service.
     pub certificate_failures: Counter,
+    /// Connections and memory under load.
+    pub load: LoadMetrics,
 }
 
 /// From 0.25 ms, a review without I/O, to 16 s, beyond the default timeout of a webhook.
@@ -120,6 +126,7 @@ impl ServerMetrics {
             certificate_expiry: Gauge::default(),
             certificate_loads: Counter::default(),
             certificate_failures: Counter::default(),
+            load: LoadMetrics::register(exposition),
         };
         exposition.register(|r| {
             r.register("reviews", "Answers to webhook calls", m.reviews.clone());

@@ -75,6 +75,7 @@ fn assert_renders(components: &[&str], parts: Parts) {
         collasets: parts.collasets,
         cert_manager: (!parts.certificates)
             .then(|| format!("{}/{}", names::NAMESPACE, names::CERTIFICATE)),
+        segment: None,
     });
     for expected in [
         serde_json::to_value(mutating).unwrap(),

@@ -46,7 +46,7 @@ async fn another_certificate_than_the_loaded_one_is_noticed() {
     let rig = rig(Limits::default()).await;
     let other = Resolver::new(rig.metrics.clone());
     other.serve(rig.authority.pair(), Vec::new());
-    let error = operating::server::dial::check(rig.address, other)
+    let error = operating::server::dial::check(rig.address, other, Default::default())
         .await
         .unwrap_err();
     assert!(

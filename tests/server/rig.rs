@@ -162,6 +162,7 @@ pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
     let handler = Arc::new(ByName::default());
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
+    let own = dial::Own::default();
     let listener = Listener {
         name: "webhook",
         socket,
@@ -171,13 +172,14 @@ pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
         limits,
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
+        own: own.clone(),
     };
     let webhook = tokio::spawn(listener.serve());
 
     let health = Health::new(shutdown.clone(), exposition);
-    let own = resolver.clone();
+    let dialled = (resolver.clone(), own);
     health.check("webhook listener", move || {
-        dial::check(address, own.clone())
+        dial::check(address, dialled.0.clone(), dialled.1.clone())
     });
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let probes = socket.local_addr().unwrap();
@@ -191,6 +193,7 @@ pub async fn rig_for(limits: Limits, clients: Option<Arc<Clients>>) -> Rig {
         metrics: metrics.clone(),
         // Probes are answered to the very end.
         shutdown: Shutdown::default(),
+        own: dial::Own::default(),
     };
     tokio::spawn(listener.serve());
     Rig {

@@ -98,7 +98,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let socket = bind("--listen", args.listen).await?;
     let address = socket.local_addr()?;
     let health = Health::new(shutdown.clone(), exposition);
-    add_checks(&health, &index, address, &resolver);
+    let own = dial::Own::default();
+    add_checks(&health, &index, address, &resolver, &own);
     let webhooks = Listener {
         name: "webhook",
         socket,
@@ -113,6 +114,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         limits: limits.clone(),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
+        own,
     };
     let probes = Listener {
         name: "metrics",
@@ -123,6 +125,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         limits: limits.clone(),
         metrics,
         shutdown: last.clone(),
+        own: dial::Own::default(),
     };
     let (webhooks, probes) = (tokio::spawn(webhooks.serve()), tokio::spawn(probes.serve()));
     info!(%address, metrics = %args.metrics_listen, "serving");
@@ -185,6 +188,7 @@ fn add_checks(
     index: &Arc<Index>,
     address: std::net::SocketAddr,
     resolver: &Arc<Resolver>,
+    own: &dial::Own,
 ) {
     let watched = Arc::clone(index);
     health.check("caches", move || {
@@ -198,9 +202,9 @@ fn add_checks(
         }
     });
     let dialled = std::net::SocketAddr::new(loopback(address.ip()), address.port());
-    let resolver = Arc::clone(resolver);
+    let (resolver, own) = (Arc::clone(resolver), own.clone());
     health.check("webhook", move || {
-        dial::check(dialled, Arc::clone(&resolver))
+        dial::check(dialled, Arc::clone(&resolver), own.clone())
     });
 }
 

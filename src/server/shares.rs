@@ -1,0 +1,271 @@
+//! A bounded number of units, such as places or bytes, that strangers share without crowding each other out.
+//!
+//! A newcomer is never refused because others hold everything. The source that holds the most loses its oldest share
+//! instead, so a flood from one address takes places from itself alone, and only as many sources as there are units can
+//! leave nothing for another one. The oldest share of a source is the one that has had the most time to be of use.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tokio_util::sync::CancellationToken;
+
+use super::source::Source;
+
+/// Units to share.
+#[derive(Debug)]
+pub(super) struct Shares {
+    capacity: usize,
+    per_source: usize,
+    lost: Lost,
+    state: Mutex<State>,
+}
+
+/// Counts the shares that were taken away.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lost {
+    /// Because there were too many units in all.
+    pub(super) crowded: Counter,
+    /// Because one source had too many.
+    pub(super) source: Counter,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: usize,
+    sources: HashMap<Source, Held>,
+}
+
+/// What one source holds; never empty.
+#[derive(Debug, Default)]
+struct Held {
+    units: usize,
+    /// Oldest first.
+    entries: BTreeMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    units: usize,
+    lost: CancellationToken,
+}
+
+/// The units of one holder, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    shares: Arc<Shares>,
+    source: Source,
+    age: u64,
+    lost: CancellationToken,
+}
+
+impl Shares {
+    /// `capacity` units in all, at most `per_source` of them for one source.
+    pub(super) fn new(capacity: usize, per_source: usize, lost: Lost) -> Arc<Shares> {
+        Arc::new(Shares {
+            capacity,
+            per_source,
+            lost,
+            state: Mutex::default(),
+        })
+    }
+
+    /// A share without units. `age` is unique, and smaller for who came earlier; `lost` is cancelled when the share is
+    /// taken away.
+    pub(super) fn share(
+        self: &Arc<Self>,
+        source: Source,
+        age: u64,
+        lost: CancellationToken,
+    ) -> Share {
+        Share {
+            shares: Arc::clone(self),
+            source,
+            age,
+            lost,
+        }
+    }
+
+    /// Takes one share away from the source that holds the most; `false` if nobody holds any.
+    pub(super) fn shed(&self) -> bool {
+        let mut state = self.state.lock();
+        let shed = state.largest().is_some_and(|source| state.shed(source));
+        if shed {
+            self.lost.crowded.inc();
+        }
+        shed
+    }
+}
+
+impl Share {
+    /// Takes `units` more, from others if need be. Whether the share is lost afterwards is told by its token.
+    pub(super) fn grow(&self, units: usize) {
+        let Shares {
+            capacity,
+            per_source,
+            lost,
+            state,
+        } = &*self.shares;
+        let mut state = state.lock();
+        if self.lost.is_cancelled() {
+            return;
+        }
+        state.used += units;
+        let held = state.sources.entry(self.source).or_default();
+        held.units += units;
+        let entry = held.entries.entry(self.age).or_insert_with(|| Entry {
+            units: 0,
+            lost: self.lost.clone(),
+        });
+        entry.units += units;
+        while state
+            .sources
+            .get(&self.source)
+            .is_some_and(|held| held.units > *per_source)
+            && state.shed(self.source)
+        {
+            lost.source.inc();
+        }
+        while state.used > *capacity {
+            let Some(largest) = state.largest() else {
+                return;
+            };
+            if !state.shed(largest) {
+                return;
+            }
+            lost.crowded.inc();
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shares.state.lock().remove(self.source, self.age);
+    }
+}
+
+impl State {
+    fn largest(&self) -> Option<Source> {
+        let largest = self.sources.iter().max_by_key(|(_, held)| held.units);
+        largest.map(|(source, _)| *source)
+    }
+
+    /// Takes the oldest share of `source` away.
+    fn shed(&mut self, source: Source) -> bool {
+        let oldest = self
+            .sources
+            .get(&source)
+            .and_then(|held| held.entries.keys().next().copied());
+        let entry = oldest.and_then(|age| self.remove(source, age));
+        entry.map(|entry| entry.lost.cancel()).is_some()
+    }
+
+    fn remove(&mut self, source: Source, age: u64) -> Option<Entry> {
+        let held = self.sources.get_mut(&source)?;
+        let entry = held.entries.remove(&age)?;
+        held.units -= entry.units;
+        self.used -= entry.units;
+        if held.entries.is_empty() {
+            self.sources.remove(&source);
+        }
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn source(last: u8) -> Source {
+        Source::of([10, 0, 0, last].into())
+    }
+
+    fn take(shares: &Arc<Shares>, from: u8, age: u64, units: usize) -> Share {
+        let share = shares.share(source(from), age, CancellationToken::new());
+        share.grow(units);
+        share
+    }
+
+    fn lost(shares: &[Share]) -> Vec<u64> {
+        let lost = shares.iter().filter(|share| share.lost.is_cancelled());
+        lost.map(|share| share.age).collect()
+    }
+
+    #[test]
+    fn the_largest_source_loses_its_oldest_share() {
+        let counted = Lost::default();
+        let shares = Shares::new(4, 4, counted.clone());
+        let mut held: Vec<_> = (1..=4).map(|age| take(&shares, 1, age, 1)).collect();
+        assert_eq!(lost(&held), [0; 0]);
+        held.push(take(&shares, 2, 5, 1));
+        assert_eq!(lost(&held), [1]);
+        held.push(take(&shares, 2, 6, 1));
+        assert_eq!(lost(&held), [1, 2]);
+        assert_eq!((counted.crowded.get(), counted.source.get()), (2, 0));
+    }
+
+    #[test]
+    fn a_source_at_its_bound_loses_its_own_oldest_share() {
+        let counted = Lost::default();
+        let shares = Shares::new(10, 2, counted.clone());
+        let held: Vec<_> = [(9, 0), (1, 1), (1, 2), (1, 3)]
+            .map(|(from, age)| take(&shares, from, age, 1))
+            .into();
+        assert_eq!(lost(&held), [1]);
+        assert_eq!((counted.crowded.get(), counted.source.get()), (0, 1));
+    }
+
+    #[test]
+    fn shares_that_grow_are_weighed_by_units() {
+        let shares = Shares::new(100, usize::MAX, Lost::default());
+        let held = vec![
+            take(&shares, 1, 1, 10),
+            take(&shares, 2, 2, 60),
+            take(&shares, 1, 3, 20),
+        ];
+        held[0].grow(10);
+        assert_eq!(lost(&held), [0; 0]);
+        held[2].grow(1);
+        assert_eq!(lost(&held), [2]);
+        // A lost share can't grow again.
+        held[1].grow(50);
+        assert_eq!(shares.state.lock().used, 41);
+    }
+
+    #[test]
+    fn a_share_beyond_everything_loses_itself() {
+        let shares = Shares::new(100, usize::MAX, Lost::default());
+        let held = vec![take(&shares, 1, 1, 10), take(&shares, 2, 2, 101)];
+        assert_eq!(lost(&held), [2]);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_units_than_there_are_and_all_come_back(
+            steps in prop::collection::vec((0_u8..4, 0_usize..40, any::<bool>()), 1..60)
+        ) {
+            let shares = Shares::new(50, 30, Lost::default());
+            let mut held: Vec<Share> = Vec::new();
+            for (age, (from, units, leave)) in steps.into_iter().enumerate() {
+                if leave && !held.is_empty() {
+                    held.swap_remove(units % held.len());
+                } else {
+                    held.push(take(&shares, from, u64::try_from(age).unwrap(), units));
+                }
+                let state = shares.state.lock();
+                prop_assert!(state.used <= 50);
+                let sum: usize = state.sources.values().map(|held| held.units).sum();
+                prop_assert_eq!(state.used, sum);
+                prop_assert!(state.sources.values().all(|held| held.units <= 30));
+            }
+            drop(held);
+            let state = shares.state.lock();
+            prop_assert_eq!(state.used, 0);
+            prop_assert!(state.sources.is_empty());
+        }
+    }
+}

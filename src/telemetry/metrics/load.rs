@@ -1,0 +1,91 @@
+//! What a listener does to hold its own in a flood.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::Exposition;
+
+/// Labels of [`LoadMetrics::standing`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StandingLabels {
+    /// `webhook` or `metrics`.
+    pub listener: &'static str,
+    /// `proven` or `unproven`.
+    pub standing: &'static str,
+}
+
+/// Labels of [`LoadMetrics::shed`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LostLabels {
+    /// `webhook` or `metrics`.
+    pub listener: &'static str,
+    /// `crowded`: a newcomer took the place; `address`: a newcomer from the same address did; `silent`: no request in
+    /// time; `full`: no place for another proven connection.
+    pub reason: &'static str,
+}
+
+/// Label of the bodies that were given up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct BodyLabel {
+    /// Of the connection: `proven` or `unproven`.
+    pub standing: &'static str,
+}
+
+/// Metrics of connections and memory under load. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct LoadMetrics {
+    open: Family<StandingLabels, Gauge>,
+    shed: Family<LostLabels, Counter>,
+    bodies: Family<BodyLabel, Counter>,
+    /// Log lines that were left out because there were too many of their kind.
+    pub unlogged: Counter,
+}
+
+impl LoadMetrics {
+    /// Creates the metrics and adds them to `exposition`.
+    pub fn register(exposition: &Exposition) -> LoadMetrics {
+        let m = LoadMetrics::default();
+        exposition.register(|r| {
+            r.register(
+                "connections_by_standing",
+                "Open connections, proven by an accepted call or not",
+                m.open.clone(),
+            );
+            r.register(
+                "connections_shed",
+                "Connections that the server ended for want of places or for silence",
+                m.shed.clone(),
+            );
+            r.register(
+                "bodies_shed",
+                "Bodies that were given up while they arrived, for want of memory",
+                m.bodies.clone(),
+            );
+            r.register(
+                "log_lines_suppressed",
+                "Log lines about calls that were left out for being too many",
+                m.unlogged.clone(),
+            );
+        });
+        m
+    }
+
+    /// Open connections of a listener by what they have shown: `proven` or `unproven`.
+    pub fn standing(&self, listener: &'static str, standing: &'static str) -> Gauge {
+        let labels = StandingLabels { listener, standing };
+        self.open.get_or_create_owned(&labels)
+    }
+
+    /// Connections of a listener that were ended; the reasons are those of [`LostLabels`].
+    pub fn shed(&self, listener: &'static str, reason: &'static str) -> Counter {
+        self.shed
+            .get_or_create_owned(&LostLabels { listener, reason })
+    }
+
+    /// Bodies that were given up while they arrived.
+    pub fn bodies(&self, standing: &'static str) -> Counter {
+        self.bodies.get_or_create_owned(&BodyLabel { standing })
+    }
+}
