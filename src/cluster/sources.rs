@@ -6,10 +6,10 @@ use std::sync::Arc;
 use kube::Client;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
 
 use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
+use super::pulse::Felt;
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
 use super::watch::{self, Relist, Sink, Source};
@@ -17,9 +17,10 @@ use super::workloads;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
+use crate::tasks::Supervisor;
 
-/// Starts every watch; they end when `stop` is cancelled. Returns the handle that lists the Pods again.
-pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> Relist {
+/// Starts every watch. Returns the handle that lists the Pods again.
+pub fn start(client: &Client, index: &Arc<Index>, supervisor: &Supervisor) -> Relist {
     let relist = Relist::default();
     let pods = Source {
         path: "/api/v1/pods",
@@ -28,10 +29,11 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     };
     spawn::<Pod, _>(
         client,
+        index,
         pods,
         Arc::new(Pods(Arc::clone(index))),
         relist.clone(),
-        stop,
+        supervisor,
     );
     let rules = Source {
         path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
@@ -40,10 +42,11 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     };
     spawn::<PodTransitionRule, _>(
         client,
+        index,
         rules,
         Arc::new(Rules(Arc::clone(index))),
         Relist::default(),
-        stop,
+        supervisor,
     );
     let namespaces = Source {
         path: "/api/v1/namespaces",
@@ -52,10 +55,11 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     };
     spawn::<Object, _>(
         client,
+        index,
         namespaces,
         Arc::new(Namespaces(Arc::clone(index))),
         Relist::default(),
-        stop,
+        supervisor,
     );
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::CollaSet) {
         let source = Source {
@@ -65,34 +69,40 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         };
         spawn::<Object, _>(
             client,
+            index,
             source,
             Arc::new(Workloads::new(index, kind)),
             Relist::default(),
-            stop,
+            supervisor,
         );
     }
-    workloads::start(client, index, Workloads::new(index, Kind::CollaSet), stop);
-    disruptionbudgets::start(client, index, stop);
+    workloads::start(
+        client,
+        index,
+        Workloads::new(index, Kind::CollaSet),
+        supervisor,
+    );
+    disruptionbudgets::start(client, index, supervisor);
     relist
 }
 
+/// Starts one watch; `index` keeps its pulse.
 pub(super) fn spawn<T, S>(
     client: &Client,
+    index: &Index,
     source: Source,
     sink: Arc<S>,
     relist: Relist,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) where
     T: serde::de::DeserializeOwned + Send + 'static,
     S: Sink<T>,
 {
-    tokio::spawn(watch::run::<T, S>(
-        client.clone(),
-        source,
-        sink,
-        relist,
-        stop.clone(),
-    ));
+    let pulse = index.pulses.add(source.path);
+    let stop = supervisor.stop().clone();
+    let sink = Arc::new(Felt { sink, pulse });
+    let watch = watch::run::<T, _>(client.clone(), source, sink, relist, stop);
+    supervisor.keep("a watch", watch);
 }
 
 struct Pods(Arc<Index>);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use kube::Client;
-use tokio_util::sync::CancellationToken;
 
 use crate::admission::routes;
 use crate::cli::args::ServeArgs;
 use crate::cli::install::names;
+use crate::tasks::Supervisor;
 use crate::tls::Resolver;
 use crate::tls::clients::Clients;
 use crate::tls::files::Files;
@@ -21,12 +21,12 @@ const FILES_PERIOD: Duration = Duration::from_secs(2);
 /// The Secret and the published authorities are looked at this often.
 const SECRET_PERIOD: Duration = Duration::from_secs(60);
 
-/// Gets a first certificate into `resolver` and keeps it fresh until `stop`; the CA bundle (PEM) if it is self-managed.
+/// Gets a first certificate into `resolver` and keeps it fresh; the CA bundle (PEM) if it is self-managed.
 pub async fn start(
     args: &ServeArgs,
     client: &Client,
     resolver: &Arc<Resolver>,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Vec<u8>>> {
     if let Some(directory) = &args.cert_dir {
         let mut files = Files::new(directory, Arc::clone(resolver));
@@ -37,7 +37,8 @@ pub async fn start(
                 .unwrap_or_default();
             anyhow::bail!("--cert-dir: {problem}");
         }
-        tokio::spawn(files.run(FILES_PERIOD, stop.clone()));
+        let run = files.run(FILES_PERIOD, supervisor.stop().clone());
+        supervisor.keep("the keeper of the certificate", run);
         return Ok(None);
     }
     let target = Target {
@@ -58,18 +59,20 @@ pub async fn start(
         .ensure(Timestamp::now())
         .await
         .context("the serving certificate can't be made")?;
-    tokio::spawn(managed.run(SECRET_PERIOD, stop.clone()));
+    let run = managed.run(SECRET_PERIOD, supervisor.stop().clone());
+    supervisor.keep("the keeper of the certificate", run);
     Ok(Some(bundle))
 }
 
-/// Whose calls are served, kept fresh until `stop`; `None`: everybody's.
-pub fn clients(args: &ServeArgs, stop: &CancellationToken) -> anyhow::Result<Option<Arc<Clients>>> {
+/// Whose calls are served, kept fresh; `None`: everybody's.
+pub fn clients(args: &ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Option<Arc<Clients>>> {
     let Some(file) = &args.client_ca_file else {
         return Ok(None);
     };
     let clients = Clients::read(file.clone(), args.client_names.clone());
     let clients = clients.context("--client-ca-file")?;
-    tokio::spawn(Arc::clone(&clients).keep(FILES_PERIOD, stop.clone()));
+    let keep = Arc::clone(&clients).keep(FILES_PERIOD, supervisor.stop().clone());
+    supervisor.keep("the keeper of the client authorities", keep);
     Ok(Some(clients))
 }
 
