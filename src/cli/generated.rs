@@ -1,7 +1,7 @@
 //! Files of the repository that are generated from the code; `tests/generated.rs` compares them.
 
 use super::install::{client_config, names, rbac};
-use super::{docs, print};
+use super::{docs, metrics, print};
 use crate::admission::routes::Settings;
 
 /// A generated file.
@@ -42,6 +42,10 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         File {
             path: "docs/cli.md",
             text: docs::markdown(),
+        },
+        File {
+            path: "docs/metrics.md",
+            text: metrics::markdown()?,
         },
     ])
 }

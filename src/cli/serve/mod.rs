@@ -2,7 +2,7 @@
 
 mod certificates;
 mod controllers;
-mod reads;
+pub mod reads;
 mod registration;
 mod watchdog;
 
@@ -93,6 +93,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             lead,
             sight: sight.clone(),
             now: Timestamp::now,
+            clock: Instant::now,
         },
     );
 

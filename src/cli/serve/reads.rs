@@ -48,6 +48,8 @@ pub struct Reads {
     pub sight: Sight,
     /// The clock.
     pub now: fn() -> Timestamp,
+    /// The monotonic clock.
+    pub clock: fn() -> Instant,
 }
 
 impl fmt::Debug for Reads {
@@ -169,7 +171,7 @@ impl Reads {
             f64::from(u8::from(self.index.registration.is_whole())),
         )?;
         let mut oldest = BTreeMap::<&str, f64>::new();
-        for age in self.index.pulses.ages(Instant::now()) {
+        for age in self.index.pulses.ages((self.clock)()) {
             let known = oldest.entry(age.resource).or_default();
             *known = known.max(age.heard.as_secs_f64());
         }
