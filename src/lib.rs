@@ -13,7 +13,7 @@
 //! 6. [`server`]: the listeners, knowing of admission only [`admission::review`].
 //! 7. [`cli`]: the command `operating`, which wires all of it together ([`cli::serve`]).
 //!
-//! [`tls`] and [`telemetry`] stand beside them, for the server and the command.
+//! [`tls`] and [`telemetry`] stand beside them, for the server and the command; [`tasks`] supervises what runs for long.
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -24,5 +24,6 @@ pub mod controllers;
 pub mod domain;
 pub mod ledger;
 pub mod server;
+pub mod tasks;
 pub mod telemetry;
 pub mod tls;

@@ -143,6 +143,7 @@ pub fn because(operation: Operation) -> Option<&'static str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::admission::guarded;
     use crate::api::int_or_percent::IntOrPercent;
     use crate::domain::rules::budget::Minimum;
     use crate::ledger::commit::{AwaitedRestart, Lasting};
@@ -374,6 +375,8 @@ mod tests {
             Why::Broken("x".into()),
             Why::Unreachable("x".into()),
         ] {
+            let word = reason_word(&why);
+            assert!(guarded::REASONS.contains(&word), "{word}");
             let verdict = verdict("p", &denied(why), Timestamp::UNIX_EPOCH);
             assert_eq!((verdict.code(), verdict.reason()), (429, "TooManyRequests"));
         }

@@ -9,6 +9,7 @@ mod denial;
 pub mod evictions;
 mod gate;
 mod grace;
+pub mod guarded;
 mod held;
 mod mark;
 pub mod pods;

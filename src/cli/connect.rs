@@ -4,10 +4,12 @@ use std::path::Path;
 
 use anyhow::Context;
 use http::header::{HeaderValue, USER_AGENT};
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::args::{ClusterArgs, ReaderArgs};
+use crate::telemetry::calls::Calls;
 
 /// How this program names itself to the API server, for audit logs and request counts.
 pub const AGENT: &str = concat!("operating/", env!("CARGO_PKG_VERSION"));
@@ -17,6 +19,13 @@ const READER: &str = concat!("kubectl-operating/", env!("CARGO_PKG_VERSION"));
 /// Client with the credentials that the flags name.
 pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
     Client::try_from(config(args).await?).context("cannot set up the client of the API server")
+}
+
+/// As [`client`], with its calls counted.
+pub async fn counted(args: &ClusterArgs, calls: &Calls) -> anyhow::Result<Client> {
+    let builder = ClientBuilder::try_from(config(args).await?)
+        .context("cannot set up the client of the API server")?;
+    Ok(builder.with_layer(calls).build())
 }
 
 /// Configuration of the client. Retries are left to the callers, who know which requests may be repeated: the

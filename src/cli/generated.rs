@@ -4,7 +4,7 @@ mod components;
 
 use super::install::rbac::{self, table, users};
 use super::install::{client_config, names};
-use super::{docs, print};
+use super::{docs, metrics, print};
 use crate::admission::routes::{Kind, Settings};
 
 /// Where the tables of rights are.
@@ -86,6 +86,10 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         File {
             path: "docs/cli.md",
             text: docs::markdown(),
+        },
+        File {
+            path: "docs/metrics.md",
+            text: metrics::markdown()?,
         },
     ])
 }

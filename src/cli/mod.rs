@@ -6,6 +6,7 @@ pub mod docs;
 pub mod explain;
 pub mod generated;
 pub mod install;
+pub mod metrics;
 mod output;
 pub mod print;
 pub mod read;

@@ -8,7 +8,6 @@ use kube::Client;
 use kube::core::params::ListParams;
 use parking_lot::RwLock;
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
 
 use super::index::Index;
 use super::path;
@@ -16,6 +15,7 @@ use super::sources;
 use super::watch::{Relist, Sink, Source};
 use crate::domain::disruptionbudget::{DisruptionBudget, Refusal, refusal};
 use crate::domain::pod::Pod;
+use crate::tasks::Supervisor;
 
 /// The cache.
 #[derive(Debug, Default)]
@@ -85,14 +85,21 @@ pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<Ref
 }
 
 /// Starts the watch.
-pub(super) fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) {
+pub(super) fn start(client: &Client, index: &Arc<Index>, supervisor: &Supervisor) {
     let source = Source {
         path: "/apis/policy/v1/poddisruptionbudgets",
         labels: None,
         fields: None,
     };
     let sink = Arc::new(Budgets(Arc::clone(index)));
-    sources::spawn::<DisruptionBudget, _>(client, source, sink, Relist::default(), stop);
+    sources::spawn::<DisruptionBudget, _>(
+        client,
+        index,
+        source,
+        sink,
+        Relist::default(),
+        supervisor,
+    );
 }
 
 struct Budgets(Arc<Index>);

@@ -16,6 +16,7 @@ use tracing::debug;
 
 use super::path::Objects;
 use crate::domain::pod::Pod;
+use crate::tasks::Supervisor;
 
 /// An Event that was last told of longer ago is not counted on: another is made.
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
@@ -40,8 +41,31 @@ pub struct Recorder {
 impl Recorder {
     /// A recorder with its own task, which ends with it. To be called on a runtime.
     pub fn new(client: Client, now: fn() -> Timestamp) -> Arc<Self> {
+        let (recorder, work) = Recorder::with_work(client, now);
+        tokio::spawn(work);
+        recorder
+    }
+
+    /// A recorder whose task is supervised. To be called on a runtime.
+    pub fn supervised(
+        client: Client,
+        now: fn() -> Timestamp,
+        supervisor: &Supervisor,
+    ) -> Arc<Self> {
+        let (recorder, work) = Recorder::with_work(client, now);
+        let stop = supervisor.stop().clone();
+        supervisor.keep("the writer of Events", async move {
+            stop.run_until_cancelled(work).await;
+        });
+        recorder
+    }
+
+    fn with_work(
+        client: Client,
+        now: fn() -> Timestamp,
+    ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
         let (writes, mut waiting) = mpsc::channel::<Write>(WAITING);
-        tokio::spawn(async move {
+        let work = async move {
             while let Some(write) = waiting.recv().await {
                 match tokio::time::timeout(CALL_TIMEOUT, write.send(&client)).await {
                     Ok(Ok(())) => {}
@@ -51,12 +75,13 @@ impl Recorder {
                     Err(_) => debug!(event = %write.name, "an Event was not written in time"),
                 }
             }
-        });
-        Arc::new(Recorder {
+        };
+        let recorder = Arc::new(Recorder {
             seen: Mutex::default(),
             writes,
             now,
-        })
+        });
+        (recorder, work)
     }
 
     /// Tells of something about an object.

@@ -1,10 +1,12 @@
 //! Leader election by a Lease: at most one replica runs the controllers. Two leaders for a moment (a paused process)
 //! cost nothing but work: the ledger and every write of a controller are conditional.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error};
@@ -12,6 +14,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+use super::events::Recorder;
 
 /// Name of the Lease: Kuperator's, so that the two never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
@@ -27,23 +31,33 @@ pub struct Candidate {
     leases: Api<Lease>,
     identity: String,
     leading: watch::Sender<bool>,
+    events: Arc<Recorder>,
+    /// The Lease as it was read last.
+    lease: ObjectReference,
     /// The holder's renewal that was seen last, and when, by this process's own clock.
     observed: Option<(Option<Timestamp>, Option<String>, Instant)>,
+    /// Who held the lease when it expired and this candidate took it.
+    succeeds: Option<String>,
 }
 
 impl Candidate {
-    /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`.
+    /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`, and by
+    /// Events about the Lease.
     pub fn new(
         client: Client,
         namespace: &str,
         identity: String,
         leading: watch::Sender<bool>,
+        events: Arc<Recorder>,
     ) -> Self {
         Candidate {
+            events,
+            lease: about(namespace),
             leases: Api::namespaced(client, namespace),
             identity,
             leading,
             observed: None,
+            succeeds: None,
         }
     }
 
@@ -54,7 +68,7 @@ impl Candidate {
             match timeout(PERIOD * 2, self.attempt()).await {
                 Ok(Ok(leads)) => {
                     renewed = Instant::now();
-                    self.tell(leads);
+                    self.tell(leads, "another replica holds the lease");
                 }
                 Ok(Err(e)) => warn!(
                     error = super::failure::text(&e),
@@ -63,7 +77,7 @@ impl Candidate {
                 Err(_) => warn!("the lease could not be renewed in time"),
             }
             if renewed.elapsed() > RENEW_DEADLINE {
-                self.tell(false);
+                self.tell(false, "it could not renew the lease in time");
             }
             let pause = PERIOD.mul_f64(rand::random_range(0.8..1.2));
             tokio::select! {
@@ -72,20 +86,36 @@ impl Candidate {
             }
         }
         if *self.leading.borrow() {
-            self.tell(false);
+            self.tell(false, "it is ending");
             let _ = timeout(PERIOD, self.give_back()).await; // best effort: it expires by itself
         }
     }
 
-    fn tell(&self, leads: bool) {
+    /// Says whether this candidate leads; `lost` is why it does not.
+    fn tell(&self, leads: bool, lost: &str) {
         self.leading.send_if_modified(|now| {
             let changed = *now != leads;
             if changed {
                 info!(identity = %self.identity, leads, "leadership changed");
+                self.record(leads, lost);
             }
             *now = leads;
             changed
         });
+    }
+
+    fn record(&self, leads: bool, lost: &str) {
+        let identity = &self.identity;
+        if leads {
+            let former = self.succeeds.as_ref();
+            let former = former.map(|it| format!(", since {it} did not renew the lease in time"));
+            let text = format!("{identity} leads{}", former.unwrap_or_default());
+            self.events
+                .record(&self.lease, false, "LeaderElected", &text);
+        } else {
+            let text = format!("{identity} leads no more: {lost}");
+            self.events.record(&self.lease, true, "LeaderLost", &text);
+        }
     }
 
     /// One round: whether this candidate leads after it.
@@ -94,10 +124,12 @@ impl Candidate {
             let lease = self.held(Lease::default(), 0);
             return won(self.leases.create(&PostParams::default(), &lease).await);
         };
+        self.lease.uid.clone_from(&lease.metadata.uid);
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().filter(|h| !h.is_empty());
         let transitions = spec.lease_transitions.unwrap_or(0);
         if holder.as_deref() == Some(&self.identity) {
+            self.succeeds = None;
             let lease = self.held(lease, transitions);
             return won(self
                 .leases
@@ -107,6 +139,7 @@ impl Candidate {
         if holder.is_some() && !self.expired(&spec) {
             return Ok(false);
         }
+        self.succeeds = holder;
         let lease = self.held(lease, transitions + 1);
         won(self
             .leases
@@ -173,6 +206,17 @@ impl Candidate {
                 .await?;
         }
         Ok(())
+    }
+}
+
+/// What an Event about the Lease refers to.
+fn about(namespace: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".to_owned()),
+        kind: Some("Lease".to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(LEASE_NAME.to_owned()),
+        ..ObjectReference::default()
     }
 }
 

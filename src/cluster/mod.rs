@@ -10,6 +10,7 @@ mod owners;
 pub mod path;
 pub mod pods;
 pub mod presence;
+pub mod pulse;
 pub mod queue;
 pub mod registration;
 pub mod replicasets;

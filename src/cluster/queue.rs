@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -25,10 +26,40 @@ pub enum Outcome {
     Retry,
 }
 
+/// What the workers of a queue did since the start.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// Keys taken up.
+    pub begun: AtomicU64,
+    /// Ended by [`Outcome::Done`].
+    pub done: AtomicU64,
+    /// Ended by [`Outcome::After`].
+    pub later: AtomicU64,
+    /// Ended by [`Outcome::Retry`].
+    pub retry: AtomicU64,
+    /// Ended by a panic of the reconciler.
+    pub panic: AtomicU64,
+}
+
+impl Turns {
+    /// A number that grows with all that is done.
+    pub fn progress(&self) -> u64 {
+        let all = [
+            &self.begun,
+            &self.done,
+            &self.later,
+            &self.retry,
+            &self.panic,
+        ];
+        all.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
 /// The queue. Bounded by the number of distinct keys.
 pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
+    turns: Arc<Turns>,
 }
 
 struct State<K> {
@@ -47,8 +78,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 
 impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
-    /// An empty queue.
-    pub fn new() -> Arc<Self> {
+    /// An empty queue, which counts in `turns`.
+    pub fn new(turns: &Arc<Turns>) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
             wanted: HashSet::new(),
@@ -59,6 +90,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         Arc::new(Queue {
             state: Mutex::new(state),
             wake: Notify::new(),
+            turns: Arc::clone(turns),
         })
     }
 
@@ -108,7 +140,8 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         self.state.lock().ready.len()
     }
 
-    /// Works on keys until cancelled, `workers` at a time. A panic of the reconciler counts as a failure of its key.
+    /// Works on keys until cancelled, `workers` at a time. A panic of the reconciler counts as a failure of its key; any
+    /// other panic of a worker goes on to the caller.
     pub async fn run<F, R>(self: Arc<Self>, workers: usize, stop: CancellationToken, reconcile: R)
     where
         R: Fn(K) -> F + Send + Sync + 'static,
@@ -122,19 +155,34 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
             tasks.spawn(async move {
                 loop {
                     let key = tokio::select! { () = stop.cancelled() => return, key = queue.next() => key };
+                    count(&queue.turns.begun);
                     let work = std::panic::AssertUnwindSafe(reconcile(key.clone())).catch_unwind();
-                    let outcome = tokio::select! {
+                    let ended = tokio::select! {
                         () = stop.cancelled() => return,
-                        outcome = work => outcome.unwrap_or_else(|_| {
-                            error!(?key, "a reconciler panicked");
-                            Outcome::Retry
-                        }),
+                        ended = work => ended,
                     };
+                    let turns = &queue.turns;
+                    count(match ended {
+                        Ok(Outcome::Done) => &turns.done,
+                        Ok(Outcome::After(_)) => &turns.later,
+                        Ok(Outcome::Retry) => &turns.retry,
+                        Err(_) => &turns.panic,
+                    });
+                    let outcome = ended.unwrap_or_else(|_| {
+                        error!(?key, "a reconciler panicked");
+                        Outcome::Retry
+                    });
                     queue.done(key, outcome);
                 }
             });
         }
-        while tasks.join_next().await.is_some() {}
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
     }
 
     async fn next(&self) -> K {
@@ -183,16 +231,21 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
     }
 }
 
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_merged_while_waiting_and_tried_again_after_a_panic() {
-        let queue = Queue::new();
+        let turns = Arc::default();
+        let queue = Queue::new(&turns);
         queue.add("a");
         queue.add("a");
         assert_eq!(queue.depth(), 1);
@@ -211,11 +264,43 @@ mod tests {
             })
             .await;
         assert_eq!(seen.load(Ordering::SeqCst), 2);
+        let counts = [&turns.begun, &turns.panic, &turns.retry, &turns.done];
+        assert_eq!(counts.map(|c| c.load(Ordering::Relaxed)), [2, 1, 0, 1]);
+    }
+
+    /// A key whose hash panics once it is told to.
+    #[derive(Clone, Debug)]
+    struct Fragile(Arc<AtomicBool>);
+
+    impl PartialEq for Fragile {
+        fn eq(&self, _other: &Self) -> bool {
+            true
+        }
+    }
+
+    impl Eq for Fragile {}
+
+    impl Hash for Fragile {
+        fn hash<H: std::hash::Hasher>(&self, _state: &mut H) {
+            assert!(!self.0.load(Ordering::SeqCst), "as asked");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "as asked")]
+    async fn panic_of_a_worker_goes_on_to_the_caller() {
+        let queue = Queue::new(&Arc::default());
+        let breaks = Arc::new(AtomicBool::new(false));
+        queue.add(Fragile(Arc::clone(&breaks)));
+        breaks.store(true, Ordering::SeqCst);
+        queue
+            .run(1, CancellationToken::new(), |_| async { Outcome::Done })
+            .await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn of_several_later_times_only_the_earliest_counts() {
-        let queue = Queue::new();
+        let queue = Queue::new(&Arc::default());
         for seconds in [20, 10, 10, 30] {
             queue.add_after("a", Duration::from_secs(seconds));
         }

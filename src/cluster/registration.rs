@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::Client;
 use parking_lot::RwLock;
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::index::{Change, Index};
@@ -16,6 +15,7 @@ use super::watch::{Relist, Sink, Source};
 use crate::api::keys;
 use crate::domain::rules::mark::Mark;
 use crate::domain::rules::registration::{Configuration, Needed, REMEDY};
+use crate::tasks::Supervisor;
 
 /// The cache. Empty unless [`start`] has been called.
 #[derive(Debug, Default)]
@@ -57,6 +57,26 @@ impl Registration {
         })
     }
 
+    /// Whether namespaces with rules are sent in full, as far as is known.
+    pub fn is_whole(&self) -> bool {
+        self.lack().is_none()
+    }
+
+    /// What is not sent of namespaces with rules.
+    fn lack(&self) -> Option<String> {
+        let marks = [Mark::Ruled, Mark::Strict].into_iter();
+        let mut marks = marks.filter_map(|mark| {
+            Some(
+                [(
+                    keys::NAMESPACE_HAS_RULES.to_owned(),
+                    mark.value()?.to_owned(),
+                )]
+                .into(),
+            )
+        });
+        marks.find_map(|labels| self.gap(&labels))
+    }
+
     /// Adds a configuration of which nothing is known yet; returns its place.
     fn expect(&self, needed: Needed) -> usize {
         let mut all = self.all.write();
@@ -76,17 +96,7 @@ impl Registration {
 
     /// What a change is to the log, each time once: whether namespaces with rules are sent in full.
     fn news(&self) -> Option<News> {
-        let marks = [Mark::Ruled, Mark::Strict].into_iter();
-        let mut marks = marks.filter_map(|mark| {
-            Some(
-                [(
-                    keys::NAMESPACE_HAS_RULES.to_owned(),
-                    mark.value()?.to_owned(),
-                )]
-                .into(),
-            )
-        });
-        match marks.find_map(|labels| self.gap(&labels)) {
+        match self.lack() {
             Some(gap) => {
                 let known = self.lacking.swap(true, Ordering::Relaxed);
                 (!known).then_some(News::Lacking(gap))
@@ -110,7 +120,7 @@ pub fn start(
     index: &Arc<Index>,
     needed: Vec<Needed>,
     told: &Told,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) {
     for needed in needed {
         let source = Source {
@@ -129,7 +139,7 @@ pub fn start(
             place: index.registration.expect(needed),
         };
         let (sink, relist) = (Arc::new(sink), Relist::default());
-        sources::spawn::<Configuration, _>(client, source, sink, relist, stop);
+        sources::spawn::<Configuration, _>(client, index, source, sink, relist, supervisor);
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use kube::Client;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
 
 use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
+use super::pulse::Felt;
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
 use super::watch::{self, Relist, Sink, Source};
@@ -17,14 +17,15 @@ use super::workloads;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
+use crate::tasks::Supervisor;
 
-/// Starts every watch; they end when `stop` is cancelled. Returns the handle that lists the Pods again. Without
+/// Starts every watch. Returns the handle that lists the Pods again. Without
 /// `collasets` nothing is watched that only the controller of CollaSets looks at.
 pub fn start(
     client: &Client,
     index: &Arc<Index>,
     collasets: bool,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) -> Relist {
     let relist = Relist::default();
     let pods = Source {
@@ -34,10 +35,11 @@ pub fn start(
     };
     spawn::<Pod, _>(
         client,
+        index,
         pods,
         Arc::new(Pods(Arc::clone(index))),
         relist.clone(),
-        stop,
+        supervisor,
     );
     let rules = Source {
         path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
@@ -46,10 +48,11 @@ pub fn start(
     };
     spawn::<PodTransitionRule, _>(
         client,
+        index,
         rules,
         Arc::new(Rules(Arc::clone(index))),
         Relist::default(),
-        stop,
+        supervisor,
     );
     let namespaces = Source {
         path: "/api/v1/namespaces",
@@ -58,10 +61,11 @@ pub fn start(
     };
     spawn::<NamespaceFacts, _>(
         client,
+        index,
         namespaces,
         Arc::new(Namespaces(Arc::clone(index))),
         Relist::default(),
-        stop,
+        supervisor,
     );
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::CollaSet) {
         let source = Source {
@@ -71,37 +75,43 @@ pub fn start(
         };
         spawn::<Owned, _>(
             client,
+            index,
             source,
             Arc::new(Workloads::new(index, kind)),
             Relist::default(),
-            stop,
+            supervisor,
         );
     }
-    workloads::start_sets(client, index, Workloads::new(index, Kind::CollaSet), stop);
+    workloads::start_sets(
+        client,
+        index,
+        Workloads::new(index, Kind::CollaSet),
+        supervisor,
+    );
     if collasets {
-        workloads::start(client, index, stop);
+        workloads::start(client, index, supervisor);
     }
-    disruptionbudgets::start(client, index, stop);
+    disruptionbudgets::start(client, index, supervisor);
     relist
 }
 
+/// Starts one watch; `index` keeps its pulse.
 pub(super) fn spawn<T, S>(
     client: &Client,
+    index: &Index,
     source: Source,
     sink: Arc<S>,
     relist: Relist,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) where
     T: Send + 'static,
     S: Sink<T>,
 {
-    tokio::spawn(watch::run::<T, S>(
-        client.clone(),
-        source,
-        sink,
-        relist,
-        stop.clone(),
-    ));
+    let pulse = index.pulses.add(source.path);
+    let stop = supervisor.stop().clone();
+    let sink = Arc::new(Felt { sink, pulse });
+    let watch = watch::run::<T, _>(client.clone(), source, sink, relist, stop);
+    supervisor.keep("a watch", watch);
 }
 
 struct Pods(Arc<Index>);

@@ -49,6 +49,8 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn unreadable(&self, raw: &str) -> Option<T>;
     /// The API server does not serve the kind (404). It is asked again later.
     fn absent(&self) {}
+    /// A list or a watch has ended, well or badly; another one follows.
+    fn ended(&self) {}
 }
 
 /// What to watch.
@@ -100,6 +102,7 @@ pub async fn run<T, S>(
                     }
                 }
             }
+            sink.ended();
             failures = (failures + 1).min(8);
             let most = MAX_BACKOFF.min(Duration::from_millis(50 << failures));
             tokio::time::sleep(most.mul_f64(rand::random_range(0.5..1.0))).await;

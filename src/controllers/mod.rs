@@ -11,6 +11,7 @@ pub mod rules;
 mod turns;
 mod waits;
 pub mod webhooks;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,8 @@ use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
+
+pub use work::{Figures, Work};
 
 /// No single write of a controller takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -84,21 +87,9 @@ pub struct Queues {
     pub namespaces: Arc<Queue<String>>,
 }
 
-impl Default for Queues {
-    fn default() -> Self {
-        Queues {
-            lifecycle: Queue::new(),
-            poddeletion: Queue::new(),
-            rules: Queue::new(),
-            collasets: Queue::new(),
-            namespaces: Queue::new(),
-        }
-    }
-}
-
-/// Runs all controllers until `stop`, e.g. because the lease was lost.
-pub async fn run(context: Arc<Context>, stop: CancellationToken) {
-    let queues = Arc::new(Queues::default());
+/// Runs all controllers until `stop`, e.g. because the lease was lost; `work` tells what they do.
+pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
+    let queues = work.begin();
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
     let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues), &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
@@ -134,6 +125,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             async move { namespaces.reconcile(key).await }
         }),
     );
+    work.end();
 }
 
 /// Awaits a write with a deadline and says what to do next: a conflict waits for the newer object, anything else is

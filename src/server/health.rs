@@ -26,9 +26,13 @@ pub type Checked = Result<String, String>;
 
 type Check = Arc<dyn Fn() -> BoxFuture<'static, Checked> + Send + Sync>;
 
-/// The checks behind `/readyz`. Cloning shares them.
+/// Why the process should be started anew, if it should.
+type Life = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// The checks behind `/livez` and `/readyz`. Cloning shares them.
 #[derive(Clone)]
 pub struct Health {
+    lives: Arc<RwLock<Vec<Life>>>,
     checks: Arc<RwLock<Vec<(&'static str, Check)>>>,
     shutdown: Shutdown,
     metrics: Exposition,
@@ -47,6 +51,7 @@ impl Health {
     /// Ready once every check added passes, until `shutdown` begins to drain.
     pub fn new(shutdown: Shutdown, metrics: Exposition) -> Health {
         Health {
+            lives: Arc::default(),
             checks: Arc::default(),
             shutdown,
             metrics,
@@ -62,6 +67,17 @@ impl Health {
         self.checks
             .write()
             .push((name, Arc::new(move || check().boxed())));
+    }
+
+    /// Adds a check of `/livez`, which must not block: why the process should be started anew, if it should.
+    pub fn check_life(&self, why: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.lives.write().push(Arc::new(why));
+    }
+
+    /// Why the process should be started anew; empty while it is fine.
+    pub fn ills(&self) -> Vec<String> {
+        let lives = self.lives.read().clone();
+        lives.iter().filter_map(|why| why()).collect()
     }
 
     /// Runs all checks at once.
@@ -101,14 +117,23 @@ impl Health {
     /// The three paths.
     pub fn router(&self) -> Router {
         Router::new()
-            .route(
-                "/livez",
-                get(async || text(StatusCode::OK, "alive\n".to_owned())),
-            )
+            .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(self.clone())
     }
+}
+
+async fn livez(State(health): State<Health>) -> Response {
+    let ills = health.ills();
+    if ills.is_empty() {
+        return text(StatusCode::OK, "alive\n".to_owned());
+    }
+    let lines = ills.iter().map(|why| format!("[-] {why}\n"));
+    text(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        lines.chain(["not alive\n".to_owned()]).collect(),
+    )
 }
 
 async fn readyz(State(health): State<Health>) -> Response {
@@ -186,6 +211,16 @@ mod tests {
                 .text
                 .starts_with("[-] shutdown: draining\n")
         );
+    }
+
+    #[test]
+    fn every_ill_is_told() {
+        let (health, _) = health();
+        health.check_life(|| None);
+        assert_eq!(health.ills(), Vec::<String>::new());
+        health.check_life(|| Some("a watch panicked".to_owned()));
+        health.check_life(|| Some("the index is locked".to_owned()));
+        assert_eq!(health.ills(), ["a watch panicked", "the index is locked"]);
     }
 
     #[tokio::test(start_paused = true)]

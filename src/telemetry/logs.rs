@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::PanicHookInfo;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -76,9 +77,17 @@ where
     }
 }
 
-/// Logs where a panic happened. Its message is repeated only if it is a literal of the source: a formatted one may
+/// Panics of all threads and tasks since [`init`], those that were caught included.
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
+
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a panic, and logs where it happened. Its message is repeated only if it is a literal of the source: a formatted one may
 /// quote the object under review.
 fn report_panic(info: &PanicHookInfo<'_>) {
+    PANICS.fetch_add(1, Ordering::Relaxed);
     let location = info.location().map(ToString::to_string).unwrap_or_default();
     tracing::error!(location, why = literal(info.payload()), "panic");
 }

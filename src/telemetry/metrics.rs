@@ -19,20 +19,35 @@ mod load;
 /// `Content-Type` of [`Exposition::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All metrics of this process, under the prefix `operating_`. Cloning shares them.
+/// All metrics of this process, under the prefix `operating_` but for those of [`super::process`]. Cloning shares them.
 #[derive(Clone, Debug)]
-pub struct Exposition(Arc<RwLock<Registry>>);
+pub struct Exposition(Arc<RwLock<Registries>>);
+
+#[derive(Debug)]
+struct Registries {
+    own: Registry,
+    /// Metrics whose names are the same in every program.
+    common: Registry,
+}
 
 impl Default for Exposition {
     fn default() -> Self {
-        Exposition(Arc::new(RwLock::new(Registry::with_prefix("operating"))))
+        Exposition(Arc::new(RwLock::new(Registries {
+            own: Registry::with_prefix("operating"),
+            common: Registry::default(),
+        })))
     }
 }
 
 impl Exposition {
     /// Adds metrics. Registering a name twice shows it twice, so each part registers once per process.
     pub fn register<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
-        add(&mut self.0.write())
+        add(&mut self.0.write().own)
+    }
+
+    /// As [`Exposition::register`], without the prefix.
+    pub(super) fn register_common<T>(&self, add: impl FnOnce(&mut Registry) -> T) -> T {
+        add(&mut self.0.write().common)
     }
 
     /// The OpenMetrics text of all metrics.
@@ -41,7 +56,10 @@ impl Exposition {
     /// When a metric cannot be written, which is an error of that metric's encoder.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut out = String::new();
-        text::encode(&mut out, &self.0.read())?;
+        let registries = self.0.read();
+        text::encode_registry(&mut out, &registries.own)?;
+        text::encode_registry(&mut out, &registries.common)?;
+        text::encode_eof(&mut out)?;
         Ok(out)
     }
 }
@@ -112,6 +130,21 @@ fn review_histogram() -> Histogram {
 }
 
 impl ServerMetrics {
+    /// Gives every metric with labels a sample, for the reference of the metrics.
+    pub fn touch(&self) {
+        let (route, listener) = ("", "");
+        self.reviews.get_or_create(&ReviewLabels {
+            route,
+            verdict: "",
+            code: "",
+        });
+        for family in [&self.shed, &self.late, &self.panics] {
+            family.get_or_create(&RouteLabel { route });
+        }
+        self.duration.get_or_create(&RouteLabel { route });
+        self.connections.get_or_create(&ListenerLabel { listener });
+    }
+
     /// Creates the metrics and adds them to `exposition`.
     pub fn register(exposition: &Exposition) -> ServerMetrics {
         let m = ServerMetrics {

@@ -7,11 +7,11 @@ use anyhow::Context;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use crate::admission::routes;
 use crate::cli::args::ServeArgs;
 use crate::cli::install::names;
+use crate::tasks::Supervisor;
 use crate::tls::Resolver;
 use crate::tls::clients::Clients;
 use crate::tls::doors::Doors;
@@ -31,14 +31,14 @@ pub struct Kept {
     pub wake: Arc<Notify>,
 }
 
-/// Gets a first certificate into `resolver` and keeps it fresh until `stop`. Self-managed certificates come with a segment
+/// Gets a first certificate into `resolver` and keeps it fresh. Self-managed certificates come with a segment
 /// in the webhook paths, which `doors` is told, unless callers are known by certificates of their own.
 pub async fn start(
     args: &ServeArgs,
     client: &Client,
     resolver: &Arc<Resolver>,
     doors: &Arc<Doors>,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Kept>> {
     if let Some(directory) = &args.cert_dir {
         let mut files = Files::new(directory, Arc::clone(resolver));
@@ -49,7 +49,8 @@ pub async fn start(
                 .unwrap_or_default();
             anyhow::bail!("--cert-dir: {problem}");
         }
-        tokio::spawn(files.run(FILES_PERIOD, stop.clone()));
+        let run = files.run(FILES_PERIOD, supervisor.stop().clone());
+        supervisor.keep("the keeper of the certificate", run);
         return Ok(None);
     }
     let target = Target {
@@ -74,7 +75,8 @@ pub async fn start(
         .await
         .context("the serving certificate can't be made")?;
     let wake = managed.waker();
-    tokio::spawn(managed.run(SECRET_PERIOD, stop.clone()));
+    let run = managed.run(SECRET_PERIOD, supervisor.stop().clone());
+    supervisor.keep("the keeper of the certificate", run);
     Ok(Some(Kept { bundle, wake }))
 }
 
@@ -83,8 +85,8 @@ pub fn has_segments(args: &ServeArgs) -> bool {
     args.cert_dir.is_none() && args.client_ca_file.is_none() && !args.plain_webhook_paths
 }
 
-/// Whose calls are served, kept fresh until `stop`; `None`: everybody's.
-pub fn clients(args: &ServeArgs, stop: &CancellationToken) -> anyhow::Result<Option<Arc<Clients>>> {
+/// Whose calls are served, kept fresh; `None`: everybody's.
+pub fn clients(args: &ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Option<Arc<Clients>>> {
     let Some(file) = &args.client_ca_file else {
         anyhow::ensure!(
             args.trust_callers || !args.features.grace_delete(),
@@ -96,7 +98,8 @@ pub fn clients(args: &ServeArgs, stop: &CancellationToken) -> anyhow::Result<Opt
     };
     let clients = Clients::read(file.clone(), args.client_names.clone());
     let clients = clients.context("--client-ca-file")?;
-    tokio::spawn(Arc::clone(&clients).keep(FILES_PERIOD, stop.clone()));
+    let keep = Arc::clone(&clients).keep(FILES_PERIOD, supervisor.stop().clone());
+    supervisor.keep("the keeper of the client authorities", keep);
     Ok(Some(clients))
 }
 

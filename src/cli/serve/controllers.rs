@@ -15,56 +15,74 @@ use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::controllers::webhooks::{Pool, Reach};
-use crate::controllers::{self, Context};
+use crate::controllers::{self, Context, Work};
 use crate::ledger::commit::Ledgers;
+use crate::tasks::Supervisor;
 
-/// Starts the election (or leads at once without one); the task ends after `stop`.
-pub fn start(
-    args: &ServeArgs,
-    client: &Client,
-    index: &Arc<Index>,
-    owners: &Arc<LiveOwners>,
-    ledgers: &Arc<Ledgers<RuleStore>>,
-    calls: &Arc<Pool>,
-    reach: Reach,
-    stop: &CancellationToken,
-) -> JoinHandle<()> {
+/// What the controllers work with and are seen by.
+pub struct Parts<'a> {
+    /// The flags.
+    pub args: &'a ServeArgs,
+    /// Client.
+    pub client: &'a Client,
+    /// The index.
+    pub index: &'a Arc<Index>,
+    /// Live reads of owners.
+    pub owners: &'a Arc<LiveOwners>,
+    /// The ledgers.
+    pub ledgers: &'a Arc<Ledgers<RuleStore>>,
+    /// Calls to the endpoints of webhook rules.
+    pub calls: &'a Arc<Pool>,
+    /// Which addresses the endpoints of webhook rules may have.
+    pub reach: Reach,
+    /// What the controllers do.
+    pub work: &'a Arc<Work>,
+    /// Whether this replica leads.
+    pub leading: watch::Sender<bool>,
+    /// Supervises the task.
+    pub supervisor: &'a Supervisor,
+}
+
+/// Starts the election (or leads at once without one); the task ends after the supervisor's stop.
+pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
+    let Parts { args, client, .. } = parts;
+    let events = Recorder::supervised(client.clone(), Timestamp::now, parts.supervisor);
     let context = Arc::new(Context {
         client: client.clone(),
         namespace: args.cluster.namespace.clone(),
-        index: Arc::clone(index),
-        owners: Arc::clone(owners),
-        ledgers: Arc::clone(ledgers),
-        events: Recorder::new(client.clone(), Timestamp::now),
+        index: Arc::clone(parts.index),
+        owners: Arc::clone(parts.owners),
+        ledgers: Arc::clone(parts.ledgers),
+        events: Arc::clone(&events),
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
-        calls: Arc::clone(calls),
-        reach,
+        calls: Arc::clone(parts.calls),
+        reach: parts.reach,
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         now: Timestamp::now,
     });
-    let (leading, lead) = watch::channel(!args.leader_elect);
+    let (leading, work) = (parts.leading, Arc::clone(parts.work));
+    leading.send_replace(!args.leader_elect);
+    let lead = leading.subscribe();
     let candidate = args.leader_elect.then(|| {
         let identity = format!("{}_{:016x}", identity(args), rand::random::<u64>());
-        Candidate::new(
-            client.clone(),
-            &args.cluster.namespace,
-            identity,
-            leading.clone(),
-        )
+        let namespace = &args.cluster.namespace;
+        Candidate::new(client.clone(), namespace, identity, leading.clone(), events)
     });
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        let election = async {
-            match candidate {
-                Some(candidate) => candidate.run(stop.clone()).await,
-                None => stop.cancelled().await,
-            }
-            drop(leading);
-        };
-        tokio::join!(election, follow(context, lead, stop.clone()));
-    })
+    let stop = parts.supervisor.stop().clone();
+    parts
+        .supervisor
+        .keep("the lead of the controllers", async move {
+            let election = async {
+                match candidate {
+                    Some(candidate) => candidate.run(stop.clone()).await,
+                    None => stop.cancelled().await,
+                }
+                drop(leading);
+            };
+            tokio::join!(election, follow(context, &work, lead, stop.clone()));
+        })
 }
 
 /// Name of this replica, for people; made unique by the caller.
@@ -74,22 +92,27 @@ fn identity(args: &ServeArgs) -> String {
         .unwrap_or_else(|| format!("operating-{}", std::process::id()))
 }
 
-async fn follow(context: Arc<Context>, mut lead: watch::Receiver<bool>, stop: CancellationToken) {
+async fn follow(
+    context: Arc<Context>,
+    work: &Work,
+    mut lead: watch::Receiver<bool>,
+    stop: CancellationToken,
+) {
     while !stop.is_cancelled() {
         if !*lead.borrow_and_update() {
             tokio::select! { () = stop.cancelled() => return, changed = lead.changed() => if changed.is_err() { return } }
             continue;
         }
         let term = stop.child_token();
-        let work = controllers::run(Arc::clone(&context), term.clone());
-        tokio::pin!(work);
+        let term_work = controllers::run(Arc::clone(&context), work, term.clone());
+        tokio::pin!(term_work);
         loop {
             tokio::select! {
-                () = &mut work => break,
+                () = &mut term_work => break,
                 changed = lead.changed() => {
                     if changed.is_err() || !*lead.borrow_and_update() {
                         term.cancel();
-                        work.await;
+                        term_work.await;
                         break;
                     }
                 }

@@ -2,11 +2,12 @@
 
 mod certificates;
 mod controllers;
-mod reads;
+pub mod reads;
 mod registration;
+mod watchdog;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ use tracing::{info, warn};
 
 use super::args::{LogFormat, ServeArgs};
 use super::{connect, install};
+use crate::admission::guarded::{Denials, guarded};
 use crate::admission::{self, Context, Settings};
 use crate::cluster;
 use crate::cluster::events::Recorder;
@@ -26,6 +28,7 @@ use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::sources;
+use crate::controllers::Work;
 use crate::controllers::webhooks::{ApiServer, Pool, Reach};
 use crate::domain::rules::Skips;
 use crate::ledger::commit::Ledgers;
@@ -33,44 +36,70 @@ use crate::server::connections::Listener;
 use crate::server::doors::guard;
 use crate::server::health::Health;
 use crate::server::{Limits, Shutdown, dial, webhooks};
-use crate::telemetry::logs;
+use crate::tasks::Supervisor;
+use crate::telemetry::calls::Calls;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
+use crate::telemetry::watchdog::Sight;
+use crate::telemetry::{logs, process};
 use crate::tls::doors::Doors;
 use crate::tls::{Resolver, server_config};
 
-/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT.
+/// After a fault, reviews in flight are given no longer than this: the state that they are decided on may be torn.
+const FAULT_DRAIN: Duration = Duration::from_secs(2);
+
+/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT, or until a task can't go on.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let format = match args.log_format {
         LogFormat::Text => logs::Format::Text,
         LogFormat::Json => logs::Format::Json,
     };
     logs::init(format, &args.log)?;
-    let client = connect::client(&args.cluster).await?;
+    let exposition = Exposition::default();
+    let own_calls = Calls::register(&exposition);
+    let client = connect::counted(&args.cluster, &own_calls).await?;
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
+    let supervisor = Supervisor::new(stop.clone());
     if args.install {
         install::prepare(&client, &args.cluster.namespace).await?;
         install::guard(&client).await?;
     }
 
-    let exposition = Exposition::default();
     let metrics = ServerMetrics::register(&exposition);
     let resolver = Resolver::new(metrics.clone());
     let doors = Arc::new(Doors::default());
-    let kept = certificates::start(&args, &client, &resolver, &doors, &stop).await?;
+    let kept = certificates::start(&args, &client, &resolver, &doors, &supervisor).await?;
 
-    let clients = certificates::clients(&args, &stop)?;
+    let clients = certificates::clients(&args, &supervisor)?;
 
     let skips = match args.ignore_skip_annotations {
         true => Skips::Ignored,
         false => Skips::Honoured,
     };
     let index = Arc::new(Index::new(skips));
-    let relist = sources::start(&client, &index, args.features.collasets(), &stop);
+    let relist = sources::start(&client, &index, args.features.collasets(), &supervisor);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
     let calls = Arc::new(Pool::default());
-    reads::register(&exposition, &index, &ledgers, &calls);
+    let (work, denials) = (Arc::new(Work::default()), Denials::default());
+    let (leading, lead) = tokio::sync::watch::channel(false);
+    let sight = watchdog::start(&index, &ledgers, &work, &supervisor)
+        .context("the watchdog can't be started")?;
+    process::register(&exposition);
+    reads::register(
+        &exposition,
+        reads::Reads {
+            index: Arc::clone(&index),
+            ledgers: Arc::clone(&ledgers),
+            calls: Arc::clone(&calls),
+            denials: denials.clone(),
+            work: Arc::clone(&work),
+            lead,
+            sight: sight.clone(),
+            now: Timestamp::now,
+            clock: Instant::now,
+        },
+    );
 
     let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
     let limits = Limits {
@@ -86,7 +115,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         index: Arc::clone(&index),
         owners: Arc::clone(&owners),
         ledgers: Arc::clone(&ledgers),
-        events: Recorder::new(client.clone(), Timestamp::now),
+        events: Recorder::supervised(client.clone(), Timestamp::now, &supervisor),
         settings: Settings {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
@@ -100,6 +129,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let health = Health::new(shutdown.clone(), exposition);
     let own = dial::Own::default();
     add_checks(&health, &index, address, &resolver, &own);
+    add_life(&health, &supervisor, sight);
     let webhooks = Listener {
         name: "webhook",
         socket,
@@ -108,7 +138,11 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ),
         clients,
         router: guard(
-            webhooks::router(admission::handlers(&context), &limits, &metrics),
+            webhooks::router(
+                guarded(admission::handlers(&context), &supervisor, &denials),
+                &limits,
+                &metrics,
+            ),
             Arc::clone(&doors),
         ),
         limits: limits.clone(),
@@ -127,30 +161,52 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         shutdown: last.clone(),
         own: dial::Own::default(),
     };
-    let (webhooks, probes) = (tokio::spawn(webhooks.serve()), tokio::spawn(probes.serve()));
+    let (webhooks, probes) = (
+        keep_listener(&supervisor, "the webhook listener", webhooks),
+        keep_listener(&supervisor, "the metrics listener", probes),
+    );
     info!(%address, metrics = %args.metrics_listen, "serving");
 
     if args.install {
-        index.wait_synced().await; // from here on the API server asks; answer well from the first review
+        tokio::select! {
+            () = index.wait_synced() => {}
+            fault = supervisor.failed() => return Err(fault.into()),
+        }
+        // From here on the API server asks; answer well from the first review
         let ca_bundle = kept.as_ref().map(|kept| kept.bundle.clone());
         enforce(&args, &client, ca_bundle).await?;
     }
     // After the installation: until then it is no fault that the webhook configurations are missing.
     let needed = registration::needed(&args.cluster.namespace)?;
     let told = registration::told(&args, &doors, kept.map(|kept| kept.wake));
-    cluster::registration::start(&client, &index, needed, &told, &stop);
+    cluster::registration::start(&client, &index, needed, &told, &supervisor);
     let reach = reach(&args).await?;
-    let controllers = controllers::start(
-        &args, &client, &index, &owners, &ledgers, &calls, reach, &stop,
-    );
-
-    ended().await?;
-    info!("ending: draining reviews");
-    tokio::spawn({
-        let shutdown = shutdown.clone();
-        async move { shutdown.run(limits.lame_duck, limits.drain).await }
+    let controllers = controllers::start(controllers::Parts {
+        args: &args,
+        client: &client,
+        index: &index,
+        owners: &owners,
+        ledgers: &ledgers,
+        calls: &calls,
+        reach,
+        work: &work,
+        leading,
+        supervisor: &supervisor,
     });
-    webhooks.await.context("the webhook listener failed")?;
+
+    let fault = tokio::select! {
+        ended = ended() => ended.map(|()| None)?,
+        fault = supervisor.failed() => Some(fault),
+    };
+    let drain = match &fault {
+        None => limits.drain,
+        Some(_) => limits.drain.min(FAULT_DRAIN),
+    };
+    info!("ending: draining reviews");
+    tokio::select! {
+        served = webhooks => served.context("the webhook listener failed")?,
+        () = end(&shutdown, limits.lame_duck, drain) => {}
+    }
     stop.cancel();
     if tokio::time::timeout(Duration::from_secs(5), controllers)
         .await
@@ -161,7 +217,22 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     last.abort();
     probes.await.context("the metrics listener failed")?;
     info!("ended");
-    Ok(())
+    fault.map_or(Ok(()), |fault| Err(fault.into()))
+}
+
+/// Ends the listener of the webhooks, which says itself when it has ended.
+async fn end(shutdown: &Shutdown, lame_duck: Duration, drain: Duration) {
+    shutdown.run(lame_duck, drain).await;
+    std::future::pending().await
+}
+
+fn keep_listener(
+    supervisor: &Supervisor,
+    task: &'static str,
+    listener: Listener,
+) -> tokio::task::JoinHandle<()> {
+    let shutdown = listener.shutdown.clone();
+    supervisor.keep_until(task, move || shutdown.is_draining(), listener.serve())
 }
 
 /// What the endpoints of rules may be.
@@ -206,6 +277,12 @@ fn add_checks(
     health.check("webhook", move || {
         dial::check(dialled, Arc::clone(&resolver), own.clone())
     });
+}
+
+fn add_life(health: &Health, supervisor: &Supervisor, sight: Sight) {
+    let supervisor = supervisor.clone();
+    health.check_life(move || supervisor.fault().map(|fault| fault.to_string()));
+    health.check_life(move || sight.ill(Instant::now()));
 }
 
 /// Where this process reaches its own listener.

@@ -1,62 +1,103 @@
-//! Metrics that are read off the index and the ledgers at each scrape.
+//! Metrics that are read off the index, the ledgers and the controllers at each scrape.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::watch;
 
+use crate::admission::guarded::Denials;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
+use crate::controllers::Work;
 use crate::controllers::webhooks::Pool;
 use crate::ledger::commit::Ledgers;
+use crate::ledger::protocol::Operation;
+use crate::telemetry::logs;
 use crate::telemetry::metrics::Exposition;
+use crate::telemetry::watchdog::Sight;
 
 /// Adds them.
-pub fn register(
-    exposition: &Exposition,
-    index: &Arc<Index>,
-    ledgers: &Arc<Ledgers<RuleStore>>,
-    calls: &Arc<Pool>,
-) {
-    let reads = Reads {
-        calls: Arc::clone(calls),
-        index: Arc::clone(index),
-        ledgers: Arc::clone(ledgers),
-    };
+pub fn register(exposition: &Exposition, reads: Reads) {
     exposition.register(|registry| registry.register_collector(Box::new(reads)));
 }
 
-struct Reads {
-    index: Arc<Index>,
-    ledgers: Arc<Ledgers<RuleStore>>,
-    calls: Arc<Pool>,
+/// Where the metrics are read.
+pub struct Reads {
+    /// The index.
+    pub index: Arc<Index>,
+    /// The ledgers.
+    pub ledgers: Arc<Ledgers<RuleStore>>,
+    /// Calls to the endpoints of webhook rules.
+    pub calls: Arc<Pool>,
+    /// Denials.
+    pub denials: Denials,
+    /// The controllers.
+    pub work: Arc<Work>,
+    /// Whether this replica leads.
+    pub lead: watch::Receiver<bool>,
+    /// What the watchdog has seen.
+    pub sight: Sight,
+    /// The clock.
+    pub now: fn() -> Timestamp,
+    /// The monotonic clock.
+    pub clock: fn() -> Instant,
 }
 
-impl std::fmt::Debug for Reads {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Reads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reads")
     }
 }
 
 impl Collector for Reads {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out(encoder);
+        self.counters(&mut out)?;
+        self.caches(&mut out)?;
+        self.claims(&mut out)?;
+        self.controllers(&mut out)?;
+        out.family(
+            "denials",
+            "Reviews denied, by reason",
+            MetricType::Counter,
+            "reason",
+            self.denials.counts(),
+        )?;
+        let stalled = self.sight.stalled().into_iter();
+        out.family(
+            "stalled",
+            "1 while the watchdog sees this stand still",
+            MetricType::Gauge,
+            "probe",
+            stalled.map(|(probe, stalled)| (probe, u64::from(stalled))),
+        )
+    }
+}
+
+impl Reads {
+    fn counters(&self, out: &mut Out<'_>) -> fmt::Result {
         let counters = &self.ledgers.counters;
-        let unreadable = AtomicU64::new(self.index.unreadable());
-        for (name, help, value) in [
-            (
-                "unreadable_objects",
-                "Objects of a watch that could not be read; such a Pod counts as not available",
-                &unreadable,
-            ),
+        for (name, help, counter) in [
             ("ledger_claims_granted", "Claims given", &counters.granted),
             ("ledger_claims_refused", "Claims refused", &counters.refused),
             (
                 "ledger_claims_released",
-                "Claims released on evidence",
+                "Claims released, on evidence or because nothing came of them",
                 &counters.released,
+            ),
+            (
+                "ledger_claims_lapsed",
+                "Claims released because nothing came of them",
+                &counters.lapsed,
             ),
             ("ledger_writes", "Writes of a ledger", &counters.writes),
             (
@@ -90,26 +131,176 @@ impl Collector for Reads {
                 &self.calls.failed,
             ),
         ] {
-            let counter = ConstCounter::new(value.load(Ordering::Relaxed));
-            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
-            counter.encode(metric)?;
+            out.counter(name, help, counter.load(Ordering::Relaxed))?;
         }
-        let (pods, rules) = {
+        out.counter(
+            "unreadable_objects",
+            "Objects of a watch that could not be read; such a Pod counts as not available",
+            self.index.unreadable(),
+        )?;
+        out.counter(
+            "panics",
+            "Panics of all tasks and threads, those included that were caught",
+            logs::panics(),
+        )
+    }
+
+    fn caches(&self, out: &mut Out<'_>) -> fmt::Result {
+        let (pods, rules, lag) = {
             let state = self.index.read();
-            let count = |f: fn(&crate::cluster::index::Namespace) -> usize| {
-                i64::try_from(state.namespaces().map(|(_, n)| f(n)).sum::<usize>())
-                    .unwrap_or(i64::MAX)
-            };
-            (count(|n| n.pods.len()), count(|n| n.rules.len()))
+            let (mut pods, mut rules, mut watermark) = (0, 0, 0);
+            for (_, namespace) in state.namespaces() {
+                pods += namespace.pods.len();
+                rules += namespace.rules.len();
+                let marks = namespace.rules.values();
+                let highest = marks.map(|entry| entry.snapshot.claims.watermark).max();
+                watermark = watermark.max(highest.unwrap_or(0));
+            }
+            (pods, rules, watermark.saturating_sub(state.position))
         };
-        for (name, help, value) in [
-            ("managed_pods", "Managed Pods in the cache", pods),
-            ("rules", "PodTransitionRules in the cache", rules),
-        ] {
-            let gauge = ConstGauge::new(value);
-            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(metric)?;
+        out.gauge("managed_pods", "Managed Pods in the cache", pods as f64)?;
+        out.gauge("rules", "PodTransitionRules in the cache", rules as f64)?;
+        out.gauge(
+            "watermark_lag",
+            "How far the Pod cache is behind the highest watermark of a rule, in resourceVersions; normally 0",
+            lag as f64,
+        )?;
+        out.gauge(
+            "webhooks_registered",
+            "0 while the stored webhook configurations send less than the rules hold",
+            f64::from(u8::from(self.index.registration.is_whole())),
+        )?;
+        let mut oldest = BTreeMap::<&str, f64>::new();
+        for age in self.index.pulses.ages((self.clock)()) {
+            let known = oldest.entry(age.resource).or_default();
+            *known = known.max(age.heard.as_secs_f64());
+        }
+        out.family(
+            "watch_age_seconds",
+            "Time since the API server last sent anything on this watch; it sends a bookmark each minute",
+            MetricType::Gauge,
+            "resource",
+            oldest,
+        )
+    }
+
+    fn claims(&self, out: &mut Out<'_>) -> fmt::Result {
+        let now = (self.now)();
+        let mut flight = Operation::ALL.map(|operation| (operation.as_str(), 0u64));
+        let mut oldest = Operation::ALL.map(|operation| (operation.as_str(), 0.0f64));
+        {
+            let state = self.index.read();
+            let rules = state
+                .namespaces()
+                .flat_map(|(_, namespace)| namespace.rules.values());
+            for ((_, operation), claim) in rules.flat_map(|rule| &rule.snapshot.claims.claims) {
+                let is_of = |word: &str| word == operation.as_str();
+                let age = now.duration_since(claim.detail.since).as_secs_f64();
+                for (_, count) in flight.iter_mut().filter(|(word, _)| is_of(word)) {
+                    *count += 1;
+                }
+                for (_, most) in oldest.iter_mut().filter(|(word, _)| is_of(word)) {
+                    *most = most.max(age);
+                }
+            }
+        }
+        out.family(
+            "claims_in_flight",
+            "Claims that are not released yet, by operation",
+            MetricType::Gauge,
+            "operation",
+            flight,
+        )?;
+        out.family(
+            "claims_oldest_seconds",
+            "Age of the oldest claim that is not released yet, by operation",
+            MetricType::Gauge,
+            "operation",
+            oldest,
+        )
+    }
+
+    fn controllers(&self, out: &mut Out<'_>) -> fmt::Result {
+        let leads = *self.lead.borrow();
+        let help = "1 while this replica runs the controllers";
+        out.gauge("leader", help, f64::from(u8::from(leads)))?;
+        let figures = self.work.figures();
+        out.family(
+            "queue_depth",
+            "Keys that wait for a worker, by controller",
+            MetricType::Gauge,
+            "controller",
+            figures.map(|f| (f.controller, f.depth as u64)),
+        )?;
+        let help = "Turns of controllers, by outcome: done, later (to be looked at again), retry (a write failed, was held or \
+                    met a newer object) and panic";
+        let mut metric = out
+            .0
+            .encode_descriptor("reconciles", help, None, MetricType::Counter)?;
+        for figures in &figures {
+            for (outcome, count) in figures.turns {
+                let labels = [("controller", figures.controller), ("outcome", outcome)];
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
         }
         Ok(())
+    }
+}
+
+/// Writes metrics.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let metric = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(metric)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let metric = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(metric)
+    }
+
+    /// A metric with one label.
+    fn family<N: Number>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        label: &str,
+        rows: impl IntoIterator<Item = (&'static str, N)>,
+    ) -> fmt::Result {
+        let is_counter = matches!(kind, MetricType::Counter);
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (value, number) in rows {
+            let labels = [(label, value)];
+            let row = metric.encode_family(&labels)?;
+            match is_counter {
+                true => ConstCounter::new(number.float()).encode(row)?,
+                false => ConstGauge::new(number.float()).encode(row)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a metric can hold.
+trait Number {
+    fn float(self) -> f64;
+}
+
+impl Number for u64 {
+    fn float(self) -> f64 {
+        self as f64
+    }
+}
+
+impl Number for f64 {
+    fn float(self) -> f64 {
+        self
     }
 }

@@ -13,6 +13,7 @@ mod workloads;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -20,6 +21,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::disruptionbudgets::DisruptionBudgets;
 use super::owners::Owners;
+use super::pulse::Pulses;
 use super::registration::Registration;
 use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
@@ -62,6 +64,8 @@ pub struct Index {
     pub disruption_budgets: DisruptionBudgets,
     /// The stored webhook configurations of the server.
     pub registration: Registration,
+    /// When each watch was last heard of.
+    pub pulses: Pulses,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -177,6 +181,7 @@ impl Default for Index {
             objects: Objects::default(),
             disruption_budgets: DisruptionBudgets::default(),
             registration: Registration::default(),
+            pulses: Pulses::default(),
             state: RwLock::default(),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),
@@ -204,6 +209,11 @@ impl Index {
     /// Reads the state. Hold the guard briefly, never across an await.
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
+    }
+
+    /// Whether the state is not locked for longer than `wait`. For the watchdog: it blocks.
+    pub fn is_free(&self, wait: Duration) -> bool {
+        self.state.try_read_for(wait).is_some()
     }
 
     /// Changes from now on.

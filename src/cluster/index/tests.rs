@@ -198,3 +198,14 @@ fn kinds_that_are_not_listed_yet_are_named() {
         ["PodTransitionRule", "ReplicationController"]
     );
 }
+
+#[test]
+fn index_that_a_writer_holds_is_not_free() {
+    let index = Index::default();
+    let wait = std::time::Duration::from_millis(1);
+    assert!(index.is_free(wait));
+    let writer = index.state.write();
+    assert!(!index.is_free(wait));
+    drop(writer);
+    assert!(index.is_free(wait));
+}

@@ -9,12 +9,12 @@ pub mod write;
 use std::sync::Arc;
 
 use kube::Client;
-use tokio_util::sync::CancellationToken;
 
 use super::index::Index;
 use super::sources;
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
+use crate::tasks::Supervisor;
 
 use feed::{Feed, Sets};
 use store::Store;
@@ -57,7 +57,7 @@ pub(super) fn start_sets(
     client: &Client,
     index: &Arc<Index>,
     budget: sources::Workloads,
-    stop: &CancellationToken,
+    supervisor: &Supervisor,
 ) {
     let sets = Sets {
         budget,
@@ -65,26 +65,28 @@ pub(super) fn start_sets(
     };
     sources::spawn::<SetObject, _>(
         client,
+        index,
         wire::source::<SetObject>(),
         Arc::new(sets),
         super::watch::Relist::default(),
-        stop,
+        supervisor,
     );
 }
 
 /// Starts the watches of what belongs to CollaSets.
-pub(super) fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) {
-    follow::<RevisionObject>(client, index, stop);
-    follow::<ClaimObject>(client, index, stop);
-    follow::<PoolObject>(client, index, stop);
+pub(super) fn start(client: &Client, index: &Arc<Index>, supervisor: &Supervisor) {
+    follow::<RevisionObject>(client, index, supervisor);
+    follow::<ClaimObject>(client, index, supervisor);
+    follow::<PoolObject>(client, index, supervisor);
 }
 
-fn follow<W: Wire>(client: &Client, index: &Arc<Index>, stop: &CancellationToken) {
+fn follow<W: Wire>(client: &Client, index: &Arc<Index>, supervisor: &Supervisor) {
     sources::spawn::<W, _>(
         client,
+        index,
         wire::source::<W>(),
         Arc::new(Feed::<W>::new(index)),
         super::watch::Relist::default(),
-        stop,
+        supervisor,
     );
 }

@@ -180,7 +180,9 @@ pub async fn release(
             next.push(end);
         } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
             info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
-            release_one(context, key, pod, *operation, claim, version, position);
+            let mut evidence = evidence_of(pod, *operation, claim, version, position);
+            evidence.lapsed = true;
+            context.ledgers.release(key, evidence);
             next.push(AGAIN);
         } else {
             next.push(MARGIN);
@@ -190,7 +192,8 @@ pub async fn release(
         let pause = deadlines.pause(&key.uid, urgent);
         if pause.is_zero() {
             for (pod, operation, claim, based_on, position) in proven {
-                release_one(context, key, pod, operation, claim, based_on, position);
+                let evidence = evidence_of(pod, operation, claim, based_on, position);
+                context.ledgers.release(key, evidence);
             }
             next.push(AGAIN);
         } else {
@@ -200,23 +203,21 @@ pub async fn release(
     next.into_iter().min()
 }
 
-fn release_one(
-    context: &Arc<Context>,
-    key: &RuleKey,
+fn evidence_of(
     pod: &Uid,
     operation: Operation,
     claim: &Claim<Detail>,
     based_on: u64,
     position: u64,
-) {
-    let evidence = Evidence {
+) -> Evidence {
+    Evidence {
         pod: pod.clone(),
         operation,
         attempt: claim.attempt,
         based_on,
         position,
-    };
-    context.ledgers.release(key, evidence);
+        lapsed: false,
+    }
 }
 
 /// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or the Pod can't be read.

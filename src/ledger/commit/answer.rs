@@ -35,6 +35,8 @@ pub struct Evidence {
     pub based_on: u64,
     /// Position of the cache it was seen in.
     pub position: u64,
+    /// Whether nothing came of the claim.
+    pub lapsed: bool,
 }
 
 /// The answer of one rule object.

@@ -141,6 +141,11 @@ impl<S: Store> Ledgers<S> {
                 Outcome::Done => continue,
             };
             counter.fetch_add(1, Ordering::Relaxed);
+            if let (Outcome::Released, Ask::Release { evidence }) = (&outcome, &ask)
+                && evidence.lapsed
+            {
+                self.counters.lapsed.fetch_add(1, Ordering::Relaxed);
+            }
             if let Outcome::Answered(answer) = outcome {
                 ask.answer(answer);
             }

@@ -13,6 +13,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -34,6 +35,8 @@ pub struct Counters {
     pub refused: AtomicU64,
     /// Claims released on evidence.
     pub released: AtomicU64,
+    /// Claims released because nothing came of them.
+    pub lapsed: AtomicU64,
     /// Compare-and-swap writes that succeeded.
     pub writes: AtomicU64,
     /// Compare-and-swap writes that met a conflict.
@@ -173,6 +176,16 @@ impl<S: Store> Ledgers<S> {
                 opened,
             },
         );
+    }
+
+    /// Whether no lock is held for longer than `wait`. For the watchdog: it blocks.
+    pub fn is_free(&self, wait: Duration) -> bool {
+        let Some(lanes) = self.lanes.try_lock_for(wait) else {
+            return false;
+        };
+        let all: Vec<_> = lanes.values().cloned().collect();
+        drop(lanes);
+        all.iter().all(|lane| lane.try_lock_for(wait).is_some())
     }
 
     /// What a decision begins with: [`Ledgers::latest`], `None` when the rule object is gone. Another object under its name

@@ -268,6 +268,7 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
         attempt: grant.attempt,
         based_on: 8,
         position: 100,
+        lapsed: false,
     };
     ledgers.release(&key, evidence);
     ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
@@ -421,6 +422,7 @@ async fn doomed(operation: Operation) -> (Arc<Ledgers<Memory>>, RuleKey) {
         attempt: grant.attempt,
         based_on: 1,
         position: 100,
+        lapsed: false,
     };
     ledgers.release(&key, evidence);
     (ledgers, key)

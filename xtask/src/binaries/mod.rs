@@ -70,6 +70,20 @@ pub fn cert_manager() -> Result<CertManager> {
     Ok(CertManager { binary, crds })
 }
 
+/// Prometheus's parser and engine of alarms, for the tests of alarms.
+///
+/// # Errors
+/// As [`controlplane`].
+pub fn alarms() -> Result<PathBuf> {
+    ensure(&Recipe {
+        name: "alarms",
+        what: "the evaluation of alarms",
+        takes: "about 2 minutes",
+        source: Source::Module(paths::repository().join("tests/plane/alarms")),
+        ldflags: "-s -w".to_owned(),
+    })
+}
+
 /// What a plane needs to run cert-manager.
 #[derive(Debug, Clone)]
 pub struct CertManager {
@@ -87,6 +101,7 @@ pub fn build_all() -> Result<()> {
     controlplane()?;
     kwok()?;
     cert_manager()?;
+    alarms()?;
     Ok(())
 }
 

@@ -1,0 +1,201 @@
+//! What stands before every handler of the server: denials are counted by reason, and a process with a fault decides nothing
+//! any more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::review::{Handler, Request, Verdict};
+use crate::tasks::Supervisor;
+
+/// Why a process with a fault denies.
+const ENDING: &str = "this replica is ending after an internal error";
+/// Reason of denials by [`Handler::fallback`].
+const NOT_DECIDED: &str = "not-decided";
+
+/// Every reason by which a denial is counted: the words of the audit annotation `held`, and others for denials without it.
+pub const REASONS: &[&str] = &[
+    "budget-used-up",
+    "budget-unhealthy",
+    "rule-broken",
+    "cache-behind",
+    "owner-unknown",
+    "ledger-unreachable",
+    "change-under-way",
+    "claim-closing",
+    "claim-resting",
+    "ledger-contended",
+    "disruption-budget",
+    "disruption-budgets",
+    "lifecycle-not-begun",
+    "lifecycle-under-way",
+    "enters-changed",
+    "awaits-restart",
+    "leaves-in-flight",
+    "takes-offline",
+    "invalid",
+    "forbidden",
+    "conflict",
+    "unavailable",
+    NOT_DECIDED,
+    "other",
+];
+
+/// Denials since the start, by reason. Cloning shares the counts.
+#[derive(Clone, Debug, Default)]
+pub struct Denials(Arc<Mutex<BTreeMap<&'static str, u64>>>);
+
+impl Denials {
+    /// The counts of all [`REASONS`].
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.0.lock();
+        let count = |reason: &&'static str| (*reason, counts.get(reason).copied().unwrap_or(0));
+        REASONS.iter().map(count).collect()
+    }
+
+    fn count(&self, verdict: &Verdict) {
+        if !verdict.is_allowed() {
+            *self.0.lock().entry(reason(verdict)).or_default() += 1;
+        }
+    }
+}
+
+fn reason(verdict: &Verdict) -> &'static str {
+    let word = match (verdict.annotations().get("held"), verdict.code()) {
+        (Some(word), _) => word.as_str(),
+        (None, 400 | 422) => "invalid",
+        (None, 403) => "forbidden",
+        (None, 409) => "conflict",
+        (None, 500..) => "unavailable",
+        (None, _) => "other",
+    };
+    let known = REASONS.iter().find(|known| **known == word);
+    known.copied().unwrap_or("other")
+}
+
+/// Puts the guard before handlers.
+pub fn guarded(
+    handlers: Vec<(&'static str, Arc<dyn Handler>)>,
+    supervisor: &Supervisor,
+    denials: &Denials,
+) -> Vec<(&'static str, Arc<dyn Handler>)> {
+    let guard = |(path, inner)| {
+        let guarded = Guarded {
+            inner,
+            supervisor: supervisor.clone(),
+            denials: denials.clone(),
+        };
+        (path, Arc::new(guarded) as Arc<dyn Handler>)
+    };
+    handlers.into_iter().map(guard).collect()
+}
+
+struct Guarded {
+    inner: Arc<dyn Handler>,
+    supervisor: Supervisor,
+    denials: Denials,
+}
+
+#[async_trait]
+impl Handler for Guarded {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        // What has panicked may have left the counts of Pods torn: nothing may be admitted by them.
+        if self.supervisor.fault().is_some() {
+            return self.fallback(request, ENDING);
+        }
+        let verdict = self.inner.review(request, deadline).await;
+        self.denials.count(&verdict);
+        verdict
+    }
+
+    fn fallback(&self, request: &Request, why: &str) -> Verdict {
+        let verdict = self.inner.fallback(request, why);
+        if !verdict.is_allowed() {
+            *self.denials.0.lock().entry(NOT_DECIDED).or_default() += 1;
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    struct Fixed(fn() -> Verdict);
+
+    #[async_trait]
+    impl Handler for Fixed {
+        async fn review(&self, _: &Request, _: Instant) -> Verdict {
+            self.0()
+        }
+        fn fallback(&self, _: &Request, why: &str) -> Verdict {
+            Verdict::deny(429, "TooManyRequests", why)
+        }
+    }
+
+    /// The verdict of a guarded handler, and the reasons that were counted.
+    async fn decided(
+        verdict: fn() -> Verdict,
+        supervisor: &Supervisor,
+    ) -> (Verdict, Vec<&'static str>) {
+        let denials = Denials::default();
+        let handlers: Vec<(_, Arc<dyn Handler>)> = vec![("/pods", Arc::new(Fixed(verdict)))];
+        let guarded = guarded(handlers, supervisor, &denials);
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "1", "operation": "DELETE", "name": "web-1", "namespace": "shop",
+                "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                "resource": { "group": "", "version": "v1", "resource": "pods" },
+                "userInfo": { "username": "ann" },
+            },
+        });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        let verdict = guarded[0].1.review(&request, Instant::now()).await;
+        let counts = denials.counts().into_iter();
+        (
+            verdict,
+            counts.filter(|(_, n)| *n > 0).map(|(r, _)| r).collect(),
+        )
+    }
+
+    #[tokio::test]
+    async fn denials_are_counted_by_reason_and_unknown_words_as_other() {
+        let supervisor = Supervisor::new(CancellationToken::new());
+        for (verdict, reason) in [
+            (
+                (|| Verdict::deny(429, "TooManyRequests", "x").audit("held", "cache-behind"))
+                    as fn() -> Verdict,
+                vec!["cache-behind"],
+            ),
+            (
+                || Verdict::deny(429, "TooManyRequests", "x").audit("held", "Pod web-1"),
+                vec!["other"],
+            ),
+            (|| Verdict::deny(422, "Invalid", "x"), vec!["invalid"]),
+            (
+                || Verdict::deny(503, "ServiceUnavailable", "x"),
+                vec!["unavailable"],
+            ),
+            (Verdict::allow, vec![]),
+        ] {
+            assert_eq!(decided(verdict, &supervisor).await.1, reason);
+        }
+    }
+
+    #[tokio::test]
+    async fn process_with_a_fault_admits_nothing_by_its_counts() {
+        let supervisor = Supervisor::new(CancellationToken::new());
+        supervisor.fail("a watch", "panicked");
+        let (verdict, counted) = decided(Verdict::allow, &supervisor).await;
+        assert_eq!((verdict.code(), verdict.message()), (429, ENDING));
+        assert_eq!(counted, [NOT_DECIDED]);
+    }
+}

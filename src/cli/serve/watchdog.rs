@@ -1,0 +1,242 @@
+//! What the watchdog looks at, and when a standstill is worth a word or a restart.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use crate::cluster::index::Index;
+use crate::cluster::pulse::Age;
+use crate::cluster::rulestore::RuleStore;
+use crate::controllers::{Figures, Work};
+use crate::ledger::commit::Ledgers;
+use crate::tasks::Supervisor;
+use crate::telemetry::watchdog::{self, Probe, Sight};
+
+/// Locks are held for microseconds.
+const LOCKED: Duration = Duration::from_secs(5);
+/// A task that is ready runs at once, unless all workers of the runtime are blocked.
+const UNANSWERED: Duration = Duration::from_secs(15);
+/// The API server sends a bookmark each minute.
+const SILENT: Duration = Duration::from_secs(300);
+/// Whatever a watch waits for has a deadline of at most 150 s, but for a long list, which has one for each page.
+const MOTIONLESS: Duration = Duration::from_secs(900);
+/// A turn makes a few calls, each with a deadline of 15 s.
+const IDLE: Duration = Duration::from_secs(180);
+/// How long locks, the runtime and controllers may stand still before the process should be started anew.
+const RESTART: Duration = Duration::from_secs(60);
+
+/// Starts it.
+pub fn start(
+    index: &Arc<Index>,
+    ledgers: &Arc<Ledgers<RuleStore>>,
+    work: &Arc<Work>,
+    supervisor: &Supervisor,
+) -> std::io::Result<Sight> {
+    let probes = vec![
+        runtime(Handle::current()),
+        index_lock(Arc::clone(index)),
+        ledger_locks(Arc::clone(ledgers)),
+        silent_watches(Arc::clone(index)),
+        motionless_watches(Arc::clone(index)),
+        controllers(Arc::clone(work)),
+    ];
+    let reporter = supervisor.clone();
+    watchdog::start(probes, supervisor.stop().clone(), move || {
+        reporter.fail("the watchdog", "panicked");
+    })
+}
+
+fn runtime(handle: Handle) -> Probe {
+    let answered = Arc::new(AtomicU64::new(0));
+    let mut asked = (0, Instant::now());
+    Probe {
+        name: "runtime",
+        restart_after: Some(RESTART),
+        look: Box::new(move |now| {
+            if answered.load(Ordering::Relaxed) == asked.0 {
+                let number = asked.0 + 1;
+                asked = (number, now);
+                let answered = Arc::clone(&answered);
+                handle.spawn(async move { answered.store(number, Ordering::Relaxed) });
+                return Ok(());
+            }
+            let waits = now.saturating_duration_since(asked.1);
+            match waits > UNANSWERED {
+                true => Err(format!("no task has run for {waits:.0?}")),
+                false => Ok(()),
+            }
+        }),
+    }
+}
+
+fn index_lock(index: Arc<Index>) -> Probe {
+    Probe {
+        name: "index-lock",
+        restart_after: Some(RESTART),
+        look: Box::new(move |_| free(index.is_free(LOCKED), "the index")),
+    }
+}
+
+fn ledger_locks(ledgers: Arc<Ledgers<RuleStore>>) -> Probe {
+    Probe {
+        name: "ledger-lock",
+        restart_after: Some(RESTART),
+        look: Box::new(move |_| free(ledgers.is_free(LOCKED), "a ledger")),
+    }
+}
+
+fn free(is_free: bool, what: &str) -> Result<(), String> {
+    match is_free {
+        true => Ok(()),
+        false => Err(format!("{what} has been locked for more than {LOCKED:?}")),
+    }
+}
+
+fn silent_watches(index: Arc<Index>) -> Probe {
+    Probe {
+        name: "watch-silent",
+        restart_after: None, // the API server does not answer, or refuses
+        look: Box::new(move |now| {
+            longer(&index.pulses.ages(now), SILENT, |age| age.heard)
+                .map_err(|text| format!("nothing was heard of the watch of {text}"))
+        }),
+    }
+}
+
+fn motionless_watches(index: Arc<Index>) -> Probe {
+    Probe {
+        name: "watch-stuck",
+        restart_after: Some(Duration::ZERO),
+        look: Box::new(move |now| {
+            longer(&index.pulses.ages(now), MOTIONLESS, |age| age.moved)
+                .map_err(|text| format!("no attempt was made by the watch of {text}"))
+        }),
+    }
+}
+
+/// Names the watches that are older than `most`, and the oldest age.
+fn longer(ages: &[Age], most: Duration, age: fn(&Age) -> Duration) -> Result<(), String> {
+    let old = ages.iter().filter(|it| age(it) > most);
+    let names: Vec<_> = old.clone().map(|it| it.resource).collect();
+    match old.map(age).max() {
+        Some(oldest) => Err(format!("{} for {oldest:.0?}", names.join(", "))),
+        None => Ok(()),
+    }
+}
+
+fn controllers(work: Arc<Work>) -> Probe {
+    let mut known = Progress::default();
+    Probe {
+        name: "controllers",
+        restart_after: Some(RESTART),
+        look: Box::new(move |now| known.look(&work.figures(), now)),
+    }
+}
+
+/// The progress of each controller, and since when it is the same although keys wait.
+#[derive(Default)]
+struct Progress(HashMap<&'static str, (u64, Instant)>);
+
+impl Progress {
+    fn look(&mut self, all: &[Figures], now: Instant) -> Result<(), String> {
+        let mut idle = Vec::new();
+        for figures in all {
+            let current = (figures.progress, now);
+            let known = self.0.entry(figures.controller).or_insert(current);
+            if figures.depth == 0 || known.0 != figures.progress {
+                *known = current;
+            } else if now.saturating_duration_since(known.1) > IDLE {
+                idle.push(figures.controller);
+            }
+        }
+        match idle.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "{} did nothing for more than {IDLE:?}, although its queue is not empty",
+                idle.join(", ")
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn figures(depth: usize, progress: u64) -> [Figures; 1] {
+        [Figures {
+            controller: "rules",
+            depth,
+            turns: [("done", 0), ("later", 0), ("retry", 0), ("panic", 0)],
+            progress,
+        }]
+    }
+
+    #[test]
+    fn controller_that_does_nothing_while_keys_wait_is_seen() {
+        let (mut known, begin) = (Progress::default(), Instant::now());
+        assert_eq!(known.look(&figures(1, 7), begin), Ok(()));
+        assert_eq!(known.look(&figures(2, 7), begin + 180 * SECOND), Ok(()));
+        let idle = known.look(&figures(2, 7), begin + 181 * SECOND);
+        assert!(idle.unwrap_err().starts_with("rules did nothing"));
+        assert_eq!(known.look(&figures(2, 8), begin + 182 * SECOND), Ok(()));
+        assert_eq!(known.look(&figures(2, 8), begin + 300 * SECOND), Ok(()));
+    }
+
+    #[test]
+    fn controller_without_work_is_not_idle() {
+        let (mut known, begin) = (Progress::default(), Instant::now());
+        for minute in 0..9 {
+            let now = begin + 60 * minute * SECOND;
+            assert_eq!(known.look(&figures(0, 7), now), Ok(()));
+        }
+        let now = begin + 500 * SECOND;
+        assert_eq!(known.look(&figures(1, 7), now), Ok(()));
+    }
+
+    #[test]
+    fn old_watches_are_named_with_the_oldest_age() {
+        let age = |resource, heard| Age {
+            resource,
+            heard: heard * SECOND,
+            moved: SECOND,
+        };
+        let ages = [
+            age("pods", 299),
+            age("replicasets", 400),
+            age("namespaces", 301),
+        ];
+        let told = longer(&ages, SILENT, |age| age.heard).unwrap_err();
+        assert_eq!(told, "replicasets, namespaces for 400s");
+        assert_eq!(longer(&ages, MOTIONLESS, |age| age.moved), Ok(()));
+    }
+
+    #[test]
+    fn blocked_runtime_is_seen_and_forgotten_when_it_runs_again() {
+        // The only worker is this thread, so nothing runs while it does not drive the runtime.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let mut probe = super::runtime(runtime.handle().clone());
+        let begin = Instant::now();
+        assert_eq!((probe.look)(begin), Ok(()));
+        assert_eq!((probe.look)(begin + 15 * SECOND), Ok(()));
+        let stuck = (probe.look)(begin + 16 * SECOND);
+        assert_eq!(stuck, Err("no task has run for 16s".to_owned()));
+        runtime.block_on(tokio::task::yield_now());
+        assert_eq!((probe.look)(begin + 17 * SECOND), Ok(()));
+    }
+
+    #[test]
+    fn lock_that_is_not_free_is_told() {
+        assert_eq!(free(true, "the index"), Ok(()));
+        let told = free(false, "the index").unwrap_err();
+        assert_eq!(told, "the index has been locked for more than 5s");
+    }
+}

@@ -1,0 +1,180 @@
+//! When each watch was last heard of, for metrics and the watchdog.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::watch::Sink;
+
+/// The pulses of all watches.
+#[derive(Debug, Default)]
+pub struct Pulses(Mutex<Vec<Arc<Pulse>>>);
+
+/// The pulse of one watch.
+#[derive(Debug)]
+pub struct Pulse {
+    resource: &'static str,
+    times: Mutex<Times>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    heard: Instant,
+    moved: Instant,
+}
+
+/// How one watch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age {
+    /// What is watched, as the API server calls it in paths: `pods`.
+    pub resource: &'static str,
+    /// How long ago the API server last sent a list, an event or a bookmark; since the start if it never did.
+    pub heard: Duration,
+    /// How long ago the task of the watch last did anything, a failed attempt included.
+    pub moved: Duration,
+}
+
+impl Pulses {
+    /// Adds a watch of an API path.
+    pub(super) fn add(&self, path: &'static str) -> Arc<Pulse> {
+        let now = Instant::now();
+        let pulse = Arc::new(Pulse {
+            resource: path.rsplit('/').next().unwrap_or(path),
+            times: Mutex::new(Times {
+                heard: now,
+                moved: now,
+            }),
+        });
+        self.0.lock().push(Arc::clone(&pulse));
+        pulse
+    }
+
+    /// How all watches are at `now`.
+    pub fn ages(&self, now: Instant) -> Vec<Age> {
+        let age = |pulse: &Arc<Pulse>| {
+            let times = *pulse.times.lock();
+            Age {
+                resource: pulse.resource,
+                heard: now.saturating_duration_since(times.heard),
+                moved: now.saturating_duration_since(times.moved),
+            }
+        };
+        self.0.lock().iter().map(age).collect()
+    }
+}
+
+impl Pulse {
+    fn hear(&self) {
+        let now = Instant::now();
+        *self.times.lock() = Times {
+            heard: now,
+            moved: now,
+        };
+    }
+
+    fn move_on(&self) {
+        self.times.lock().moved = Instant::now();
+    }
+}
+
+/// A sink whose pulse is felt. The pulse follows the delivery, so that one that never returns is noticed.
+pub(super) struct Felt<S> {
+    pub sink: Arc<S>,
+    pub pulse: Arc<Pulse>,
+}
+
+impl<T, S: Sink<T>> Sink<T> for Felt<S> {
+    fn parse(&self, raw: &str) -> serde_json::Result<T> {
+        self.sink.parse(raw)
+    }
+    fn replace(&self, objects: Vec<T>, version: u64) {
+        self.sink.replace(objects, version);
+        self.pulse.hear();
+    }
+    fn apply(&self, object: T) {
+        self.sink.apply(object);
+        self.pulse.hear();
+    }
+    fn delete(&self, object: T) {
+        self.sink.delete(object);
+        self.pulse.hear();
+    }
+    fn bookmark(&self, version: u64) {
+        self.sink.bookmark(version);
+        self.pulse.hear();
+    }
+    fn unreadable(&self, raw: &str) -> Option<T> {
+        self.sink.unreadable(raw)
+    }
+    fn absent(&self) {
+        self.sink.absent();
+        self.pulse.hear();
+    }
+    fn ended(&self) {
+        self.sink.ended();
+        self.pulse.move_on();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Sink<u8> for Nothing {
+        fn parse(&self, raw: &str) -> serde_json::Result<u8> {
+            serde_json::from_str(raw)
+        }
+        fn replace(&self, _objects: Vec<u8>, _version: u64) {}
+        fn apply(&self, _object: u8) {}
+        fn delete(&self, _object: u8) {}
+        fn bookmark(&self, _version: u64) {}
+        fn unreadable(&self, _raw: &str) -> Option<u8> {
+            None
+        }
+    }
+
+    /// Whether the watch was heard of, and whether it moved, by this.
+    fn felt(act: impl Fn(&Felt<Nothing>)) -> (bool, bool) {
+        let pulses = Pulses::default();
+        let pulse = pulses.add("/api/v1/pods");
+        let long_ago = Instant::now();
+        *pulse.times.lock() = Times {
+            heard: long_ago,
+            moved: long_ago,
+        };
+        while Instant::now() == long_ago {}
+        act(&Felt {
+            sink: Arc::new(Nothing),
+            pulse: Arc::clone(&pulse),
+        });
+        let times = *pulse.times.lock();
+        (times.heard > long_ago, times.moved > long_ago)
+    }
+
+    #[test]
+    fn whatever_the_api_server_sends_is_heard() {
+        assert_eq!(felt(|felt| felt.replace(vec![1], 1)), (true, true));
+        assert_eq!(felt(|felt| felt.apply(1)), (true, true));
+        assert_eq!(felt(|felt| felt.delete(1)), (true, true));
+        assert_eq!(felt(|felt| felt.bookmark(1)), (true, true));
+        assert_eq!(felt(|felt| felt.absent()), (true, true));
+    }
+
+    #[test]
+    fn failed_attempt_moves_and_is_not_heard() {
+        assert_eq!(felt(|felt| felt.ended()), (false, true));
+    }
+
+    #[test]
+    fn ages_grow_and_name_the_resource() {
+        let pulses = Pulses::default();
+        pulses.add("/apis/apps/v1/replicasets");
+        let later = Instant::now() + Duration::from_secs(60);
+        let ages = pulses.ages(later);
+        assert_eq!(ages[0].resource, "replicasets");
+        assert!(ages[0].heard >= Duration::from_secs(60));
+    }
+}

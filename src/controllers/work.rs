@@ -1,0 +1,115 @@
+//! What the controllers do, for metrics and the watchdog.
+
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::Queues;
+use crate::cluster::queue::{Queue, Turns};
+
+/// What the controllers of this process do, over all terms in which it leads.
+#[derive(Default)]
+pub struct Work {
+    lifecycle: Arc<Turns>,
+    poddeletion: Arc<Turns>,
+    rules: Arc<Turns>,
+    collasets: Arc<Turns>,
+    namespaces: Arc<Turns>,
+    /// The queues of the present term.
+    queues: Mutex<Option<Arc<Queues>>>,
+}
+
+/// What one controller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Name of the controller.
+    pub controller: &'static str,
+    /// Keys that wait for a worker; 0 while this process does not lead.
+    pub depth: usize,
+    /// Turns since the start, by outcome.
+    pub turns: [(&'static str, u64); 4],
+    /// A number that grows with all that the controller does.
+    pub progress: u64,
+}
+
+impl Work {
+    /// New queues, for a term that begins.
+    pub(super) fn begin(&self) -> Arc<Queues> {
+        let queues = Arc::new(Queues {
+            lifecycle: Queue::new(&self.lifecycle),
+            poddeletion: Queue::new(&self.poddeletion),
+            rules: Queue::new(&self.rules),
+            collasets: Queue::new(&self.collasets),
+            namespaces: Queue::new(&self.namespaces),
+        });
+        *self.queues.lock() = Some(Arc::clone(&queues));
+        queues
+    }
+
+    /// The term is over.
+    pub(super) fn end(&self) {
+        *self.queues.lock() = None;
+    }
+
+    /// What each controller does.
+    pub fn figures(&self) -> [Figures; 5] {
+        let queues = self.queues.lock().clone();
+        let queues = queues.as_deref();
+        [
+            figures("lifecycle", &self.lifecycle, queues.map(|q| &q.lifecycle)),
+            figures(
+                "poddeletion",
+                &self.poddeletion,
+                queues.map(|q| &q.poddeletion),
+            ),
+            figures("rules", &self.rules, queues.map(|q| &q.rules)),
+            figures("collasets", &self.collasets, queues.map(|q| &q.collasets)),
+            figures(
+                "namespaces",
+                &self.namespaces,
+                queues.map(|q| &q.namespaces),
+            ),
+        ]
+    }
+}
+
+fn figures<K>(controller: &'static str, turns: &Turns, queue: Option<&Arc<Queue<K>>>) -> Figures
+where
+    K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static,
+{
+    let outcomes = [
+        ("done", &turns.done),
+        ("later", &turns.later),
+        ("retry", &turns.retry),
+        ("panic", &turns.panic),
+    ];
+    Figures {
+        controller,
+        depth: queue.map_or(0, |queue| queue.depth()),
+        turns: outcomes.map(|(outcome, count)| (outcome, count.load(Ordering::Relaxed))),
+        progress: turns.progress(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(work: &Work) -> usize {
+        work.figures().iter().map(|figures| figures.depth).sum()
+    }
+
+    #[test]
+    fn depth_is_that_of_the_present_term() {
+        let work = Work::default();
+        assert_eq!(depth(&work), 0);
+        let queues = work.begin();
+        queues.namespaces.add("shop".to_owned());
+        assert_eq!(depth(&work), 1);
+        assert_eq!(work.figures()[4].depth, 1);
+        work.end();
+        assert_eq!(depth(&work), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! Long-lived tasks under supervision. A replica whose Pod watch is gone would decide on an old state for ever; it is better
+//! that such a replica ends, with the reason, and starts anew.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+/// Starts the tasks that live as long as the process. Cloning shares the state.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    stop: CancellationToken,
+    fault: Arc<watch::Sender<Option<Fault>>>,
+}
+
+/// Why the process can't go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Name of the task.
+    pub task: &'static str,
+    /// What happened to it: a clause that begins with a verb, such as `panicked`.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.task, self.what)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl Supervisor {
+    /// Tasks that may end once `stop` is cancelled, and not before.
+    pub fn new(stop: CancellationToken) -> Supervisor {
+        Supervisor {
+            stop,
+            fault: Arc::new(watch::Sender::new(None)),
+        }
+    }
+
+    /// When the tasks are to end.
+    pub fn stop(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// Starts a task that ends at [`Supervisor::stop`]. If it panics or ends earlier, that is a fault. `task` is a noun with
+    /// its article, for messages.
+    pub fn keep<F>(&self, task: &'static str, work: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        self.keep_until(task, move || stop.is_cancelled(), work)
+    }
+
+    /// As [`Supervisor::keep`], for a task that may end once `is_over` says so.
+    pub fn keep_until<F>(
+        &self,
+        task: &'static str,
+        is_over: impl Fn() -> bool + Send + 'static,
+        work: F,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let supervisor = self.clone();
+        tokio::spawn(async move {
+            // Whatever state the panic has torn is not used any more: the process ends.
+            match AssertUnwindSafe(work).catch_unwind().await {
+                Ok(()) if is_over() => {}
+                Ok(()) => supervisor.fail(task, "ended although nothing has stopped it"),
+                Err(_) => supervisor.fail(task, "panicked"),
+            }
+        })
+    }
+
+    /// Reports a fault. Only the first one counts.
+    pub fn fail(&self, task: &'static str, what: impl Into<String>) {
+        let what = what.into();
+        error!(task, what, "the process can't go on");
+        self.fault.send_if_modified(|fault| {
+            let first = fault.is_none();
+            fault.get_or_insert(Fault { task, what });
+            first
+        });
+    }
+
+    /// The fault, if there is one.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault.borrow().clone()
+    }
+
+    /// Returns when there is a fault.
+    pub async fn failed(&self) -> Fault {
+        let mut fault = self.fault.subscribe();
+        loop {
+            if let Some(fault) = fault.borrow_and_update().clone() {
+                return fault;
+            }
+            if fault.changed().await.is_err() {
+                std::future::pending::<()>().await; // the sender lives as long as self
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    fn supervisor() -> Supervisor {
+        Supervisor::new(CancellationToken::new())
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_kept_task_is_a_fault() {
+        let supervisor = supervisor();
+        let task = supervisor.keep("the watch of Pods", async { panic!("as asked") });
+        let fault = supervisor.failed().await;
+        assert_eq!(fault.to_string(), "the watch of Pods panicked");
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn end_before_the_stop_is_a_fault() {
+        let supervisor = supervisor();
+        supervisor.keep("the election", async {}).await.unwrap();
+        let fault = supervisor.fault().unwrap().to_string();
+        assert_eq!(fault, "the election ended although nothing has stopped it");
+    }
+
+    #[tokio::test]
+    async fn end_after_the_stop_is_no_fault() {
+        let supervisor = supervisor();
+        let stop = supervisor.stop().clone();
+        let task = supervisor.keep("the election", async move { stop.cancelled().await });
+        supervisor.stop().cancel();
+        task.await.unwrap();
+        assert_eq!(supervisor.fault(), None);
+    }
+
+    #[tokio::test]
+    async fn panic_after_the_stop_is_a_fault() {
+        let supervisor = supervisor();
+        supervisor.stop().cancel();
+        let task = supervisor.keep("the election", async { panic!("as asked") });
+        task.await.unwrap();
+        assert!(supervisor.fault().is_some());
+    }
+
+    #[tokio::test]
+    async fn first_fault_is_kept() {
+        let supervisor = supervisor();
+        supervisor.fail("the first", "panicked");
+        supervisor.fail("the second", "panicked");
+        assert_eq!(supervisor.failed().await.task, "the first");
+    }
+}

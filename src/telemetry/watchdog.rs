@@ -1,0 +1,215 @@
+//! A thread of its own that looks at what may stand still without an error: locks, watches, controllers, the runtime.
+//!
+//! What it sees is told once in the log when it begins and once when it ends, by a metric, and by `/livez` where a restart
+//! helps.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// Pause between two rounds of looks.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Without a round for this long, the watchdog itself stands still.
+const ASLEEP: Duration = Duration::from_secs(120);
+
+/// A look: `Err` says what stands still.
+type Look = Box<dyn FnMut(Instant) -> Result<(), String> + Send>;
+
+/// Something that may stand still.
+pub struct Probe {
+    /// One word, for log and metric.
+    pub name: &'static str,
+    /// `/livez` fails when it has stood still for so long; never, where a restart would not help.
+    pub restart_after: Option<Duration>,
+    /// Looks. It may block for some seconds, and must not hold what it looks at.
+    pub look: Look,
+}
+
+/// What the watchdog has seen. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Sight(Arc<Mutex<Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    last_round: Instant,
+    probes: Vec<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    name: &'static str,
+    restart_after: Option<Duration>,
+    /// Since when it stands still, and what the last look said.
+    stalled: Option<(Instant, String)>,
+}
+
+impl Sight {
+    /// Names of all probes, and whether each stands still.
+    pub fn stalled(&self) -> Vec<(&'static str, bool)> {
+        let seen = self.0.lock();
+        let states = seen.probes.iter();
+        states.map(|s| (s.name, s.stalled.is_some())).collect()
+    }
+
+    /// Why the process should be started anew, if it should.
+    pub fn ill(&self, now: Instant) -> Option<String> {
+        let seen = self.0.lock();
+        let asleep = now.saturating_duration_since(seen.last_round);
+        if asleep > ASLEEP {
+            return Some(format!("the watchdog has not looked for {asleep:.0?}"));
+        }
+        seen.probes.iter().find_map(|state| {
+            let (since, why) = state.stalled.as_ref()?;
+            let lasts = now.saturating_duration_since(*since);
+            (lasts >= state.restart_after?).then(|| format!("{}: {why}", state.name))
+        })
+    }
+
+    fn new(probes: &[Probe], now: Instant) -> Sight {
+        let states = probes.iter().map(|probe| State {
+            name: probe.name,
+            restart_after: probe.restart_after,
+            stalled: None,
+        });
+        Sight(Arc::new(Mutex::new(Seen {
+            last_round: now,
+            probes: states.collect(),
+        })))
+    }
+
+    /// Looks at everything once.
+    fn round(&self, probes: &mut [Probe], now: Instant) {
+        for (place, probe) in probes.iter_mut().enumerate() {
+            let found = (probe.look)(now); // without the lock: it may block
+            if let Some(state) = self.0.lock().probes.get_mut(place) {
+                state.take(found, now);
+            }
+        }
+        self.0.lock().last_round = now;
+    }
+}
+
+impl State {
+    fn take(&mut self, found: Result<(), String>, now: Instant) {
+        match (found, &mut self.stalled) {
+            (Ok(()), None) => {}
+            (Ok(()), stalled) => {
+                info!(probe = self.name, "moves again");
+                *stalled = None;
+            }
+            (Err(why), Some((_, last))) => *last = why,
+            (Err(why), stalled) => {
+                warn!(probe = self.name, why, "stands still");
+                *stalled = Some((now, why));
+            }
+        }
+    }
+}
+
+/// Starts the thread, which ends after `stop`. `died` is called if it panics.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn start(
+    mut probes: Vec<Probe>,
+    stop: CancellationToken,
+    died: impl FnOnce() + Send + 'static,
+) -> std::io::Result<Sight> {
+    let sight = Sight::new(&probes, Instant::now());
+    let seen = sight.clone();
+    std::thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(move || {
+            let looks = AssertUnwindSafe(|| {
+                while !stop.is_cancelled() {
+                    seen.round(&mut probes, Instant::now());
+                    std::thread::sleep(PERIOD);
+                }
+            });
+            if std::panic::catch_unwind(looks).is_err() {
+                died();
+            }
+        })?;
+    Ok(sight)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A probe that finds what is put into the cell.
+    fn probe(restart_after: Option<Duration>) -> (Vec<Probe>, Arc<Mutex<Option<String>>>) {
+        let found = Arc::new(Mutex::new(None::<String>));
+        let look = Arc::clone(&found);
+        let probe = Probe {
+            name: "index",
+            restart_after,
+            look: Box::new(move |_| look.lock().clone().map_or(Ok(()), Err)),
+        };
+        (vec![probe], found)
+    }
+
+    #[test]
+    fn stall_is_ill_only_after_it_has_lasted() {
+        let (mut probes, found) = probe(Some(30 * SECOND));
+        let begin = Instant::now();
+        let sight = Sight::new(&probes, begin);
+        sight.round(&mut probes, begin);
+        assert_eq!(sight.stalled(), [("index", false)]);
+
+        *found.lock() = Some("it is locked".to_owned());
+        sight.round(&mut probes, begin + 5 * SECOND);
+        assert_eq!(sight.stalled(), [("index", true)]);
+        assert_eq!(sight.ill(begin + 34 * SECOND), None);
+        sight.round(&mut probes, begin + 30 * SECOND);
+        let why = sight.ill(begin + 35 * SECOND);
+        assert_eq!(why.as_deref(), Some("index: it is locked"));
+
+        *found.lock() = None;
+        sight.round(&mut probes, begin + 36 * SECOND);
+        assert_eq!(sight.stalled(), [("index", false)]);
+        assert_eq!(sight.ill(begin + 99 * SECOND), None);
+    }
+
+    #[test]
+    fn stall_that_no_restart_mends_is_never_ill() {
+        let (mut probes, found) = probe(None);
+        let begin = Instant::now();
+        let sight = Sight::new(&probes, begin);
+        *found.lock() = Some("the API server says nothing".to_owned());
+        sight.round(&mut probes, begin);
+        assert_eq!(sight.stalled(), [("index", true)]);
+        assert_eq!(sight.ill(begin + 100 * SECOND), None);
+    }
+
+    #[test]
+    fn watchdog_that_sleeps_is_ill() {
+        let (probes, _) = probe(None);
+        let begin = Instant::now();
+        let sight = Sight::new(&probes, begin);
+        let why = sight.ill(begin + 121 * SECOND).unwrap();
+        assert_eq!(why, "the watchdog has not looked for 121s");
+    }
+
+    #[test]
+    fn panic_of_a_look_is_told() {
+        let probe = Probe {
+            name: "index",
+            restart_after: None,
+            look: Box::new(|_| panic!("as asked")),
+        };
+        let (told, died) = std::sync::mpsc::channel();
+        start(vec![probe], CancellationToken::new(), move || {
+            told.send(()).unwrap();
+        })
+        .unwrap();
+        died.recv().unwrap();
+    }
+}

@@ -1,0 +1,235 @@
+//! Every alarm of `manifests/monitoring/alarms.yaml` fires when the state that it is for has come about, and no other alarm
+//! does. Prometheus's own engine evaluates real scrapes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod docs;
+mod plant;
+#[allow(dead_code)] // only the authority is needed
+#[path = "../server/rig.rs"]
+mod rig;
+
+use std::panic::catch_unwind;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use operating::admission::review::Verdict;
+use operating::cluster::registration;
+use operating::domain::rules::registration::Needed;
+use operating::telemetry::logs;
+use serde_json::json;
+
+use plant::Plant;
+
+const NONE: [&str; 0] = [];
+
+#[tokio::test]
+async fn healthy_server_raises_no_alarm() {
+    let plant = Plant::new().await;
+    assert_eq!(plant.alarms(30, |_| {}, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn absent_server() {
+    let plant = Plant::new().await;
+    let fired = plant.alarms(
+        20,
+        |_| {},
+        |minute, text| {
+            if minute < 3 {
+                text
+            } else {
+                "# EOF\n".to_owned()
+            }
+        },
+    );
+    assert_eq!(fired.await, ["OperatingAbsent"]);
+}
+
+#[tokio::test]
+async fn webhook_configuration_that_is_gone() {
+    let plant = Plant::new().await;
+    let stored = json!({ "webhooks": [{
+        "name": "delete", "failurePolicy": "Fail",
+        "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
+    }] });
+    let needed = Needed::read("ValidatingWebhookConfiguration", "ours", stored).unwrap();
+    registration::start(&plant.client, &plant.index, vec![needed], &plant.supervisor);
+    plant::until(|| !plant.index.registration.is_whole()).await;
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingNotRegistered"]);
+}
+
+#[tokio::test]
+async fn probe_that_stands_still() {
+    let plant = Plant::new().await;
+    *plant.stalled.lock() = true;
+    plant::until(|| plant.sight.stalled().iter().any(|(_, stalled)| *stalled)).await;
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingStalled"]);
+}
+
+#[tokio::test]
+async fn panic_of_a_task() {
+    let plant = Plant::new().await;
+    let _ = logs::init(logs::Format::Text, "off");
+    let panics = |minute| {
+        if minute == 3 {
+            let _ = catch_unwind(|| panic!("as asked"));
+        }
+    };
+    let fired = plant.alarms(5, panics, |_, text| text).await;
+    assert_eq!(fired, ["OperatingPanicked"]);
+}
+
+#[tokio::test]
+async fn process_that_starts_again_and_again() {
+    let plant = Plant::new().await;
+    // Another process would have other times.
+    let restarted = |minute: i64, text: String| {
+        let lines =
+            text.lines().map(
+                |line| match line.strip_prefix("process_start_time_seconds ") {
+                    Some(_) => format!("process_start_time_seconds {}\n", minute / 5),
+                    None => format!("{line}\n"),
+                },
+            );
+        lines.collect()
+    };
+    let fired = plant.alarms(20, |_| {}, restarted).await;
+    assert_eq!(fired, ["OperatingRestarts"]);
+}
+
+#[tokio::test]
+async fn no_leader() {
+    let plant = Plant::new().await;
+    plant.leading.send_replace(false);
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingLeaders"]);
+}
+
+#[tokio::test]
+async fn watch_that_is_silent() {
+    let plant = Plant::at(Timestamp::now, || Instant::now() + Duration::from_secs(301));
+    let fired = plant.await.alarms(5, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingWatchSilent"]);
+}
+
+#[tokio::test]
+async fn cache_behind_a_ledger() {
+    let plant = Plant::new().await;
+    plant.rule(
+        "web",
+        json!({ "claims": [], "watermark": "100", "attempts": 1 }),
+    );
+    let fired = plant.alarms(8, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingCacheBehind"]);
+}
+
+#[tokio::test]
+async fn claim_that_is_not_released() {
+    let plant = Plant::new().await;
+    let since = Timestamp::now() - Duration::from_secs(601);
+    let claim = |operation: &str| {
+        json!({
+            "podName": "web-1", "podUID": "uid-1", "operation": operation, "resourceVersion": "5",
+            "attempt": 1, "since": since, "until": since,
+        })
+    };
+    let ledger =
+        |operation| json!({ "claims": [claim(operation)], "watermark": "0", "attempts": 1 });
+    // A deferred resize keeps its claim for as long as it is deferred.
+    plant.rule("web", ledger("InPlace"));
+    assert_eq!(plant.alarms(10, |_| {}, |_, text| text).await, NONE);
+    plant.rule("web", ledger("Delete"));
+    let fired = plant.alarms(10, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingClaimStays"]);
+}
+
+#[tokio::test]
+async fn claims_of_which_nothing_came() {
+    let plant = Plant::new().await;
+    let lapse = |_| plant.count(&plant.ledgers.counters.lapsed);
+    let fired = plant.alarms(20, lapse, |_, text| text).await;
+    assert_eq!(fired, ["OperatingClaimsLapse"]);
+}
+
+#[tokio::test]
+async fn denials_whatever_the_budget() {
+    let plant = Plant::new().await;
+    let behind = || Verdict::deny(429, "TooManyRequests", "behind").audit("held", "cache-behind");
+    let deny = |_| plant.decide(behind);
+    let fired = plant.alarms(20, deny, |_, text| text).await;
+    assert_eq!(fired, ["OperatingUnsure"]);
+    let full = || Verdict::deny(429, "TooManyRequests", "full").audit("held", "budget-used-up");
+    let plant = Plant::again(plant).await;
+    let deny = |_| plant.decide(full);
+    assert_eq!(plant.alarms(20, deny, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn reviews_that_are_shed() {
+    let plant = Plant::new().await;
+    let shed = |_| plant.overload();
+    let fired = plant.alarms(20, shed, |_, text| text).await;
+    assert_eq!(fired, ["OperatingOverloaded"]);
+}
+
+#[tokio::test]
+async fn controllers_that_do_not_keep_up() {
+    let plant = Plant::new().await;
+    for n in 0..200 {
+        plant.rule(&format!("web-{n}"), json!(null));
+    }
+    let controllers = plant.controllers();
+    let depth = || plant.work.figures().map(|f| f.depth).into_iter().max();
+    plant::until(|| depth() > Some(150)).await;
+    let fired = plant.alarms(20, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingBacklog"]);
+    controllers.abort();
+}
+
+#[tokio::test]
+async fn calls_to_the_api_server_that_fail() {
+    let plant = Plant::new().await;
+    let call = |_| plant.call_in_vain();
+    let fired = plant.alarms(20, call, |_, text| text).await;
+    assert_eq!(fired, ["OperatingApiCallsFail"]);
+}
+
+#[tokio::test]
+async fn object_that_can_not_be_read() {
+    let plant = Plant::new().await;
+    let read = |minute| {
+        if minute == 3 {
+            plant.index.count_unreadable();
+        }
+    };
+    let fired = plant.alarms(5, read, |_, text| text).await;
+    assert_eq!(fired, ["OperatingUnreadableObjects"]);
+}
+
+#[tokio::test]
+async fn certificate_that_is_about_to_expire() {
+    let plant = Plant::new().await;
+    plant.certificate(2 * 24);
+    let fired = plant.alarms(10, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingCertificateExpires"]);
+}
+
+#[tokio::test]
+async fn memory_near_its_limit() {
+    let plant = Plant::new().await;
+    // Nobody is to pay for a real 400 MB.
+    let grown = |_, text: String| {
+        let lines =
+            text.lines().map(
+                |line| match line.strip_prefix("process_resident_memory_bytes ") {
+                    Some(_) => "process_resident_memory_bytes 410000000\n".to_owned(),
+                    None => format!("{line}\n"),
+                },
+            );
+        lines.collect()
+    };
+    let fired = plant.alarms(20, |_| {}, grown).await;
+    assert_eq!(fired, ["OperatingMemory"]);
+}

@@ -1,0 +1,306 @@
+//! All metrics of a server over an API server that has nothing and changes nothing.
+
+use std::convert::Infallible;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use http::{Request, Response};
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use operating::admission::guarded::{Denials, guarded};
+use operating::admission::review::{self, Handler, Verdict};
+use operating::cli::serve::reads::{self, Reads};
+use operating::cluster::events::Recorder;
+use operating::cluster::index::{Index, NamespaceFacts};
+use operating::cluster::rulestore::RuleStore;
+use operating::cluster::sizes::LiveOwners;
+use operating::cluster::sources;
+use operating::controllers::webhooks::Pool;
+use operating::controllers::{self, Work};
+use operating::ledger::commit::Ledgers;
+use operating::server::{Limits, webhooks};
+use operating::tasks::Supervisor;
+use operating::telemetry::calls::Calls;
+use operating::telemetry::metrics::{Exposition, ServerMetrics};
+use operating::telemetry::process;
+use operating::telemetry::watchdog::{self, Probe, Sight};
+use operating::tls::{Pair, Resolver};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{MutexGuard, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tower::{Layer, ServiceExt};
+
+use crate::rig::{Authority, call, review};
+
+/// One at a time: panics are counted for the whole process.
+static ALONE: std::sync::LazyLock<tokio::sync::Mutex<()>> =
+    std::sync::LazyLock::new(tokio::sync::Mutex::default);
+
+pub struct Plant {
+    pub client: Client,
+    pub index: Arc<Index>,
+    pub ledgers: Arc<Ledgers<RuleStore>>,
+    pub work: Arc<Work>,
+    pub leading: watch::Sender<bool>,
+    pub supervisor: Supervisor,
+    pub sight: Sight,
+    /// What the probe of the watchdog finds.
+    pub stalled: Arc<Mutex<bool>>,
+    exposition: Exposition,
+    metrics: ServerMetrics,
+    resolver: Arc<Resolver>,
+    denials: Denials,
+    calls: Calls,
+    alone: Option<MutexGuard<'static, ()>>,
+}
+
+/// Decides as it is told.
+struct Fixed(fn() -> Verdict);
+
+#[async_trait]
+impl Handler for Fixed {
+    async fn review(&self, _: &review::Request, _: tokio::time::Instant) -> Verdict {
+        self.0()
+    }
+    fn fallback(&self, _: &review::Request, why: &str) -> Verdict {
+        Verdict::deny(429, "TooManyRequests", why)
+    }
+}
+
+/// Lists are empty, watches are silent, and whatever else is asked gets no answer.
+fn api() -> Client {
+    let service = tower::service_fn(|request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        async move {
+            if !query.contains("limit=") || query.contains("watch=") {
+                std::future::pending::<()>().await;
+            }
+            let list = json!({ "metadata": { "resourceVersion": "7" }, "items": [] });
+            Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// Waits for what comes by itself.
+pub async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Plant {
+    /// A server that is well and leads.
+    pub async fn new() -> Plant {
+        Plant::at(Timestamp::now, Instant::now).await
+    }
+
+    /// The same by these clocks.
+    pub async fn at(now: fn() -> Timestamp, clock: fn() -> Instant) -> Plant {
+        let alone = ALONE.lock().await;
+        Plant::build(now, clock, alone).await
+    }
+
+    /// Another one in place of this one.
+    pub async fn again(mut former: Plant) -> Plant {
+        let alone = former.alone.take().unwrap();
+        Plant::build(Timestamp::now, Instant::now, alone).await
+    }
+
+    async fn build(
+        now: fn() -> Timestamp,
+        clock: fn() -> Instant,
+        alone: MutexGuard<'static, ()>,
+    ) -> Plant {
+        let exposition = Exposition::default();
+        let metrics = ServerMetrics::register(&exposition);
+        let calls = Calls::register(&exposition);
+        process::register(&exposition);
+        let client = api();
+        let index = Arc::new(Index::default());
+        let supervisor = Supervisor::new(CancellationToken::new());
+        let relist = sources::start(&client, &index, &supervisor);
+        let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), relist));
+        let stalled = Arc::new(Mutex::new(false));
+        let look = Arc::clone(&stalled);
+        let probe = Probe {
+            name: "index-lock",
+            restart_after: None,
+            look: Box::new(move |_| match *look.lock() {
+                true => Err("as asked".to_owned()),
+                false => Ok(()),
+            }),
+        };
+        let sight = watchdog::start(vec![probe], supervisor.stop().clone(), || {}).unwrap();
+        let (leading, lead) = watch::channel(true);
+        let (denials, work) = (Denials::default(), Arc::new(Work::default()));
+        let reads = Reads {
+            index: Arc::clone(&index),
+            ledgers: Arc::clone(&ledgers),
+            calls: Arc::new(Pool::default()),
+            denials: denials.clone(),
+            work: Arc::clone(&work),
+            lead,
+            sight: sight.clone(),
+            now,
+            clock,
+        };
+        reads::register(&exposition, reads);
+        let resolver = Resolver::new(metrics.clone());
+        let plant = Plant {
+            client,
+            index,
+            ledgers,
+            work,
+            leading,
+            supervisor,
+            sight,
+            stalled,
+            exposition,
+            metrics,
+            resolver,
+            denials,
+            calls,
+            alone: Some(alone),
+        };
+        plant.certificate(60 * 24);
+        plant.index.wait_synced().await;
+        plant
+    }
+
+    /// Alarms that fire after so many minutes. Each minute something is done, and what is scraped then is edited.
+    pub async fn alarms(
+        &self,
+        minutes: i64,
+        act: impl Fn(i64),
+        edit: impl Fn(i64, String) -> String,
+    ) -> Vec<String> {
+        let begin = Timestamp::now().as_second();
+        let mut scrapes = Vec::new();
+        for minute in 0..=minutes {
+            act(minute);
+            // A server at rest calls now and then.
+            self.calls.count("get", 200);
+            let text = edit(minute, self.exposition.encode().unwrap());
+            let at = begin + 60 * minute;
+            scrapes.push(json!({ "at": at, "instance": "replica-0", "text": text }));
+        }
+        let binary = tokio::task::spawn_blocking(xtask::binaries::alarms);
+        let mut evaluation = Command::new(binary.await.unwrap().unwrap())
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/manifests/monitoring/alarms.yaml"
+            ))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = Value::from(scrapes).to_string();
+        let mut stdin = evaluation.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        let output = evaluation.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        let fired = String::from_utf8(output.stdout).unwrap();
+        fired.lines().map(str::to_owned).collect()
+    }
+
+    /// Puts a rule with this ledger into the cache.
+    pub fn rule(&self, name: &str, ledger: Value) {
+        let rule = json!({
+            "metadata": {
+                "namespace": "shop", "name": name, "uid": name, "resourceVersion": "7", "generation": 1,
+            },
+            "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+            "status": { "ledger": ledger },
+        });
+        self.index.apply_rule(serde_json::from_value(rule).unwrap());
+    }
+
+    /// Serves a certificate that is valid for so many hours.
+    pub fn certificate(&self, hours: i64) {
+        let (chain, key) = Authority::new().leaf(hours);
+        let pair = Pair::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        self.resolver.serve(pair, Vec::new());
+    }
+
+    pub fn count(&self, counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has a review decided.
+    pub fn decide(&self, verdict: fn() -> Verdict) {
+        self.send(verdict, Limits::default());
+    }
+
+    /// Sends a review to a server that can decide none.
+    pub fn overload(&self) {
+        let limits = Limits {
+            reviews: 0,
+            ..Limits::default()
+        };
+        self.send(Verdict::allow, limits);
+    }
+
+    fn send(&self, verdict: fn() -> Verdict, limits: Limits) {
+        let handlers: webhooks::Routes = vec![("/pods", Arc::new(Fixed(verdict)))];
+        let handlers = guarded(handlers, &self.supervisor, &self.denials);
+        let router = webhooks::router(handlers, &limits, &self.metrics);
+        let request = call("/pods", review("web-1")).map(axum::body::Body::new);
+        let answer = router.oneshot(request).now_or_never();
+        assert_eq!(answer.expect("an answer at once").unwrap().status(), 200);
+    }
+
+    /// Calls an API server that is not there.
+    pub fn call_in_vain(&self) {
+        let service = self.calls.layer(tower::service_fn(|_: Request<()>| {
+            std::future::ready(Err::<Response<()>, _>("connection refused"))
+        }));
+        let request = Request::get("/api/v1/pods").body(()).unwrap();
+        let answer = service.oneshot(request).now_or_never();
+        assert!(answer.expect("an answer at once").is_err());
+    }
+
+    /// Runs the controllers, whose calls get no answer.
+    pub fn controllers(&self) -> JoinHandle<()> {
+        let namespace = NamespaceFacts {
+            name: "shop".to_owned(),
+            uid: "shop".to_owned(),
+            version: 7,
+            labels: Default::default(),
+            terminating_since: None,
+        };
+        self.index.apply_namespace(namespace);
+        let context = Arc::new(controllers::Context {
+            client: self.client.clone(),
+            namespace: "kusionstack-system".to_owned(),
+            index: Arc::clone(&self.index),
+            owners: LiveOwners::new(&self.index),
+            ledgers: Arc::clone(&self.ledgers),
+            events: Recorder::new(self.client.clone(), Timestamp::now),
+            request_timeout: Duration::from_secs(60),
+            wait_notice: Duration::from_secs(60),
+            calls: Arc::default(),
+            allow_link_local: false,
+            now: Timestamp::now,
+        });
+        let (work, stop) = (Arc::clone(&self.work), self.supervisor.stop().clone());
+        tokio::spawn(async move { controllers::run(context, &work, stop).await })
+    }
+}
+
+impl Drop for Plant {
+    fn drop(&mut self) {
+        self.supervisor.stop().cancel();
+    }
+}
