@@ -95,7 +95,7 @@ pub(super) fn spawn<T, S>(
     ));
 }
 
-struct Pods(Arc<Index>);
+pub(crate) struct Pods(pub(crate) Arc<Index>);
 
 impl Sink<Pod> for Pods {
     fn replace(&self, objects: Vec<Pod>, version: u64) {
@@ -127,7 +127,7 @@ impl Sink<Pod> for Pods {
     }
 }
 
-struct Rules(Arc<Index>);
+pub(crate) struct Rules(pub(crate) Arc<Index>);
 
 impl Sink<PodTransitionRule> for Rules {
     fn replace(&self, objects: Vec<PodTransitionRule>, _version: u64) {
@@ -148,7 +148,7 @@ impl Sink<PodTransitionRule> for Rules {
     }
 }
 
-struct Namespaces(Arc<Index>);
+pub(crate) struct Namespaces(pub(crate) Arc<Index>);
 
 impl Sink<Object> for Namespaces {
     fn replace(&self, objects: Vec<Object>, _version: u64) {
@@ -181,7 +181,7 @@ fn facts(object: Object) -> NamespaceFacts {
 }
 
 /// The sink of one kind of workload.
-pub(super) struct Workloads {
+pub(crate) struct Workloads {
     index: Arc<Index>,
     kind: Kind,
     /// What was listed or seen, to tell what is gone after a list.
@@ -189,7 +189,7 @@ pub(super) struct Workloads {
 }
 
 impl Workloads {
-    fn new(index: &Arc<Index>, kind: Kind) -> Self {
+    pub(crate) fn new(index: &Arc<Index>, kind: Kind) -> Self {
         Workloads {
             index: Arc::clone(index),
             kind,

@@ -231,7 +231,7 @@ where
 
 /// Hands one line of a watch to the sink; the version it carries, or `None` if all must be listed again: for an error
 /// event, and for a deletion that can't be read.
-pub(super) fn deliver<T: DeserializeOwned, S: Sink<T>>(
+pub(crate) fn deliver<T: DeserializeOwned, S: Sink<T>>(
     source: &Source,
     sink: &S,
     line: &str,
