@@ -31,6 +31,7 @@ fn every_target_holds_for_its_corpus() {
     for (name, run) in TARGETS {
         for file in entries(&corpus().join(name)) {
             let data = fs::read(&file).unwrap();
+            println!("{}", file.display()); // shown when the test fails
             if catch_unwind(AssertUnwindSafe(|| run(&data))).is_err() {
                 bad.push(file.display().to_string());
             }

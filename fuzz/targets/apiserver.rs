@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 pub enum Mood {
     /// Everything is there, and writes are stored.
     Willing,
+    /// Everything is there. Writes are answered as if they were stored, and are not: somebody takes them back.
+    Deaf,
     /// 403.
     Refusing,
     /// 404.
@@ -25,15 +27,25 @@ pub enum Mood {
 /// Method and URI of every request so far.
 pub type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A client of such a server. `rule` is the stored PodTransitionRule, `pod` the stored Pod.
-pub fn client(mood: Mood, rule: Value, pod: Value) -> (Client, Asked) {
+/// What is stored.
+pub struct Stored {
+    /// A PodTransitionRule.
+    pub rule: Value,
+    /// Its namespace.
+    pub namespace: Value,
+    /// A Pod in it.
+    pub pod: Value,
+}
+
+/// A client of such a server.
+pub fn client(mood: Mood, stored: Stored) -> (Client, Asked) {
     let asked = Asked::default();
     let seen = Arc::clone(&asked);
-    let rule = Arc::new(Mutex::new(rule));
+    let stored = Arc::new(Mutex::new(stored));
     let service = tower::service_fn(move |request: http::Request<Body>| {
         seen.lock()
             .push(format!("{} {}", request.method(), request.uri()));
-        let (rule, pod) = (Arc::clone(&rule), pod.clone());
+        let stored = Arc::clone(&stored);
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap_or_default();
@@ -42,7 +54,8 @@ pub fn client(mood: Mood, rule: Value, pod: Value) -> (Client, Asked) {
                 Mood::Refusing => Err(StatusCode::FORBIDDEN),
                 Mood::Empty => Err(StatusCode::NOT_FOUND),
                 Mood::Garbled => Ok(json!(["garbled"])),
-                Mood::Willing => willing(path, &body, &mut rule.lock(), &pod),
+                Mood::Willing => willing(path, &body, true, &mut stored.lock()),
+                Mood::Deaf => willing(path, &body, false, &mut stored.lock()),
             };
             let (code, body) = match answer {
                 Ok(body) => (StatusCode::OK, body),
@@ -59,7 +72,12 @@ pub fn client(mood: Mood, rule: Value, pod: Value) -> (Client, Asked) {
     (Client::new(service, "default"), asked)
 }
 
-fn willing(path: &str, body: &[u8], rule: &mut Value, pod: &Value) -> Result<Value, StatusCode> {
+fn willing(
+    path: &str,
+    body: &[u8],
+    keeps: bool,
+    stored: &mut Stored,
+) -> Result<Value, StatusCode> {
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     let list = |kind: &str, items: Vec<Value>| json!({ "kind": kind, "apiVersion": "v1", "metadata": { "resourceVersion": "900" }, "items": items });
     match segments[..] {
@@ -67,25 +85,26 @@ fn willing(path: &str, body: &[u8], rule: &mut Value, pod: &Value) -> Result<Val
         ["api", "v1", "namespaces", _, "pods" | "persistentvolumeclaims"] => {
             serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)
         }
-        ["api", "v1", "namespaces", _, "pods", ..] => Ok(pod.clone()),
-        ["api", "v1", "namespaces"] => Ok(list("NamespaceList", vec![])),
-        ["api", "v1", "namespaces", name] => Ok(json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": { "name": name, "uid": "n", "resourceVersion": "800", "labels": { "podtransitionrule.kusionstack.io/enforced": "true" } },
-        })),
-        [.., "podtransitionrules"] => Ok(list("PodTransitionRuleList", vec![rule.clone()])),
-        [.., "podtransitionrules", _] => Ok(rule.clone()),
-        [.., "podtransitionrules", _, "status"] => {
-            let patch: Value =
-                serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
-            let version = rule["metadata"]["resourceVersion"].as_str().unwrap_or("");
-            let next = version.parse::<u64>().unwrap_or(0) + 1;
-            json_patch::merge(rule, &patch);
-            rule["metadata"]["resourceVersion"] = next.to_string().into();
-            Ok(rule.clone())
-        }
+        ["api", "v1", "namespaces", _, "pods", ..] => Ok(stored.pod.clone()),
+        ["api", "v1", "namespaces"] => Ok(list("NamespaceList", vec![stored.namespace.clone()])),
+        ["api", "v1", "namespaces", _] => patched(&mut stored.namespace, body, keeps),
+        [.., "podtransitionrules"] => Ok(list("PodTransitionRuleList", vec![stored.rule.clone()])),
+        [.., "podtransitionrules", _] => Ok(stored.rule.clone()),
+        [.., "podtransitionrules", _, "status"] => patched(&mut stored.rule, body, keeps),
         _ => Err(StatusCode::NOT_FOUND),
     }
+}
+
+/// The object with a merge patch, if it was a patch.
+fn patched(object: &mut Value, body: &[u8], keeps: bool) -> Result<Value, StatusCode> {
+    if keeps && !body.is_empty() {
+        let patch: Value = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
+        let next = version.parse::<u64>().unwrap_or(0) + 1;
+        json_patch::merge(object, &patch);
+        object["metadata"]["resourceVersion"] = next.to_string().into();
+    }
+    Ok(object.clone())
 }
 
 /// Whether the server may ask this for a review about `namespace`.

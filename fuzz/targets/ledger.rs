@@ -1,18 +1,33 @@
 //! Claims in the status of a rule, as a replica of another version, or a hand, may have left them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
 
-use operating::api::podtransitionrule::Ledger;
-use operating::fuzzing::{claims_from_status, claims_to_status};
+use http::Response;
+use kube::Client;
+use kube::client::Body;
+use operating::api::podtransitionrule::{Ledger, PodTransitionRule};
+use operating::cluster::index::Index;
+use operating::cluster::rulestore::RuleStore;
+use operating::domain::rules::Skips;
+use operating::ledger::protocol::Operation;
+use operating::ledger::store::{RuleKey, Snapshot, Store};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use super::read;
 
-/// No Pod loses its claim by being read or written, no number goes back, and what was read once is read the same again.
+/// No Pod loses its claim by being read or written, no number goes back, and what was written is read the same.
 pub fn run(data: &[u8]) {
-    let Some(stored) = read::<Ledger>(data) else {
+    let Some(ledger) = read::<Value>(data) else {
         return;
     };
-    let claims = claims_from_status(&stored);
+    let Some((object, stored)) = object(&ledger) else {
+        return;
+    };
+    let snapshot = Snapshot::of(&object, None, Skips::default());
+    let claims = &snapshot.claims;
     for claim in &stored.claims {
         assert!(claims.holds(&claim.pod_uid.as_str().into()), "{claim:?}");
         assert!(i128::from(claims.attempts) >= i128::from(claim.attempt));
@@ -21,12 +36,59 @@ pub fn run(data: &[u8]) {
     if let Ok(watermark) = stored.watermark.parse::<u64>() {
         assert!(claims.watermark >= watermark);
     }
-    let written = claims_to_status(&claims);
-    let words = |ledger: &Ledger| -> BTreeSet<(String, String)> {
-        let all = ledger.claims.iter();
-        all.map(|c| (c.pod_uid.clone(), c.operation.clone()))
-            .collect()
+    let Some((again, written)) = written(&snapshot).as_ref().and_then(object) else {
+        panic!("it is not written so that it can be read: {claims:?}");
     };
-    assert_eq!(words(&written), words(&stored), "claims by their words");
-    assert_eq!(claims_from_status(&written), claims);
+    for (of, count) in words(&stored) {
+        assert!(words(&written).contains_key(&of) || count > 1, "{of:?} is gone");
+    }
+    assert_eq!(Snapshot::of(&again, None, Skips::default()).claims, *claims);
+}
+
+/// The words that are stored for one Pod, those of operations that are not known last; how many they are.
+fn words(ledger: &Ledger) -> BTreeMap<(String, Operation), usize> {
+    let mut all = BTreeMap::new();
+    for claim in &ledger.claims {
+        let operation = Operation::parse(&claim.operation);
+        *all.entry((claim.pod_uid.clone(), operation)).or_default() += 1;
+    }
+    all
+}
+
+fn object(ledger: &Value) -> Option<(PodTransitionRule, Ledger)> {
+    let object: PodTransitionRule = serde_json::from_value(json!({
+        "metadata": { "namespace": "shop", "name": "web", "uid": "r", "resourceVersion": "50", "generation": 1 },
+        "spec": { "selector": {}, "rules": [] },
+        "status": { "ledger": ledger },
+    }))
+    .ok()?;
+    let stored = object.status.as_ref()?.ledger.clone()?;
+    Some((object, stored))
+}
+
+/// The ledger that a replica writes with these claims.
+fn written(snapshot: &Snapshot) -> Option<Value> {
+    let sent = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&sent);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let body = request.into_body().collect_bytes().await;
+            *seen.lock() = body.ok().and_then(|body| read::<Value>(&body));
+            Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().ok()?;
+    runtime.block_on(async {
+        let client = Client::new(service, "default");
+        let store = RuleStore::new(client, Arc::new(Index::default()), Default::default());
+        let key = RuleKey {
+            uid: "r".into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let _ = store.swap(&key, snapshot, &snapshot.claims).await;
+    });
+    let body = sent.lock().take()?;
+    body.pointer("/status/ledger").cloned()
 }

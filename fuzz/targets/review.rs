@@ -14,7 +14,7 @@ use operating::ledger::commit::Ledgers;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::apiserver::{self, Asked, Mood};
+use super::apiserver::{self, Asked, Mood, Stored};
 use super::choice;
 
 /// The first byte chooses the handler, the second what the API server answers, and the rest is the body.
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     let Some((route, data)) = choice(data, 9) else {
         return;
     };
-    let Some((mood, body)) = choice(data, 8) else {
+    let Some((mood, body)) = choice(data, 10) else {
         return;
     };
     let Ok(request) = Request::parse(body) else {
@@ -85,14 +85,18 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
     let now = || Timestamp::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let rule = rule();
     let (client, asked) = apiserver::client(
-        match mood % 4 {
+        match mood % 5 {
             0 => Mood::Willing,
             1 => Mood::Refusing,
             2 => Mood::Empty,
-            _ => Mood::Garbled,
+            3 => Mood::Garbled,
+            _ => Mood::Deaf,
         },
-        rule.clone(),
-        pod("web-1", 100),
+        Stored {
+            rule: rule.clone(),
+            namespace: namespace(),
+            pod: pod("web-1", 100),
+        },
     );
     let index = Arc::new(Index::default());
     let pods = [pod("web-1", 100), pod("web-2", 101)];
@@ -118,11 +122,21 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         ledgers: Ledgers::new(store),
         settings: Settings {
             request_timeout: Duration::from_secs(60),
-            grace_delete: mood >= 4,
+            grace_delete: mood >= 5,
         },
         now,
     };
     (Arc::new(context), asked)
+}
+
+fn namespace() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {
+            "name": "shop", "uid": "n", "resourceVersion": "90",
+            "labels": { "podtransitionrule.kusionstack.io/enforced": "true" },
+        },
+    })
 }
 
 fn rule() -> Value {
