@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use crate::admission::collasets::probe;
-use crate::api::podtransitionrule::Ledger;
 use crate::cluster::index::Index;
-use crate::cluster::rulestore::{from_api, to_api};
 use crate::cluster::sizes::Kind;
 use crate::cluster::sources::{Namespaces, Pods, Rules, Workloads};
 use crate::cluster::watch::{Source, deliver};
-use crate::ledger::store::Claims;
 
 /// The watch that a frame comes from.
 #[derive(Clone, Copy, Debug)]
@@ -37,16 +34,6 @@ pub fn watch_frame(index: &Arc<Index>, watch: Watch, line: &str) -> Option<u64> 
         Watch::Namespaces => deliver(&source, &Namespaces(Arc::clone(index)), line),
         Watch::Owners(kind) => deliver(&source, &Workloads::new(index, kind), line),
     }
-}
-
-/// Claims as a replica reads them from the status of a rule.
-pub fn claims_from_status(ledger: &Ledger) -> Claims {
-    from_api(ledger)
-}
-
-/// Claims as a replica writes them.
-pub fn claims_to_status(claims: &Claims) -> Ledger {
-    to_api(claims)
 }
 
 /// The text of a `Warning` header.

@@ -19,7 +19,8 @@ fn corpus() -> PathBuf {
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
+    let entries =
+        fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths
@@ -50,7 +51,10 @@ fn corpus_is_small_and_of_known_targets() {
         .collect();
     assert_eq!(found, names, "a directory for each target");
     let files = names.iter().map(|name| entries(&corpus().join(name)));
-    let files: Vec<_> = files.inspect(|of| assert!(!of.is_empty())).flatten().collect();
+    let files: Vec<_> = files
+        .inspect(|of| assert!(!of.is_empty()))
+        .flatten()
+        .collect();
     let size: u64 = files.iter().map(|f| fs::metadata(f).unwrap().len()).sum();
     assert!(size <= MOST_BYTES, "{size} bytes in {}", corpus().display());
 }

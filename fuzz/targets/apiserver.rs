@@ -72,19 +72,18 @@ pub fn client(mood: Mood, stored: Stored) -> (Client, Asked) {
     (Client::new(service, "default"), asked)
 }
 
-fn willing(
-    path: &str,
-    body: &[u8],
-    keeps: bool,
-    stored: &mut Stored,
-) -> Result<Value, StatusCode> {
+fn willing(path: &str, body: &[u8], keeps: bool, stored: &mut Stored) -> Result<Value, StatusCode> {
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     let list = |kind: &str, items: Vec<Value>| json!({ "kind": kind, "apiVersion": "v1", "metadata": { "resourceVersion": "900" }, "items": items });
     match segments[..] {
         ["api", "v1", "namespaces", _, "pods"] if body.is_empty() => Ok(list("PodList", vec![])),
-        ["api", "v1", "namespaces", _, "pods" | "persistentvolumeclaims"] => {
-            serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)
-        }
+        [
+            "api",
+            "v1",
+            "namespaces",
+            _,
+            "pods" | "persistentvolumeclaims",
+        ] => serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST),
         ["api", "v1", "namespaces", _, "pods", ..] => Ok(stored.pod.clone()),
         ["api", "v1", "namespaces"] => Ok(list("NamespaceList", vec![stored.namespace.clone()])),
         ["api", "v1", "namespaces", _] => patched(&mut stored.namespace, body, keeps),
@@ -146,5 +145,7 @@ fn is_plain(segment: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%:".contains(c);
     !matches!(segment, "" | "." | "..")
         && segment.chars().all(plain)
-        && ["%2F", "%25", "%2E", "%5C", "%00"].iter().all(|bad| !upper.contains(bad))
+        && ["%2F", "%25", "%2E", "%5C", "%00"]
+            .iter()
+            .all(|bad| !upper.contains(bad))
 }

@@ -40,7 +40,10 @@ pub fn run(data: &[u8]) {
         panic!("it is not written so that it can be read: {claims:?}");
     };
     for (of, count) in words(&stored) {
-        assert!(words(&written).contains_key(&of) || count > 1, "{of:?} is gone");
+        assert!(
+            words(&written).contains_key(&of) || count > 1,
+            "{of:?} is gone"
+        );
     }
     assert_eq!(Snapshot::of(&again, None, Skips::default()).claims, *claims);
 }

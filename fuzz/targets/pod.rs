@@ -36,7 +36,12 @@ pub fn run(data: &[u8]) {
 
 fn ask(pod: &Pod) {
     assert!(!(pod.is_available() && (pod.is_terminating() || pod.is_finished())));
-    let _ = (pod.is_broken(), pod.created(), pod.controller(), pod.is_mirror());
+    let _ = (
+        pod.is_broken(),
+        pod.created(),
+        pod.controller(),
+        pod.is_mirror(),
+    );
     let _ = (phases(pod), untyped(pod), is_held_offline(pod));
     let _ = controller_step(pod, NOW);
     let _ = (restarts::told(pod), restarts::believed_in(pod, NOW));

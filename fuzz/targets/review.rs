@@ -55,7 +55,9 @@ pub fn run(data: &[u8]) {
 }
 
 fn good(verdict: &Verdict, request: &Request, path: &str) {
-    let sent = verdict.to_json(&request.uid).map(|json| serde_json::from_slice::<Value>(&json));
+    let sent = verdict
+        .to_json(&request.uid)
+        .map(|json| serde_json::from_slice::<Value>(&json));
     let Ok(Ok(sent)) = sent else {
         panic!("{path}: {verdict:?} can't be sent");
     };
@@ -104,7 +106,11 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         name: "shop".to_owned(),
         uid: "n".to_owned(),
         version: 90,
-        labels: [("podtransitionrule.kusionstack.io/enforced".to_owned(), "true".to_owned())].into(),
+        labels: [(
+            "podtransitionrule.kusionstack.io/enforced".to_owned(),
+            "true".to_owned(),
+        )]
+        .into(),
         terminating_since: None,
     }]);
     index.replace_rules(serde_json::from_value(rule).into_iter().collect());

@@ -210,7 +210,7 @@ impl Snapshot {
 
 /// Claims as stored. A claim of an operation that this version does not know is kept under its word, and goes when its
 /// Pod goes.
-pub(crate) fn from_api(ledger: &api::Ledger) -> Claims {
+fn from_api(ledger: &api::Ledger) -> Claims {
     let attempts = ledger
         .claims
         .iter()
@@ -260,7 +260,7 @@ fn word(operation: Operation, detail: &Detail) -> &str {
     detail.word.as_deref().unwrap_or(operation.as_str())
 }
 
-pub(crate) fn to_api(claims: &Claims) -> api::Ledger {
+fn to_api(claims: &Claims) -> api::Ledger {
     let list = claims
         .claims
         .iter()

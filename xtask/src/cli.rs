@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::plane::daemon;
 use crate::binaries::{self, Kubernetes};
+use crate::plane::daemon;
 use crate::{bench, check, demo, fuzz, matrix, soak};
 
 /// Developer commands of the project

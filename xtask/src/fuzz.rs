@@ -36,10 +36,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let fuzz = paths::repository().join("fuzz");
     let known = targets(&fuzz.join("corpus"))?;
     if let Some(unknown) = args.targets.iter().find(|target| !known.contains(target)) {
-        bail!("there is no target {unknown}: name some of {}", known.join(", "));
+        bail!(
+            "there is no target {unknown}: name some of {}",
+            known.join(", ")
+        );
     }
     let program = build(&fuzz)?;
-    let wanted = if args.targets.is_empty() { &known } else { &args.targets };
+    let wanted = if args.targets.is_empty() {
+        &known
+    } else {
+        &args.targets
+    };
     let seconds = (args.minutes * 60.0).ceil().max(1.0);
     let mut failed = Vec::new();
     for target in wanted {
@@ -94,7 +101,10 @@ fn fuzz_one(fuzz: &Path, program: &Path, target: &str, seconds: f64) -> Result<b
         .arg(fuzz.join("corpus").join(target))
         .arg(format!("-max_total_time={seconds}"))
         .args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1"])
-        .arg(format!("-artifact_prefix={}/{target}-", artifacts.display()))
+        .arg(format!(
+            "-artifact_prefix={}/{target}-",
+            artifacts.display()
+        ))
         .env("FUZZ_TARGET", target)
         .stdin(Stdio::null())
         .status()

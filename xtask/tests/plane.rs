@@ -76,10 +76,7 @@ async fn kubectl_is_there_and_a_wrong_object_is_refused() {
         .unwrap();
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let kubernetes = xtask::binaries::Kubernetes::of_environment().unwrap();
-    assert_eq!(
-        version["clientVersion"]["gitVersion"],
-        kubernetes.version()
-    );
+    assert_eq!(version["clientVersion"]["gitVersion"], kubernetes.version());
     let output = plane
         .kubectl(["-n", &namespace, "run", "Bad_Name", "--image=x"])
         .output()

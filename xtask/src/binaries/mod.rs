@@ -67,7 +67,10 @@ pub const KWOK_VERSION: &str = "v0.8.0";
 /// When Go is missing or the build fails; the message holds the end of the compiler's output.
 pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
     let module = paths::repository().join("tests/plane/controlplane");
-    let (major, minor) = kubernetes.minor().split_once('.').context("a minor version")?;
+    let (major, minor) = kubernetes
+        .minor()
+        .split_once('.')
+        .context("a minor version")?;
     let (package, version) = ("k8s.io/component-base/version", kubernetes.version());
     ensure(&Recipe {
         name: "controlplane",
