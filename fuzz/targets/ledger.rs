@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
     let Some(ledger) = read::<Value>(data) else {
         return;
     };
-    let Some((object, stored)) = object(&ledger) else {
+    let Some((object, stored)) = stored_as(&ledger) else {
         return;
     };
     let snapshot = Snapshot::of(&object, None, Skips::default());
@@ -36,7 +36,7 @@ pub fn run(data: &[u8]) {
     if let Ok(watermark) = stored.watermark.parse::<u64>() {
         assert!(claims.watermark >= watermark);
     }
-    let Some((again, written)) = written(&snapshot).as_ref().and_then(object) else {
+    let Some((again, written)) = written(&snapshot).as_ref().and_then(stored_as) else {
         panic!("it is not written so that it can be read: {claims:?}");
     };
     for (of, count) in words(&stored) {
@@ -58,7 +58,7 @@ fn words(ledger: &Ledger) -> BTreeMap<(String, Operation), usize> {
     all
 }
 
-fn object(ledger: &Value) -> Option<(PodTransitionRule, Ledger)> {
+fn stored_as(ledger: &Value) -> Option<(PodTransitionRule, Ledger)> {
     let object: PodTransitionRule = serde_json::from_value(json!({
         "metadata": { "namespace": "shop", "name": "web", "uid": "r", "resourceVersion": "50", "generation": 1 },
         "spec": { "selector": {}, "rules": [] },
