@@ -22,6 +22,8 @@ pub mod cli;
 pub mod cluster;
 pub mod controllers;
 pub mod domain;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ledger;
 pub mod server;
 pub mod tasks;

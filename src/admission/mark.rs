@@ -5,8 +5,12 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams};
 
 use super::context::Context;
+use crate::api::keys;
 use crate::cluster::path;
 use crate::domain::rules::mark::{self, Mark, Seen};
+
+/// Patches that are tried. A mutating policy of somebody else may take the label off whatever is patched.
+const MOST_PATCHES: usize = 5;
 
 /// Returns when the namespace has at least this mark, at a version that was written during this call.
 ///
@@ -17,13 +21,13 @@ use crate::domain::rules::mark::{self, Mark, Seen};
 /// request, and two if the cache is behind.
 ///
 /// # Errors
-/// When the API server refuses a patch, for example because the namespace does not exist.
+/// When the API server refuses a patch, for example because the namespace does not exist, or stores each without the label.
 pub async fn raise(context: &Context, name: &str, mark: Mark) -> kube::Result<()> {
     let name = path::checked(name)?;
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let params = PatchParams::default();
     let mut known = context.index.read().namespace(name).and_then(|n| n.seen());
-    loop {
+    for _ in 0..MOST_PATCHES {
         let patch = Patch::Merge(mark::admission(known.as_ref(), mark, &stamp()));
         match namespaces.patch_metadata(name, &params, &patch).await {
             Ok(namespace) => {
@@ -40,6 +44,11 @@ pub async fn raise(context: &Context, name: &str, mark: Mark) -> kube::Result<()
             Err(error) => return Err(error),
         }
     }
+    let message = format!(
+        "the API server stores it without the label {}, or others keep writing it",
+        keys::NAMESPACE_HAS_RULES
+    );
+    Err(kube::Error::Service(message.into()))
 }
 
 /// A value that no other call makes: a patch that changes nothing would leave the resourceVersion as it is.

@@ -114,7 +114,7 @@ pub(super) fn spawn<T, S>(
     supervisor.keep("a watch", watch);
 }
 
-struct Pods(Arc<Index>);
+pub(crate) struct Pods(pub(crate) Arc<Index>);
 
 impl Sink<Pod> for Pods {
     fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
@@ -149,7 +149,7 @@ impl Sink<Pod> for Pods {
     }
 }
 
-struct Rules(Arc<Index>);
+pub(crate) struct Rules(pub(crate) Arc<Index>);
 
 impl Sink<PodTransitionRule> for Rules {
     fn parse(&self, raw: &str) -> serde_json::Result<PodTransitionRule> {
@@ -175,7 +175,7 @@ impl Sink<PodTransitionRule> for Rules {
     }
 }
 
-struct Namespaces(Arc<Index>);
+pub(crate) struct Namespaces(pub(crate) Arc<Index>);
 
 impl Sink<NamespaceFacts> for Namespaces {
     fn parse(&self, raw: &str) -> serde_json::Result<NamespaceFacts> {
@@ -212,7 +212,7 @@ fn facts(object: Object) -> NamespaceFacts {
 pub(super) type Owned = ((String, Uid), Option<Workload>);
 
 /// The sink of one kind of workload.
-pub(super) struct Workloads {
+pub(crate) struct Workloads {
     index: Arc<Index>,
     kind: Kind,
     /// What was listed or seen, to tell what is gone after a list.
@@ -220,7 +220,7 @@ pub(super) struct Workloads {
 }
 
 impl Workloads {
-    fn new(index: &Arc<Index>, kind: Kind) -> Self {
+    pub(crate) fn new(index: &Arc<Index>, kind: Kind) -> Self {
         Workloads {
             index: Arc::clone(index),
             kind,

@@ -205,7 +205,7 @@ where
 
 /// Hands one line of a watch to the sink; the version it carries, or `None` if all must be listed again: for an error
 /// event, and for a deletion that can't be read.
-pub(super) fn deliver<T, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> Option<u64> {
+pub(crate) fn deliver<T, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> Option<u64> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
         debug!(

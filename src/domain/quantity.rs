@@ -135,14 +135,13 @@ fn scale_to_nanos(value: i128, scale: i32) -> Option<i128> {
     if value == 0 {
         return Some(0);
     }
-    match u32::try_from(scale + 9) {
+    let scale = scale.checked_add(9)?;
+    match u32::try_from(scale) {
         Ok(up) => value.checked_mul(10_i128.checked_pow(up)?),
-        Err(_) => Some(
-            match 10_i128.checked_pow(scale.checked_add(9)?.unsigned_abs()) {
-                Some(divisor) => (value - 1) / divisor + 1,
-                None => 1,
-            },
-        ),
+        Err(_) => Some(match 10_i128.checked_pow(scale.unsigned_abs()) {
+            Some(divisor) => (value - 1) / divisor + 1,
+            None => 1,
+        }),
     }
 }
 
@@ -212,6 +211,7 @@ mod tests {
             json!(true),
             json!("1 Gi"),
             json!("1e"),
+            json!("1e2147483647"),
         ] {
             assert_eq!(nanos(&bad), None, "{bad}");
         }

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold before a change is merged, in one command.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -8,17 +8,50 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{binaries, paths};
+use crate::binaries::{self, KUBERNETES_VARIABLE, Kubernetes};
+use crate::paths;
 
 /// Version of the licence and dependency checker.
 const CARGO_DENY: &str = "0.20.2";
+
+/// What to check.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Run tests alone, on planes of this version of Kubernetes
+    #[arg(long, value_enum)]
+    kubernetes: Option<Kubernetes>,
+    /// Run tests alone, with these arguments of `cargo test`, for example `-- --test guarantee counting::`
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Runs everything, or the tests that the arguments choose.
+///
+/// # Errors
+/// As [`everything`].
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.kubernetes.is_none() && args.arguments.is_empty() {
+        return everything();
+    }
+    let kubernetes = args.kubernetes.unwrap_or_default();
+    binaries::build_all(kubernetes)?;
+    let mut cargo = Command::new(cargo_binary());
+    cargo
+        .args(["test", "--locked"])
+        .args(&args.arguments)
+        .env(KUBERNETES_VARIABLE, kubernetes.minor());
+    Ok(match succeed(cargo)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
 
 /// Runs all steps in order and stops at the first that fails. The tests come last, so that the
 /// last lines are their result.
 ///
 /// # Errors
 /// When a step cannot be run at all; one that fails gives an exit code.
-pub fn run() -> Result<ExitCode> {
+pub fn everything() -> Result<ExitCode> {
     let steps: [(&str, Step); 5] = [
         ("format", || cargo(["fmt", "--all", "--check"])),
         ("lints", || {
@@ -31,7 +64,7 @@ pub fn run() -> Result<ExitCode> {
             succeed(deny)
         }),
         ("test control plane", || {
-            binaries::build_all().map(|()| true)
+            binaries::build_all(Kubernetes::default()).map(|()| true)
         }),
         ("tests", || cargo(["test", "--workspace", "--locked"])),
     ];
@@ -60,7 +93,7 @@ fn cargo(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
     succeed(cargo)
 }
 
-fn cargo_binary() -> PathBuf {
+pub(crate) fn cargo_binary() -> PathBuf {
     // Set by the cargo that runs us, so that all steps use the same one.
     std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::binaries::{self, Kubernetes};
 use crate::plane::daemon;
-use crate::{bench, binaries, check, demo, matrix, soak};
+use crate::{bench, check, demo, fuzz, matrix, soak};
 
 /// Developer commands of the project
 #[derive(Debug, Parser)]
@@ -22,7 +23,9 @@ enum Command {
     #[command(subcommand)]
     Plane(PlaneCommand),
     /// Format, lints, licences and all tests, as CI runs them
-    Test,
+    Test(check::Args),
+    /// Run the fuzz targets with new input, and report what makes one fail
+    Fuzz(fuzz::Args),
     /// Build the programs that planes are made of into the cache
     Binaries,
     /// Measure what the server costs, in counts and ratios, on a control plane of its own
@@ -60,6 +63,9 @@ struct PlaneArgs {
     /// Number of simulated nodes, 5,000 Pods each
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=5000))]
     nodes: u16,
+    /// Version of Kubernetes
+    #[arg(long, value_enum, default_value_t)]
+    kubernetes: Kubernetes,
 }
 
 #[derive(Debug, clap::Args)]
@@ -83,8 +89,9 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        Command::Test => return check::run(),
-        Command::Binaries => binaries::build_all()?,
+        Command::Test(args) => return check::run(&args),
+        Command::Fuzz(args) => return fuzz::run(&args),
+        Command::Binaries => binaries::build_all(Kubernetes::of_environment()?)?,
         Command::Plane(command) => block_on(plane(command))?,
         Command::Bench(args) => block_on(bench::run(args))?,
         Command::Matrix(args) => block_on(matrix::run(args))?,
@@ -106,7 +113,7 @@ fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
 async fn plane(command: PlaneCommand) -> Result<()> {
     match command {
         PlaneCommand::Up(args) => {
-            let state = daemon::up(&args.name.name, args.nodes.into()).await?;
+            let state = daemon::up(&args.name.name, args.nodes.into(), args.kubernetes).await?;
             let bin = state.kubeconfig.with_file_name("bin");
             eprintln!("the plane {} is up at {}", args.name.name, state.url);
             eprintln!("kubectl is in {}", bin.display());
@@ -131,7 +138,9 @@ async fn plane(command: PlaneCommand) -> Result<()> {
                 }
             }
         }
-        PlaneCommand::Run(args) => daemon::run(&args.name.name, args.nodes.into()).await?,
+        PlaneCommand::Run(args) => {
+            daemon::run(&args.name.name, args.nodes.into(), args.kubernetes).await?;
+        }
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ pub mod check;
 pub mod cli;
 pub mod demo;
 pub mod fleet;
+pub mod fuzz;
 pub mod lb;
 pub mod matrix;
 pub mod observer;

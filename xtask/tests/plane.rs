@@ -75,10 +75,8 @@ async fn kubectl_is_there_and_a_wrong_object_is_refused() {
         .await
         .unwrap();
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        version["clientVersion"]["gitVersion"],
-        xtask::binaries::KUBERNETES_VERSION
-    );
+    let kubernetes = xtask::binaries::Kubernetes::of_environment().unwrap();
+    assert_eq!(version["clientVersion"]["gitVersion"], kubernetes.version());
     let output = plane
         .kubectl(["-n", &namespace, "run", "Bad_Name", "--image=x"])
         .output()

@@ -1,7 +1,7 @@
 //! CollaSets: defaults, and validation with the API server's help.
 
 mod ask;
-mod probe;
+pub(crate) mod probe;
 
 use std::sync::Arc;
 

@@ -228,7 +228,7 @@ fn a_patch_is_base64_json_and_an_empty_one_is_not_sent() {
 #[test]
 fn a_denial_carries_a_whole_status() {
     let verdict = Verdict::deny(429, "TooManyRequests", "3 of 3 in use")
-        .warn("a\nb")
+        .warn("a\nb\u{7}c")
         .audit("decision", "held");
     assert!(!verdict.is_allowed());
     assert_eq!(
@@ -240,7 +240,7 @@ fn a_denial_carries_a_whole_status() {
         json!({"uid": "u-1", "allowed": false,
                "status": {"metadata": {}, "status": "Failure", "code": 429, "reason": "TooManyRequests",
                           "message": "3 of 3 in use"},
-               "warnings": ["a b"], "auditAnnotations": {"decision": "held"}})
+               "warnings": ["a b c"], "auditAnnotations": {"decision": "held"}})
     );
 }
 

@@ -76,10 +76,11 @@ impl Verdict {
         }
     }
 
-    /// Adds a warning that `kubectl` prints. Line breaks become spaces: the warning is sent as an HTTP header.
+    /// Adds a warning that `kubectl` prints. Control characters become spaces: the warning is sent as an HTTP header, and the
+    /// API server drops one that has any.
     pub fn warn(mut self, warning: impl Into<String>) -> Verdict {
         self.warnings
-            .push(warning.into().replace(['\r', '\n'], " "));
+            .push(warning.into().replace(char::is_control, " "));
         self
     }
 

@@ -6,7 +6,7 @@ mod kinds;
 mod known;
 mod live;
 mod shared;
-pub(super) mod wire;
+pub(crate) mod wire;
 
 pub use failure::Remedy;
 pub use kinds::Kind;

@@ -17,7 +17,7 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 /// As much of a Namespace or an owner as a budget needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(in crate::cluster) struct Object {
+pub(crate) struct Object {
     pub metadata: Meta,
     spec: Option<Spec>,
     status: Option<Status>,
@@ -25,7 +25,7 @@ pub(in crate::cluster) struct Object {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(in crate::cluster) struct Meta {
+pub(crate) struct Meta {
     pub namespace: String,
     pub name: String,
     pub uid: String,

@@ -34,6 +34,8 @@ pub struct Recipe {
 pub enum Source {
     /// A module in this checkout: go.mod, go.sum and `*.go` in one directory.
     Module(PathBuf),
+    /// The `*.go` of such a module with the go.mod and go.sum of a directory below it: other versions of its dependencies.
+    Variant(PathBuf, &'static str),
     /// A published main package, `path@version`; the Go checksum database pins its content.
     Package(String),
 }
@@ -44,20 +46,10 @@ impl Recipe {
         let mut parts = vec![toolchain.as_bytes().to_vec(), self.ldflags.clone().into()];
         match &self.source {
             Source::Package(package) => parts.push(package.clone().into()),
-            Source::Module(dir) => {
-                let listing = fs::read_dir(dir)
-                    .with_context(|| format!("reading the Go module {}", dir.display()))?;
-                let mut files = listing
-                    .map(|entry| entry.map(|e| e.path()))
-                    .collect::<std::io::Result<Vec<_>>>()?;
-                files.retain(|path| {
-                    let extension = path.extension().and_then(|e| e.to_str());
-                    matches!(extension, Some("go" | "mod" | "sum"))
-                });
-                files.sort();
-                for file in files {
-                    parts.push(fs::read(file)?);
-                }
+            Source::Module(dir) => parts.extend(contents(dir, &["go", "mod", "sum"])?),
+            Source::Variant(dir, variant) => {
+                parts.extend(contents(dir, &["go"])?);
+                parts.extend(contents(&dir.join(variant), &["mod", "sum"])?);
             }
         }
         let mut hash = digest::Context::new(&digest::SHA256);
@@ -74,10 +66,26 @@ impl Recipe {
 
     fn directory(&self) -> PathBuf {
         match &self.source {
-            Source::Module(dir) => dir.clone(),
+            Source::Module(dir) | Source::Variant(dir, _) => dir.clone(),
             Source::Package(_) => std::env::temp_dir(),
         }
     }
+}
+
+/// What the files of a directory with one of these extensions hold, in the order of their names.
+fn contents(dir: &Path, extensions: &[&str]) -> Result<Vec<Vec<u8>>> {
+    let listing =
+        fs::read_dir(dir).with_context(|| format!("reading the Go module {}", dir.display()))?;
+    let mut files = listing
+        .map(|entry| entry.map(|e| e.path()))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    files.retain(|path| {
+        let extension = path.extension().and_then(|e| e.to_str());
+        extension.is_some_and(|e| extensions.contains(&e))
+    });
+    files.sort();
+    let read = files.into_iter().map(fs::read);
+    Ok(read.collect::<std::io::Result<_>>()?)
 }
 
 /// The Go toolchain that would build the recipe (`go1.26.8 linux/amd64`).
@@ -141,9 +149,13 @@ pub fn build(recipe: &Recipe, dir: &Path, tick: Duration) -> Result<PathBuf> {
     let mut go = Command::new("go");
     go.current_dir(recipe.directory());
     match &recipe.source {
-        Source::Module(_) => {
+        Source::Module(_) | Source::Variant(..) => {
             let target = scratch.join(recipe.name);
-            go.args(["build", "-trimpath", "-ldflags", &recipe.ldflags, "-o"])
+            go.arg("build");
+            if let Source::Variant(_, variant) = &recipe.source {
+                go.arg(format!("-modfile={variant}/go.mod"));
+            }
+            go.args(["-trimpath", "-ldflags", &recipe.ldflags, "-o"])
                 .arg(target)
                 .arg(".");
         }
@@ -243,6 +255,29 @@ mod tests {
         assert_eq!(first, key("-s", "go1.26"));
         fs::write(dir.path().join("go.sum"), "sum").unwrap();
         assert_ne!(first, key("-s", "go1.26"));
+    }
+
+    #[test]
+    fn variant_leaves_the_key_of_its_module_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("old");
+        fs::create_dir(&old).unwrap();
+        fs::write(dir.path().join("main.go"), "package main").unwrap();
+        fs::write(dir.path().join("go.mod"), "module x").unwrap();
+        let module = recipe(dir.path(), "").key("go").unwrap();
+        fs::write(old.join("go.mod"), "module x // old").unwrap();
+        assert_eq!(recipe(dir.path(), "").key("go").unwrap(), module);
+        let variant = || {
+            let source = Source::Variant(dir.path().into(), "old");
+            let recipe = recipe(dir.path(), "");
+            Recipe { source, ..recipe }.key("go").unwrap()
+        };
+        let first = variant();
+        assert_ne!(first, module);
+        fs::write(dir.path().join("go.mod"), "module y").unwrap();
+        assert_eq!(variant(), first, "the go.mod of the module is none of it");
+        fs::write(dir.path().join("main.go"), "package main // new").unwrap();
+        assert_ne!(variant(), first);
     }
 
     #[test]

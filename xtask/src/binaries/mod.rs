@@ -6,13 +6,58 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 
 use crate::paths;
 use go::{Recipe, Source};
 
-/// Kubernetes version of the control plane, as `kubectl version` prints it.
-pub const KUBERNETES_VERSION: &str = "v1.36.3";
+/// Names the [`Kubernetes`] of all planes of a process that are not told which.
+pub const KUBERNETES_VARIABLE: &str = "OPERATING_KUBERNETES";
+
+/// Kubernetes of a plane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Kubernetes {
+    /// The one that everything is tested on.
+    #[default]
+    #[value(name = "1.36")]
+    Newest,
+    /// The oldest one that the guarantee holds on.
+    #[value(name = "1.33")]
+    Oldest,
+}
+
+impl Kubernetes {
+    /// As `kubectl version` prints it.
+    #[must_use]
+    pub const fn version(self) -> &'static str {
+        match self {
+            Kubernetes::Newest => "v1.36.3",
+            Kubernetes::Oldest => "v1.33.13",
+        }
+    }
+
+    /// Major and minor version, as a command line names it.
+    #[must_use]
+    pub const fn minor(self) -> &'static str {
+        match self {
+            Kubernetes::Newest => "1.36",
+            Kubernetes::Oldest => "1.33",
+        }
+    }
+
+    /// The one of [`KUBERNETES_VARIABLE`], or the newest.
+    ///
+    /// # Errors
+    /// When the variable names another one.
+    pub fn of_environment() -> Result<Self> {
+        match std::env::var(KUBERNETES_VARIABLE) {
+            Ok(text) if !text.is_empty() => Kubernetes::from_str(&text, false)
+                .map_err(|_| anyhow!("{KUBERNETES_VARIABLE} is {text:?}: set it to 1.36 or 1.33")),
+            _ => Ok(Kubernetes::default()),
+        }
+    }
+}
 /// Version of kwok, which plays the kubelets.
 pub const KWOK_VERSION: &str = "v0.8.0";
 
@@ -20,17 +65,24 @@ pub const KWOK_VERSION: &str = "v0.8.0";
 ///
 /// # Errors
 /// When Go is missing or the build fails; the message holds the end of the compiler's output.
-pub fn controlplane() -> Result<PathBuf> {
-    let (major, minor) = ("1", "36");
-    let version = "k8s.io/component-base/version";
+pub fn controlplane(kubernetes: Kubernetes) -> Result<PathBuf> {
+    let module = paths::repository().join("tests/plane/controlplane");
+    let (major, minor) = kubernetes
+        .minor()
+        .split_once('.')
+        .context("a minor version")?;
+    let (package, version) = ("k8s.io/component-base/version", kubernetes.version());
     ensure(&Recipe {
         name: "controlplane",
         what: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl",
         takes: "about 4 minutes",
-        source: Source::Module(paths::repository().join("tests/plane/controlplane")),
+        source: match kubernetes {
+            Kubernetes::Newest => Source::Module(module),
+            Kubernetes::Oldest => Source::Variant(module, kubernetes.minor()),
+        },
         ldflags: format!(
-            "-s -w -X {version}.gitVersion={KUBERNETES_VERSION} \
-             -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
+            "-s -w -X {package}.gitVersion={version} \
+             -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
         ),
     })
 }
@@ -97,8 +149,8 @@ pub struct CertManager {
 ///
 /// # Errors
 /// As [`controlplane`].
-pub fn build_all() -> Result<()> {
-    controlplane()?;
+pub fn build_all(kubernetes: Kubernetes) -> Result<()> {
+    controlplane(kubernetes)?;
     kwok()?;
     cert_manager()?;
     alarms()?;

@@ -10,6 +10,7 @@ use kube::api::DeleteParams;
 
 use super::workload::Workload;
 use super::{Args, keep};
+use crate::binaries::Kubernetes;
 use crate::plane::{Options, Plane, daemon};
 use crate::server::{CONFIGURATIONS, Endpoints, Server, build};
 
@@ -52,7 +53,7 @@ impl Bed {
             Some(kubeconfig) => Plane::attach(&absolute(Path::new(kubeconfig))?).await?,
             None if args.keep => {
                 eprintln!("starting a control plane");
-                let state = daemon::up(keep::PLANE, NODES).await?;
+                let state = daemon::up(keep::PLANE, NODES, Kubernetes::default()).await?;
                 Plane::attach(&state.kubeconfig).await?
             }
             None => {

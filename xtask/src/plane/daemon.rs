@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::{Options, Plane, directory, wait};
+use crate::binaries::{self, Kubernetes};
 
 /// For a plane to come up, once its binaries are there.
 const UP: Duration = Duration::from_secs(300);
@@ -44,15 +45,15 @@ impl State {
 ///
 /// # Errors
 /// When a plane of that name is up already, or it does not come up; with the end of its output.
-pub async fn up(name: &str, nodes: usize) -> Result<State> {
+pub async fn up(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<State> {
     let dir = directory::of(name)?;
     if directory::alive()?.iter().any(|alive| alive == name) {
         bail!("the plane {name} is up already (cargo xtask plane status); take it down first");
     }
     // Here and not in the background, so that the progress is seen.
-    tokio::task::spawn_blocking(|| {
-        crate::binaries::controlplane()?;
-        crate::binaries::kwok()
+    tokio::task::spawn_blocking(move || {
+        binaries::controlplane(kubernetes)?;
+        binaries::kwok()
     })
     .await??;
     let log = directory::root()?.join(format!("{name}.log"));
@@ -60,6 +61,7 @@ pub async fn up(name: &str, nodes: usize) -> Result<State> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["plane", "run", "--name", name])
         .args(["--nodes", &nodes.to_string()])
+        .args(["--kubernetes", kubernetes.minor()])
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
@@ -90,7 +92,7 @@ pub async fn up(name: &str, nodes: usize) -> Result<State> {
 ///
 /// # Errors
 /// As [`Plane::start`].
-pub async fn run(name: &str, nodes: usize) -> Result<()> {
+pub async fn run(name: &str, nodes: usize, kubernetes: Kubernetes) -> Result<()> {
     let (mut term, mut int) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -98,6 +100,7 @@ pub async fn run(name: &str, nodes: usize) -> Result<()> {
     // A closed terminal is no reason to end.
     let _hangup = signal(SignalKind::hangup())?;
     let starting = Plane::start(Options {
+        kubernetes: Some(kubernetes),
         nodes,
         name: Some(name.to_owned()),
         ..Options::default()

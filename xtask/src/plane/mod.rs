@@ -26,13 +26,15 @@ use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::binaries;
+use crate::binaries::{self, Kubernetes};
 use local::Local;
 pub use shared::shared;
 
 /// What a plane is made of.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Its Kubernetes; without, the one that the environment names ([`Kubernetes::of_environment`]).
+    pub kubernetes: Option<Kubernetes>,
     /// Number of simulated nodes; each takes 5,000 Pods.
     pub nodes: usize,
     /// Whether the API server writes an audit log (level Metadata, one line per request).
@@ -49,6 +51,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            kubernetes: None,
             nodes: 2,
             audit: true,
             apiserver_flags: Vec::new(),
@@ -77,8 +80,11 @@ impl Plane {
     /// When Go is missing, a build fails, or a component does not get ready in time; the
     /// message holds the end of its log.
     pub async fn start(options: Options) -> Result<Self> {
-        let (controlplane, kwok) = tokio::task::spawn_blocking(|| {
-            Ok::<_, anyhow::Error>((binaries::controlplane()?, binaries::kwok()?))
+        let kubernetes = options.kubernetes;
+        let (controlplane, kwok) = tokio::task::spawn_blocking(move || {
+            let kubernetes = kubernetes.map_or_else(Kubernetes::of_environment, Ok)?;
+            let controlplane = binaries::controlplane(kubernetes)?;
+            Ok::<_, anyhow::Error>((controlplane, binaries::kwok()?))
         })
         .await??;
         // Between finding a free port and binding it another process may take it.
@@ -110,7 +116,8 @@ impl Plane {
     /// # Errors
     /// When the kubeconfig cannot be read.
     pub async fn attach(kubeconfig: &Path) -> Result<Self> {
-        let controlplane = tokio::task::spawn_blocking(binaries::controlplane).await??;
+        let kubectl = || binaries::controlplane(Kubernetes::of_environment()?);
+        let controlplane = tokio::task::spawn_blocking(kubectl).await??;
         Ok(Self {
             config: read_config(kubeconfig).await?,
             kubeconfig: kubeconfig.to_owned(),

@@ -1,0 +1,140 @@
+//! Answers of the endpoints of webhook rules.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use operating::api::rulecalls::{Answer, Progress, read};
+use operating::domain::rules::webhook::{Action, Candidate, Endpoint, Memory, Poll, Webhook};
+
+use super::choice;
+
+/// The first byte chooses the rule. Each further line is what comes in answer to the next call that is due: `a` and an
+/// answer, `p` and one to a poll, anything else a call that failed.
+///
+/// A Pod passes only if an answer says so, or if calls fail under a rule that ignores failures. What is stored of it is
+/// bounded, and restores the same.
+pub fn run(data: &[u8]) {
+    let Some((way, data)) = choice(data, 4) else {
+        return;
+    };
+    let rule = webhook(way & 1 != 0, way & 2 != 0);
+    let all = ["web-1", "web-2", "web-3"].map(candidate);
+    let staying: BTreeSet<Candidate> = all.iter().cloned().collect();
+    let mut memory = Memory::default();
+    let mut now = Timestamp::UNIX_EPOCH;
+    let mut lines = data.split(|byte| *byte == b'\n').take(20);
+    for _ in 0..60 {
+        now += Duration::from_secs(30);
+        for action in memory.plan(&rule, now, &staying, &all).actions {
+            let Some(line) = lines.next() else {
+                return;
+            };
+            let before = passed(&memory, &all);
+            let said = match action {
+                Action::Ask(asked) => answered(&mut memory, &rule, &asked, line, now),
+                Action::Poll(id) => polled(&mut memory, &rule, &id, line, now),
+            };
+            for candidate in passed(&memory, &all).difference(&before) {
+                assert!(said.lets(candidate), "{candidate} passed by {said:?}");
+            }
+            stored(&memory, &all, now);
+        }
+    }
+}
+
+/// What was said.
+#[derive(Debug)]
+enum Said {
+    All,
+    These(Vec<String>),
+    Nothing,
+}
+
+impl Said {
+    fn lets(&self, name: &str) -> bool {
+        match self {
+            Said::All => true,
+            Said::These(names) => names.iter().any(|n| n == name),
+            Said::Nothing => false,
+        }
+    }
+}
+
+fn answered(
+    memory: &mut Memory,
+    rule: &Webhook,
+    asked: &[Candidate],
+    line: &[u8],
+    now: Timestamp,
+) -> Said {
+    let answer = match line.split_first() {
+        Some((b'a', body)) => read::<Answer>(body),
+        _ => Err("the call failed".to_owned()),
+    };
+    let said = match &answer {
+        Ok(answer) if answer.success && !answer.is_long() => Said::All,
+        Ok(answer) => Said::These(answer.finished_names.clone()),
+        Err(_) if !rule.fail => Said::All,
+        Err(_) => Said::Nothing,
+    };
+    memory.answered(rule, asked, answer, now, 0.0);
+    said
+}
+
+fn polled(memory: &mut Memory, rule: &Webhook, id: &str, line: &[u8], now: Timestamp) -> Said {
+    let progress = match line.split_first() {
+        Some((b'p', body)) => read::<Progress>(body),
+        _ => Err("the poll failed".to_owned()),
+    };
+    let said = match &progress {
+        Ok(progress) if progress.success && progress.finished => Said::All,
+        Ok(progress) => Said::These(progress.finished_names.clone()),
+        Err(_) => Said::Nothing,
+    };
+    memory.polled(rule, id, progress, now);
+    said
+}
+
+fn passed(memory: &Memory, all: &[Candidate]) -> BTreeSet<String> {
+    let passed = all.iter().filter(|c| memory.has_passed(c));
+    passed.map(|c| c.name.clone()).collect()
+}
+
+fn stored(memory: &Memory, all: &[Candidate], now: Timestamp) {
+    let status = memory.status();
+    let text = serde_json::to_string(&status).unwrap_or_default();
+    assert!(text.len() < 200_000, "{} bytes of status", text.len());
+    let again = Memory::restore(status.as_ref(), memory.generation(), now);
+    assert_eq!(passed(&again, all), passed(memory, all));
+    assert_eq!(again.status(), status);
+}
+
+fn candidate(name: &str) -> Candidate {
+    Candidate {
+        name: name.to_owned(),
+        pod_uid: format!("uid-of-{name}"),
+        operation: "upgrade".to_owned(),
+        since: "1".to_owned(),
+    }
+}
+
+fn webhook(fail: bool, polls: bool) -> Webhook {
+    let endpoint = Endpoint {
+        url: "https://check.example.com/pods".to_owned(),
+        ca: Vec::new(),
+    };
+    let poll = polls.then(|| Poll {
+        endpoint: endpoint.clone(),
+        key: "task-id".to_owned(),
+        interval: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
+    });
+    Webhook {
+        endpoint,
+        poll,
+        fail,
+        parameters: Vec::new(),
+        stage: None,
+    }
+}

@@ -1,0 +1,151 @@
+//! An API server that notes what it is asked for, and answers as a target chooses.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// How requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// Everything is there, and writes are stored.
+    Willing,
+    /// Everything is there. Writes are answered as if they were stored, and are not: somebody takes them back.
+    Deaf,
+    /// 403.
+    Refusing,
+    /// 404.
+    Empty,
+    /// 200, and something that is no object.
+    Garbled,
+}
+
+/// Method and URI of every request so far.
+pub type Asked = Arc<Mutex<Vec<String>>>;
+
+/// What is stored.
+pub struct Stored {
+    /// A PodTransitionRule.
+    pub rule: Value,
+    /// Its namespace.
+    pub namespace: Value,
+    /// A Pod in it.
+    pub pod: Value,
+}
+
+/// A client of such a server.
+pub fn client(mood: Mood, stored: Stored) -> (Client, Asked) {
+    let asked = Asked::default();
+    let seen = Arc::clone(&asked);
+    let stored = Arc::new(Mutex::new(stored));
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        seen.lock()
+            .push(format!("{} {}", request.method(), request.uri()));
+        let stored = Arc::clone(&stored);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap_or_default();
+            let path = parts.uri.path();
+            let answer = match mood {
+                Mood::Refusing => Err(StatusCode::FORBIDDEN),
+                Mood::Empty => Err(StatusCode::NOT_FOUND),
+                Mood::Garbled => Ok(json!(["garbled"])),
+                Mood::Willing => willing(path, &body, true, &mut stored.lock()),
+                Mood::Deaf => willing(path, &body, false, &mut stored.lock()),
+            };
+            let (code, body) = match answer {
+                Ok(body) => (StatusCode::OK, body),
+                Err(code) => (
+                    code,
+                    json!({ "kind": "Status", "status": "Failure", "code": code.as_u16(), "message": "no" }),
+                ),
+            };
+            let mut response = Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = code;
+            Ok::<_, Infallible>(response)
+        }
+    });
+    (Client::new(service, "default"), asked)
+}
+
+fn willing(path: &str, body: &[u8], keeps: bool, stored: &mut Stored) -> Result<Value, StatusCode> {
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    let list = |kind: &str, items: Vec<Value>| json!({ "kind": kind, "apiVersion": "v1", "metadata": { "resourceVersion": "900" }, "items": items });
+    match segments[..] {
+        ["api", "v1", "namespaces", _, "pods"] if body.is_empty() => Ok(list("PodList", vec![])),
+        [
+            "api",
+            "v1",
+            "namespaces",
+            _,
+            "pods" | "persistentvolumeclaims",
+        ] => serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST),
+        ["api", "v1", "namespaces", _, "pods", ..] => Ok(stored.pod.clone()),
+        ["api", "v1", "namespaces"] => Ok(list("NamespaceList", vec![stored.namespace.clone()])),
+        ["api", "v1", "namespaces", _] => patched(&mut stored.namespace, body, keeps),
+        [.., "podtransitionrules"] => Ok(list("PodTransitionRuleList", vec![stored.rule.clone()])),
+        [.., "podtransitionrules", _] => Ok(stored.rule.clone()),
+        [.., "podtransitionrules", _, "status"] => patched(&mut stored.rule, body, keeps),
+        _ => Err(StatusCode::NOT_FOUND),
+    }
+}
+
+/// The object with a merge patch, if it was a patch.
+fn patched(object: &mut Value, body: &[u8], keeps: bool) -> Result<Value, StatusCode> {
+    if keeps && !body.is_empty() {
+        let patch: Value = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
+        let next = version.parse::<u64>().unwrap_or(0) + 1;
+        json_patch::merge(object, &patch);
+        object["metadata"]["resourceVersion"] = next.to_string().into();
+    }
+    Ok(object.clone())
+}
+
+/// Whether the server may ask this for a review about `namespace`.
+pub fn is_allowed(asked: &str, namespace: &str) -> bool {
+    let Some((method, uri)) = asked.split_once(' ') else {
+        return false;
+    };
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    if !path.starts_with('/') || !segments.iter().all(|segment| is_plain(segment)) {
+        return false;
+    }
+    let dry = query.split('&').any(|part| part == "dryRun=All");
+    match (method, &segments[..]) {
+        ("GET", ["api", "v1", "namespaces"]) => query
+            .split('&')
+            .any(|part| part == format!("fieldSelector=metadata.name%3D{namespace}")),
+        ("PATCH", ["api", "v1", "namespaces", own]) => own == &namespace,
+        // The discovery of what owners are.
+        ("GET", ["api", "v1"] | ["apis"] | ["apis", _, _]) => true,
+        (_, ["api", "v1", "namespaces", own, rest @ ..])
+        | (_, ["apis", _, _, "namespaces", own, rest @ ..]) => {
+            own == &namespace
+                && match (method, rest) {
+                    ("GET", _) => true,
+                    ("POST", ["pods" | "persistentvolumeclaims"]) => dry,
+                    ("POST", ["events"]) => true,
+                    ("PATCH", ["pods", _] | ["events", _]) => true,
+                    ("PATCH", ["podtransitionrules", _, "status"]) => true,
+                    _ => false,
+                }
+        }
+        _ => false,
+    }
+}
+
+fn is_plain(segment: &str) -> bool {
+    let upper = segment.to_ascii_uppercase();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%:".contains(c);
+    !matches!(segment, "" | "." | "..")
+        && segment.chars().all(plain)
+        && ["%2F", "%25", "%2E", "%5C", "%00"]
+            .iter()
+            .all(|bad| !upper.contains(bad))
+}

@@ -1,0 +1,60 @@
+//! Certificates and keys: of the server, of its own authority, and of who calls.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use operating::api::validation::endpoint;
+use operating::tls::Pair;
+use operating::tls::clients::Clients;
+use operating::tls::selfmanaged::{Material, Names, Policy, assess};
+use rustls_pki_types::CertificateDer;
+
+use super::choice;
+
+/// The first byte says whether the rest is PEM, or the DER of one certificate. What can't be used is refused; a pair that
+/// can has a leaf and a time.
+pub fn run(data: &[u8]) {
+    let Some((way, data)) = choice(data, 2) else {
+        return;
+    };
+    let pem = match way {
+        0 => data.to_vec(),
+        _ => pem::encode(&pem::Pem::new("CERTIFICATE", data)).into_bytes(),
+    };
+    if let Ok(pair) = Pair::from_pem(&pem, &pem) {
+        assert!(!pair.leaf().is_empty());
+        let _ = (pair.not_before(), pair.not_after(), pair.intermediates());
+    }
+    let keys = ["tls.crt", "tls.key", "ca.crt", "ca.key"];
+    let secret: BTreeMap<_, _> = keys
+        .map(|key| (key.to_owned(), ByteString(pem.clone())))
+        .into();
+    let material = Material::from_data(&secret);
+    let mut written = BTreeMap::new();
+    material.write_to(&mut written);
+    assert_eq!(written, secret);
+    let now = Timestamp::UNIX_EPOCH;
+    let roots = material.roots(now);
+    if let Ok(names) = Names::new(["operating.kusionstack-system.svc"]) {
+        let _ = assess(Some(&material), now, &names, &Policy::default());
+    }
+    callers(&pem, &roots, data);
+    let text = String::from_utf8_lossy(&pem);
+    let _ = endpoint::ca_bundle(&text, "caBundle");
+}
+
+/// A file of authorities, and somebody who calls with one of them, or with any bytes, and has no name that is let in.
+fn callers(pem: &[u8], roots: &[CertificateDer<'static>], data: &[u8]) {
+    let file = std::env::temp_dir().join(format!("operating-fuzz-{}.pem", std::process::id()));
+    if fs::write(&file, pem).is_err() {
+        return;
+    }
+    if let Ok(clients) = Clients::read(file.clone(), vec!["nobody has this name".to_owned()]) {
+        assert!(!clients.allow(&[]));
+        assert!(!clients.allow(roots));
+        assert!(!clients.allow(&[CertificateDer::from(data)]));
+    }
+    let _ = fs::remove_file(&file);
+}

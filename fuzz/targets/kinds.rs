@@ -1,0 +1,40 @@
+//! The kinds of `apps.kusionstack.io`, as the API server may have them stored.
+
+use operating::api::collaset::CollaSet;
+use operating::api::operationjob::OperationJob;
+use operating::api::poddecoration::PodDecoration;
+use operating::api::podtransitionrule::PodTransitionRule;
+use operating::api::resourcecontext::ResourceContext;
+use operating::api::validation::resourcecontext;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{choice, read};
+
+/// What is read is written so that it is read the same.
+pub fn run(data: &[u8]) {
+    match choice(data, 5) {
+        Some((0, data)) => again::<CollaSet>(data),
+        Some((1, data)) => again::<PodTransitionRule>(data),
+        Some((2, data)) => again::<PodDecoration>(data),
+        Some((3, data)) => again::<OperationJob>(data),
+        Some((_, data)) => {
+            again::<ResourceContext>(data);
+            if let Some(context) = read::<ResourceContext>(data) {
+                let _ = resourcecontext::validate(&context.spec);
+            }
+        }
+        None => {}
+    }
+}
+
+fn again<T: Serialize + DeserializeOwned>(data: &[u8]) {
+    let Some(object) = read::<T>(data) else {
+        return;
+    };
+    let written = serde_json::to_value(&object);
+    let written = written.unwrap_or_else(|e| panic!("it can't be written: {e}"));
+    let again: T = serde_json::from_value(written.clone())
+        .unwrap_or_else(|e| panic!("{written} can't be read: {e}"));
+    assert_eq!(serde_json::to_value(&again).ok(), Some(written));
+}

@@ -1,0 +1,101 @@
+//! Claims in the status of a rule, as a replica of another version, or a hand, may have left them.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::Response;
+use kube::Client;
+use kube::client::Body;
+use operating::api::podtransitionrule::{Ledger, PodTransitionRule};
+use operating::cluster::index::Index;
+use operating::cluster::rulestore::RuleStore;
+use operating::domain::rules::Skips;
+use operating::ledger::protocol::Operation;
+use operating::ledger::store::{RuleKey, Snapshot, Store};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::read;
+
+/// No Pod loses its claim by being read or written, no number goes back, and what was written is written the same again.
+pub fn run(data: &[u8]) {
+    let Some(ledger) = read::<Value>(data) else {
+        return;
+    };
+    let Some((object, stored)) = stored_as(&ledger) else {
+        return;
+    };
+    let snapshot = Snapshot::of(&object, None, Skips::default());
+    let claims = &snapshot.claims;
+    for claim in &stored.claims {
+        assert!(claims.holds(&claim.pod_uid.as_str().into()), "{claim:?}");
+        assert!(i128::from(claims.attempts) >= i128::from(claim.attempt));
+    }
+    assert!(i128::from(claims.attempts) >= i128::from(stored.attempts));
+    if let Ok(watermark) = stored.watermark.parse::<u64>() {
+        assert!(claims.watermark >= watermark);
+    }
+    let sent = written(&snapshot);
+    let Some((again, written)) = sent.as_ref().and_then(stored_as) else {
+        panic!("it is not written so that it can be read: {claims:?}");
+    };
+    for (of, count) in words(&stored) {
+        assert!(
+            words(&written).contains_key(&of) || count > 1,
+            "{of:?} is gone"
+        );
+    }
+    let again = Snapshot::of(&again, None, Skips::default());
+    assert!(again.claims.claims.keys().eq(claims.claims.keys()));
+    // Times are stored in seconds, so that only what was written is written the same.
+    assert_eq!(self::written(&again), sent);
+}
+
+/// The words that are stored for one Pod, those of operations that are not known last; how many they are.
+fn words(ledger: &Ledger) -> BTreeMap<(String, Operation), usize> {
+    let mut all = BTreeMap::new();
+    for claim in &ledger.claims {
+        let operation = Operation::parse(&claim.operation);
+        *all.entry((claim.pod_uid.clone(), operation)).or_default() += 1;
+    }
+    all
+}
+
+fn stored_as(ledger: &Value) -> Option<(PodTransitionRule, Ledger)> {
+    let object: PodTransitionRule = serde_json::from_value(json!({
+        "metadata": { "namespace": "shop", "name": "web", "uid": "r", "resourceVersion": "50", "generation": 1 },
+        "spec": { "selector": {}, "rules": [] },
+        "status": { "ledger": ledger },
+    }))
+    .ok()?;
+    let stored = object.status.as_ref()?.ledger.clone()?;
+    Some((object, stored))
+}
+
+/// The ledger that a replica writes with these claims.
+fn written(snapshot: &Snapshot) -> Option<Value> {
+    let sent = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&sent);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let body = request.into_body().collect_bytes().await;
+            *seen.lock() = body.ok().and_then(|body| read::<Value>(&body));
+            Ok::<_, Infallible>(Response::new(Body::from(b"{}".to_vec())))
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().ok()?;
+    runtime.block_on(async {
+        let client = Client::new(service, "default");
+        let store = RuleStore::new(client, Arc::new(Index::default()), Default::default());
+        let key = RuleKey {
+            uid: "r".into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let _ = store.swap(&key, snapshot, &snapshot.claims).await;
+    });
+    let body = sent.lock().take()?;
+    body.pointer("/status/ledger").cloned()
+}

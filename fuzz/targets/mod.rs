@@ -1,0 +1,52 @@
+//! The fuzz targets: each takes any bytes and fails when what it says does not hold. `cargo xtask fuzz` runs them with new
+//! bytes, and `tests/corpus.rs` with the bytes that are kept in `fuzz/corpus`.
+
+mod answers;
+mod apiserver;
+mod certificates;
+mod collaset;
+mod kinds;
+mod ledger;
+mod pod;
+mod review;
+mod rule;
+mod selector;
+mod template;
+mod values;
+mod warning;
+mod watch;
+
+use serde::de::DeserializeOwned;
+
+/// A target: its name, which is also the name of its directory in `fuzz/corpus`, and what it does with bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 15] = [
+    ("answers", answers::run),
+    ("certificates", certificates::run),
+    ("collaset", collaset::run),
+    ("fieldpath", values::field_path),
+    ("intorpercent", values::int_or_percent),
+    ("kinds", kinds::run),
+    ("ledger", ledger::run),
+    ("pod", pod::run),
+    ("quantity", values::quantity),
+    ("review", review::run),
+    ("rule", rule::run),
+    ("selector", selector::run),
+    ("template", template::run),
+    ("warning", warning::run),
+    ("watch", watch::run),
+];
+
+/// Bytes as an object, if they are one.
+fn read<T: DeserializeOwned>(data: &[u8]) -> Option<T> {
+    serde_json::from_slice(data).ok()
+}
+
+/// The first byte, which chooses among `of` ways, and the rest.
+fn choice(data: &[u8], of: u8) -> Option<(u8, &[u8])> {
+    let (first, rest) = data.split_first()?;
+    Some((first.wrapping_sub(b'0') % of, rest))
+}

@@ -1,0 +1,70 @@
+//! Pods.
+
+use operating::domain::inplace;
+use operating::domain::lifecycle::{
+    ExpectedFinalizers, Run, controller_step, is_held_offline, phases, restarts, untyped, validate,
+};
+use operating::domain::pod::Pod;
+use operating::domain::rules::unreadable_skips;
+
+use super::read;
+
+const NOW: u64 = 1_700_000_000_000_000_000;
+
+/// Two lines: a Pod, and what a write makes of it. Whatever is read of them, every question of the lifecycle has an
+/// answer, and what the webhook makes of a write is stable: done again it changes nothing.
+pub fn run(data: &[u8]) {
+    let mut lines = data.splitn(2, |byte| *byte == b'\n');
+    let old = lines.next().and_then(read::<Pod>);
+    let new = lines.next().and_then(read::<Pod>);
+    for pod in old.iter().chain(&new) {
+        ask(pod);
+    }
+    let Some(new) = new.as_ref().or(old.as_ref()) else {
+        return;
+    };
+    write(None, new);
+    if let Some(old) = &old {
+        write(Some(old), new);
+        let _ = restarts::after(old, new, new, false, NOW).value();
+        if let Some(change) = inplace::change(old, new) {
+            let applied = inplace::is_applied(new, &change.target);
+            assert!(applied, "{change:?} is that of {new:?}");
+        }
+    }
+}
+
+fn ask(pod: &Pod) {
+    assert!(!(pod.is_available() && (pod.is_terminating() || pod.is_finished())));
+    let _ = (
+        pod.is_broken(),
+        pod.created(),
+        pod.controller(),
+        pod.is_mirror(),
+    );
+    let _ = (phases(pod), untyped(pod), is_held_offline(pod));
+    let _ = controller_step(pod, NOW);
+    let _ = (restarts::told(pod), restarts::believed_in(pod, NOW));
+    let _ = (ExpectedFinalizers::of(pod), unreadable_skips(pod));
+    let _ = inplace::unfinished_resizes(pod);
+    if inplace::is_deferred(pod) {
+        assert!(inplace::is_pending(pod));
+    }
+}
+
+fn write(old: Option<&Pod>, new: &Pod) {
+    let _ = validate(old, new);
+    let mut run = Run::open(old, new, NOW);
+    run.settle();
+    let patch = run.patch();
+    let mut labels = new.metadata.labels.clone();
+    let current = serde_json::to_value(&labels).unwrap_or_default();
+    let mut object = serde_json::json!({ "metadata": { "labels": current } });
+    let json = json_patch::Patch(patch.to_json_patch(Some(&object["metadata"]["labels"].clone())));
+    if let Err(error) = json_patch::patch(&mut object, &json) {
+        panic!("{json} does not apply: {error}");
+    }
+    patch.apply(&mut labels);
+    let stored = serde_json::to_value(&labels).unwrap_or_default();
+    assert_eq!(object["metadata"]["labels"], stored, "{json}");
+}

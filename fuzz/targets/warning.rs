@@ -1,0 +1,16 @@
+//! `Warning` headers of the API server.
+
+use operating::fuzzing::warning;
+
+/// Any header is read or not; a text that is quoted as HTTP says is read as it was.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if let Some(read) = warning(text) {
+        assert!(read.len() < text.len());
+    }
+    let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+    let header = format!("299 - \"{quoted}\"");
+    assert_eq!(warning(&header).as_deref(), Some(text));
+}

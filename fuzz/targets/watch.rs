@@ -1,0 +1,51 @@
+//! Frames of watches.
+
+use std::sync::Arc;
+
+use operating::cluster::index::Index;
+use operating::cluster::sizes::Kind;
+use operating::fuzzing::{Watch, watch_frame};
+
+use super::choice;
+
+/// Each line is a frame; its first byte names the watch. No frame stops the index, its position never goes back, and what
+/// an object in it says of itself is where it is found.
+pub fn run(data: &[u8]) {
+    let index = Arc::new(Index::default());
+    for line in data.split(|byte| *byte == b'\n').take(40) {
+        let Some((way, line)) = choice(line, 10) else {
+            continue;
+        };
+        let Ok(line) = std::str::from_utf8(line) else {
+            continue; // the reader of lines refuses them
+        };
+        let watch = match way {
+            0 => Watch::Pods,
+            1 => Watch::Rules,
+            2 => Watch::Namespaces,
+            other => Watch::Owners(Kind::ALL[usize::from(other) - 3]),
+        };
+        let before = index.read().position;
+        let seen = watch_frame(&index, watch, line);
+        let state = index.read();
+        assert!(state.position >= before, "{line}");
+        if let (Watch::Pods, Some(seen)) = (watch, seen) {
+            assert!(state.position >= seen, "{line}");
+        }
+        for (name, namespace) in state.namespaces() {
+            for (uid, pod) in &namespace.pods {
+                assert_eq!(**uid, *pod.metadata.uid);
+                assert_eq!(*name, pod.metadata.namespace);
+                assert!(pod.is_managed());
+            }
+            for entry in namespace.rules.values() {
+                let rules = &entry.snapshot.rules;
+                state.view(rules, |view| {
+                    let selected = namespace.pods.values().filter(|pod| rules.selects(pod));
+                    let available = selected.filter(|pod| pod.is_available()).count();
+                    assert!(view.available() as usize <= available, "{line}");
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The door for the fuzz targets in `fuzz/targets`: what takes bytes and is private otherwise. Nothing else may use it.
+
+use std::sync::Arc;
+
+use crate::admission::collasets::probe;
+use crate::cluster::index::Index;
+use crate::cluster::sizes::Kind;
+use crate::cluster::sources::{Namespaces, Pods, Rules, Workloads};
+use crate::cluster::watch::{Source, deliver};
+
+/// The watch that a frame comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Watch {
+    /// Managed Pods.
+    Pods,
+    /// PodTransitionRules.
+    Rules,
+    /// Namespaces.
+    Namespaces,
+    /// A kind of owners.
+    Owners(Kind),
+}
+
+/// Hands one line of a watch to the index; the version that it carries, or `None` if all must be listed again.
+pub fn watch_frame(index: &Arc<Index>, watch: Watch, line: &str) -> Option<u64> {
+    let source = Source {
+        path: "/fuzz",
+        labels: None,
+        fields: None,
+    };
+    match watch {
+        Watch::Pods => deliver(&source, &Pods(Arc::clone(index)), line),
+        Watch::Rules => deliver(&source, &Rules(Arc::clone(index)), line),
+        Watch::Namespaces => deliver(&source, &Namespaces(Arc::clone(index)), line),
+        Watch::Owners(kind) => deliver(&source, &Workloads::new(index, kind), line),
+    }
+}
+
+/// The text of a `Warning` header.
+pub fn warning(header: &str) -> Option<String> {
+    probe::warning(header)
+}
