@@ -60,8 +60,6 @@ pub struct Context {
     pub wait_notice: Duration,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<webhooks::Pool>,
-    /// Which addresses the endpoints of webhook rules may have.
-    pub reach: webhooks::Reach,
     /// The clock.
     pub now: fn() -> Timestamp,
 }

@@ -14,7 +14,7 @@ use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::controllers::webhooks::{Pool, Reach};
+use crate::controllers::webhooks::Pool;
 use crate::controllers::{self, Context};
 use crate::ledger::commit::Ledgers;
 
@@ -26,7 +26,6 @@ pub fn start(
     owners: &Arc<LiveOwners>,
     ledgers: &Arc<Ledgers<RuleStore>>,
     calls: &Arc<Pool>,
-    reach: Reach,
     stop: &CancellationToken,
 ) -> JoinHandle<()> {
     let context = Arc::new(Context {
@@ -39,7 +38,6 @@ pub fn start(
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
         calls: Arc::clone(calls),
-        reach,
         now: Timestamp::now,
     });
     let (leading, lead) = watch::channel(!args.leader_elect);

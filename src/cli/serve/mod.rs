@@ -65,7 +65,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let relist = sources::start(&client, &index, &stop);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
-    let calls = Arc::new(Pool::default());
+    let calls = Arc::new(Pool::new(reach(&args).await?));
     reads::register(&exposition, &index, &ledgers, &calls);
 
     let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
@@ -125,10 +125,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     // After the installation: until then it is no fault that the webhook configurations are missing.
     let needed = registration::needed(&args.cluster.namespace)?;
     cluster::registration::start(&client, &index, needed, &stop);
-    let reach = reach(&args).await?;
-    let controllers = controllers::start(
-        &args, &client, &index, &owners, &ledgers, &calls, reach, &stop,
-    );
+    let controllers = controllers::start(&args, &client, &index, &owners, &ledgers, &calls, &stop);
 
     ended().await?;
     info!("ending: draining reviews");
