@@ -63,8 +63,6 @@ pub struct Context {
     pub wait_notice: Duration,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<webhooks::Pool>,
-    /// Which addresses the endpoints of webhook rules may have.
-    pub reach: webhooks::Reach,
     /// Whether CollaSets are reconciled (feature gate `CollaSets`).
     pub collasets: bool,
     /// Whether deletions go through the lifecycle first (feature gate `GraceDeleteWebhook`).

@@ -14,7 +14,7 @@ use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::controllers::webhooks::{Pool, Reach};
+use crate::controllers::webhooks::Pool;
 use crate::controllers::{self, Context, Work};
 use crate::ledger::commit::Ledgers;
 use crate::tasks::Supervisor;
@@ -33,8 +33,6 @@ pub struct Parts<'a> {
     pub ledgers: &'a Arc<Ledgers<RuleStore>>,
     /// Calls to the endpoints of webhook rules.
     pub calls: &'a Arc<Pool>,
-    /// Which addresses the endpoints of webhook rules may have.
-    pub reach: Reach,
     /// What the controllers do.
     pub work: &'a Arc<Work>,
     /// Whether this replica leads.
@@ -57,7 +55,6 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
         calls: Arc::clone(parts.calls),
-        reach: parts.reach,
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         now: Timestamp::now,

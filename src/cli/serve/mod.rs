@@ -80,7 +80,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let relist = sources::start(&client, &index, args.features.collasets(), &supervisor);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
     let ledgers = Ledgers::new(store);
-    let calls = Arc::new(Pool::default());
+    let calls = Arc::new(Pool::new(reach(&args).await?));
     let (work, denials) = (Arc::new(Work::default()), Denials::default());
     let (leading, lead) = tokio::sync::watch::channel(false);
     let sight = watchdog::start(&index, &ledgers, &work, &supervisor)
@@ -180,7 +180,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let needed = registration::needed(&args.cluster.namespace)?;
     let told = registration::told(&args, &doors, kept.map(|kept| kept.wake));
     cluster::registration::start(&client, &index, needed, &told, &supervisor);
-    let reach = reach(&args).await?;
     let controllers = controllers::start(controllers::Parts {
         args: &args,
         client: &client,
@@ -188,7 +187,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         owners: &owners,
         ledgers: &ledgers,
         calls: &calls,
-        reach,
         work: &work,
         leading,
         supervisor: &supervisor,

@@ -74,7 +74,7 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
         Ok(body) => {
             let endpoint = &webhook.endpoint;
             let sent = async {
-                let reach = &context.reach;
+                let reach = &context.calls.reach;
                 let answer = http::call(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
                 rulecalls::read(&answer)
             };
@@ -99,7 +99,7 @@ pub async fn poll(
     let poll = webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.url(task), &poll.endpoint);
     let sent = async {
-        let answer = http::call(&url, &endpoint.ca, None, &context.reach).await?;
+        let answer = http::call(&url, &endpoint.ca, None, &context.calls.reach).await?;
         rulecalls::read(&answer)
     };
     context

@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::address::Reach;
+
 /// Calls at once.
 const CALLS: usize = 32;
 
@@ -27,6 +29,8 @@ const FORGET: Duration = Duration::from_secs(600);
 
 /// The pool.
 pub struct Pool {
+    /// Which addresses are called.
+    pub reach: Reach,
     calls: Semaphore,
     /// Endpoints that are called, or fail; others are not kept.
     endpoints: Mutex<HashMap<String, Endpoint>>,
@@ -49,6 +53,7 @@ struct Endpoint {
 impl Default for Pool {
     fn default() -> Self {
         Pool {
+            reach: Reach::default(),
             calls: Semaphore::new(CALLS),
             endpoints: Mutex::default(),
             made: AtomicU64::new(0),
@@ -58,6 +63,14 @@ impl Default for Pool {
 }
 
 impl Pool {
+    /// A pool of calls to these addresses.
+    pub fn new(reach: Reach) -> Pool {
+        Pool {
+            reach,
+            ..Pool::default()
+        }
+    }
+
     /// Makes a call to an endpoint when there is room for it, unless the endpoint keeps failing. `spread` in [0, 1)
     /// spreads the times at which several replicas and endpoints try again.
     pub async fn call<T>(

@@ -53,7 +53,6 @@ impl Bed {
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             calls: Arc::default(),
-            reach: crate::controllers::webhooks::Reach::default(),
             collasets: true,
             grace_delete: false,
             now: || Timestamp::UNIX_EPOCH,
