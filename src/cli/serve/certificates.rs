@@ -57,7 +57,10 @@ pub async fn start(
     let bundle = managed
         .ensure(Timestamp::now())
         .await
-        .context("the serving certificate can't be made")?;
+        .context(
+            "the serving certificate can't be made; without --cert-dir the server needs the rights operating-certificates \
+             (docs/rights.md)",
+        )?;
     tokio::spawn(managed.run(SECRET_PERIOD, stop.clone()));
     Ok(Some(bundle))
 }
