@@ -35,14 +35,14 @@ pub struct Cli {
 pub enum Command {
     /// Serve admission reviews and run the controllers
     Serve(Box<ServeArgs>),
-    /// Put namespace, CRDs, RBAC and webhook configurations into a cluster
+    /// Put namespace, CRDs, RBAC, policies and webhook configurations into a cluster
     ///
     /// May be repeated and may run several times at once. It does not start a server: until one answers, held
     /// operations are denied in namespaces that have rules, and everything else goes on as before.
     Install(InstallArgs),
     /// Take everything out of a cluster again; Pods keep running
     ///
-    /// Webhook configurations go first, so that nothing waits for a server that is gone; then finalizers that nobody
+    /// Policies and webhook configurations go first, so that nothing waits for a server that is gone; then finalizers that nobody
     /// would serve any more, CRDs with their objects, RBAC, certificates and the namespace. Pods of CollaSets are
     /// left behind without an owner. Lifecycle labels stay on Pods as they are.
     Uninstall(UninstallArgs),

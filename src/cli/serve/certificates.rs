@@ -73,7 +73,10 @@ pub async fn start(
     let bundle = managed
         .ensure(Timestamp::now())
         .await
-        .context("the serving certificate can't be made")?;
+        .context(
+            "the serving certificate can't be made; without --cert-dir the server needs the rights operating-certificates \
+             (docs/rights.md)",
+        )?;
     let wake = managed.waker();
     let run = managed.run(SECRET_PERIOD, supervisor.stop().clone());
     supervisor.keep("the keeper of the certificate", run);
