@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
+use super::owners::Neighbours;
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
 use super::watch::{self, Relist, Sink, Source};
@@ -29,7 +30,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
     spawn::<Pod, _>(
         client,
         pods,
-        Arc::new(Pods(Arc::clone(index))),
+        Arc::new(Pods::new(index)),
         relist.clone(),
         stop,
     );
@@ -95,23 +96,37 @@ pub(super) fn spawn<T, S>(
     ));
 }
 
-struct Pods(Arc<Index>);
+struct Pods {
+    index: Arc<Index>,
+    neighbours: Mutex<Neighbours>,
+}
+
+impl Pods {
+    fn new(index: &Arc<Index>) -> Self {
+        Pods {
+            index: Arc::clone(index),
+            neighbours: Mutex::default(),
+        }
+    }
+}
 
 impl Sink<Pod> for Pods {
     fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
-        serde_json::from_str(raw)
+        let mut pod = serde_json::from_str(raw)?;
+        self.neighbours.lock().share(&mut pod);
+        Ok(pod)
     }
     fn replace(&self, objects: Vec<Pod>, version: u64) {
-        self.0.replace_pods(objects, version);
+        self.index.replace_pods(objects, version);
     }
     fn apply(&self, object: Pod) {
-        self.0.apply_pod(object);
+        self.index.apply_pod(object);
     }
     fn delete(&self, object: Pod) {
-        self.0.delete_pod(&object);
+        self.index.delete_pod(&object);
     }
     fn bookmark(&self, version: u64) {
-        self.0.bookmark_pods(version);
+        self.index.bookmark_pods(version);
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
@@ -121,7 +136,7 @@ impl Sink<Pod> for Pods {
         struct Bare {
             metadata: Metadata,
         }
-        self.0.count_unreadable();
+        self.index.count_unreadable();
         let Bare { metadata } = serde_json::from_str(raw).ok()?;
         Some(Pod {
             metadata,
@@ -274,7 +289,7 @@ mod tests {
             fields: None,
         };
         let line = json!({ "type": kind, "object": object }).to_string();
-        watch::deliver(&source, &Pods(Arc::clone(index)), &line)
+        watch::deliver(&source, &Pods::new(index), &line)
     }
 
     /// Position of the cache, and Pods of the rule: expected, available.
