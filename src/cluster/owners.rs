@@ -1,19 +1,76 @@
-//! The Pods of a namespace by the UID of their controller.
+//! The Pods of a namespace by the UID of their controller, and what the Pods of one controller have in common.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::domain::pod::{Owner, Pod};
+use crate::domain::pod::{Container, Owner, Pod, ReadinessGate};
+use crate::domain::shared::Pool;
 use crate::ledger::store::Uid;
 
 /// The index of one namespace.
 #[derive(Debug, Default)]
-pub(super) struct Owners(HashMap<Uid, HashMap<Uid, Arc<Pod>>>);
+pub(super) struct Owners(HashMap<Uid, Controlled>);
+
+/// The Pods of one controller.
+#[derive(Debug, Default)]
+struct Controlled {
+    pods: HashMap<Uid, Arc<Pod>>,
+    common: Common,
+}
+
+/// What Pods of one template have in common: more than half of what is kept of them.
+#[derive(Debug, Default)]
+struct Common {
+    owners: Pool<Vec<Owner>>,
+    containers: Pool<Vec<Container>>,
+    gates: Pool<Vec<ReadinessGate>>,
+    resources: Pool<serde_json::Value>,
+}
+
+impl Common {
+    fn share(&mut self, pod: &mut Pod) {
+        self.owners.share(&mut pod.metadata.owner_references);
+        self.containers.share(&mut pod.spec.containers);
+        self.containers.share(&mut pod.spec.init_containers);
+        self.gates.share(&mut pod.spec.readiness_gates);
+        self.resources.share(&mut pod.spec.resources);
+    }
+}
+
+/// Lets Pods share what they have in common while they are listed. A list is sorted by name, so that most Pods of a
+/// controller come one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    controller: String,
+    common: Common,
+}
+
+impl Neighbours {
+    /// Lets a Pod share with those before it.
+    pub fn share(&mut self, pod: &mut Pod) {
+        let controller = pod.controller().map_or("", |owner| owner.uid.as_str());
+        if self.controller != controller {
+            self.controller = controller.to_owned();
+            self.common = Common::default();
+        }
+        self.common.share(pod);
+    }
+}
 
 impl Owners {
     /// The Pods of a controller.
     pub fn pods(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
-        self.0.get(controller).into_iter().flat_map(HashMap::values)
+        let controlled = self.0.get(controller);
+        controlled.into_iter().flat_map(|c| c.pods.values())
+    }
+
+    /// Lets a Pod share what it has in common with others of its controller.
+    pub fn share(&mut self, pod: &mut Pod) {
+        let Some(owner) = pod.controller() else {
+            return;
+        };
+        let uid = Uid::from(owner.uid.as_str());
+        self.0.entry(uid).or_default().common.share(pod);
     }
 
     /// A Pod came, changed or went. Returns the names of the CollaSets that this concerns, those before and after.
@@ -26,21 +83,27 @@ impl Owners {
         let mut sets = Vec::new();
         if let Some(owner) = old.and_then(|pod| pod.controller()) {
             sets.extend(set_name(owner));
-            if let Some(pods) = self.0.get_mut(owner.uid.as_str()) {
-                pods.remove(uid);
-                if pods.is_empty() {
+            if let Some(controlled) = self.0.get_mut(owner.uid.as_str()) {
+                controlled.pods.remove(uid);
+                if controlled.pods.is_empty() && !stays(owner, new) {
                     self.0.remove(owner.uid.as_str());
                 }
             }
         }
         if let Some((pod, owner)) = new.and_then(|pod| Some((pod, pod.controller()?))) {
             sets.extend(set_name(owner));
-            let pods = self.0.entry(Uid::from(owner.uid.as_str())).or_default();
-            pods.insert(uid.clone(), Arc::clone(pod));
+            let controlled = self.0.entry(Uid::from(owner.uid.as_str())).or_default();
+            controlled.pods.insert(uid.clone(), Arc::clone(pod));
         }
         sets.dedup();
         sets
     }
+}
+
+/// Whether the Pod stays with its controller.
+fn stays(owner: &Owner, new: Option<&Arc<Pod>>) -> bool {
+    let after = new.and_then(|pod| pod.controller());
+    after.is_some_and(|after| after.uid == owner.uid)
 }
 
 fn set_name(owner: &Owner) -> Option<String> {
@@ -63,6 +126,20 @@ mod tests {
         });
         let pod = json!({ "metadata": { "uid": "p", "ownerReferences": owners } });
         Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn pods_of_one_controller_share_what_is_equal() {
+        let (mut owners, made) = (Owners::default(), pod(Some(("CollaSet", "a"))));
+        let shared = |owners: &mut Owners| {
+            let mut pod = Pod::clone(&made);
+            *pod.spec.containers = vec![Container::default()];
+            owners.share(&mut pod);
+            pod
+        };
+        let (a, b) = (shared(&mut owners), shared(&mut owners));
+        assert!(std::ptr::eq(&*a.spec.containers, &*b.spec.containers));
+        assert_eq!(a, b);
     }
 
     #[test]

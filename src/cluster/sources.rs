@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
+use super::owners::Neighbours;
 use super::pulse::Felt;
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
@@ -37,7 +38,7 @@ pub fn start(
         client,
         index,
         pods,
-        Arc::new(Pods(Arc::clone(index))),
+        Arc::new(Pods::new(index)),
         relist.clone(),
         supervisor,
     );
@@ -114,23 +115,37 @@ pub(super) fn spawn<T, S>(
     supervisor.keep("a watch", watch);
 }
 
-pub(crate) struct Pods(pub(crate) Arc<Index>);
+pub(crate) struct Pods {
+    index: Arc<Index>,
+    neighbours: Mutex<Neighbours>,
+}
+
+impl Pods {
+    pub(crate) fn new(index: &Arc<Index>) -> Self {
+        Pods {
+            index: Arc::clone(index),
+            neighbours: Mutex::default(),
+        }
+    }
+}
 
 impl Sink<Pod> for Pods {
     fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
-        serde_json::from_str(raw)
+        let mut pod = serde_json::from_str(raw)?;
+        self.neighbours.lock().share(&mut pod);
+        Ok(pod)
     }
     fn replace(&self, objects: Vec<Pod>, version: u64) {
-        self.0.replace_pods(objects, version);
+        self.index.replace_pods(objects, version);
     }
     fn apply(&self, object: Pod) {
-        self.0.apply_pod(object);
+        self.index.apply_pod(object);
     }
     fn delete(&self, object: Pod) {
-        self.0.delete_pod(&object);
+        self.index.delete_pod(&object);
     }
     fn bookmark(&self, version: u64) {
-        self.0.bookmark_pods(version);
+        self.index.bookmark_pods(version);
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
@@ -140,7 +155,7 @@ impl Sink<Pod> for Pods {
         struct Bare {
             metadata: Metadata,
         }
-        self.0.count_unreadable();
+        self.index.count_unreadable();
         let Bare { metadata } = serde_json::from_str(raw).ok()?;
         Some(Pod {
             metadata,
@@ -293,7 +308,7 @@ mod tests {
             fields: None,
         };
         let line = json!({ "type": kind, "object": object }).to_string();
-        watch::deliver(&source, &Pods(Arc::clone(index)), &line)
+        watch::deliver(&source, &Pods::new(index), &line)
     }
 
     /// Position of the cache, and Pods of the rule: expected, available.

@@ -528,7 +528,7 @@ mod tests {
     fn inheriting() -> Pod {
         let mut pod = pod("a:1", "1Gi", "run-1", "a:1");
         pod.spec.containers[0].resources = json!({ "limits": { "memory": "1Gi" } });
-        pod.spec.resources = json!({ "limits": { "cpu": "1", "memory": "2Gi" } });
+        *pod.spec.resources = json!({ "limits": { "cpu": "1", "memory": "2Gi" } });
         pod.spec.containers[0].resize_policy[1].restart_policy = "RestartContainer".to_owned();
         let resources = json!({ "limits": { "memory": "1Gi" } });
         pod.status.container_statuses[0].resources = serde_json::from_value(resources).unwrap();
@@ -562,7 +562,7 @@ mod tests {
         pod.metadata.generation = 2;
         pod.status.observed_generation = 1;
         assert!(is_resize_untold(&pod));
-        pod.spec.resources = json!({});
+        *pod.spec.resources = json!({});
         assert!(!is_resize_untold(&pod));
     }
 }

@@ -11,4 +11,5 @@ pub mod ownership;
 pub mod pod;
 pub mod quantity;
 pub mod rules;
+pub mod shared;
 pub mod wording;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::digest::Digest;
 use super::quantity;
+use super::shared::Shared;
 use crate::api::keys;
 
 /// Condition of a Pod whose resize the kubelet has not begun: deferred, or infeasible on its node.
@@ -50,15 +51,15 @@ pub struct Metadata {
     #[serde(deserialize_with = "known_annotations")]
     pub annotations: BTreeMap<String, String>,
     /// Finalizers.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub finalizers: Vec<String>,
     /// RFC 3339; present once deletion has begun.
     pub deletion_timestamp: Option<String>,
     /// RFC 3339.
     pub creation_timestamp: Option<String>,
     /// Owners.
-    #[serde(deserialize_with = "nullable")]
-    pub owner_references: Vec<Owner>,
+    #[serde(deserialize_with = "shared_list")]
+    pub owner_references: Shared<Vec<Owner>>,
 }
 
 /// An entry of `metadata.ownerReferences`.
@@ -100,20 +101,20 @@ impl Owner {
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     /// Containers.
-    #[serde(deserialize_with = "nullable")]
-    pub containers: Vec<Container>,
+    #[serde(deserialize_with = "shared_list")]
+    pub containers: Shared<Vec<Container>>,
     /// Init containers (restartable ones are sidecars).
-    #[serde(deserialize_with = "nullable")]
-    pub init_containers: Vec<Container>,
+    #[serde(deserialize_with = "shared_list")]
+    pub init_containers: Shared<Vec<Container>>,
     /// Readiness gates.
-    #[serde(deserialize_with = "nullable")]
-    pub readiness_gates: Vec<ReadinessGate>,
+    #[serde(deserialize_with = "shared_list")]
+    pub readiness_gates: Shared<Vec<ReadinessGate>>,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: String,
     /// Seconds after its start at which the kubelet ends the Pod.
     pub active_deadline_seconds: Option<i64>,
     /// Requests and limits of the Pod as a whole, kept raw: only compared.
-    pub resources: serde_json::Value,
+    pub resources: Shared<serde_json::Value>,
     /// Names of the PersistentVolumeClaims among its volumes.
     #[serde(rename = "volumes", deserialize_with = "claim_names")]
     pub claims: Vec<String>,
@@ -132,7 +133,7 @@ pub struct Container {
     /// Requests and limits, kept raw: only compared.
     pub resources: serde_json::Value,
     /// What a change of a resource does to the container.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub resize_policy: Vec<ResizePolicy>,
 }
 
@@ -166,10 +167,10 @@ pub struct Status {
     #[serde(deserialize_with = "known_conditions")]
     pub conditions: Vec<Condition>,
     /// One per container that the kubelet has seen.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub container_statuses: Vec<ContainerStatus>,
     /// One per init container that the kubelet has seen.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "list")]
     pub init_container_statuses: Vec<ContainerStatus>,
 }
 
@@ -446,6 +447,19 @@ fn resource_version<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
 
 fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
+}
+
+/// A list that takes no more memory than its items.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    let mut items: Vec<T> = nullable(d)?;
+    items.shrink_to_fit();
+    Ok(items)
+}
+
+fn shared_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    d: D,
+) -> Result<Shared<Vec<T>>, D::Error> {
+    list(d).map(Shared::from)
 }
 
 fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::Error> {

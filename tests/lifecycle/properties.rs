@@ -373,7 +373,7 @@ fn pod_of(
             .insert(keys::AVAILABLE_CONDITIONS.to_owned(), text.to_owned());
     }
     if gate {
-        world.pod.spec.readiness_gates = vec![ReadinessGate {
+        *world.pod.spec.readiness_gates = vec![ReadinessGate {
             condition_type: keys::SERVICE_READY.to_owned(),
         }];
     }

@@ -7,7 +7,7 @@ use crate::world::World;
 
 /// A Pod that serves, with one container of the image `a:1`.
 fn running(mut world: World) -> World {
-    world.pod.spec.containers = vec![Container {
+    *world.pod.spec.containers = vec![Container {
         name: "app".to_owned(),
         image: "a:1".to_owned(),
         ..Container::default()

@@ -35,7 +35,7 @@ impl World {
     /// An idle Pod that serves.
     pub fn serving() -> World {
         let mut world = World::bare();
-        world.pod.spec.readiness_gates = vec![ReadinessGate {
+        *world.pod.spec.readiness_gates = vec![ReadinessGate {
             condition_type: keys::SERVICE_READY.to_owned(),
         }];
         world.set_condition(keys::SERVICE_READY, true);

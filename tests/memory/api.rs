@@ -14,9 +14,6 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-/// More than a page of the tests has, raw and parsed.
-pub const PAGE_BYTES: usize = 8 << 20;
-
 type Answer = UnsyncBoxBody<Bytes, Infallible>;
 type Make = fn(usize) -> Value;
 

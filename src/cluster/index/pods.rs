@@ -62,7 +62,10 @@ impl Index {
             lost,
             ..
         } = state.namespaces.entry(namespace.to_owned()).or_default();
-        let new = pod.map(Arc::new);
+        let new = pod.map(|mut pod| {
+            owners.share(&mut pod);
+            Arc::new(pod)
+        });
         let old = match &new {
             Some(new) => pods.insert(uid.clone(), Arc::clone(new)),
             None => pods.remove(&uid),

@@ -36,7 +36,7 @@ fn pod(hash: &str, app: &str) -> Pod {
     let labels = [(keys::POD_TEMPLATE_HASH, hash), ("app", app)];
     let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
     pod.metadata.labels = labels.into();
-    pod.metadata.owner_references = vec![replica_set()];
+    *pod.metadata.owner_references = vec![replica_set()];
     pod
 }
 

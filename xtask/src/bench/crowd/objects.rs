@@ -18,6 +18,8 @@ use crate::plane::Plane;
 const AT_ONCE: usize = 24;
 /// Pods of a ReplicaSet, and old ReplicaSets of a Deployment.
 const OF_ONE: usize = 10;
+/// ReplicaSets of managed Pods in a namespace, and rules; the first namespaces are filled first.
+const SETS: usize = 10;
 /// For the control plane to come after a step.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
 const MANAGED: &str = "kusionstack.io/control=true";
@@ -32,7 +34,7 @@ pub struct Crowd {
 impl Crowd {
     /// The namespaces for so many managed Pods.
     pub async fn new(plane: &Plane, pods: usize) -> Result<Self> {
-        let all = (0..pods.div_ceil(100).max(1)).map(|_| plane.namespace("crowd"));
+        let all = (0..pods.div_ceil(OF_ONE * SETS).max(1)).map(|_| plane.namespace("crowd"));
         let namespaces = stream::iter(all).buffer_unordered(8).try_collect().await?;
         Ok(Self {
             client: plane.client()?,
@@ -51,7 +53,7 @@ impl Crowd {
         let new = self.sets..pods.div_ceil(OF_ONE);
         self.sets = new.end;
         let create = new.map(|index| {
-            let namespace = self.namespace(index);
+            let namespace = self.namespace(index / SETS);
             let sets: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace);
             let rules = workload::rules(self.client.clone(), namespace);
             async move {
@@ -63,25 +65,21 @@ impl Crowd {
         });
         at_once(create).await?;
         let wanted = self.sets * OF_ONE;
-        let mut served = std::collections::HashSet::new();
         self.reach("all Pods to be there", || async {
             Ok(self.names(MANAGED).await?.len() >= wanted)
         })
         .await?;
         let waiting = format!("{MANAGED},!{AVAILABLE}");
         let left = self.names(&waiting).await?;
-        let serve =
-            left.into_iter()
-                .filter(|p| served.insert(p.clone()))
-                .map(|(namespace, name)| {
-                    let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
-                    async move {
-                        let patch = Patch::Strategic(status(&name));
-                        pods.patch_status(&name, &PatchParams::default(), &patch)
-                            .await?;
-                        Ok(())
-                    }
-                });
+        let serve = left.into_iter().map(|(namespace, name)| {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+            async move {
+                let patch = Patch::Strategic(status(&name));
+                pods.patch_status(&name, &PatchParams::default(), &patch)
+                    .await?;
+                Ok(())
+            }
+        });
         at_once(serve).await?;
         let available = format!("{MANAGED},{AVAILABLE}");
         self.reach("all Pods to be available", || async {

@@ -1,0 +1,134 @@
+//! Values that are equal for many objects, kept once.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer};
+
+/// A value that others may share. A change makes it its own again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shared<T>(Arc<T>);
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Clone> DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shared<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        T::deserialize(d).map(Shared::from)
+    }
+}
+
+impl<T> From<T> for Shared<T> {
+    fn from(value: T) -> Self {
+        Shared(Arc::new(value))
+    }
+}
+
+impl<A, T: FromIterator<A>> FromIterator<A> for Shared<T> {
+    fn from_iter<I: IntoIterator<Item = A>>(all: I) -> Self {
+        Shared::from(T::from_iter(all))
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Shared<T>
+where
+    &'a T: IntoIterator,
+{
+    type Item = <&'a T as IntoIterator>::Item;
+    type IntoIter = <&'a T as IntoIterator>::IntoIter;
+
+    fn into_iter(self) -> Self::IntoIter {
+        (&**self).into_iter()
+    }
+}
+
+/// The distinct values of objects of one origin, such as the specs of one owner's Pods: as many as it has revisions.
+#[derive(Debug)]
+pub struct Pool<T>(Vec<Shared<T>>);
+
+/// Values that a pool compares with. Objects whose values all differ gain nothing from more.
+const DISTINCT: usize = 4;
+
+impl<T> Default for Pool<T> {
+    fn default() -> Self {
+        Pool(Vec::new())
+    }
+}
+
+impl<T: PartialEq> Pool<T> {
+    /// Makes the value the pool's own if the pool has an equal one, and otherwise adds it for those that come.
+    pub fn share(&mut self, value: &mut Shared<T>) {
+        if let Some(known) = self.0.iter().find(|known| ***known == **value) {
+            value.0 = Arc::clone(&known.0);
+            return;
+        }
+        self.0.retain(|known| Arc::strong_count(&known.0) > 1);
+        if self.0.len() == DISTINCT {
+            self.0.remove(0);
+        }
+        self.0.push(Shared(Arc::clone(&value.0)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_same<T>(a: &Shared<T>, b: &Shared<T>) -> bool {
+        Arc::ptr_eq(&a.0, &b.0)
+    }
+
+    #[test]
+    fn equal_values_are_kept_once() {
+        let mut pool = Pool::default();
+        let [mut a, mut b, mut c] = ["x", "x", "y"].map(Shared::from);
+        for value in [&mut a, &mut b, &mut c] {
+            pool.share(value);
+        }
+        assert!(is_same(&a, &b) && !is_same(&a, &c));
+        assert_eq!((*a, *b, *c), ("x", "x", "y"));
+    }
+
+    #[test]
+    fn change_does_not_reach_others() {
+        let mut pool = Pool::default();
+        let [mut a, mut b] = [1, 1].map(Shared::from);
+        pool.share(&mut a);
+        pool.share(&mut b);
+        *b += 1;
+        assert_eq!((*a, *b), (1, 2));
+    }
+
+    #[test]
+    fn values_that_nobody_has_any_more_make_room() {
+        let mut pool = Pool::default();
+        let mut kept = Shared::from(0);
+        pool.share(&mut kept);
+        for n in 1..100 {
+            pool.share(&mut Shared::from(n));
+        }
+        let mut equal = Shared::from(0);
+        pool.share(&mut equal);
+        assert!(is_same(&kept, &equal));
+        assert!(pool.0.len() <= 2, "{}", pool.0.len());
+    }
+
+    #[test]
+    fn pool_of_values_that_all_differ_stays_small() {
+        let mut pool = Pool::default();
+        let mut all: Vec<_> = (0..100).map(Shared::from).collect();
+        all.iter_mut().for_each(|value| pool.share(value));
+        assert_eq!(pool.0.len(), DISTINCT);
+    }
+}
