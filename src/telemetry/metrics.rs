@@ -133,16 +133,16 @@ impl ServerMetrics {
     /// Gives every metric with labels a sample, for the reference of the metrics.
     pub fn touch(&self) {
         let (route, listener) = ("", "");
-        self.reviews.get_or_create(&ReviewLabels {
+        let _ = self.reviews.get_or_create(&ReviewLabels {
             route,
             verdict: "",
             code: "",
         });
         for family in [&self.shed, &self.late, &self.panics] {
-            family.get_or_create(&RouteLabel { route });
+            let _ = family.get_or_create(&RouteLabel { route });
         }
-        self.duration.get_or_create(&RouteLabel { route });
-        self.connections.get_or_create(&ListenerLabel { listener });
+        let _ = self.duration.get_or_create(&RouteLabel { route });
+        let _ = self.connections.get_or_create(&ListenerLabel { listener });
     }
 
     /// Creates the metrics and adds them to `exposition`.

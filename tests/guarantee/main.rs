@@ -31,6 +31,7 @@ mod restarts;
 mod retries;
 mod rollouts;
 mod rules;
+mod seen;
 mod shared_account;
 mod skipped_rules;
 mod slow_kubelet;

@@ -1,7 +1,9 @@
 //! `/readyz` tells the truth about the webhook listener.
 
 use operating::server::Limits;
+use operating::tasks::Supervisor;
 use operating::tls::{Pair, Resolver};
+use tokio_util::sync::CancellationToken;
 
 use super::rig::{Authority, Rig, rig, rig_without_certificate};
 
@@ -39,6 +41,21 @@ async fn ready_only_with_a_good_certificate() {
     );
     unready(&rig, "Expired").await;
     assert_eq!(rig.probe("/livez").await, (200, "alive\n".to_owned()));
+}
+
+#[tokio::test]
+async fn fault_of_a_task_fails_livez() {
+    let rig = rig(Limits::default()).await;
+    let supervisor = Supervisor::new(CancellationToken::new());
+    let watched = supervisor.clone();
+    let why = move || watched.fault().map(|fault| fault.to_string());
+    rig.health.check_life(why);
+    assert_eq!(rig.probe("/livez").await, (200, "alive\n".to_owned()));
+
+    supervisor.keep("a watch", async { panic!("as asked") });
+    supervisor.failed().await;
+    let text = "[-] a watch panicked\nnot alive\n".to_owned();
+    assert_eq!(rig.probe("/livez").await, (500, text));
 }
 
 #[tokio::test]

@@ -268,7 +268,7 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
         attempt: grant.attempt,
         based_on: 8,
         position: 100,
-        lapsed: false,
+        lapsed: true,
     };
     ledgers.release(&key, evidence);
     ask(&ledgers, &key, "b").await.unwrap(); // in the same batch or behind it
@@ -277,6 +277,7 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     assert_eq!(count(&ledgers.counters.conflicts), 2);
     assert_eq!(count(&ledgers.counters.released), 1);
+    assert_eq!(count(&ledgers.counters.lapsed), 1);
 }
 
 #[tokio::test]

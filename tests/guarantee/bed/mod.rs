@@ -351,6 +351,17 @@ impl Bed {
         .await
     }
 
+    /// What the replicas that answer show on `/metrics`.
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    pub async fn scrapes(&self) -> Vec<String> {
+        let replicas = self.replicas.lock().await;
+        let mut found = Vec::new();
+        for replica in replicas.iter().flatten() {
+            found.extend(replica.get("/metrics").await.map(|(_, text)| text));
+        }
+        found
+    }
+
     /// Sum of a metric over the replicas that answer, and how many of them had any.
     pub async fn metric(&self, name: &str) -> Vec<f64> {
         let replicas = self.replicas.lock().await;
