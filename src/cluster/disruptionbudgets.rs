@@ -92,7 +92,8 @@ pub(super) fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToke
         fields: None,
     };
     let sink = Arc::new(Budgets(Arc::clone(index)));
-    sources::spawn::<DisruptionBudget, _>(client, source, sink, Relist::default(), stop);
+    let (relist, timeline) = (Relist::default(), &index.timeline);
+    sources::spawn::<DisruptionBudget, _>(client, source, sink, relist, timeline, stop);
 }
 
 struct Budgets(Arc<Index>);

@@ -17,5 +17,6 @@ pub mod selected;
 pub mod sizes;
 pub mod sources;
 pub mod tally;
+pub mod timeline;
 pub mod watch;
 pub mod workloads;

@@ -119,7 +119,8 @@ pub fn start(client: &Client, index: &Arc<Index>, needed: Vec<Needed>, stop: &Ca
             place: index.registration.expect(needed),
         };
         let (sink, relist) = (Arc::new(sink), Relist::default());
-        sources::spawn::<Configuration, _>(client, source, sink, relist, stop);
+        let timeline = &index.timeline;
+        sources::spawn::<Configuration, _>(client, source, sink, relist, timeline, stop);
     }
 }
 

@@ -12,6 +12,7 @@ use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
+use super::timeline::Timeline;
 use super::watch::{self, Relist, Sink, Source};
 use super::workloads;
 use crate::api::podtransitionrule::PodTransitionRule;
@@ -31,6 +32,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         pods,
         Arc::new(Pods(Arc::clone(index))),
         relist.clone(),
+        &index.timeline,
         stop,
     );
     let rules = Source {
@@ -43,6 +45,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         rules,
         Arc::new(Rules(Arc::clone(index))),
         Relist::default(),
+        &index.timeline,
         stop,
     );
     let namespaces = Source {
@@ -55,6 +58,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
         namespaces,
         Arc::new(Namespaces(Arc::clone(index))),
         Relist::default(),
+        &index.timeline,
         stop,
     );
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::CollaSet) {
@@ -68,6 +72,7 @@ pub fn start(client: &Client, index: &Arc<Index>, stop: &CancellationToken) -> R
             source,
             Arc::new(Workloads::new(index, kind)),
             Relist::default(),
+            &index.timeline,
             stop,
         );
     }
@@ -81,6 +86,7 @@ pub(super) fn spawn<T, S>(
     source: Source,
     sink: Arc<S>,
     relist: Relist,
+    timeline: &Timeline,
     stop: &CancellationToken,
 ) where
     T: serde::de::DeserializeOwned + Send + 'static,
@@ -91,6 +97,7 @@ pub(super) fn spawn<T, S>(
         source,
         sink,
         relist,
+        timeline.clone(),
         stop.clone(),
     ));
 }
@@ -109,6 +116,9 @@ impl Sink<Pod> for Pods {
     }
     fn bookmark(&self, version: u64) {
         self.0.bookmark_pods(version);
+    }
+    fn connected(&self, is_connected: bool) {
+        self.0.timeline.follow(is_connected);
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
@@ -261,7 +271,12 @@ mod tests {
             fields: None,
         };
         let line = json!({ "type": kind, "object": object }).to_string();
-        watch::deliver(&source, &Pods(Arc::clone(index)), &line)
+        watch::deliver(
+            &source,
+            &Pods(Arc::clone(index)),
+            &line,
+            index.read().position,
+        )
     }
 
     /// Position of the cache, and Pods of the rule: expected, available.

@@ -23,6 +23,7 @@ use super::owners::Owners;
 use super::registration::Registration;
 use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
+use super::timeline::Timeline;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Owner, Pod};
@@ -62,6 +63,8 @@ pub struct Index {
     pub disruption_budgets: DisruptionBudgets,
     /// The stored webhook configurations of the server.
     pub registration: Registration,
+    /// Whether the API server still tells the history that this index holds.
+    pub timeline: Timeline,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -177,6 +180,7 @@ impl Default for Index {
             objects: Objects::default(),
             disruption_budgets: DisruptionBudgets::default(),
             registration: Registration::default(),
+            timeline: Timeline::default(),
             state: RwLock::default(),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),

@@ -68,6 +68,7 @@ pub(super) fn start(
         wire::source::<SetObject>(),
         Arc::new(sets),
         super::watch::Relist::default(),
+        &index.timeline,
         stop,
     );
     follow::<RevisionObject>(client, index, stop);
@@ -81,6 +82,7 @@ fn follow<W: Wire>(client: &Client, index: &Arc<Index>, stop: &CancellationToken
         wire::source::<W>(),
         Arc::new(Feed::<W>::new(index)),
         super::watch::Relist::default(),
+        &index.timeline,
         stop,
     );
 }

@@ -355,7 +355,7 @@ mod tests {
                 until: Timestamp::UNIX_EPOCH,
                 target: None,
                 containers: Vec::new(),
-                word: None,
+                carried: None,
             },
         }
     }
