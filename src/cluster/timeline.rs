@@ -45,9 +45,11 @@ impl Timeline {
     /// Returns why when [`Timeline::lost`] begins to say so.
     pub async fn wait_lost(&self) -> Arc<str> {
         let mut lost = self.0.lost.subscribe();
-        match lost.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(why)) => Arc::clone(why),
-            _ => std::future::pending().await, // the sender lives as long as self
+        let found = lost.wait_for(Option::is_some).await;
+        let found = found.ok().and_then(|why| why.clone());
+        match found {
+            Some(why) => why,
+            None => std::future::pending().await, // the sender lives as long as self
         }
     }
 

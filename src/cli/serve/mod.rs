@@ -35,7 +35,15 @@ use crate::telemetry::logs;
 use crate::telemetry::metrics::{Exposition, ServerMetrics};
 use crate::tls::{Resolver, server_config};
 
-/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT.
+/// How long a replica that has lost the history goes on answering after its readiness is gone: it denies what needs a
+/// claim.
+const LOST_LAME_DUCK: Duration = Duration::from_secs(1);
+
+/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT, or until etcd turns out to have been restored
+/// to an earlier state.
+///
+/// # Errors
+/// What could not be set up, or that etcd was restored.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let format = match args.log_format {
         LogFormat::Text => logs::Format::Text,
@@ -126,11 +134,22 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     cluster::registration::start(&client, &index, needed, &stop);
     let controllers = controllers::start(&args, &client, &index, &owners, &ledgers, &calls, &stop);
 
-    ended().await?;
+    let lost = tokio::select! {
+        ended = ended() => ended.map(|()| None)?,
+        why = index.timeline.wait_lost() => Some(why),
+    };
+    // Whoever has lost the history leaves soon: nothing that it would answer is of use.
+    let lame_duck = match lost {
+        None => limits.lame_duck,
+        Some(_) => {
+            stop.cancel();
+            limits.lame_duck.min(LOST_LAME_DUCK)
+        }
+    };
     info!("ending: draining reviews");
     tokio::spawn({
         let shutdown = shutdown.clone();
-        async move { shutdown.run(limits.lame_duck, limits.drain).await }
+        async move { shutdown.run(lame_duck, limits.drain).await }
     });
     webhooks.await.context("the webhook listener failed")?;
     stop.cancel();
@@ -143,7 +162,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     last.abort();
     probes.await.context("the metrics listener failed")?;
     info!("ended");
-    Ok(())
+    lost.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
 }
 
 async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {

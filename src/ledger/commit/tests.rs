@@ -132,8 +132,8 @@ impl Store for Memory {
 
     async fn caught_up(&self, position: u64) {
         self.awaited.lock().push(position);
-        if position > 100 {
-            std::future::pending::<()>().await; // as TenPods has it
+        if position > 1000 {
+            std::future::pending::<()>().await;
         }
     }
 

@@ -82,14 +82,14 @@ async fn mending_lowers_versions_of_claims_and_keeps_the_claims() {
 #[tokio::test(start_paused = true)]
 async fn watermark_that_the_cluster_has_reached_is_waited_for() {
     let ahead = Ledger {
-        watermark: 200,
+        watermark: 2000,
         ..Ledger::default()
     };
     let (ledgers, key) = with_ledger(ahead);
-    *ledgers.store().present.lock() = 300;
+    *ledgers.store().present.lock() = 3000;
     let answer = ask(&ledgers, &key, "a").await;
     assert_eq!(answer.unwrap_err().why, Why::Behind);
-    assert_eq!(ledgers.store().cached(&key).unwrap().claims.watermark, 200);
+    assert_eq!(ledgers.store().cached(&key).unwrap().claims.watermark, 2000);
     assert_eq!(count(&ledgers.counters.mended), 0);
 }
 
@@ -109,10 +109,11 @@ async fn ledger_with_a_fault_denies_with_it_and_is_not_written() {
     let why = Why::Broken("it is newer".to_owned());
     assert_eq!(ask(&ledgers, &key, "b").await.unwrap_err().why, why);
     let deadline = Instant::now() + Duration::from_secs(30);
-    let dry = ledgers.claim(vec![key.clone()], &delete("b"), true, deadline);
+    let asked = delete("b");
+    let dry = ledgers.claim(vec![key.clone()], &asked, true, deadline);
     assert_eq!(dry.await.unwrap_err().why, why);
     let rules = [key.clone()];
-    let down = ledgers.let_go(&rules, &delete("b").pod, deadline);
+    let down = ledgers.let_go(&rules, &asked.pod, deadline);
     assert_eq!(down.await.unwrap_err().why, why);
     let evidence = Evidence {
         pod: "a".into(),
@@ -160,7 +161,8 @@ async fn write_that_is_older_than_the_cache_admits_nothing() {
     *ledgers.store().position.lock() = 90;
     assert!(is_lost(ask(&ledgers, &key, "a").await));
     let deadline = Instant::now() + Duration::from_secs(30);
-    let dry = ledgers.claim(vec![key.clone()], &delete("b"), true, deadline);
+    let asked = delete("b");
+    let dry = ledgers.claim(vec![key.clone()], &asked, true, deadline);
     assert!(is_lost(dry.await));
 }
 
