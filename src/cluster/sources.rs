@@ -271,12 +271,8 @@ mod tests {
             fields: None,
         };
         let line = json!({ "type": kind, "object": object }).to_string();
-        watch::deliver(
-            &source,
-            &Pods(Arc::clone(index)),
-            &line,
-            index.read().position,
-        )
+        let known = index.read().position;
+        watch::deliver(&source, &Pods(Arc::clone(index)), &line, known)
     }
 
     /// Position of the cache, and Pods of the rule: expected, available.
@@ -317,5 +313,16 @@ mod tests {
         pod["metadata"]["resourceVersion"] = json!("9");
         assert_eq!(deliver(&index, "DELETED", &pod), Some(9));
         assert_eq!(figures(&index), (9, 0, 0));
+    }
+
+    #[test]
+    fn event_before_the_position_is_not_taken_and_has_all_listed_again() {
+        let index = Arc::new(Index::default());
+        let pod = |version: &str| json!({ "metadata": { "namespace": "n", "name": "a", "uid": version, "resourceVersion": version } });
+        assert_eq!(deliver(&index, "ADDED", &pod("7")), Some(7));
+        assert_eq!(deliver(&index, "ADDED", &pod("5")), None);
+        assert_eq!(deliver(&index, "BOOKMARK", &pod("6")), None);
+        assert!(index.read().pod("n", "5").is_none());
+        assert_eq!(deliver(&index, "BOOKMARK", &pod("7")), Some(7));
     }
 }
