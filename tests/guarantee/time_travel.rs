@@ -155,7 +155,6 @@ async fn ledger_without_a_format_is_taken_over() {
         scope.delete(&pods[1]).await.is_ok()
     })
     .await;
-    assert_eq!(refusal(scope.delete(&pods[2]).await).code, 429);
     let ledger = scope.status("web").await.ledger.unwrap();
     assert_eq!(ledger.format_version, 1);
     assert!(mark(&scope).await >= before);
