@@ -29,7 +29,7 @@ const WATCH_SECONDS: u32 = 290;
 /// A connection that delivers nothing for this long (bookmarks come each minute) is dead.
 const SILENCE: Duration = Duration::from_secs(150);
 /// A watch that the API server ends well before its time may have been ended because the history was set back.
-const EARLY: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 10);
+const EARLY: Duration = Duration::from_secs(280);
 /// Longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
