@@ -29,10 +29,10 @@ pub fn watch_frame(index: &Arc<Index>, watch: Watch, line: &str) -> Option<u64> 
         fields: None,
     };
     match watch {
-        Watch::Pods => deliver(&source, &Pods(Arc::clone(index)), line),
-        Watch::Rules => deliver(&source, &Rules(Arc::clone(index)), line),
-        Watch::Namespaces => deliver(&source, &Namespaces(Arc::clone(index)), line),
-        Watch::Owners(kind) => deliver(&source, &Workloads::new(index, kind), line),
+        Watch::Pods => deliver(&source, &Pods::new(index), line, 0),
+        Watch::Rules => deliver(&source, &Rules(Arc::clone(index)), line, 0),
+        Watch::Namespaces => deliver(&source, &Namespaces(Arc::clone(index)), line, 0),
+        Watch::Owners(kind) => deliver(&source, &Workloads::new(index, kind), line, 0),
     }
 }
 

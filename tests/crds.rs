@@ -37,6 +37,41 @@ fn the_files_are_what_the_types_say() {
     }
 }
 
+/// A build leaves definitions of a higher revision alone, so a change without a new revision could be taken back by an older
+/// replica. `UPDATE=1 cargo test --test crds` writes the digest once the revision has been raised.
+#[test]
+fn changed_definitions_have_a_new_revision() {
+    let file = root().join("tests/crds/revision.txt");
+    let all = crd::all().into_iter().map(|mut crd| {
+        crd.metadata.annotations = None;
+        yaml(&crd)
+    });
+    let all: Vec<String> = all.collect();
+    let mut digest = operating::domain::digest::Digest::default();
+    all.iter().for_each(|text| digest.feed(text));
+    let now = format!("{:016x}", digest.value());
+    let recorded = std::fs::read_to_string(&file).unwrap_or_default();
+    let (revision, then) = recorded.trim().split_once(' ').unwrap_or(("0", ""));
+    let revision: u32 = revision.parse().unwrap();
+    if now == then {
+        assert_eq!(
+            revision,
+            crd::REVISION,
+            "nothing changed: set crd::REVISION back"
+        );
+        return;
+    }
+    assert!(
+        crd::REVISION > revision,
+        "the CRDs changed: raise crd::REVISION above {revision} in src/api/crd.rs, then run UPDATE=1 cargo test --test crds"
+    );
+    assert!(
+        std::env::var_os("UPDATE").is_some(),
+        "run UPDATE=1 cargo test --test crds"
+    );
+    std::fs::write(&file, format!("{} {now}\n", crd::REVISION)).unwrap();
+}
+
 #[test]
 fn no_file_is_left_over() {
     if std::env::var_os("UPDATE").is_some() {

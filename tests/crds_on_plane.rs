@@ -250,7 +250,7 @@ fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
         until: "2026-01-01T00:01:00.123456789Z".parse().unwrap(),
         target: Some(format!("{index:0>64}")),
         containers: containers.collect(),
-        word: None,
+        carried: None,
     };
     let uid = format!("{index:0>36}");
     let bytes = claim_bytes(&uid, &detail);
@@ -259,6 +259,7 @@ fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
         container_id: before.run.clone(),
         image_hash: format!("{:016x}", u64::MAX),
         by_resources: true,
+        ..ClaimedContainer::default()
     });
     let claim = Claim {
         pod_name: detail.pod_name.clone(),
@@ -272,6 +273,7 @@ fn claim(index: usize, name: usize, containers: usize) -> (Claim, usize) {
         until: Time(detail.until),
         target: detail.target.clone(),
         containers: containers.collect(),
+        ..Claim::default()
     };
     (claim, bytes)
 }
@@ -318,6 +320,7 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
             watermark: u64::MAX.to_string(),
             attempts: i64::MAX,
             claims,
+            ..Ledger::default()
         }),
         details: stored::fitting((0..100).map(detail).collect(), MAX_DETAILS_BYTES),
         rule_states: vec![RuleState {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use operating::admission::review::{Request, Verdict};
-use operating::admission::{Context, Settings, handlers};
+use operating::admission::{Context, MAX_RULES_PER_NAMESPACE, Settings, handlers};
 use operating::cluster::events::Recorder;
 use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::rulestore::RuleStore;
@@ -124,11 +124,14 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         events: Recorder::new(client.clone(), now),
         client,
         owners: LiveOwners::new(&index),
+        identity: Default::default(),
         index,
         ledgers: Ledgers::new(store),
         settings: Settings {
             request_timeout: Duration::from_secs(60),
             grace_delete: mood >= 5,
+            collasets: true,
+            max_rules: MAX_RULES_PER_NAMESPACE,
         },
         now,
     };

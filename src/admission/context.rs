@@ -73,7 +73,7 @@ impl Context {
             until,
             target: None,
             containers: Vec::new(),
-            word: None,
+            carried: None,
         };
         Disruption {
             pod: Arc::clone(pod),

@@ -5,6 +5,8 @@
 //! accepted for as long as it, or the atomic list it lies in, is unchanged. And rules over nodes that change for other
 //! reasons compare with `oldSelf` themselves, because ratcheting forgives a rule only on an unchanged node.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
     ValidationRule,
@@ -16,6 +18,19 @@ use super::operationjob::OperationJob;
 use super::poddecoration::PodDecoration;
 use super::podtransitionrule::PodTransitionRule;
 use super::resourcecontext::ResourceContext;
+
+/// Which state of the definitions this build has. Whoever changes one raises it: a build does not put its definitions in the
+/// place of those of a higher revision.
+pub const REVISION: u32 = 2;
+
+/// Annotation of a definition with its revision. Definitions from before there were revisions lack it.
+pub const REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";
+
+/// The revision of a stored definition; 0 for a definition without one.
+pub fn revision(annotations: Option<&BTreeMap<String, String>>) -> u32 {
+    let revision = annotations.and_then(|all| all.get(REVISION_KEY));
+    revision.and_then(|r| r.parse().ok()).unwrap_or(0)
+}
 
 /// The definitions, ordered by plural name.
 pub fn all() -> Vec<CustomResourceDefinition> {
@@ -44,6 +59,8 @@ const DECORATION_NAME: RootRule = (
 );
 
 fn finish(mut crd: CustomResourceDefinition, root_rules: &[RootRule]) -> CustomResourceDefinition {
+    let annotations = crd.metadata.annotations.get_or_insert_default();
+    annotations.insert(REVISION_KEY.to_owned(), REVISION.to_string());
     for version in &mut crd.spec.versions {
         let Some(root) = version
             .schema

@@ -232,7 +232,7 @@ mod tests {
         let status = crate::api::podtransitionrule::Ledger::default();
         assert_eq!(
             serde_json::to_value(status).unwrap(),
-            json!({ "watermark": "", "attempts": 0, "claims": [] })
+            json!({ "formatVersion": 0, "watermark": "", "attempts": 0, "claims": [] })
         );
     }
 }

@@ -163,7 +163,7 @@ mod tests {
         };
         let event = |kind: &str, object: &Value| {
             let line = json!({ "type": kind, "object": object }).to_string();
-            assert!(deliver(&source, &sink, &line).is_some());
+            assert!(deliver(&source, &sink, &line, 0).is_some());
         };
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "n" } })).unwrap();
         let refused = || index.disruption_budgets.refusal(&pod).is_some();

@@ -34,11 +34,15 @@ pub struct Candidate {
     events: Arc<Recorder>,
     /// The Lease as it was read last.
     lease: ObjectReference,
-    /// The holder's renewal that was seen last, and when, by this process's own clock.
-    observed: Option<(Option<Timestamp>, Option<String>, Instant)>,
+    observed: Observed,
     /// Who held the lease when it expired and this candidate took it.
     succeeds: Option<String>,
 }
+
+/// The holder's renewal that was seen last, and when, by this process's own clock. What time the holder's clock tells does not
+/// matter: clocks may be hours apart.
+#[derive(Debug, Default)]
+struct Observed(Option<(Option<Timestamp>, Option<String>, Instant)>);
 
 impl Candidate {
     /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`, and by
@@ -56,7 +60,7 @@ impl Candidate {
             leases: Api::namespaced(client, namespace),
             identity,
             leading,
-            observed: None,
+            observed: Observed::default(),
             succeeds: None,
         }
     }
@@ -136,7 +140,7 @@ impl Candidate {
                 .replace(LEASE_NAME, &PostParams::default(), &lease)
                 .await);
         }
-        if holder.is_some() && !self.expired(&spec) {
+        if holder.is_some() && !self.observed.expired(&spec) {
             return Ok(false);
         }
         self.succeeds = holder;
@@ -145,26 +149,6 @@ impl Candidate {
             .leases
             .replace(LEASE_NAME, &PostParams::default(), &lease)
             .await)
-    }
-
-    /// Whether the holder's renewal has stood still for longer than its duration, by this process's own clock.
-    fn expired(&mut self, spec: &LeaseSpec) -> bool {
-        let seen = (
-            spec.renew_time.as_ref().map(|t| t.0),
-            spec.holder_identity.clone(),
-        );
-        match &self.observed {
-            Some((renewal, holder, since)) if (renewal, holder) == (&seen.0, &seen.1) => {
-                let duration = spec
-                    .lease_duration_seconds
-                    .and_then(|s| u64::try_from(s).ok());
-                since.elapsed() > duration.map_or(DURATION, Duration::from_secs)
-            }
-            _ => {
-                self.observed = Some((seen.0, seen.1, Instant::now()));
-                false
-            }
-        }
     }
 
     fn held(&self, lease: Lease, transitions: i32) -> Lease {
@@ -209,6 +193,28 @@ impl Candidate {
     }
 }
 
+impl Observed {
+    /// Whether the holder's renewal has stood still for longer than its duration, by this process's own clock.
+    fn expired(&mut self, spec: &LeaseSpec) -> bool {
+        let seen = (
+            spec.renew_time.as_ref().map(|t| t.0),
+            spec.holder_identity.clone(),
+        );
+        match &self.0 {
+            Some((renewal, holder, since)) if (renewal, holder) == (&seen.0, &seen.1) => {
+                let duration = spec
+                    .lease_duration_seconds
+                    .and_then(|s| u64::try_from(s).ok());
+                since.elapsed() > duration.map_or(DURATION, Duration::from_secs)
+            }
+            _ => {
+                self.0 = Some((seen.0, seen.1, Instant::now()));
+                false
+            }
+        }
+    }
+}
+
 /// What an Event about the Lease refers to.
 fn about(namespace: &str) -> ObjectReference {
     ObjectReference {
@@ -226,5 +232,39 @@ fn won(result: Result<Lease, Error>) -> Result<bool, Error> {
         Ok(_) => Ok(true),
         Err(Error::Api(status)) if status.code == 409 => Ok(false),
         Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    fn renewed(at: Timestamp) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some("other".to_owned()),
+            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            renew_time: Some(MicroTime(at)),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_expires_by_the_own_clock_however_the_holders_jumps() {
+        for hours in [-1, 0, 1] {
+            let mut observed = Observed::default();
+            let mut at = Timestamp::now() + SignedDuration::from_hours(hours);
+            for _ in 0..5 {
+                assert!(!observed.expired(&renewed(at)), "it is renewed");
+                tokio::time::advance(DURATION / 2).await;
+                assert!(!observed.expired(&renewed(at)));
+                at -= SignedDuration::from_hours(hours);
+                at += SignedDuration::from_secs(1);
+            }
+            assert!(!observed.expired(&renewed(at)));
+            tokio::time::advance(DURATION + PERIOD).await;
+            assert!(observed.expired(&renewed(at)), "it stood still");
+        }
     }
 }

@@ -19,5 +19,6 @@ pub mod selected;
 pub mod sizes;
 pub mod sources;
 pub mod tally;
+pub mod timeline;
 pub mod watch;
 pub mod workloads;

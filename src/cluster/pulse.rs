@@ -111,6 +111,9 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
         self.sink.absent();
         self.pulse.hear();
     }
+    fn connected(&self, is_connected: bool) {
+        self.sink.connected(is_connected);
+    }
     fn ended(&self) {
         self.sink.ended();
         self.pulse.move_on();

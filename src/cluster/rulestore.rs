@@ -1,12 +1,13 @@
 //! The ledger's store: claims in the status of the PodTransitionRule.
 
+mod stored;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
 use serde_json::json;
@@ -15,11 +16,11 @@ use super::failure;
 use super::index::Index;
 use super::path;
 use super::watch::Relist;
-use crate::api::podtransitionrule::{self as api, PodTransitionRule};
-use crate::domain::inplace::{self, Before};
+use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::inplace;
 use crate::domain::rules::{RuleSet, Skips};
-use crate::ledger::protocol::{Claim, Ledger, Operation, View};
-use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
+use crate::ledger::protocol::View;
+use crate::ledger::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
 
 /// A cache that trails the last release for this long is listed again: the release may rest on a list, whose version
 /// no Pod event carries.
@@ -77,7 +78,7 @@ impl RuleStore {
         }
         let patch = Patch::Merge(json!({
             "metadata": metadata,
-            "status": { "ledger": to_api(claims) },
+            "status": { "ledger": stored::write(claims) },
         }));
         let rules = self.api(key)?;
         rules.patch_status(&key.name, params, &patch).await
@@ -124,6 +125,22 @@ impl Store for RuleStore {
         let written = self.write(key, Some(base.version), claims, &params);
         let written = written.await.map_err(write_error)?;
         Ok(Snapshot::of(&written, Some(base), self.index.skips()))
+    }
+
+    fn position(&self) -> u64 {
+        self.index.read().position
+    }
+
+    fn is_following(&self) -> bool {
+        self.index.timeline.is_following()
+    }
+
+    fn lost(&self) -> Option<Arc<str>> {
+        self.index.timeline.lost()
+    }
+
+    fn set_back(&self, known: u64, found: u64) {
+        self.index.timeline.set_back("Pods", known, found);
     }
 
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R {
@@ -179,6 +196,7 @@ impl Snapshot {
     /// The object as the ledger sees it; what `known` has compiled from the same generation is used again.
     pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>, skips: Skips) -> Snapshot {
         let meta = &object.metadata;
+        let ledger = object.status.as_ref().and_then(|s| s.ledger.as_ref());
         let same = |s: &&Snapshot| {
             Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
@@ -196,105 +214,9 @@ impl Snapshot {
                 },
                 |s| Arc::clone(&s.rules),
             ),
-            claims: Arc::new(
-                object
-                    .status
-                    .as_ref()
-                    .and_then(|s| s.ledger.as_ref())
-                    .map(from_api)
-                    .unwrap_or_default(),
-            ),
+            claims: Arc::new(ledger.map(stored::read).unwrap_or_default()),
+            fault: ledger.and_then(stored::fault).map(Arc::from),
         }
-    }
-}
-
-/// Claims as stored. A claim of an operation that this version does not know is kept under its word, and goes when its
-/// Pod goes.
-fn from_api(ledger: &api::Ledger) -> Claims {
-    let attempts = ledger
-        .claims
-        .iter()
-        .map(|c| c.attempt)
-        .chain([ledger.attempts])
-        .max();
-    let claims = ledger.claims.iter().map(|c| {
-        let operation = Operation::parse(c.operation.as_str());
-        let attempt = u64::try_from(c.attempt).unwrap_or(0);
-        let claim = Claim {
-            at: c.resource_version.parse().unwrap_or(0),
-            attempt,
-            opened: c
-                .opened
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(attempt),
-            closing: c.closing,
-            detail: Detail {
-                pod_name: c.pod_name.clone(),
-                since: c.since.0,
-                until: c.until.0,
-                target: c.target.clone(),
-                containers: c.containers.iter().map(before).collect(),
-                word: (operation == Operation::Unknown).then(|| c.operation.clone()),
-            },
-        };
-        ((Uid::from(c.pod_uid.as_str()), operation), claim)
-    });
-    Ledger {
-        claims: claims.collect(),
-        watermark: ledger.watermark.parse().unwrap_or(0),
-        attempts: attempts.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
-    }
-}
-
-fn before(container: &api::ClaimedContainer) -> Before {
-    Before {
-        name: container.name.clone(),
-        run: container.container_id.clone(),
-        image: u64::from_str_radix(&container.image_hash, 16).ok(),
-        by_resources: container.by_resources,
-    }
-}
-
-/// The word under which a claim is stored.
-fn word(operation: Operation, detail: &Detail) -> &str {
-    detail.word.as_deref().unwrap_or(operation.as_str())
-}
-
-fn to_api(claims: &Claims) -> api::Ledger {
-    let list = claims
-        .claims
-        .iter()
-        .map(|((uid, operation), claim)| api::Claim {
-            pod_name: claim.detail.pod_name.clone(),
-            pod_uid: uid.to_string(),
-            operation: word(*operation, &claim.detail).to_owned(),
-            resource_version: claim.at.to_string(),
-            attempt: i64::try_from(claim.attempt).unwrap_or(i64::MAX),
-            opened: (claim.opened != claim.attempt)
-                .then(|| i64::try_from(claim.opened).unwrap_or(i64::MAX)),
-            closing: claim.closing,
-            since: Time(claim.detail.since),
-            until: Time(claim.detail.until),
-            target: claim.detail.target.clone(),
-            containers: claim
-                .detail
-                .containers
-                .iter()
-                .map(|before| api::ClaimedContainer {
-                    name: before.name.clone(),
-                    container_id: before.run.clone(),
-                    image_hash: before
-                        .image
-                        .map(|i| format!("{i:016x}"))
-                        .unwrap_or_default(),
-                    by_resources: before.by_resources,
-                })
-                .collect(),
-        });
-    api::Ledger {
-        claims: list.collect(),
-        watermark: claims.watermark.to_string(),
-        attempts: i64::try_from(claims.attempts).unwrap_or(i64::MAX),
     }
 }
 
@@ -310,78 +232,11 @@ fn write_error(e: Error) -> WriteError {
 mod tests {
     use super::*;
 
-    fn claims(attempts: u64, attempt: u64) -> Claims {
-        let detail = Detail {
-            pod_name: "web-1".into(),
-            since: Timestamp::UNIX_EPOCH,
-            until: Timestamp::UNIX_EPOCH,
-            target: Some("digest".into()),
-            containers: vec![
-                Before {
-                    name: "app".into(),
-                    run: "run-1".into(),
-                    image: Some(7),
-                    by_resources: false,
-                },
-                Before {
-                    name: "resized".into(),
-                    run: "run-2".into(),
-                    image: None,
-                    by_resources: true,
-                },
-            ],
-            word: None,
-        };
-        let claim = Claim {
-            at: 7,
-            attempt,
-            opened: attempt,
-            closing: false,
-            detail,
-        };
-        Ledger {
-            claims: [((Uid::from("uid-1"), Operation::InPlace), claim)].into(),
-            watermark: 9,
-            attempts,
-        }
-    }
-
     #[test]
     fn refused_write_says_the_message_of_the_status_alone() {
         let message = "admission webhook \"x\" denied the request: no";
         let status = kube::core::Status::failure(message, "Forbidden").with_code(403);
         let said = write_error(Error::Api(Box::new(status))).to_string();
         assert_eq!(said, message);
-    }
-
-    #[test]
-    fn claims_are_read_as_they_were_written() {
-        assert_eq!(from_api(&to_api(&claims(5, 3))), claims(5, 3));
-    }
-
-    #[test]
-    fn renewed_and_closing_claims_are_read_as_they_were_written() {
-        let mut renewed = claims(5, 3);
-        for claim in renewed.claims.values_mut() {
-            (claim.opened, claim.closing) = (1, true);
-        }
-        assert_eq!(from_api(&to_api(&renewed)), renewed);
-    }
-
-    #[test]
-    fn claim_of_newer_version_is_stored_as_it_was_read() {
-        let mut stored = to_api(&claims(5, 3));
-        stored.claims[0].operation = "Teleport".into();
-        let read = from_api(&stored);
-        assert!(
-            read.claims
-                .contains_key(&(Uid::from("uid-1"), Operation::Unknown))
-        );
-        assert_eq!(to_api(&read), stored);
-    }
-
-    #[test]
-    fn the_count_of_attempts_is_never_below_a_claim() {
-        assert_eq!(from_api(&to_api(&claims(0, 3))), claims(3, 3));
     }
 }

@@ -111,7 +111,14 @@ pub(super) fn spawn<T, S>(
     let pulse = index.pulses.add(source.path);
     let stop = supervisor.stop().clone();
     let sink = Arc::new(Felt { sink, pulse });
-    let watch = watch::run::<T, _>(client.clone(), source, sink, relist, stop);
+    let watch = watch::run::<T, _>(
+        client.clone(),
+        source,
+        sink,
+        relist,
+        index.timeline.clone(),
+        stop,
+    );
     supervisor.keep("a watch", watch);
 }
 
@@ -146,6 +153,9 @@ impl Sink<Pod> for Pods {
     }
     fn bookmark(&self, version: u64) {
         self.index.bookmark_pods(version);
+    }
+    fn connected(&self, is_connected: bool) {
+        self.index.timeline.follow(is_connected);
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
@@ -308,7 +318,8 @@ mod tests {
             fields: None,
         };
         let line = json!({ "type": kind, "object": object }).to_string();
-        watch::deliver(&source, &Pods::new(index), &line)
+        let known = index.read().position;
+        watch::deliver(&source, &Pods::new(index), &line, known)
     }
 
     /// Position of the cache, and Pods of the rule: expected, available.
@@ -349,5 +360,16 @@ mod tests {
         pod["metadata"]["resourceVersion"] = json!("9");
         assert_eq!(deliver(&index, "DELETED", &pod), Some(9));
         assert_eq!(figures(&index), (9, 0, 0));
+    }
+
+    #[test]
+    fn event_before_the_position_is_not_taken_and_has_all_listed_again() {
+        let index = Arc::new(Index::default());
+        let pod = |version: &str| json!({ "metadata": { "namespace": "n", "name": "a", "uid": version, "resourceVersion": version } });
+        assert_eq!(deliver(&index, "ADDED", &pod("7")), Some(7));
+        assert_eq!(deliver(&index, "ADDED", &pod("5")), None);
+        assert_eq!(deliver(&index, "BOOKMARK", &pod("6")), None);
+        assert!(index.read().pod("n", "5").is_none());
+        assert_eq!(deliver(&index, "BOOKMARK", &pod("7")), Some(7));
     }
 }

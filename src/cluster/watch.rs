@@ -12,21 +12,24 @@ use std::time::Duration;
 use futures::{AsyncBufReadExt, StreamExt};
 use kube::Client;
 use kube::core::Request;
-use kube::core::params::WatchParams;
+use kube::core::params::{ListParams, WatchParams};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::failure;
+use super::timeline::Timeline;
 use list::list;
 
 /// The API server ends a watch after this long; the next one continues where it stopped.
 const WATCH_SECONDS: u32 = 290;
 /// A connection that delivers nothing for this long (bookmarks come each minute) is dead.
 const SILENCE: Duration = Duration::from_secs(150);
+/// A watch that the API server ends well before its time may have been ended because the history was set back.
+const EARLY: Duration = Duration::from_secs(280);
 /// Longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
@@ -51,6 +54,8 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn absent(&self) {}
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
+    /// Whether the watch is connected. It is not while the kind is listed.
+    fn connected(&self, _is_connected: bool) {}
 }
 
 /// What to watch.
@@ -75,25 +80,33 @@ impl Relist {
     }
 }
 
-/// Runs until cancelled; every failure is retried with a growing, jittered pause.
+/// Runs until cancelled; every failure is retried with a growing, jittered pause. Does nothing more when the history was
+/// set back: what the sink holds is then of no use.
 pub async fn run<T, S>(
     client: Client,
     source: Source,
     sink: Arc<S>,
     relist: Relist,
+    timeline: Timeline,
     stop: CancellationToken,
 ) where
     T: Send + 'static,
     S: Sink<T>,
 {
     let mut failures = 0u32;
+    let mut known = 0u64;
     let work = async {
         loop {
             match list::<T, S>(&client, &source, &sink).await {
+                Ok((_, version)) if version < known => {
+                    timeline.set_back(source.path, known, version);
+                    return std::future::pending().await; // the process ends
+                }
                 Ok((objects, version)) => {
                     failures = 0;
                     sink.replace(objects, version);
-                    follow::<T, S>(&client, &source, &*sink, &relist, version).await;
+                    known = follow::<T, S>(&client, &source, &*sink, &relist, version).await;
+                    sink.connected(false);
                 }
                 Err(e) => {
                     warn!(path = source.path, error = said(&e), "list failed");
@@ -152,8 +165,31 @@ struct Versioned {
     metadata: PageMeta,
 }
 
-/// Follows the watch from `version` until it has to be listed again.
-async fn follow<T, S>(client: &Client, source: &Source, sink: &S, relist: &Relist, mut version: u64)
+/// The position of the kind in etcd at this moment, by a consistent read.
+async fn present(client: &Client, source: &Source) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct List {
+        metadata: PageMeta,
+    }
+    let newest = ListParams {
+        limit: Some(1), // without a resourceVersion: as etcd has it
+        field_selector: source.fields.clone(),
+        ..ListParams::default()
+    };
+    let request = Request::new(source.path).list_metadata(&newest).ok()?;
+    let text = timeout(Duration::from_secs(30), client.request_text(request)).await;
+    let list: List = serde_json::from_str(&text.ok()?.ok()?).ok()?;
+    list.metadata.resource_version.parse().ok()
+}
+
+/// Follows the watch from `version` until it has to be listed again. Returns the version up to which it was followed.
+async fn follow<T, S>(
+    client: &Client,
+    source: &Source,
+    sink: &S,
+    relist: &Relist,
+    mut version: u64,
+) -> u64
 where
     T: Send + 'static,
     S: Sink<T>,
@@ -168,44 +204,68 @@ where
             ..WatchParams::default()
         };
         let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
-            return;
+            return version;
         };
         let stream = match timeout(Duration::from_secs(30), client.request_stream(request)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => {
-                return warn!(
+                warn!(
                     path = source.path,
                     error = failure::text(&e),
                     "watch failed"
                 );
+                return version;
             }
-            Err(_) => return warn!(path = source.path, "watch timed out"),
+            Err(_) => {
+                warn!(path = source.path, "watch timed out");
+                return version;
+            }
         };
+        sink.connected(true);
+        let began = Instant::now();
         let mut lines = Box::pin(stream).lines();
         loop {
             let line = tokio::select! {
-                () = relist.0.notified() => return debug!(path = source.path, "listing again as asked"),
+                () = relist.0.notified() => {
+                    debug!(path = source.path, "listing again as asked");
+                    return version;
+                }
                 line = timeout(SILENCE, lines.next()) => line,
             };
             let line = match line {
                 Ok(Some(Ok(line))) => line,
                 Ok(None) => break, // the server ended this watch; continue from `version`
                 Ok(Some(Err(e))) => {
-                    return debug!(path = source.path, error = %e, "watch broke off");
+                    debug!(path = source.path, error = %e, "watch broke off");
+                    return version;
                 }
-                Err(_) => return warn!(path = source.path, "watch fell silent"),
+                Err(_) => {
+                    warn!(path = source.path, "watch fell silent");
+                    return version;
+                }
             };
-            match deliver::<T, S>(source, sink, &line) {
-                Some(seen) => version = version.max(seen),
-                None => return, // usually an error event, 410 Gone
+            match deliver::<T, S>(source, sink, &line, version) {
+                Some(seen) => version = seen,
+                None => return version, // usually an error event, 410 Gone
             }
+        }
+        sink.connected(false);
+        // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
+        // so.
+        if began.elapsed() < EARLY && present(client, source).await.is_none_or(|v| v < version) {
+            return version;
         }
     }
 }
 
 /// Hands one line of a watch to the sink; the version it carries, or `None` if all must be listed again: for an error
-/// event, and for a deletion that can't be read.
-pub(crate) fn deliver<T, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> Option<u64> {
+/// event, for a deletion that can't be read, and for a version before `known`, up to which all has been delivered.
+pub(crate) fn deliver<T, S: Sink<T>>(
+    source: &Source,
+    sink: &S,
+    line: &str,
+    known: u64,
+) -> Option<u64> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
         debug!(
@@ -221,6 +281,10 @@ pub(crate) fn deliver<T, S: Sink<T>>(source: &Source, sink: &S, line: &str) -> O
         .resource_version
         .parse()
         .ok()?;
+    if version < known {
+        warn!(path = source.path, version, known, "a watch went back");
+        return None;
+    }
     match event.kind.as_str() {
         "BOOKMARK" => sink.bookmark(version),
         kind => match (kind, parse(source, sink, &event.object)) {

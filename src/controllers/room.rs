@@ -26,10 +26,10 @@ pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -
 }
 
 /// How many more disruptions the object lets pass; `None` if it limits none. 0 while an owner does not set its number of
-/// Pods: admission denies all disruptions then.
+/// Pods, or while nothing can be decided by the ledger: admission denies all disruptions then.
 pub fn allowed(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<u32> {
     entry.snapshot.rules.limits().next()?;
-    if entry.tally.unset_owners().next().is_some() {
+    if entry.tally.unset_owners().next().is_some() || entry.snapshot.fault.is_some() {
         return Some(0);
     }
     gauges(ledgers, state, entry).map(|g| g.allowed)

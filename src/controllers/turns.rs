@@ -1,6 +1,6 @@
 //! Whose turn it is among the Pods that wait for a budget.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cluster::index::{Entry, State};
 use crate::domain::lifecycle::Stage;
@@ -57,14 +57,18 @@ fn lost(context: &Context, entry: &Entry) -> Vec<Uid> {
     let claims = context.ledgers.newer(&entry.key(), &entry.snapshot).claims;
     let now = (context.now)();
     let old = claims.claims.iter().filter(|((_, operation), claim)| {
-        *operation == Operation::Begin
-            && !claim.closing
-            && now.duration_since(claim.detail.since) >= LOST
+        *operation == Operation::Begin && !claim.closing && is_old(claim.detail.since, now)
     });
     old.map(|((pod, _), _)| pod)
         .filter(|pod| entry.tally.waiting().any(|waiting| waiting == *pod))
         .cloned()
         .collect()
+}
+
+/// Whether a claim was given a while ago, as far as two clocks can tell. A claim of the future is one whose clock, or ours, has
+/// jumped: to ask too early for its Pod costs a request, to ask too late costs the Pod its turn.
+fn is_old(since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(since).abs() >= LOST
 }
 
 /// Whether it is the Pod's turn by every rule that covers it. A Pod that is down takes nothing more from a budget. If it is
@@ -88,4 +92,20 @@ fn could_go(context: &Context, state: &State, pod: &Pod) -> bool {
         && state
             .covering(pod)
             .all(|entry| room::allowed(&context.ledgers, state, entry) != Some(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_that_jumps_an_hour_lets_no_pod_wait_longer() {
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(2);
+        assert!(!is_old(now, now));
+        assert!(!is_old(now - SignedDuration::from_secs(1), now));
+        assert!(is_old(now - LOST, now));
+        for hour in [-1, 1] {
+            assert!(is_old(now + SignedDuration::from_hours(hour), now));
+        }
+    }
 }

@@ -213,6 +213,29 @@ impl<K: Ord + Clone, D: Purpose> Ledger<K, D> {
         }
     }
 
+    /// The newest version of a Pod that the ledger names, apart from claims of operations that this build does not know:
+    /// those are kept as they are.
+    pub fn newest(&self) -> u64 {
+        let known = self
+            .claims
+            .iter()
+            .filter(|((_, o), _)| *o != Operation::Unknown);
+        let claims = known.map(|(_, claim)| claim.at);
+        claims.chain([self.watermark]).max().unwrap_or(0)
+    }
+
+    /// Takes versions that lie above `present` for `present`. `present` is the position of the Pods in etcd, read after this
+    /// ledger was: what lies above it was never a version of a Pod, and nobody could ever catch up with it. Nothing is lost
+    /// by it: whoever has seen all up to `present` has seen all that any release and any claim can rest on.
+    pub fn lower_to(&mut self, present: u64) {
+        self.watermark = self.watermark.min(present);
+        for ((_, operation), claim) in &mut self.claims {
+            if *operation != Operation::Unknown {
+                claim.at = claim.at.min(present);
+            }
+        }
+    }
+
     /// Gives a claim if afterwards at least `desired` Pods are left available, or says why not. The caller must write
     /// the ledger by compare-and-swap before the disruption is admitted; a claim that was there already proves
     /// nothing and is written again.
@@ -453,6 +476,28 @@ mod tests {
         assert!(!ledger.release(10, &"a", Operation::Delete, 1, 8));
         assert!(ledger.release(11, &"a", Operation::Delete, 1, 12));
         assert_eq!(ledger.watermark, 12);
+    }
+
+    #[test]
+    fn versions_above_the_present_are_taken_for_it_and_others_stay() {
+        let view = Pods(vec!["a", "b"], 2);
+        let mut ledger = Ledger::default();
+        ledger.admit(&view, 0, delete("a", u64::MAX)).unwrap();
+        ledger.admit(&view, 0, delete("b", 3)).unwrap();
+        ledger.watermark = 4;
+        assert_eq!(ledger.newest(), u64::MAX);
+        ledger.lower_to(9);
+        let at = |pod| ledger.claims[&(pod, Operation::Delete)].at;
+        assert_eq!((at("a"), at("b"), ledger.watermark), (9, 3, 4));
+        ledger.watermark = u64::MAX;
+        let mut foreign = ledger.claims[&("a", Operation::Delete)].clone();
+        foreign.at = u64::MAX;
+        ledger
+            .claims
+            .insert(("a", Operation::Unknown), foreign.clone());
+        ledger.lower_to(9);
+        assert_eq!((ledger.newest(), ledger.claims.len()), (9, 3));
+        assert_eq!(ledger.claims[&("a", Operation::Unknown)], foreign);
     }
 
     #[test]

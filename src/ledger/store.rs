@@ -1,11 +1,13 @@
 //! What the ledger needs from the cluster: snapshots of rule objects, compare-and-swap, and a view of the Pods.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::protocol::{Ledger, Operation, Purpose, View};
+use crate::api::podtransitionrule::{self as api, Unknown};
 use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 
@@ -38,8 +40,19 @@ pub struct Detail {
     pub target: Option<String>,
     /// For an in-place change: the containers that it restarts.
     pub containers: Vec<Before>,
-    /// The word in the status for [`Operation::Unknown`], so that it is stored as it was read.
-    pub word: Option<String>,
+    /// What a newer build has stored with the claim, if it has.
+    pub carried: Option<Arc<Carried>>,
+}
+
+/// What this build reads in a claim and does not know. It is written back as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Of [`Operation::Unknown`]: the claims of all such operations on the Pod.
+    pub claims: Vec<api::Claim>,
+    /// Fields of the claim.
+    pub fields: Unknown,
+    /// Fields of its containers, by name of the container.
+    pub containers: BTreeMap<String, Unknown>,
 }
 
 impl Detail {
@@ -56,6 +69,7 @@ impl Detail {
     ) -> Detail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
+            self.carried = earlier.carried.clone();
             if operation == Operation::Deadline {
                 self.target = later(earlier.target.as_ref(), self.target);
             }
@@ -122,6 +136,8 @@ pub struct Snapshot {
     pub rules: Arc<RuleSet>,
     /// The claims.
     pub claims: Arc<Claims>,
+    /// Why nothing can be decided by the claims as they are stored, with the remedy. Nothing is written to such a ledger.
+    pub fault: Option<Arc<str>>,
 }
 
 /// Why a write did not happen, or is not known to have happened.
@@ -159,6 +175,15 @@ pub trait Store: Send + Sync + 'static {
         base: &Snapshot,
         claims: &Claims,
     ) -> impl Future<Output = Result<Snapshot, WriteError>> + Send;
+    /// The largest resourceVersion that the Pod watch has delivered.
+    fn position(&self) -> u64;
+    /// Whether the Pod watch is connected, so that the cache is about as new as the cluster.
+    fn is_following(&self) -> bool;
+    /// Why the cache is of no use any more, if so: see [`Store::set_back`].
+    fn lost(&self) -> Option<Arc<str>>;
+    /// The cache has seen the Pods at `known`, and etcd is at `found`, which is before that: it was restored from a backup.
+    /// From here on [`Store::lost`] says so.
+    fn set_back(&self, known: u64, found: u64);
     /// Looks at the Pods that `rules` selects, at one position of the cache.
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R;
     /// The position of the Pods in etcd at this moment, by a consistent read.
@@ -183,7 +208,7 @@ mod tests {
             until: Timestamp::UNIX_EPOCH,
             target: controllers.map(str::to_owned),
             containers: Vec::new(),
-            word: None,
+            carried: None,
         }
     }
 

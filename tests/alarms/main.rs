@@ -53,7 +53,14 @@ async fn webhook_configuration_that_is_gone() {
         "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"] }],
     }] });
     let needed = Needed::read("ValidatingWebhookConfiguration", "ours", stored).unwrap();
-    registration::start(&plant.client, &plant.index, vec![needed], &plant.supervisor);
+    let told: registration::Told = std::sync::Arc::new(|_| {});
+    registration::start(
+        &plant.client,
+        &plant.index,
+        vec![needed],
+        &told,
+        &plant.supervisor,
+    );
     plant::until(|| !plant.index.registration.is_whole()).await;
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingNotRegistered"]);

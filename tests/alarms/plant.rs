@@ -127,7 +127,7 @@ impl Plant {
         let client = api();
         let index = Arc::new(Index::default());
         let supervisor = Supervisor::new(CancellationToken::new());
-        let relist = sources::start(&client, &index, &supervisor);
+        let relist = sources::start(&client, &index, true, &supervisor);
         let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), relist));
         let stalled = Arc::new(Mutex::new(false));
         let look = Arc::clone(&stalled);
@@ -291,7 +291,8 @@ impl Plant {
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             calls: Arc::default(),
-            allow_link_local: false,
+            collasets: true,
+            grace_delete: false,
             now: Timestamp::now,
         });
         let (work, stop) = (Arc::clone(&self.work), self.supervisor.stop().clone());

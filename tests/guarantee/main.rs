@@ -37,4 +37,5 @@ mod skipped_rules;
 mod slow_kubelet;
 mod storm;
 mod tightened;
+mod time_travel;
 mod unhealthy;

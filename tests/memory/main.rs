@@ -15,6 +15,7 @@ use std::sync::Arc;
 use cap::Cap;
 use operating::cluster::index::Index;
 use operating::cluster::sources;
+use operating::tasks::Supervisor;
 use tokio_util::sync::CancellationToken;
 
 use api::Api;
@@ -52,8 +53,9 @@ fn listed(api: Api) -> (usize, usize) {
     let before = HEAP.allocated();
     let used = runtime.block_on(async {
         let (index, stop) = (Arc::new(Index::default()), CancellationToken::new());
+        let supervisor = Supervisor::new(stop.clone());
         let (client, peak) = api.client(|| HEAP.allocated());
-        sources::start(&client, &index, true, &stop);
+        sources::start(&client, &index, true, &supervisor);
         index.wait_synced().await;
         for _ in 0..1_000 {
             tokio::task::yield_now().await; // the watches have begun

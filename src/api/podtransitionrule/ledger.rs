@@ -1,17 +1,30 @@
 //! Claims as they are stored in the status of a PodTransitionRule.
+//!
+//! Builds of several versions read and write the same ledger. What one of them does not know it keeps and writes back:
+//! see ADR 16.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::api::{lenient, schema};
+
+/// Fields that this build does not know, by name.
+pub type Unknown = BTreeMap<String, Value>;
 
 /// Claims that admission has granted and whose effect is not yet seen. Written by compare-and-swap on the rule.
 // All fields are always written: a merge patch must be able to empty the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
 pub struct Ledger {
+    /// Format of the ledger. Replicas whose build does not know it deny what needs a claim, and write nothing to the ledger.
+    /// 0 or absent: written by a build from before formats had numbers.
+    pub format_version: i64,
     /// Resource version of Pods up to which a cache must have caught up before it decides.
     #[serde(deserialize_with = "lenient::nullable")]
     pub watermark: String,
@@ -21,12 +34,28 @@ pub struct Ledger {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["podUID", "operation"]))]
     #[serde(deserialize_with = "lenient::nullable")]
     pub claims: Vec<Claim>,
+    /// Why the stored ledger does not fit these types, if it does not. The other fields then say nothing.
+    #[serde(skip)]
+    pub unreadable: Option<String>,
+}
+
+/// A ledger that does not fit the types is no reason to lose sight of its rule.
+pub(super) fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ledger>, D::Error> {
+    let stored = Option::<Value>::deserialize(d)?;
+    Ok(stored.map(|stored| match Ledger::deserialize(&stored) {
+        Ok(ledger) => ledger,
+        Err(e) => Ledger {
+            format_version: stored["formatVersion"].as_i64().unwrap_or(0),
+            unreadable: Some(e.to_string()),
+            ..Ledger::default()
+        },
+    }))
 }
 
 /// Permission for one disruption of one Pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("required" = REQUIRED))]
+#[schemars(extend("required" = REQUIRED, "x-kubernetes-preserve-unknown-fields" = true))]
 pub struct Claim {
     /// Name of the Pod.
     pub pod_name: String,
@@ -64,6 +93,10 @@ pub struct Claim {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub containers: Vec<ClaimedContainer>,
+    /// What a newer build has stored besides.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: Unknown,
 }
 
 const REQUIRED: [&str; 7] = [
@@ -91,6 +124,7 @@ impl Default for Claim {
             until: Time(Timestamp::MAX),
             target: None,
             containers: Vec::new(),
+            unknown: Unknown::new(),
         }
     }
 }
@@ -106,7 +140,7 @@ fn until<'de, D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
 /// A container run, as the kubelet reported it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("required" = ["name"]))]
+#[schemars(extend("required" = ["name"], "x-kubernetes-preserve-unknown-fields" = true))]
 pub struct ClaimedContainer {
     /// Name of the container.
     pub name: String,
@@ -119,4 +153,8 @@ pub struct ClaimedContainer {
     /// Whether only the resources in force tell that the change is over: it has taken the place of an earlier resize.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_resources: bool,
+    /// What a newer build has stored besides.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: Unknown,
 }

@@ -10,7 +10,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use ledger::{Claim, ClaimedContainer, Ledger};
+pub use ledger::{Claim, ClaimedContainer, Ledger, Unknown};
 pub use status::{
     AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus,
 };

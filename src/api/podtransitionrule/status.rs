@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Ledger;
+use super::{Ledger, ledger};
 use crate::api::{lenient, schema};
 
 /// What the controller last saw, and the claims that admission has granted.
@@ -41,7 +41,10 @@ pub struct PodTransitionRuleStatus {
     /// Pods that wait for permission.
     pub waiting_pods: i32,
     /// Claims that admission has granted and whose effect is not yet seen.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "ledger::read",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub ledger: Option<Ledger>,
     /// Names of selected Pods, sorted.
     #[serde(deserialize_with = "lenient::nullable")]

@@ -102,13 +102,13 @@ pub fn read_ca(file: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(Some(pem))
 }
 
-/// Namespace and CRDs; returns when the API server serves the kinds.
+/// Namespace and CRDs; returns when the API server serves the kinds. CRDs of a newer build stay as they are.
 pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
     ensure_namespace(client, namespace).await?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let crds = crd::all();
     for crd in &crds {
-        apply(&api, &crd.name_any(), crd).await?;
+        apply_crd(&api, crd).await?;
     }
     for crd in &crds {
         let name = crd.name_any();
@@ -124,6 +124,41 @@ pub async fn prepare(client: &Client, namespace: &str) -> anyhow::Result<()> {
             .with_context(|| format!("cannot watch CRD {name}"))?;
     }
     Ok(())
+}
+
+/// Applies a CRD, unless a newer build has brought it: fields that this build does not know would be lost from the objects
+/// that other replicas write.
+async fn apply_crd(
+    api: &Api<CustomResourceDefinition>,
+    crd: &CustomResourceDefinition,
+) -> anyhow::Result<()> {
+    let name = crd.name_any();
+    let params = PatchParams::apply(names::FIELD_MANAGER).force();
+    request(
+        &format!("apply customresourcedefinitions {name}"),
+        async || {
+            let found = api
+                .get_metadata_opt(&name)
+                .await?
+                .map(|found| found.metadata);
+            let stored = crd::revision(found.as_ref().and_then(|m| m.annotations.as_ref()));
+            if stored > crd::REVISION {
+                tracing::warn!(
+                    name,
+                    stored,
+                    own = crd::REVISION,
+                    "the CRD is of a newer version of the server, and stays"
+                );
+                return Ok(());
+            }
+            // A newer build may have applied it meanwhile: then this is a conflict, and it is read again.
+            let mut wanted = crd.clone();
+            wanted.metadata.resource_version = found.and_then(|m| m.resource_version);
+            let patch = Patch::Apply(&wanted);
+            api.patch(&name, &params, &patch).await.map(drop)
+        },
+    )
+    .await
 }
 
 /// Service account, roles and bindings of the server, and the roles of users; see [`rbac`]. Rights for what is off are taken

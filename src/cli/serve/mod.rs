@@ -47,7 +47,15 @@ use crate::tls::{Resolver, server_config};
 /// After a fault, reviews in flight are given no longer than this: the state that they are decided on may be torn.
 const FAULT_DRAIN: Duration = Duration::from_secs(2);
 
-/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT, or until a task can't go on.
+/// How long a replica that has lost the history goes on answering after its readiness is gone: it denies what needs a
+/// claim.
+const LOST_LAME_DUCK: Duration = Duration::from_secs(1);
+
+/// Installs what `--install` asks for, then serves until SIGTERM or SIGINT, until a task can't go on, or until etcd turns out
+/// to have been restored to an earlier state.
+///
+/// # Errors
+/// What could not be set up, what the task says, or that etcd was restored.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let format = match args.log_format {
         LogFormat::Text => logs::Format::Text,
@@ -192,9 +200,16 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         supervisor: &supervisor,
     });
 
-    let fault = tokio::select! {
+    let mut lame_duck = limits.lame_duck;
+    let fault: Option<anyhow::Error> = tokio::select! {
         ended = ended() => ended.map(|()| None)?,
-        fault = supervisor.failed() => Some(fault),
+        fault = supervisor.failed() => Some(fault.into()),
+        why = index.timeline.wait_lost() => {
+            // Whoever has lost the history leaves soon: nothing that it would do is of use.
+            stop.cancel();
+            lame_duck = lame_duck.min(LOST_LAME_DUCK);
+            Some(anyhow::anyhow!(why))
+        }
     };
     let drain = match &fault {
         None => limits.drain,
@@ -203,7 +218,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     info!("ending: draining reviews");
     tokio::select! {
         served = webhooks => served.context("the webhook listener failed")?,
-        () = end(&shutdown, limits.lame_duck, drain) => {}
+        () = end(&shutdown, lame_duck, drain) => {}
     }
     stop.cancel();
     if tokio::time::timeout(Duration::from_secs(5), controllers)
@@ -215,7 +230,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     last.abort();
     probes.await.context("the metrics listener failed")?;
     info!("ended");
-    fault.map_or(Ok(()), |fault| Err(fault.into()))
+    fault.map_or(Ok(()), Err)
 }
 
 /// Ends the listener of the webhooks, which says itself when it has ended.

@@ -121,6 +121,11 @@ impl Reads {
                 &counters.panics,
             ),
             (
+                "ledgers_mended",
+                "Ledgers that named versions which no Pod has reached yet, and that were set right",
+                &counters.mended,
+            ),
+            (
                 "rule_calls",
                 "Calls to the endpoints of webhook rules",
                 &self.calls.made,

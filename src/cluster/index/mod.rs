@@ -25,6 +25,7 @@ use super::pulse::Pulses;
 use super::registration::Registration;
 use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
+use super::timeline::Timeline;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Owner, Pod};
@@ -66,6 +67,8 @@ pub struct Index {
     pub registration: Registration,
     /// When each watch was last heard of.
     pub pulses: Pulses,
+    /// Whether the API server still tells the history that this index holds.
+    pub timeline: Timeline,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -182,6 +185,7 @@ impl Default for Index {
             disruption_budgets: DisruptionBudgets::default(),
             registration: Registration::default(),
             pulses: Pulses::default(),
+            timeline: Timeline::default(),
             state: RwLock::default(),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),

@@ -16,7 +16,7 @@ use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
 use crate::ledger::evidence::{MARGIN, Sighting, evidence, is_conditional, lapsed};
 use crate::ledger::protocol::{Claim, Operation};
-use crate::ledger::store::{Detail, RuleKey, Uid};
+use crate::ledger::store::{Detail, RuleKey, Store as _, Uid};
 
 /// Claims of Pods that are seen unavailable are released together, this often. Such a claim takes nothing from the
 /// budget any more, and each release is a write that every replica's watch receives.
@@ -138,9 +138,11 @@ pub async fn release(
     let mut proven = Vec::new();
     let mut urgent = false;
     for ((pod, operation), claim) in claims {
-        let (sighting, position) = {
+        let (sighting, position, is_known) = {
             let state = context.index.read();
-            (sight(&state, key, pod, *operation, claim), state.position)
+            let sighting = sight(&state, key, pod, *operation, claim);
+            let is_known = state.pod(&key.namespace, pod).is_some();
+            (sighting, state.position, is_known)
         };
         let sighting = match sighting {
             Some(gone @ Sighting::Gone { .. }) if !is_conditional(*operation) => {
@@ -176,8 +178,13 @@ pub async fn release(
             next.push(turns::LOST.unsigned_abs()); // its Pod may have to be asked for again
         }
         let end = seen.ends_in(context.request_timeout, now);
-        if !end.is_zero() {
-            next.push(end);
+        let unknown_for = (!is_known).then(|| now - seen.first);
+        if let Some(version) = is_gone(context, key, pod, claim, unknown_for).await {
+            let evidence = evidence_of(pod, *operation, claim, version, position);
+            context.ledgers.release(key, evidence);
+            next.push(AGAIN);
+        } else if !end.is_zero() {
+            next.push(if is_known { end } else { end.min(MARGIN) });
         } else if let Some(version) = has_lapsed(context, key, pod, *operation, claim).await {
             info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim has lapsed");
             let mut evidence = evidence_of(pod, *operation, claim, version, position);
@@ -286,6 +293,29 @@ async fn confirm(
     Some(live.map_or(gone, |live| sighting(&live, operation, claim)))
 }
 
+/// Whether the Pod of a claim, which the cache has not known for so long, does not exist: the present position of the Pods. A
+/// Pod that is gone never comes back. The cache says so by itself once it has seen an event later than the claim; none comes
+/// for a Pod that never was, and a version that no Pod has reached yet.
+async fn is_gone(
+    context: &Arc<Context>,
+    key: &RuleKey,
+    pod: &Uid,
+    claim: &Claim<Detail>,
+    unknown_for: Option<Duration>,
+) -> Option<u64> {
+    unknown_for.filter(|unknown| *unknown >= MARGIN)?;
+    let live = read(context, key, pod, claim).await?;
+    if live.is_some() {
+        return None;
+    }
+    // After the read: its end is before this position, and every cache that has reached this one has seen it.
+    let present = context.ledgers.store().present(key);
+    let present = tokio::time::timeout(CALL_TIMEOUT, present).await;
+    let present = present.ok()?.ok()?;
+    info!(rule = %key.name, pod = %claim.detail.pod_name, "the Pod of a claim does not exist");
+    Some(present)
+}
+
 /// Whether a live read shows that nothing came of the claim, and the version read.
 async fn has_lapsed(
     context: &Arc<Context>,
@@ -356,7 +386,7 @@ mod tests {
                 until: Timestamp::UNIX_EPOCH,
                 target: None,
                 containers: Vec::new(),
-                word: None,
+                carried: None,
             },
         }
     }

@@ -50,7 +50,7 @@ impl Memory {
         self.0.lock().remove(uid);
     }
 
-    /// The facts except [`Facts::unreadable`], and when to ask for them again; `None` if the object is gone.
+    /// The facts except [`Facts::unreadable`] and [`Facts::mended`], and when to ask for them again; `None` if the object is gone.
     pub async fn facts(
         &self,
         context: &Context,
@@ -102,6 +102,7 @@ impl Memory {
                 place,
                 matches,
                 unreadable: Vec::new(),
+                mended: None,
             };
             return Some((facts, again));
         }
@@ -126,6 +127,7 @@ impl Memory {
             place,
             matches,
             unreadable: Vec::new(),
+            mended: None,
         };
         Some((facts, again))
     }

@@ -1,6 +1,7 @@
 //! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
 
 mod claims;
+mod doubts;
 mod facts;
 mod retries;
 mod rollouts;
@@ -50,6 +51,7 @@ pub struct Rules {
     queues: Arc<Queues>,
     seen: Mutex<HashMap<RuleName, Seen>>,
     deadlines: claims::Deadlines,
+    doubts: doubts::Doubts,
     facts: facts::Memory,
     webhooks: Arc<Webhooks>,
     retries: retries::Retries,
@@ -72,6 +74,7 @@ impl Rules {
             queues,
             seen: Mutex::default(),
             deadlines: claims::Deadlines::default(),
+            doubts: doubts::Doubts::default(),
             retries: retries::Retries::default(),
             facts: facts::Memory::default(),
         })
@@ -97,6 +100,7 @@ impl Rules {
         if self.wake(&name, &key.uid, generation) {
             self.release(&name.0);
         }
+        let doubted = self.doubts.look(&self.context, &key).await;
         let release = claims::release(&self.context, &self.deadlines, &key).await;
         let (asked, looked) = match self.webhooks.look(&key).await {
             Ok(due) => (due, Outcome::Done),
@@ -113,9 +117,11 @@ impl Rules {
         // Nothing else may tell that the owner can be read again.
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
         facts.unreadable = causes(&unread);
+        facts.mended = self.doubts.mended(&key.uid);
         let status = self.status(&name, &key.uid, &facts).await;
         let again = release
             .into_iter()
+            .chain(doubted)
             .chain(asked)
             .chain(woken)
             .chain(released)
@@ -155,6 +161,7 @@ impl Rules {
             });
             if entry.uid != *uid {
                 self.webhooks.forget(&entry.uid);
+                self.doubts.forget(&entry.uid);
                 self.facts.forget(&entry.uid);
             }
             let changed = entry.uid != *uid || entry.generation != generation;
@@ -214,6 +221,7 @@ impl Rules {
         let seen = self.seen.lock().remove(&name);
         if let Some(seen) = seen {
             self.deadlines.forget(&seen.uid);
+            self.doubts.forget(&seen.uid);
             self.webhooks.forget(&seen.uid);
             self.facts.forget(&seen.uid);
             self.retries.forget(&name);

@@ -38,6 +38,8 @@ pub struct Facts {
     pub matches: Matches,
     /// Owners of its Pods that the last look could not read, each as a clause.
     pub unreadable: Vec<String>,
+    /// How its ledger was set right, if it was: a clause.
+    pub mended: Option<String>,
 }
 
 /// The fields as a merge patch, if they differ from what is stored, and whether Pods wait for them to be.
@@ -70,7 +72,8 @@ pub fn changed(
         memories,
         denies_all: silent.denies_all(),
     };
-    let allowed = match look.denies_all {
+    let fault = entry.snapshot.fault.as_deref();
+    let allowed = match look.denies_all || fault.is_some() {
         true => 0,
         false => gauges.allowed,
     };
@@ -99,6 +102,7 @@ pub fn changed(
         Some(("Matched", matched)),
         effect::expected_known(rules, silent).map(|found| ("ExpectedKnown", found)),
         rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
+        effect::ledger_usable(fault, facts.mended.as_deref()).map(|f| ("LedgerUsable", f)),
     ];
     let conditions: Vec<_> = conditions
         .into_iter()
@@ -369,6 +373,7 @@ mod tests {
             place: Place::default(),
             matches: Matches::Managed,
             unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
+            mended: None,
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
@@ -399,6 +404,22 @@ mod tests {
         assert_eq!(again, None);
         let readable = written(first, &[]).unwrap();
         assert_eq!(readable["disruptionsAllowed"], 1);
+    }
+
+    #[test]
+    fn ledger_that_can_not_be_used_allows_nothing_and_says_why() {
+        let ledger = json!({ "ledger": { "formatVersion": 9, "watermark": "1" } });
+        let patch = written(ledger, &[]).unwrap();
+        assert_eq!(patch["disruptionsAllowed"], 0);
+        let conditions = patch["conditions"].as_array().unwrap();
+        let usable = conditions.iter().find(|c| c["type"] == "LedgerUsable");
+        let usable = usable.unwrap();
+        assert_eq!(
+            (&usable["status"], &usable["reason"]),
+            (&json!("False"), &json!("LedgerUnusable"))
+        );
+        let message = usable["message"].as_str().unwrap();
+        assert!(message.contains("formatVersion is 9"), "{message}");
     }
 
     /// A managed Pod that waits in PreCheck; available unless it has no type.
@@ -441,6 +462,7 @@ mod tests {
             place: Place::default(),
             matches: Matches::Managed,
             unreadable: Vec::new(),
+            mended: None,
         };
         let turns = Turns {
             head: head.map(Uid::from),
@@ -485,6 +507,7 @@ mod tests {
             place: Place::default(),
             matches: Matches::Managed,
             unreadable: vec!["x".repeat(1_000_000)],
+            mended: None,
         };
         let gauges = Gauges {
             expected: 200,

@@ -337,6 +337,22 @@ pub fn expected_unknown(rules: &RuleSet, owners: Silent) -> Option<String> {
     (!is_by_count(rules)).then(|| format!("PodTransitionRule {}: {}", rules.name, found.message))
 }
 
+/// The condition `LedgerUsable`; `None` where there is nothing to say. `fault` is why nothing can be decided by the ledger,
+/// `mended` how it was set right.
+pub fn ledger_usable(fault: Option<&str>, mended: Option<&str>) -> Option<Finding> {
+    if let Some(fault) = fault {
+        let message =
+            format!("every disruption of an available Pod of this rule is denied: {fault}");
+        return Some(finding("False", "LedgerUnusable", message));
+    }
+    let mended = mended?;
+    let message = format!(
+        "the ledger was set right: {mended}. Such a ledger is forged, or was restored from another cluster: find out who \
+         writes the status of this rule"
+    );
+    Some(finding("True", "LedgerMended", message))
+}
+
 /// What to say to who applies an object that lets no Pod go while all are needed; `None` if it lets some go. `expected` is
 /// how many Pods there should be at this moment.
 pub fn frozen(rules: &RuleSet, expected: Expected) -> Option<String> {

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
+use tracing::warn;
 
-use super::Ledgers;
 use super::answer::{Answer, Denied, Why};
 use super::decide::admit;
 use super::lane::{Ask, Lane};
 use super::rest::Rests;
+use super::{Ledgers, usable};
 use crate::domain::rules::RuleSet;
 use crate::ledger::protocol::View;
 use crate::ledger::store::{Claims, RuleKey, Store, Uid, WriteError};
@@ -20,6 +21,9 @@ use crate::ledger::store::{Claims, RuleKey, Store, Uid, WriteError};
 const MAX_ROUNDS: u32 = 12;
 /// No single call to the API server takes longer.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A cache that trails the watermark for this long makes the watermark doubtful.
+const DOUBT: Duration = Duration::from_millis(300);
 
 /// Why nothing of a batch was written, though something was to be.
 enum End {
@@ -66,6 +70,9 @@ impl<S: Store> Ledgers<S> {
         batch: &mut Vec<Ask>,
     ) -> Result<Vec<Outcome>, End> {
         let mut base = self.current(key).map_err(End::Held)?.ok_or(End::Gone)?;
+        if !self.store.is_following() {
+            self.assure(key).await?;
+        }
         for round in 0..MAX_ROUNDS {
             let now = Instant::now();
             batch.retain(|ask| ask.is_awaited(now));
@@ -78,10 +85,10 @@ impl<S: Store> Ledgers<S> {
                 let start = start.map_err(|_| unreachable("the list of Pods timed out"))??;
                 Arc::make_mut(&mut base.claims).start_at(start);
             }
-            timeout_at(limit, self.store.caught_up(base.claims.watermark))
-                .await
-                .map_err(|_| End::Held(Why::Behind))?;
-            let mut claims = Claims::clone(&base.claims);
+            let claims = Claims::clone(&base.claims);
+            let is_doubted = batch.iter().any(Ask::is_doubt);
+            let mut claims = self.catch_up(key, claims, is_doubted, limit).await?;
+            let position = self.store.position();
             let rests = lane.lock().rests.clone();
             let outcomes = self.store.view(&base.rules, |view| {
                 batch
@@ -96,7 +103,12 @@ impl<S: Store> Ledgers<S> {
             match timeout_at(limit, self.store.swap(key, &base, &claims)).await {
                 Ok(Ok(written)) => {
                     self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                    let is_late = written.version > position;
                     lane.lock().written = Some(written);
+                    // A write is later than all that the cache has seen, or the cache has seen what was set back.
+                    if !is_late {
+                        self.assure(key).await?;
+                    }
                     return Ok(outcomes);
                 }
                 Ok(Err(WriteError::Gone)) => return Err(End::Gone),
@@ -115,8 +127,58 @@ impl<S: Store> Ledgers<S> {
                     e => unreachable(e.to_string()),
                 })?
                 .ok_or(End::Gone)?;
+            base = usable(base).map_err(End::Held)?;
         }
         Err(End::Held(Why::Contended))
+    }
+
+    /// Waits until the Pod cache has seen all that the claims rest on, and returns the claims. Versions that lie above the
+    /// present position of the Pods are taken for that: they are forged, or of another cluster, and nobody could catch up
+    /// with them. The ledger is then written even if nothing else has changed.
+    async fn catch_up(
+        &self,
+        key: &RuleKey,
+        mut claims: Claims,
+        is_doubted: bool,
+        limit: Instant,
+    ) -> Result<Claims, End> {
+        let doubt = limit.min(Instant::now() + DOUBT);
+        let caught_up = timeout_at(doubt, self.store.caught_up(claims.watermark)).await;
+        if caught_up.is_ok() && !is_doubted {
+            return Ok(claims);
+        }
+        // After the claims were read: whatever they rest on has happened by then.
+        let present = timeout_at(limit, self.store.present(key)).await;
+        let present = present.map_err(|_| unreachable("the list of Pods timed out"))?;
+        let present = present.map_err(|e| unreachable(e.to_string()))?;
+        if claims.newest() > present {
+            let newest = claims.newest();
+            warn!(
+                namespace = %key.namespace, rule = %key.name, newest, present,
+                "the ledger names a version that no Pod has reached yet: it is taken for the present one"
+            );
+            self.counters.mended.fetch_add(1, Ordering::Relaxed);
+            claims.lower_to(present);
+        }
+        timeout_at(limit, self.store.caught_up(claims.watermark))
+            .await
+            .map_err(|_| End::Held(Why::Behind))?;
+        Ok(claims)
+    }
+
+    /// Makes sure that the Pods in etcd are not older than what the cache has seen of them.
+    async fn assure(&self, key: &RuleKey) -> Result<(), End> {
+        let known = self.store.position();
+        let present = tokio::time::timeout(CALL_TIMEOUT, self.store.present(key)).await;
+        let present = present.map_err(|_| unreachable("the list of Pods timed out"))?;
+        let present = present.map_err(|e| unreachable(e.to_string()))?;
+        if present < known {
+            self.store.set_back(known, present);
+        }
+        match self.store.lost() {
+            Some(why) => Err(unreachable(&*why)),
+            None => Ok(()),
+        }
     }
 
     /// Where a ledger begins on which nobody has decided yet. Read once: refusals do not write it down.
@@ -203,6 +265,7 @@ fn apply(
                 Outcome::Done
             }
         }
+        Ask::Mend => Outcome::Done, // done before all others
     }
 }
 
@@ -212,7 +275,7 @@ impl Ask {
             Ask::Claim {
                 deadline, reply, ..
             } => *deadline > now && !reply.is_closed(),
-            Ask::Withdraw { .. } | Ask::Release { .. } | Ask::Close { .. } => true,
+            Ask::Withdraw { .. } | Ask::Release { .. } | Ask::Close { .. } | Ask::Mend => true,
         }
     }
 }

@@ -125,9 +125,16 @@ pub fn admit(
 pub fn claim_bytes(uid: &str, detail: &Detail) -> usize {
     let containers = detail.containers.iter();
     let containers = containers.map(|c| CONTAINER_BYTES + c.name.len() + bytes(&c.run));
-    let texts = detail.target.iter().chain(&detail.word).map(bytes);
+    let texts = detail.target.iter().map(bytes);
     let texts = texts.sum::<usize>() + detail.pod_name.len() + 2 * uid.len();
-    CLAIM_BYTES + texts + containers.sum::<usize>()
+    let carried = detail.carried.as_ref().map_or(0, |carried| {
+        as_json(&carried.claims) + as_json(&carried.fields) + as_json(&carried.containers)
+    });
+    CLAIM_BYTES + texts + carried + containers.sum::<usize>()
+}
+
+fn as_json(stored: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(stored).map_or(0, |json| json.len())
 }
 
 /// Whether the object lets a Pod go that is not available: only its rules that hold such Pods are asked, and nothing is

@@ -42,6 +42,8 @@ pub enum Ask {
     },
     /// A claim goes on evidence.
     Release { evidence: Evidence },
+    /// The ledger may name versions that no Pod has reached yet.
+    Mend,
 }
 
 /// The asks of one rule object, and the one task that works on them.
@@ -157,6 +159,11 @@ impl Ask {
     /// Whether it is for a claim, and not about one.
     pub fn is_claim(&self) -> bool {
         matches!(self, Ask::Claim { .. })
+    }
+
+    /// Whether it doubts the versions that the ledger names.
+    pub fn is_doubt(&self) -> bool {
+        matches!(self, Ask::Mend)
     }
 
     /// Answers, if anybody waits.

@@ -47,6 +47,8 @@ pub struct Counters {
     pub skipped: AtomicU64,
     /// Batches that panicked; all their asks were denied.
     pub panics: AtomicU64,
+    /// Ledgers that named versions which no Pod has reached yet, and that were set right.
+    pub mended: AtomicU64,
 }
 
 /// The ledgers of all rule objects, as one replica works on them.
@@ -188,12 +190,22 @@ impl<S: Store> Ledgers<S> {
         all.iter().all(|lane| lane.try_lock_for(wait).is_some())
     }
 
+    /// Has versions that lie above the present position of the Pods taken for that, in the background. Only the leader does
+    /// so, if nobody else has.
+    pub fn mend(self: &Arc<Self>, key: &RuleKey) {
+        self.submit(key, Ask::Mend);
+    }
+
     /// What a decision begins with: [`Ledgers::latest`], `None` when the rule object is gone. Another object under its name
-    /// may hold the Pod, and whoever asks does not know its rules: that is no answer.
+    /// may hold the Pod, and whoever asks does not know its rules: that is no answer. Nor is a ledger that can't be relied on.
     fn current(&self, key: &RuleKey) -> Result<Option<Snapshot>, Why> {
+        if let Some(why) = self.store.lost() {
+            return Err(Why::Unreachable(why.to_string()));
+        }
         match self.latest(key) {
             None if self.store.is_replaced(key) => Err(Why::Behind),
-            latest => Ok(latest),
+            Some(latest) => usable(latest).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -203,7 +215,8 @@ impl<S: Store> Ledgers<S> {
         Some(self.newer(key, &cached))
     }
 
-    /// `cached`, or what this replica wrote itself since.
+    /// `cached`, or what this replica wrote itself since. When the history was set back, nothing that was written in the
+    /// former one counts.
     pub fn newer(&self, key: &RuleKey, cached: &Snapshot) -> Snapshot {
         let written = self
             .lanes
@@ -211,8 +224,18 @@ impl<S: Store> Ledgers<S> {
             .get(key)
             .and_then(|lane| lane.lock().written.clone());
         match written {
-            Some(written) if written.version > cached.version => written,
+            Some(written) if written.version > cached.version && self.store.lost().is_none() => {
+                written
+            }
             _ => cached.clone(),
         }
+    }
+}
+
+/// A snapshot by whose ledger can be decided.
+fn usable(snapshot: Snapshot) -> Result<Snapshot, Why> {
+    match &snapshot.fault {
+        Some(fault) => Err(Why::Broken(fault.to_string())),
+        None => Ok(snapshot),
     }
 }

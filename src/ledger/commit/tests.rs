@@ -25,6 +25,8 @@ use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Operation, Request, View};
 use crate::ledger::store::{Claims, Detail, RuleKey, Snapshot, Store, Uid, WriteError};
 
+mod time_travel;
+
 /// What befalls a write.
 enum Mishap {
     Panic,
@@ -47,6 +49,11 @@ struct Memory {
     lists: AtomicU64,
     /// Positions that the cache had to reach.
     awaited: Mutex<Vec<u64>>,
+    /// Position of the cache.
+    position: Mutex<u64>,
+    /// Whether the Pod watch has broken off.
+    is_cut_off: Mutex<bool>,
+    lost: Mutex<Option<Arc<str>>>,
 }
 
 struct TenPods;
@@ -127,6 +134,25 @@ impl Store for Memory {
 
     async fn caught_up(&self, position: u64) {
         self.awaited.lock().push(position);
+        if position > 1000 {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn position(&self) -> u64 {
+        *self.position.lock()
+    }
+
+    fn is_following(&self) -> bool {
+        !*self.is_cut_off.lock()
+    }
+
+    fn lost(&self) -> Option<Arc<str>> {
+        self.lost.lock().clone()
+    }
+
+    fn set_back(&self, known: u64, found: u64) {
+        *self.lost.lock() = Some(format!("{known} > {found}").into());
     }
 
     fn serves_deferred(&self, _: &RuleSet, _: &Uid) -> Option<bool> {
@@ -162,6 +188,7 @@ impl Memory {
             version: 1,
             rules: Arc::new(RuleSet::compile(&object)),
             claims: Arc::default(),
+            fault: None,
         };
         self.rules.lock().insert(key.clone(), snapshot);
         key
@@ -208,7 +235,7 @@ fn delete(pod: &str) -> Disruption {
             until: Timestamp::UNIX_EPOCH,
             target: None,
             containers: Vec::new(),
-            word: None,
+            carried: None,
         },
         beyond: Default::default(),
     }

@@ -332,6 +332,16 @@ impl Bed {
         replica.terminate().await
     }
 
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// Returns the exit code of a replica that ends by itself, and the end of its log.
+    pub async fn until_ended(&self, index: usize) -> (Option<i32>, String) {
+        let mut replica = self.replicas.lock().await[index].take().unwrap();
+        let what = format!("replica {index} to end");
+        wait::until(&what, async || replica.has_ended()).await;
+        let log = self.setup.logs.join(format!("replica-{index}.log"));
+        (replica.exit_code(), std::fs::read_to_string(log).unwrap())
+    }
+
     /// The replica that holds the Lease.
     pub async fn leader(&self) -> usize {
         let leases: Api<Lease> = Api::namespaced(self.admin(), HOME);

@@ -142,6 +142,12 @@ impl Replica {
         self.child.wait().unwrap().code()
     }
 
+    /// How it ended, if it has.
+    #[allow(dead_code)] // as in the bed
+    pub fn exit_code(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap()?.code()
+    }
+
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }

@@ -25,7 +25,7 @@ pub fn etcd(dir: &Path, ports: Ports) -> Vec<String> {
     let client = format!("http://127.0.0.1:{}", ports.etcd);
     let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
     flags([
-        ("data-dir", dir.join("etcd").display().to_string()),
+        ("data-dir", data(dir).display().to_string()),
         ("listen-client-urls", client.clone()),
         ("advertise-client-urls", client),
         ("listen-peer-urls", peer.clone()),
@@ -36,6 +36,11 @@ pub fn etcd(dir: &Path, ports: Ports) -> Vec<String> {
         ("quota-backend-bytes", (4_u64 << 30).to_string()),
         ("log-level", "warn".to_owned()),
     ])
+}
+
+/// Directory of etcd's data.
+pub fn data(dir: &Path) -> PathBuf {
+    dir.join("etcd")
 }
 
 /// Directory in which the API server makes its serving certificate.

@@ -27,6 +27,26 @@ impl Plane {
         self.local()?.start_apiserver(self.scratch.path()).await
     }
 
+    /// Makes a backup of etcd as it is at this moment. It is removed with the plane.
+    ///
+    /// # Errors
+    /// When the data cannot be copied; on a cluster that this process did not start.
+    pub async fn back_up_etcd(&self) -> Result<PathBuf> {
+        let name = format!("backup-{}", credentials::random_hex(4)?);
+        let backup = self.scratch.path().join(name);
+        self.local()?.back_up(self.scratch.path(), &backup).await?;
+        Ok(backup)
+    }
+
+    /// Restores etcd from a backup: resourceVersions go back. The API server and the plane's own controllers start anew.
+    ///
+    /// # Errors
+    /// When something does not start; on a cluster that this process did not start.
+    pub async fn restore_etcd(&self, backup: &Path) -> Result<()> {
+        let scratch = self.scratch.path();
+        self.local()?.restore(scratch, backup).await
+    }
+
     /// Starts a controller-manager or scheduler that has ended again.
     pub async fn revive_controllers(&self) -> Result<()> {
         let scratch = self.scratch.path();

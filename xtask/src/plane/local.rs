@@ -31,8 +31,11 @@ pub fn admin_kubeconfig(dir: &Path) -> PathBuf {
 pub struct Local {
     controlplane: PathBuf,
     apiserver_flags: Vec<String>,
+    etcd_flags: Vec<String>,
     /// Controller-manager and scheduler, by name with their flags.
     controllers: [(&'static str, Vec<String>); 2],
+    /// All arguments of kwok.
+    kwok: Vec<String>,
     running: Mutex<Running>,
 }
 
@@ -43,7 +46,7 @@ struct Running {
     /// Ends the API server with this process while it is frozen and cannot do so itself.
     guard: Option<Process>,
     apiserver: Option<Process>,
-    etcd: Process,
+    etcd: Option<Process>,
 }
 
 impl Local {
@@ -66,10 +69,11 @@ impl Local {
             Process::start(name, controlplane, args, &dir.join("logs"))
         };
         let apiserver_flags = components::apiserver(dir, ports, &credentials, options)?;
+        let etcd_flags = components::etcd(dir, ports);
         let mut running = Running {
             clients: Vec::new(),
             guard: None,
-            etcd: component("etcd", components::etcd(dir, ports))?,
+            etcd: Some(component("etcd", etcd_flags.clone())?),
             apiserver: Some(component("kube-apiserver", apiserver_flags.clone())?),
         };
         let url = format!("https://127.0.0.1:{apiserver}");
@@ -107,22 +111,20 @@ impl Local {
             ),
         ];
         let [manager, scheduler] = &controllers;
+        let kwok = components::kwok(kwok, of("kwok")?)?;
         running.clients = vec![
             component(manager.0, manager.1.clone())?,
             component(scheduler.0, scheduler.1.clone())?,
-            Process::start(
-                "kwok",
-                controlplane,
-                components::kwok(kwok, of("kwok")?)?,
-                &dir.join("logs"),
-            )?,
+            Process::start("kwok", controlplane, &kwok, &dir.join("logs"))?,
         ];
         nodes::create(&client, options.nodes).await?;
         running.workers_ready(&client, options.nodes).await?;
         Ok(Self {
             controlplane: controlplane.to_owned(),
             apiserver_flags,
+            etcd_flags,
             controllers,
+            kwok,
             running: Mutex::new(running),
         })
     }
@@ -134,7 +136,52 @@ impl Local {
         if let Some(apiserver) = running.apiserver {
             apiserver.stop(GRACE).await;
         }
-        running.etcd.stop(GRACE).await;
+        if let Some(etcd) = running.etcd {
+            etcd.stop(GRACE).await;
+        }
+    }
+
+    /// Copies the data of etcd as it is at this moment to `backup`.
+    pub async fn back_up(&self, dir: &Path, backup: &Path) -> Result<()> {
+        let running = self.running.lock().await;
+        let etcd = running.etcd.as_ref().context("etcd is stopped")?;
+        etcd.freeze().await?;
+        let copied = copy(&components::data(dir), backup);
+        etcd.signal(Signal::CONT)?;
+        copied
+    }
+
+    /// Puts a backup in the place of the data of etcd. All that the plane itself has started begins anew with it, as after a
+    /// restore by the book; whoever else watches is left as it is.
+    pub async fn restore(&self, dir: &Path, backup: &Path) -> Result<()> {
+        self.stop_apiserver().await;
+        let mut running = self.running.lock().await;
+        let mut all = self.controllers.to_vec();
+        all.push(("kwok", self.kwok.clone()));
+        let (own, others) = std::mem::take(&mut running.clients)
+            .into_iter()
+            .partition::<Vec<_>, _>(|c| all.iter().any(|(name, _)| *name == c.name()));
+        running.clients = others;
+        futures::future::join_all(own.into_iter().map(|p| p.stop(GRACE))).await;
+        if let Some(etcd) = running.etcd.take() {
+            etcd.stop(GRACE).await;
+        }
+        let data = components::data(dir);
+        std::fs::remove_dir_all(&data)?;
+        copy(backup, &data)?;
+        let logs = dir.join("logs");
+        let args = std::iter::once("etcd").chain(self.etcd_flags.iter().map(String::as_str));
+        running.etcd = Some(Process::start("etcd", &self.controlplane, args, &logs)?);
+        drop(running);
+        self.start_apiserver(dir).await?;
+        let mut running = self.running.lock().await;
+        for (name, flags) in all {
+            let of_binary = (name != "kwok").then(|| name.to_owned());
+            let args = of_binary.into_iter().chain(flags);
+            let client = Process::start(name, &self.controlplane, args, &logs)?;
+            running.clients.push(client);
+        }
+        Ok(())
     }
 
     pub async fn stop_apiserver(&self) {
@@ -209,7 +256,7 @@ impl Running {
 
     fn all(&self) -> impl Iterator<Item = &Process> {
         let clients = self.clients.iter();
-        clients.chain(&self.apiserver).chain([&self.etcd])
+        clients.chain(&self.apiserver).chain(&self.etcd)
     }
 
     /// Waits, but no longer than all processes live; says with the end of the logs who failed.
@@ -226,7 +273,7 @@ impl Running {
                 result = &mut waiting => break result,
                 _ = look.tick() => {
                     let clients = self.clients.iter_mut();
-                    let all = clients.chain(&mut self.apiserver).chain([&mut self.etcd]);
+                    let all = clients.chain(&mut self.apiserver).chain(&mut self.etcd);
                     for process in all {
                         if let Some(status) = process.exit_status() {
                             anyhow::bail!(
@@ -275,6 +322,21 @@ impl Running {
         })
         .await
     }
+}
+
+/// Copies a directory with all that is in it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)?;
+        } else {
+            std::fs::copy(entry.path(), &to)?;
+        }
+    }
+    Ok(())
 }
 
 async fn admin_client(dir: &Path) -> Result<Client> {

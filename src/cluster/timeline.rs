@@ -1,0 +1,88 @@
+//! Whether the API server still tells the history that this replica has seen.
+//!
+//! resourceVersions only grow, unless somebody restores etcd from a backup. All that this replica knows then lies in a future
+//! that has not happened: its caches, the claims that it wrote itself, and the position up to which it has seen Pods. None of
+//! it may be decided by any more, and nothing of it can be taken back piece by piece: the process ends and starts anew.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
+use tracing::error;
+
+/// The history as this replica knows it. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    lost: watch::Sender<Option<Arc<str>>>,
+    following: AtomicBool,
+}
+
+impl Timeline {
+    /// A consistent read of `what` found it at `found`, although this replica has seen it at `known`, which is later.
+    pub fn set_back(&self, what: &str, known: u64, found: u64) {
+        self.0.lost.send_if_modified(|lost| {
+            let is_first = lost.is_none();
+            if is_first {
+                let why = format!(
+                    "{what} are at resourceVersion {found}, and this replica has seen them at {known}: etcd was restored to an \
+                     earlier state, so this replica starts anew"
+                );
+                error!(what, known, found, "{why}");
+                *lost = Some(why.into());
+            }
+            is_first
+        });
+    }
+
+    /// Why nothing that this replica knows counts any more; `None` while it does.
+    pub fn lost(&self) -> Option<Arc<str>> {
+        self.0.lost.borrow().clone()
+    }
+
+    /// Returns why when [`Timeline::lost`] begins to say so.
+    pub async fn wait_lost(&self) -> Arc<str> {
+        let mut lost = self.0.lost.subscribe();
+        let found = lost.wait_for(Option::is_some).await;
+        let found = found.ok().and_then(|why| why.clone());
+        match found {
+            Some(why) => why,
+            None => std::future::pending().await, // the sender lives as long as self
+        }
+    }
+
+    /// The Pod watch is connected, or not.
+    pub fn follow(&self, is_connected: bool) {
+        self.0.following.store(is_connected, Ordering::Relaxed);
+    }
+
+    /// Whether the Pod watch is connected.
+    pub fn is_following(&self) -> bool {
+        self.0.following.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn first_reason_is_told_and_kept() {
+        let timeline = Timeline::default();
+        assert_eq!(timeline.lost(), None);
+        let waiting = tokio::spawn({
+            let timeline = timeline.clone();
+            async move { timeline.wait_lost().await }
+        });
+        timeline.set_back("Pods", 9, 4);
+        timeline.set_back("Namespaces", 8, 5);
+        let why = timeline.lost();
+        assert!(
+            why.as_ref()
+                .is_some_and(|why| why.contains("Pods are at resourceVersion 4"))
+        );
+        assert_eq!(waiting.await.ok(), why);
+    }
+}

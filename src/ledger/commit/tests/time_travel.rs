@@ -1,0 +1,180 @@
+//! Ledgers that name versions which no Pod has reached, ledgers that can't be relied on, and an etcd that was set back.
+
+use super::*;
+use crate::ledger::protocol::{Claim, Ledger};
+
+/// A rule whose stored ledger is `claims`, with the Pods of etcd at 50.
+fn with_ledger(claims: Claims) -> (Arc<Ledgers<Memory>>, RuleKey) {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    *ledgers.store().present.lock() = 50;
+    let mut rules = ledgers.store().rules.lock();
+    rules.get_mut(&key).unwrap().claims = Arc::new(claims);
+    drop(rules);
+    (ledgers, key)
+}
+
+fn claim(at: u64) -> Claim<Detail> {
+    Claim {
+        at,
+        attempt: 1,
+        opened: 1,
+        closing: false,
+        detail: delete("x").detail,
+    }
+}
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn forged_watermark_denies_nobody_and_is_set_right_by_the_first_claim() {
+    let forged = Ledger {
+        watermark: u64::MAX,
+        ..Ledger::default()
+    };
+    let (ledgers, key) = with_ledger(forged);
+    let began = Instant::now();
+    let answer = ask(&ledgers, &key, "a").await;
+    assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let stored = ledgers.store().cached(&key).unwrap();
+    assert_eq!(stored.claims.watermark, 50);
+    assert_eq!(count(&ledgers.counters.mended), 1);
+    // From here on nothing is doubted.
+    ask(&ledgers, &key, "b").await.unwrap();
+    assert_eq!(count(&ledgers.store().lists), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_by_a_forged_watermark_sets_the_ledger_right() {
+    let pods = ["a", "b", "c", "d", "e"];
+    let claims = pods.map(|pod| ((Uid::from(pod), Operation::Delete), claim(7)));
+    let forged = Ledger {
+        claims: claims.into(),
+        watermark: u64::MAX,
+        attempts: 1,
+    };
+    let (ledgers, key) = with_ledger(forged);
+    let full = ask(&ledgers, &key, "f").await.unwrap_err();
+    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    let stored = ledgers.store().cached(&key).unwrap().claims;
+    assert_eq!((stored.watermark, stored.claims.len()), (50, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn mending_lowers_versions_of_claims_and_keeps_the_claims() {
+    let key = |pod: &str| (Uid::from(pod), Operation::Delete);
+    let forged = Ledger {
+        claims: [(key("a"), claim(u64::MAX)), (key("b"), claim(7))].into(),
+        watermark: 9,
+        attempts: 1,
+    };
+    let (ledgers, rule) = with_ledger(forged);
+    ledgers.mend(&rule);
+    ask(&ledgers, &rule, "c").await.unwrap(); // in the same batch or behind it
+    let stored = ledgers.store().cached(&rule).unwrap().claims;
+    let at = |pod| stored.claims[&key(pod)].at;
+    assert_eq!((at("a"), at("b"), stored.watermark), (50, 7, 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watermark_that_the_cluster_has_reached_is_waited_for() {
+    let ahead = Ledger {
+        watermark: 2000,
+        ..Ledger::default()
+    };
+    let (ledgers, key) = with_ledger(ahead);
+    *ledgers.store().present.lock() = 3000;
+    let answer = ask(&ledgers, &key, "a").await;
+    assert_eq!(answer.unwrap_err().why, Why::Behind);
+    assert_eq!(ledgers.store().cached(&key).unwrap().claims.watermark, 2000);
+    assert_eq!(count(&ledgers.counters.mended), 0);
+}
+
+#[tokio::test]
+async fn ledger_with_a_fault_denies_with_it_and_is_not_written() {
+    let mine = [((Uid::from("a"), Operation::Delete), claim(7))];
+    let (ledgers, key) = with_ledger(Ledger {
+        claims: mine.into(),
+        watermark: 9,
+        attempts: 1,
+    });
+    let set = |fault: Option<&str>| {
+        let mut rules = ledgers.store().rules.lock();
+        rules.get_mut(&key).unwrap().fault = fault.map(Arc::from);
+    };
+    set(Some("it is newer"));
+    let why = Why::Broken("it is newer".to_owned());
+    assert_eq!(ask(&ledgers, &key, "b").await.unwrap_err().why, why);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let asked = delete("b");
+    let dry = ledgers.claim(vec![key.clone()], &asked, true, deadline);
+    assert_eq!(dry.await.unwrap_err().why, why);
+    let rules = [key.clone()];
+    let down = ledgers.let_go(&rules, &asked.pod, deadline);
+    assert_eq!(down.await.unwrap_err().why, why);
+    let evidence = Evidence {
+        pod: "a".into(),
+        operation: Operation::Delete,
+        attempt: 1,
+        based_on: 10,
+        position: 100,
+        lapsed: false,
+    };
+    ledgers.release(&key, evidence);
+    assert_eq!(ask(&ledgers, &key, "b").await.unwrap_err().why, why);
+    assert_eq!(count(&ledgers.counters.writes), 0);
+    set(None);
+    ask(&ledgers, &key, "b").await.unwrap();
+    assert!(ledgers.latest(&key).unwrap().claims.holds(&"a".into()));
+}
+
+fn is_lost<T: std::fmt::Debug>(answer: Result<T, Denied>) -> bool {
+    matches!(answer.unwrap_err().why, Why::Unreachable(why) if why == "90 > 50")
+}
+
+#[tokio::test]
+async fn cache_from_before_a_restore_decides_nothing_while_its_watch_is_cut_off() {
+    let (ledgers, key) = with_ledger(Ledger::default());
+    *ledgers.store().position.lock() = 90;
+    *ledgers.store().is_cut_off.lock() = true;
+    assert!(is_lost(ask(&ledgers, &key, "a").await));
+    assert_eq!(count(&ledgers.counters.writes), 0);
+}
+
+#[tokio::test]
+async fn watch_that_is_cut_off_alone_denies_nobody() {
+    let (ledgers, key) = with_ledger(Ledger::default());
+    *ledgers.store().position.lock() = 50;
+    *ledgers.store().is_cut_off.lock() = true;
+    ledgers.store().rules.lock().get_mut(&key).unwrap().version = 60;
+    ask(&ledgers, &key, "a").await.unwrap();
+}
+
+#[tokio::test]
+async fn write_that_is_older_than_the_cache_admits_nothing() {
+    let (ledgers, key) = with_ledger(Ledger {
+        watermark: 9,
+        ..Ledger::default()
+    });
+    *ledgers.store().position.lock() = 90;
+    assert!(is_lost(ask(&ledgers, &key, "a").await));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let asked = delete("b");
+    let dry = ledgers.claim(vec![key.clone()], &asked, true, deadline);
+    assert!(is_lost(dry.await));
+}
+
+#[tokio::test]
+async fn what_was_written_before_a_restore_is_not_preferred_to_the_cache() {
+    let (ledgers, key) = with_ledger(Ledger::default());
+    ask(&ledgers, &key, "a").await.unwrap();
+    let mut restored = ledgers.store().cached(&key).unwrap();
+    (restored.version, restored.claims) = (1, Arc::default());
+    let newer = |restored: &Snapshot| ledgers.newer(&key, restored);
+    assert!(newer(&restored).claims.holds(&"a".into()));
+    ledgers.store().set_back(90, 50);
+    assert!(!newer(&restored).claims.holds(&"a".into()));
+}
