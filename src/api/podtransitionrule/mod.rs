@@ -290,8 +290,8 @@ pub struct ParameterSource {
     /// Without effect.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub type_: String,
-    /// A field of the Pod, such as status.podIP or metadata.labels['app']. Containers, volumes and the states of containers
-    /// may contain secrets and are not sent: a rule that was stored with such a path sends an empty value.
+    /// A field of the Pod, such as status.podIP. Containers, volumes and the states of containers may contain secrets and
+    /// are not sent; a rule that was stored with such a path sends an empty value.
     #[schemars(schema_with = "schema::field_ref")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field_ref: Option<ObjectFieldSelector>,

@@ -49,7 +49,8 @@ pub struct PodTransitionRuleStatus {
     /// Names of selected Pods, sorted.
     #[serde(deserialize_with = "lenient::nullable")]
     pub targets: Vec<String>,
-    /// Pods that are in a stage now, sorted by name: at most 100, and at most 96 KiB of them. waitingPods counts all.
+    /// Pods that are in a stage now, sorted by name, at most 100 and at most 96 KiB of them. The field waitingPods counts
+    /// all that wait in PreCheck.
     #[serde(deserialize_with = "lenient::nullable")]
     pub details: Vec<Detail>,
     /// What rules remember from one evaluation to the next.
