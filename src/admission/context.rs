@@ -24,6 +24,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
     pub grace_delete: bool,
+    /// Bytes of the largest CollaSet that is accepted.
+    pub collaset_bytes: usize,
 }
 
 /// What every handler works with.
@@ -89,6 +91,7 @@ impl Context {
             settings: Settings {
                 request_timeout: Duration::from_secs(60),
                 grace_delete: false,
+                collaset_bytes: 1 << 20,
             },
             now: || Timestamp::UNIX_EPOCH,
         }

@@ -61,7 +61,11 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
         metrics: metrics.clone(),
         slots: Semaphore::new(limits.reviews),
         memory: Memory::new(limits, &metrics.load),
-        refusals: Quiet::new("calls that are no review", REFUSALS, metrics.load.unlogged.clone()),
+        refusals: Quiet::new(
+            "calls that are no review",
+            REFUSALS,
+            metrics.load.unlogged.clone(),
+        ),
         denials: Quiet::new("denials", DENIALS, metrics.load.unlogged.clone()),
     });
     let mut router = Router::new();
@@ -108,7 +112,11 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
         );
     }
     let Some(place) = request.extensions().get::<Arc<Place>>().cloned() else {
-        return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "no place");
+        return failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            "no place",
+        );
     };
     let Shared { limits, memory, .. } = &*route.shared;
     let bounds = Bounds {
@@ -123,7 +131,11 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
         Err(error) => return route.unread(error),
     };
     // Held until the verdict: so long there are copies of the body.
-    let Held { bytes, memory: _memory } = held;
+    let Held {
+        bytes,
+        memory: _memory,
+        excess,
+    } = held;
     let parsed = review::Request::parse(&bytes);
     drop(bytes);
     let request = match parsed {
@@ -131,7 +143,10 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
         Err(malformed) => return route.malformed(malformed),
     };
     let _deciding = place.decide();
-    let verdict = route.decide(&request, deadline).await;
+    let verdict = match excess {
+        None => route.decide(&request, deadline).await,
+        Some(excess) => route.refuse(&request, &excess.to_string()),
+    };
     let label = RouteLabel { route: route.path };
     route
         .shared
@@ -187,8 +202,16 @@ impl Route {
     }
 
     fn fallback(&self, request: &review::Request, why: &str) -> Verdict {
-        let fallback = AssertUnwindSafe(|| self.handler.fallback(request, why));
-        std::panic::catch_unwind(fallback).unwrap_or_else(|_| {
+        self.guarded(why, || self.handler.fallback(request, why))
+    }
+
+    /// The verdict on a review that takes more memory than any may.
+    fn refuse(&self, request: &review::Request, why: &str) -> Verdict {
+        self.guarded(why, || self.handler.excessive(request, why))
+    }
+
+    fn guarded(&self, why: &str, verdict: impl FnOnce() -> Verdict) -> Verdict {
+        std::panic::catch_unwind(AssertUnwindSafe(verdict)).unwrap_or_else(|_| {
             self.shared
                 .metrics
                 .panics

@@ -92,6 +92,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         settings: Settings {
             request_timeout: DEADLINE,
             grace_delete: args.features.grace_delete(),
+            collaset_bytes: usize::MAX,
         },
         now: Timestamp::now,
     });

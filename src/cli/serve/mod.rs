@@ -70,7 +70,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
     let limits = Limits {
-        connections: usize::try_from(args.max_connections).unwrap_or(usize::MAX),
+        connections: count(args.max_connections),
+        unproven: count(args.max_unproven_connections),
+        unproven_per_address: count(args.max_unproven_per_address),
+        body_bytes: count(args.max_review_bytes),
         lame_duck: args.lame_duck,
         drain: args.drain_timeout,
         ..Limits::default()
@@ -85,6 +88,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         settings: Settings {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
+            collaset_bytes: count(args.max_collaset_bytes),
         },
         now: Timestamp::now,
     });
@@ -147,6 +151,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     probes.await.context("the metrics listener failed")?;
     info!("ended");
     Ok(())
+}
+
+fn count(given: u32) -> usize {
+    usize::try_from(given).unwrap_or(usize::MAX)
 }
 
 async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
