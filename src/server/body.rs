@@ -151,6 +151,7 @@ async fn discard(mut body: Body, mut left: usize) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use std::net::SocketAddr;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -173,7 +174,7 @@ mod tests {
     fn place(last: u8) -> Arc<Place> {
         let metrics = LoadMetrics::register(&Exposition::default());
         let places = Places::new("webhook", &Limits::default(), &metrics, Own::default());
-        places.enter((([10, 0, 0, last], 1)).into())
+        places.enter(SocketAddr::from(([10, 0, 0, last], 1)))
     }
 
     fn memory(limits: Limits) -> Memory {
