@@ -7,6 +7,7 @@ mod server {
     pub mod clients;
     pub mod drain;
     pub mod faults;
+    pub mod load;
     pub mod readiness;
     pub mod rig;
     pub mod verdicts;

@@ -29,6 +29,8 @@ pub struct Settings {
     pub max_rules: u32,
     /// Whether CollaSets are reviewed (feature gate `CollaSets`).
     pub collasets: bool,
+    /// Bytes of the largest CollaSet that is accepted.
+    pub collaset_bytes: usize,
 }
 
 /// [`Settings::max_rules`] where nobody says otherwise.
@@ -102,6 +104,7 @@ impl Context {
                 grace_delete: false,
                 max_rules: MAX_RULES_PER_NAMESPACE,
                 collasets: true,
+                collaset_bytes: 1 << 20,
             },
             now: || Timestamp::UNIX_EPOCH,
         }

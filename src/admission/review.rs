@@ -35,8 +35,13 @@ pub trait Handler: Send + Sync + 'static {
     /// what is never held is allowed, the rest is denied with `why`, a clause such as `the server is overloaded`.
     fn fallback(&self, request: &Request, why: &str) -> Verdict;
 
+    /// Decides a review that takes more memory than any may, without parsing its objects; `why` is a clause.
+    fn excessive(&self, _request: &Request, why: &str) -> Verdict {
+        Verdict::deny(413, "RequestEntityTooLarge", why)
+    }
+
     /// Bytes of memory that a review takes at most for each JSON value of its body. Reviews wait for their memory, and
-    /// those that take too much of it are refused.
+    /// one that takes too much of it is [`excessive`](Handler::excessive).
     fn bytes_per_value(&self) -> usize {
         BYTES_PER_VALUE
     }

@@ -209,10 +209,32 @@ pub struct ServeArgs {
     /// objects back all the time needs this.
     #[arg(long, env = "OPERATING_PLAIN_WEBHOOK_PATHS", help_heading = "Webhooks")]
     pub plain_webhook_paths: bool,
-    /// Most connections at once; further ones wait
+    /// Most connections of API servers that are kept open; beyond them an answer ends its connection
+    ///
+    /// A connection counts as one of an API server once a review that came over it has got a verdict, or once it has shown a
+    /// client certificate (--client-ca-file). Until then it has five seconds for each step.
     #[arg(long, env = "OPERATING_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
-          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Webhooks")]
+          value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
     pub max_connections: u32,
+    /// Most other connections; beyond them the address with the most loses its oldest one
+    #[arg(long, env = "OPERATING_MAX_UNPROVEN_CONNECTIONS", value_name = "COUNT", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
+    pub max_unproven_connections: u32,
+    /// Most other connections of one IPv4 address or IPv6 /64 network; beyond them it loses its oldest one
+    #[arg(long, env = "OPERATING_MAX_UNPROVEN_PER_ADDRESS", value_name = "COUNT", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Webhooks")]
+    pub max_unproven_per_address: u32,
+    /// Longest review that is read, up to 16 MiB; the default has room for two objects of 3 MiB, the API server's limit
+    #[arg(long, env = "OPERATING_MAX_REVIEW_BYTES", value_name = "BYTES", default_value_t = 8 << 20,
+          value_parser = clap::value_parser!(u32).range(65_536..=16_777_216), help_heading = "Webhooks")]
+    pub max_review_bytes: u32,
+    /// Largest CollaSet that is accepted, managedFields included
+    ///
+    /// What is parsed of a template takes many times its bytes. CollaSets that were stored before can still be deleted and
+    /// changed in everything but their spec.
+    #[arg(long, env = "OPERATING_MAX_COLLASET_BYTES", value_name = "BYTES", default_value_t = 1 << 20,
+          value_parser = clap::value_parser!(u32).range(4_096..=4_194_304), help_heading = "Webhooks")]
+    pub max_collaset_bytes: u32,
     /// The API server's own --request-timeout: a claim without effect lapses no earlier
     #[arg(long, env = "OPERATING_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "60s",
           value_parser = duration, help_heading = "Webhooks")]

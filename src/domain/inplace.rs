@@ -1,5 +1,7 @@
 //! Changes of a running Pod that restart containers, and whether the kubelet has caught up with them.
 
+use std::collections::HashMap;
+
 use super::digest::Digest;
 use super::pod::{Container, ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources};
 use super::quantity;
@@ -88,11 +90,14 @@ pub fn is_deferred(pod: &Pod) -> bool {
 /// `RestartContainer`. A container without a limit of its own has that of the Pod, so a resize of the Pod restarts it in
 /// the same way. Init containers count only if they are restartable: others have run already.
 pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
+    // By name, since nobody has yet counted the containers of a new Pod: a search for each of them could take minutes.
+    let before: HashMap<&str, &Container> = running(old).map(|o| (o.name.as_str(), o)).collect();
     let restarting: Vec<_> = running(new)
         .filter_map(|c| {
-            let o = running(old).find(|o| {
-                o.name == c.name && (restarts(o, c) || inherits_another_limit((old, o), (new, c)))
-            })?;
+            let o = before.get(c.name.as_str()).copied()?;
+            if !restarts(o, c) && !inherits_another_limit((old, o), (new, c)) {
+                return None;
+            }
             let now = status(old, &c.name);
             Some(Before {
                 name: c.name.clone(),

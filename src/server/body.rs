@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::memory::{Arriving, Excess, Memory, needed};
+use super::memory::{Arriving, Excess, Memory, copies, needed};
 use super::status::{closing, failure};
 
 /// How much of an oversized body is read and dropped, in multiples of the limit. A client that is still sending when
@@ -19,6 +19,8 @@ const DISCARD: usize = 4;
 pub(super) struct Held<'m> {
     pub(super) bytes: Bytes,
     pub(super) memory: SemaphorePermit<'m>,
+    /// Why it can only be parsed in outline: `memory` is that of its copies.
+    pub(super) excess: Option<Excess>,
 }
 
 /// Bounds of one body.
@@ -42,8 +44,6 @@ pub(super) enum BodyError {
     Slow,
     /// Too much memory in use by other bodies.
     Busy,
-    /// What is parsed from it would take too much memory.
-    Excess(Excess),
     /// The client went away or broke the protocol.
     Broken,
 }
@@ -52,7 +52,7 @@ impl BodyError {
     /// Name in metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
-            BodyError::Oversized | BodyError::Excess(_) => "oversized",
+            BodyError::Oversized => "oversized",
             BodyError::Slow => "slow",
             BodyError::Busy => "busy",
             BodyError::Broken => "malformed",
@@ -62,7 +62,7 @@ impl BodyError {
     /// HTTP status.
     pub(super) fn code(self) -> StatusCode {
         match self {
-            BodyError::Oversized | BodyError::Excess(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::Oversized => StatusCode::PAYLOAD_TOO_LARGE,
             BodyError::Slow => StatusCode::REQUEST_TIMEOUT,
             BodyError::Busy => StatusCode::SERVICE_UNAVAILABLE,
             BodyError::Broken => StatusCode::BAD_REQUEST,
@@ -75,12 +75,6 @@ impl BodyError {
             BodyError::Oversized => (
                 "RequestEntityTooLarge",
                 format!("the review is larger than {limit} bytes, the limit of --max-review-bytes"),
-            ),
-            BodyError::Excess(Excess { needed, most }) => (
-                "RequestEntityTooLarge",
-                format!(
-                    "the review has so many fields and items that it takes {needed} bytes of memory; {most} are allowed"
-                ),
             ),
             BodyError::Slow => ("Timeout", "the body did not arrive in time".to_owned()),
             BodyError::Busy => (
@@ -106,13 +100,16 @@ pub(super) async fn read<'m>(
     let whole = async {
         let collected = timeout_at(bounds.arrived, collect(body, bounds.limit, &arriving));
         let bytes = collected.await.unwrap_or(Err(BodyError::Slow))?;
-        let room = memory.review(needed(&bytes, bounds.per_value));
+        let needed = needed(&bytes, bounds.per_value);
+        let excess = memory.excess(needed);
+        let room = memory.review(excess.map_or(needed, |_| copies(bytes.len())));
         match timeout_at(bounds.deadline, room).await {
-            Ok(room) => Ok(Held {
+            Ok(Some(memory)) => Ok(Held {
                 bytes,
-                memory: room.map_err(BodyError::Excess)?,
+                memory,
+                excess,
             }),
-            Err(_) => Err(BodyError::Busy),
+            Ok(None) | Err(_) => Err(BodyError::Busy),
         }
     };
     tokio::select! {
@@ -154,6 +151,7 @@ async fn discard(mut body: Body, mut left: usize) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use std::net::SocketAddr;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -176,7 +174,7 @@ mod tests {
     fn place(last: u8) -> Arc<Place> {
         let metrics = LoadMetrics::register(&Exposition::default());
         let places = Places::new("webhook", &Limits::default(), &metrics, Own::default());
-        places.enter((([10, 0, 0, last], 1)).into())
+        places.enter(SocketAddr::from(([10, 0, 0, last], 1)))
     }
 
     fn memory(limits: Limits) -> Memory {
@@ -239,20 +237,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn too_many_values_are_refused() {
+    async fn too_many_values_are_an_excess() {
         let memory = memory(Limits {
             large_review_bytes: 2 << 20,
             ..Limits::default()
         });
-        let bounds = Bounds {
-            per_value: 1_000,
-            ..bounds()
-        };
-        let body = Body::from("[0".to_owned() + &",0".repeat(3_000) + "]");
-        let refused = read(body, bounds, memory.arriving(&place(1)), &memory).await;
-        let error = refused.err().unwrap();
-        assert!(matches!(error, BodyError::Excess(_)), "{error:?}");
-        assert_eq!(error.code(), StatusCode::PAYLOAD_TOO_LARGE);
+        for (items, excess) in [(1_000, false), (3_000, true)] {
+            let bounds = Bounds {
+                per_value: 1_000,
+                ..bounds()
+            };
+            let body = Body::from("[0".to_owned() + &",0".repeat(items) + "]");
+            let held = read(body, bounds, memory.arriving(&place(1)), &memory).await;
+            assert_eq!(held.ok().unwrap().excess.is_some(), excess);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -227,10 +227,9 @@ impl Connections {
     /// Ends when the client has sent no request for longer than its standing allows.
     async fn silence(&self, activity: &Activity, place: &Place) {
         loop {
-            let allowed = match (place.is_proven(), activity.asked.is_cancelled()) {
-                (true, _) => self.limits.idle,
-                (false, false) => self.limits.first_request,
-                (false, true) => self.limits.unproven_idle,
+            let allowed = match place.is_proven() {
+                true => self.limits.idle,
+                false => self.limits.unproven_idle,
             };
             let until = match activity.idle_since() {
                 Some(since) if since + allowed <= Instant::now() => return,

@@ -31,9 +31,8 @@ pub struct Limits {
     pub large_review_bytes: usize,
     /// For the TLS handshake.
     pub handshake: Duration,
-    /// From the handshake to the end of the first request head.
-    pub first_request: Duration,
-    /// Between two requests of an unproven connection.
+    /// Without a request on an unproven connection: from the handshake to the end of the first request head, and from an
+    /// answer to the next one.
     pub unproven_idle: Duration,
     /// Between two requests of a proven connection. Longer than the 90 s after which an API server gives up an idle
     /// connection, so that it closes first and never sends into a closing one.
@@ -62,7 +61,6 @@ impl Default for Limits {
             small_review_bytes: 48 << 20,
             large_review_bytes: 128 << 20,
             handshake: Duration::from_secs(5),
-            first_request: Duration::from_secs(5),
             unproven_idle: Duration::from_secs(5),
             idle: Duration::from_secs(150),
             body: Duration::from_secs(10),

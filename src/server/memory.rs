@@ -4,6 +4,7 @@
 //! from a pool of their own, and in each pool the source that holds the most gives way. A whole body then needs memory
 //! for what is parsed from it, until there is a verdict. Small reviews never wait for large ones.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,13 +41,24 @@ pub(super) struct Arriving {
     lost: CancellationToken,
 }
 
-/// A review that needs more memory than there is for all reviews.
+/// A review that needs more memory than there is for all reviews together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Excess {
     /// Bytes that it needs.
     pub(super) needed: usize,
     /// Bytes that there are.
     pub(super) most: usize,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Excess { needed, most } = self;
+        write!(
+            f,
+            "the objects of the review have so many fields and items that deciding takes {needed} bytes of memory; at most \
+             {most} are allowed"
+        )
+    }
 }
 
 impl Memory {
@@ -84,22 +96,21 @@ impl Memory {
         }
     }
 
+    /// Whether `needed` bytes are more than any review may take.
+    pub(super) fn excess(&self, needed: usize) -> Option<Excess> {
+        let most = self.most;
+        (needed > most).then_some(Excess { needed, most })
+    }
+
     /// Waits for the memory that a review of `needed` bytes takes.
-    pub(super) async fn review(&self, needed: usize) -> Result<SemaphorePermit<'_>, Excess> {
-        let excess = Excess {
-            needed,
-            most: self.most,
-        };
-        if needed > self.most {
-            return Err(excess);
-        }
+    pub(super) async fn review(&self, needed: usize) -> Option<SemaphorePermit<'_>> {
         let pool = match needed <= SMALL {
             true => &self.small,
             false => &self.large,
         };
-        let blocks = u32::try_from(needed.div_ceil(BLOCK)).map_err(|_| excess)?;
+        let blocks = u32::try_from(needed.min(self.most).div_ceil(BLOCK)).ok()?;
         // Fails for a closed semaphore only, and nobody closes it.
-        pool.acquire_many(blocks).await.map_err(|_| excess)
+        pool.acquire_many(blocks).await.ok()
     }
 }
 
@@ -116,13 +127,16 @@ impl Arriving {
     }
 }
 
+/// Bytes that the copies of a body of this length take.
+pub(super) fn copies(length: usize) -> usize {
+    length.saturating_mul(COPIES)
+}
+
 /// Bytes that a review of `body` needs at most while it is decided, at `per_value` bytes for each JSON value. Counting
 /// values is what makes it a bound: `[0,0,0…]` takes many times the memory of a string of the same length.
 pub(super) fn needed(body: &[u8], per_value: usize) -> usize {
-    let copies = body.len().saturating_mul(COPIES);
-    values(body)
-        .saturating_mul(per_value)
-        .saturating_add(copies)
+    let parsed = values(body).saturating_mul(per_value);
+    parsed.saturating_add(copies(body.len()))
 }
 
 /// Number of JSON values, at least: one for each container and each comma outside of strings.
@@ -176,7 +190,8 @@ mod tests {
         assert!(memory.review(1 << 20).now_or_never().is_some());
         drop(first);
         assert!(memory.review(2 << 20).now_or_never().is_some());
-        let excess = memory.review((8 << 20) + 1).await.unwrap_err();
+        assert_eq!(memory.excess(8 << 20), None);
+        let excess = memory.excess((8 << 20) + 1).unwrap();
         assert_eq!((excess.needed, excess.most), ((8 << 20) + 1, 8 << 20));
     }
 }

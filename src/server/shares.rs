@@ -1,9 +1,10 @@
 //! A bounded number of units, such as places or bytes, that strangers share without crowding each other out.
 //!
-//! A newcomer is never refused because others hold everything. The source that holds the most loses its oldest share
-//! instead, so a flood from one address takes places from itself alone, and only as many sources as there are units can
-//! leave nothing for another one. The oldest share of a source is the one that has had the most time to be of use.
+//! A newcomer is never refused because others hold everything. The source that holds the most beside its largest share
+//! loses its oldest one instead, so a flood from one address takes units from itself alone. Where no source has more than
+//! one share, the oldest of all is lost: it has had the most time to be of use.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -87,10 +88,10 @@ impl Shares {
         }
     }
 
-    /// Takes one share away from the source that holds the most; `false` if nobody holds any.
+    /// Takes one share away, by the rule for a newcomer; `false` if nobody holds any.
     pub(super) fn shed(&self) -> bool {
         let mut state = self.state.lock();
-        let shed = state.largest().is_some_and(|source| state.shed(source));
+        let shed = state.greediest().is_some_and(|source| state.shed(source));
         if shed {
             self.lost.crowded.inc();
         }
@@ -128,10 +129,10 @@ impl Share {
             lost.source.inc();
         }
         while state.used > *capacity {
-            let Some(largest) = state.largest() else {
+            let Some(greediest) = state.greediest() else {
                 return;
             };
-            if !state.shed(largest) {
+            if !state.shed(greediest) {
                 return;
             }
             lost.crowded.inc();
@@ -146,9 +147,16 @@ impl Drop for Share {
 }
 
 impl State {
-    fn largest(&self) -> Option<Source> {
-        let largest = self.sources.iter().max_by_key(|(_, held)| held.units);
-        largest.map(|(source, _)| *source)
+    /// The source to take from.
+    fn greediest(&self) -> Option<Source> {
+        let greed = |held: &Held| {
+            let largest = held.entries.values().map(|entry| entry.units).max();
+            let oldest = held.entries.keys().next().copied();
+            (held.units - largest.unwrap_or(0), Reverse(oldest))
+        };
+        let all = self.sources.iter();
+        let greediest = all.max_by_key(|(_, held)| greed(held));
+        greediest.map(|(source, _)| *source)
     }
 
     /// Takes the oldest share of `source` away.
@@ -196,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_source_loses_its_oldest_share() {
+    fn the_greediest_source_loses_its_oldest_share() {
         let counted = Lost::default();
         let shares = Shares::new(4, 4, counted.clone());
         let mut held: Vec<_> = (1..=4).map(|age| take(&shares, 1, age, 1)).collect();
@@ -220,27 +228,30 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_grow_are_weighed_by_units() {
+    fn one_large_share_does_not_give_way_to_many_small_ones() {
         let shares = Shares::new(100, usize::MAX, Lost::default());
-        let held = vec![
-            take(&shares, 1, 1, 10),
-            take(&shares, 2, 2, 60),
-            take(&shares, 1, 3, 20),
-        ];
-        held[0].grow(10);
-        assert_eq!(lost(&held), [0; 0]);
-        held[2].grow(1);
-        assert_eq!(lost(&held), [2]);
+        let mut held = vec![take(&shares, 1, 1, 60)];
+        held.extend((2..8).map(|age| take(&shares, 2, age, 15)));
+        assert_eq!(lost(&held), [2, 3, 4, 5]);
         // A lost share can't grow again.
         held[1].grow(50);
-        assert_eq!(shares.state.lock().used, 41);
+        assert_eq!(shares.state.lock().used, 90);
+        held[0].grow(20);
+        assert_eq!(lost(&held), [2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn of_sources_with_one_share_each_the_oldest_gives_way() {
+        let shares = Shares::new(100, usize::MAX, Lost::default());
+        let held: Vec<_> = (1..6).map(|n| take(&shares, n, u64::from(n), 30)).collect();
+        assert_eq!(lost(&held), [1, 2]);
     }
 
     #[test]
     fn a_share_beyond_everything_loses_itself() {
         let shares = Shares::new(100, usize::MAX, Lost::default());
-        let held = vec![take(&shares, 1, 1, 10), take(&shares, 2, 2, 101)];
-        assert_eq!(lost(&held), [2]);
+        let held = [take(&shares, 1, 1, 101)];
+        assert_eq!(lost(&held), [1]);
     }
 
     proptest! {

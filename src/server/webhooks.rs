@@ -134,6 +134,7 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     let Held {
         bytes,
         memory: _memory,
+        excess,
     } = held;
     let parsed = review::Request::parse(&bytes);
     drop(bytes);
@@ -143,7 +144,10 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     };
     request.is_verified = caller == Some(Caller::Known);
     let _deciding = place.decide();
-    let verdict = route.decide(&request, deadline).await;
+    let verdict = match excess {
+        None => route.decide(&request, deadline).await,
+        Some(excess) => route.refuse(&request, &excess.to_string()),
+    };
     let label = RouteLabel { route: route.path };
     route
         .shared
@@ -199,8 +203,16 @@ impl Route {
     }
 
     fn fallback(&self, request: &review::Request, why: &str) -> Verdict {
-        let fallback = AssertUnwindSafe(|| self.handler.fallback(request, why));
-        std::panic::catch_unwind(fallback).unwrap_or_else(|_| {
+        self.guarded(why, || self.handler.fallback(request, why))
+    }
+
+    /// The verdict on a review that takes more memory than any may.
+    fn refuse(&self, request: &review::Request, why: &str) -> Verdict {
+        self.guarded(why, || self.handler.excessive(request, why))
+    }
+
+    fn guarded(&self, why: &str, verdict: impl FnOnce() -> Verdict) -> Verdict {
+        std::panic::catch_unwind(AssertUnwindSafe(verdict)).unwrap_or_else(|_| {
             self.shared
                 .metrics
                 .panics

@@ -137,29 +137,23 @@ async fn a_caller_that_hangs_up_frees_its_place() {
 }
 
 #[tokio::test]
-async fn beyond_the_cap_a_connection_waits_for_another_to_end() {
+async fn beyond_the_cap_an_answer_ends_its_connection() {
     let rig = rig(Limits {
         connections: 1,
         ..Limits::default()
     })
     .await;
-    let mut first = rig.h1().await;
-    let second = rig.review("allow-2");
-    tokio::pin!(second);
-    for _ in 0..20 {
-        tokio::select! {
-            biased;
-            answer = first.send_request(call("/pods", review("allow-1"))) => {
-                assert_eq!(verdict(answer.unwrap()).await["allowed"], true);
-            }
-            _ = &mut second => panic!("served beyond the cap"),
-        }
+    let (mut first, mut second) = (rig.h1().await, rig.h1().await);
+    for (sender, closes) in [(&mut first, false), (&mut second, true)] {
+        let request = call("/pods", review("allow"));
+        let answer = sender.send_request(request).await.unwrap();
+        let close = answer.headers().get(http::header::CONNECTION);
+        assert_eq!(close.is_some_and(|value| value == "close"), closes);
+        assert_eq!(verdict(answer).await["allowed"], true);
     }
-    assert_eq!(
-        rig.metric(r#"operating_connections{listener="webhook"}"#)
-            .await,
-        1.0
-    );
-    drop(first);
-    assert_eq!(second.await["allowed"], true);
+    let series = r#"operating_connections_shed_total{listener="webhook",reason="full"}"#;
+    assert_eq!(rig.metric(series).await, 1.0);
+    let request = call("/pods", review("allow"));
+    let answer = first.send_request(request).await.unwrap();
+    assert_eq!(verdict(answer).await["allowed"], true);
 }

@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod probe;
+mod size;
 
 use std::sync::Arc;
 
@@ -22,6 +23,10 @@ const KIND: &str = "CollaSet";
 /// What could not be checked.
 const WHAT: &str = "the CollaSet";
 
+/// See [`Handler::bytes_per_value`]: a template is parsed to values, and copied twice for the dry run. A value of
+/// `serde_json` has 72 bytes, and a map of one entry some 500 more.
+const BYTES_PER_VALUE: usize = 640;
+
 /// Defaults.
 pub struct Mutate(pub Arc<Context>);
 
@@ -31,6 +36,9 @@ pub struct Validate(pub Arc<Context>);
 #[async_trait]
 impl Handler for Mutate {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        if let Some(verdict) = size::verdict(request, self.0.settings.collaset_bytes) {
+            return verdict;
+        }
         let mut object: Value = match answers::read(request.object.as_deref(), KIND) {
             Ok(object) => object,
             Err(denial) => return denial,
@@ -55,11 +63,22 @@ impl Handler for Mutate {
     fn fallback(&self, _request: &Request, _why: &str) -> Verdict {
         Verdict::allow() // absent fields read as their defaults; the validation behind decides
     }
+
+    fn excessive(&self, request: &Request, why: &str) -> Verdict {
+        size::excessive(request, why)
+    }
+
+    fn bytes_per_value(&self) -> usize {
+        BYTES_PER_VALUE
+    }
 }
 
 #[async_trait]
 impl Handler for Validate {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        if let Some(verdict) = size::verdict(request, self.0.settings.collaset_bytes) {
+            return verdict;
+        }
         let new: CollaSet = match answers::read(request.object.as_deref(), KIND) {
             Ok(new) => new,
             Err(denial) => return denial,
@@ -73,6 +92,14 @@ impl Handler for Validate {
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
         answers::unchecked(WHAT, why)
+    }
+
+    fn excessive(&self, request: &Request, why: &str) -> Verdict {
+        size::excessive(request, why)
+    }
+
+    fn bytes_per_value(&self) -> usize {
+        BYTES_PER_VALUE
     }
 }
 

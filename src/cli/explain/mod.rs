@@ -96,6 +96,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
             grace_delete: args.features.grace_delete(),
             max_rules: admission::MAX_RULES_PER_NAMESPACE,
             collasets: true, // a CollaSet is judged whether or not the cluster reviews it
+            collaset_bytes: usize::MAX,
         },
         now: Timestamp::now,
     });

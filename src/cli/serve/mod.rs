@@ -111,7 +111,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     let (shutdown, last) = (Shutdown::default(), Shutdown::default()); // probes answer until the end
     let limits = Limits {
-        connections: usize::try_from(args.max_connections).unwrap_or(usize::MAX),
+        connections: count(args.max_connections),
+        unproven: count(args.max_unproven_connections),
+        unproven_per_address: count(args.max_unproven_per_address),
+        body_bytes: count(args.max_review_bytes),
         lame_duck: args.lame_duck,
         drain: args.drain_timeout,
         ..Limits::default()
@@ -129,6 +132,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             grace_delete: args.features.grace_delete(),
             max_rules: args.max_rules_per_namespace,
             collasets: args.features.collasets(),
+            collaset_bytes: count(args.max_collaset_bytes),
         },
         now: Timestamp::now,
     });
@@ -259,6 +263,10 @@ async fn reach(args: &ServeArgs) -> anyhow::Result<Reach> {
         link_local: args.allow_link_local_endpoints,
         api_server: ApiServer::new(named.into_iter().chain(service)),
     })
+}
+
+fn count(given: u32) -> usize {
+    usize::try_from(given).unwrap_or(usize::MAX)
 }
 
 async fn bind(flag: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {

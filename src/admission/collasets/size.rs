@@ -1,0 +1,128 @@
+//! CollaSets that are too large to be judged: what is parsed of a template takes many times its bytes.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::admission::review::{Request, Verdict};
+
+/// As much as tells whether there is anything to judge; nothing is copied.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Outline<'a> {
+    #[serde(borrow)]
+    metadata: Option<Metadata<'a>>,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    deletion_timestamp: Option<&'a RawValue>,
+}
+
+/// The verdict on a CollaSet of more than `limit` bytes; `None` where it is not as large. It can only be stored if it was
+/// before there was a limit, and then everything but its spec can still be changed.
+pub(super) fn verdict(request: &Request, limit: usize) -> Option<Verdict> {
+    let object = request.object.as_deref()?;
+    let size = object.get().len();
+    (size > limit).then(
+        || match needs_no_judgement(object, request.old_object.as_deref()) {
+            true => Verdict::allow(),
+            false => refusal(size, limit),
+        },
+    )
+}
+
+/// The verdict on a CollaSet that takes more memory than any review may.
+pub(super) fn excessive(request: &Request, why: &str) -> Verdict {
+    let Some(object) = request.object.as_deref() else {
+        return Verdict::allow();
+    };
+    match needs_no_judgement(object, request.old_object.as_deref()) {
+        true => Verdict::allow(),
+        false => Verdict::deny(
+            413,
+            "RequestEntityTooLarge",
+            format!("CollaSet: {why}; make the templates smaller"),
+        ),
+    }
+}
+
+fn needs_no_judgement(object: &RawValue, old: Option<&RawValue>) -> bool {
+    let Some(new) = outline(object) else {
+        return false;
+    };
+    let deleted = new.metadata.is_some_and(|m| m.deletion_timestamp.is_some());
+    // The API server writes both in the same way.
+    let same = |old: Outline<'_>| old.spec.map(RawValue::get) == new.spec.map(RawValue::get);
+    deleted || old.and_then(outline).is_some_and(same)
+}
+
+fn outline(object: &RawValue) -> Option<Outline<'_>> {
+    serde_json::from_str(object.get()).ok()
+}
+
+fn refusal(size: usize, limit: usize) -> Verdict {
+    let message = format!(
+        "CollaSet: has {size} bytes, managedFields included; at most {limit} are allowed \
+         (--max-collaset-bytes). Make its templates smaller, for example by ConfigMaps"
+    );
+    Verdict::deny(413, "RequestEntityTooLarge", message)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(size: usize, finalizer: &str) -> Value {
+        json!({
+            "metadata": { "namespace": "shop", "name": "web", "finalizers": [finalizer] },
+            "spec": { "template": "x".repeat(size) },
+        })
+    }
+
+    fn request(object: &Value, old: &Value) -> Request {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web",
+                "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "CollaSet" },
+                "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "collasets" },
+                "object": object, "oldObject": old,
+            },
+        });
+        Request::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_large_collaset_is_refused_and_a_small_one_judged() {
+        let small = object(100, "a");
+        assert!(verdict(&request(&small, &Value::Null), 1_000).is_none());
+        let large = object(1_000, "a");
+        for old in [Value::Null, small.clone()] {
+            let denied = verdict(&request(&large, &old), 1_000).unwrap();
+            assert_eq!((denied.is_allowed(), denied.code()), (false, 413));
+            assert!(denied.message().contains("--max-collaset-bytes"));
+        }
+        assert!(verdict(&request(&small, &large), 1_000).is_none());
+    }
+
+    #[test]
+    fn whatever_leaves_the_spec_alone_stays_possible() {
+        let (old, new) = (object(1_000, "a"), object(1_000, "b"));
+        assert!(verdict(&request(&new, &old), 1_000).unwrap().is_allowed());
+        let (old, mut gone) = (object(1_000, "a"), object(2_000, "a"));
+        gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(verdict(&request(&gone, &old), 1_000).unwrap().is_allowed());
+        assert!(excessive(&request(&gone, &old), "why").is_allowed());
+        assert_eq!(
+            excessive(&request(&new, &object(5, "a")), "why").code(),
+            413
+        );
+    }
+}
