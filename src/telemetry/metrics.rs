@@ -133,16 +133,17 @@ impl ServerMetrics {
     /// Gives every metric with labels a sample, for the reference of the metrics.
     pub fn touch(&self) {
         let (route, listener) = ("", "");
-        let _ = self.reviews.get_or_create(&ReviewLabels {
+        let labels = ReviewLabels {
             route,
             verdict: "",
             code: "",
-        });
+        };
+        drop(self.reviews.get_or_create(&labels));
         for family in [&self.shed, &self.late, &self.panics] {
-            let _ = family.get_or_create(&RouteLabel { route });
+            drop(family.get_or_create(&RouteLabel { route }));
         }
-        let _ = self.duration.get_or_create(&RouteLabel { route });
-        let _ = self.connections.get_or_create(&ListenerLabel { listener });
+        drop(self.duration.get_or_create(&RouteLabel { route }));
+        drop(self.connections.get_or_create(&ListenerLabel { listener }));
     }
 
     /// Creates the metrics and adds them to `exposition`.
