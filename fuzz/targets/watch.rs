@@ -36,7 +36,6 @@ pub fn run(data: &[u8]) {
             for (uid, pod) in &namespace.pods {
                 assert_eq!(**uid, *pod.metadata.uid);
                 assert_eq!(*name, pod.metadata.namespace);
-                assert!(pod.is_managed());
             }
             for entry in namespace.rules.values() {
                 let rules = &entry.snapshot.rules;
