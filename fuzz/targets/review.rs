@@ -144,6 +144,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
             grace_delete: mood >= 5,
             collasets: true,
             max_rules: MAX_RULES_PER_NAMESPACE,
+            collaset_bytes: 1 << 20,
         },
         now,
     };
