@@ -114,7 +114,9 @@ impl Supervisor {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::*;
+    use tokio_util::sync::CancellationToken;
+
+    use crate::tasks::Supervisor;
 
     fn supervisor() -> Supervisor {
         Supervisor::new(CancellationToken::new())
