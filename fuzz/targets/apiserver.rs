@@ -43,12 +43,12 @@ pub fn client(mood: Mood, stored: Stored) -> (Client, Asked) {
     let seen = Arc::clone(&asked);
     let stored = Arc::new(Mutex::new(stored));
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        seen.lock()
-            .push(format!("{} {}", request.method(), request.uri()));
-        let stored = Arc::clone(&stored);
+        let (stored, seen) = (Arc::clone(&stored), Arc::clone(&seen));
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap_or_default();
+            seen.lock()
+                .push(format!("{} {}{}", parts.method, parts.uri, options(&body)));
             let path = parts.uri.path();
             let answer = match mood {
                 Mood::Refusing => Err(StatusCode::FORBIDDEN),
@@ -122,6 +122,7 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
             .split('&')
             .any(|part| part == format!("fieldSelector=metadata.name%3D{namespace}")),
         ("PATCH", ["api", "v1", "namespaces", own]) => own == &namespace,
+        ("POST", ["apis", "authentication.k8s.io", "v1", "selfsubjectreviews"]) => true,
         // The discovery of what owners are.
         ("GET", ["api", "v1"] | ["apis"] | ["apis", _, _]) => true,
         (_, ["api", "v1", "namespaces", own, rest @ ..])
@@ -130,6 +131,7 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
                 && match (method, rest) {
                     ("GET", _) => true,
                     ("POST", ["pods" | "persistentvolumeclaims"]) => dry,
+                    ("DELETE", ["pods", _]) => dry,
                     ("POST", ["events"]) => true,
                     ("PATCH", ["pods", _] | ["events", _]) => true,
                     ("PATCH", ["podtransitionrules", _, "status"]) => true,
@@ -138,6 +140,13 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
         }
         _ => false,
     }
+}
+
+/// What of the options of a DELETE, which are its body, a URI could say as well.
+fn options(body: &[u8]) -> &'static str {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let dry = body["dryRun"] == json!(["All"]);
+    if dry { "&dryRun=All" } else { "" }
 }
 
 fn is_plain(segment: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Webhook calls: a body in, a verdict out, whatever happens in between.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::body::{self, BodyError, Bounds, Held};
 use super::caller::Caller;
+use super::dial::Own;
 use super::memory::Memory;
-use super::places::{Full, Place};
+use super::places::{Full, Place, Places};
 use super::quiet::Quiet;
 use super::status::{closing, failure, json_body};
 use super::{Limits, timeout};
@@ -37,6 +39,9 @@ const REFUSALS: u64 = 20;
 /// Lines about denials in ten seconds, where callers are not known to be API servers.
 const DENIALS: u64 = 2000;
 
+/// Where calls come from that no listener has brought.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 struct Shared {
     limits: Limits,
     metrics: ServerMetrics,
@@ -46,6 +51,8 @@ struct Shared {
     refusals: Quiet,
     /// Of denials where callers are not known to be API servers.
     denials: Quiet,
+    /// Of calls that no listener has brought.
+    elsewhere: Arc<Places>,
 }
 
 struct Route {
@@ -67,6 +74,7 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
             metrics.load.unlogged.clone(),
         ),
         denials: Quiet::new("denials", DENIALS, metrics.load.unlogged.clone()),
+        elsewhere: Places::new("elsewhere", limits, &metrics.load, Own::default()),
     });
     let mut router = Router::new();
     for (path, handler) in routes {
@@ -111,13 +119,8 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
             message,
         );
     }
-    let Some(place) = request.extensions().get::<Arc<Place>>().cloned() else {
-        return failure(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "InternalError",
-            "no place",
-        );
-    };
+    let place = request.extensions().get::<Arc<Place>>().cloned();
+    let place = place.unwrap_or_else(|| route.shared.elsewhere.enter(NOWHERE));
     let Shared { limits, memory, .. } = &*route.shared;
     let bounds = Bounds {
         limit: limits.body_bytes,
@@ -257,7 +260,8 @@ impl Route {
                 resource = ?request.resource.resource,
                 subresource = ?request.sub_resource.as_deref().unwrap_or_default(),
                 object = ?request.object_name(),
-                user = ?request.user(),
+                user = ?request.user_info.username,
+                user_is_verified = request.is_verified,
                 dry_run = request.dry_run,
                 code = verdict.code(),
                 reason = verdict.reason(),

@@ -103,7 +103,7 @@ impl Mutate {
         run.settle();
         let mut patch = labels(request, &run);
         patch.extend(annotation(request, &new, None)); // of a Pod that this one was copied from
-        patch.extend(readiness_gate(&new));
+        patch.extend(readiness_gate(&new).filter(|_| has_spec(request)));
         Verdict::allow().with_patch(Patch(patch))
     }
 
@@ -388,6 +388,18 @@ fn annotation(request: &Request, pod: &Pod, value: Option<&str>) -> Option<Patch
             },
         },
     ))
+}
+
+/// Whether the Pod of the request has a `spec` to patch. Without one the API server stores none.
+fn has_spec(request: &Request) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Outline {
+        #[serde(default)]
+        spec: Option<serde::de::IgnoredAny>,
+    }
+    let object = request.object.as_deref();
+    let outline = object.and_then(|raw| serde_json::from_str::<Outline>(raw.get()).ok());
+    outline.is_some_and(|outline| outline.spec.is_some())
 }
 
 fn readiness_gate(pod: &Pod) -> Option<PatchOperation> {

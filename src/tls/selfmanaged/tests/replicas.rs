@@ -358,6 +358,9 @@ async fn every_replica_lets_in_what_is_published_through_a_change_of_segment() {
         tokio::time::advance(Duration::from_secs(60)).await;
     }
     assert_eq!(seen.len(), 4, "plain paths, and a segment for each day");
+    for (managed, _) in &replicas {
+        managed.ensure(now).await.unwrap();
+    }
     let former = segments::join(seen[1].as_deref(), "/a");
     assert!(
         replicas
@@ -381,6 +384,7 @@ async fn configuration_that_is_put_back_is_served_and_gets_its_segment_again() {
     managed.ensure(start()).await.unwrap();
     managed.ensure(start() + hour).await.unwrap();
     tokio::time::advance(Duration::from_secs(3600)).await;
+    managed.ensure(start() + hour).await.unwrap();
     assert!(doors.enter("/a").is_none());
     api.configure();
     managed.ensure(start() + hour).await.unwrap();
