@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use anyhow::Context;
+use http::Response;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tower::util::MapResponseLayer;
 
 use super::args::{ClusterArgs, ReaderArgs};
+use crate::cluster::clock;
 use crate::telemetry::calls::Calls;
 
 /// How this program names itself to the API server, for audit logs and request counts.
@@ -21,11 +24,15 @@ pub async fn client(args: &ClusterArgs) -> anyhow::Result<Client> {
     Client::try_from(config(args).await?).context("cannot set up the client of the API server")
 }
 
-/// As [`client`], with its calls counted.
+/// As [`client`], with its calls counted, and the time of its answers told to the [`clock`].
 pub async fn counted(args: &ClusterArgs, calls: &Calls) -> anyhow::Result<Client> {
     let builder = ClientBuilder::try_from(config(args).await?)
         .context("cannot set up the client of the API server")?;
-    Ok(builder.with_layer(calls).build())
+    let clock = MapResponseLayer::new(|answer: Response<_>| {
+        clock::observe(answer.headers());
+        answer
+    });
+    Ok(builder.with_layer(calls).with_layer(&clock).build())
 }
 
 /// Configuration of the client. Retries are left to the callers, who know which requests may be repeated: the

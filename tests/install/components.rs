@@ -200,3 +200,28 @@ fn service_and_network_policy_lead_to_the_ports_of_the_server() {
         [(json!(9443), true), (json!(8080), false)]
     );
 }
+
+#[test]
+fn client_certificates_are_mounted_where_the_server_looks() {
+    for components in [
+        &["client-certificates"][..],
+        &["self-managed-certificates", "client-certificates"],
+    ] {
+        let found = built(components);
+        let pod = &found["Deployment operating"]["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let env = |name: &str| {
+            let all = container["env"].as_array().unwrap();
+            let one = all.iter().find(|one| one["name"] == name).unwrap();
+            one["value"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(env("OPERATING_CLIENT_NAMES"), "kube-apiserver");
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|m| m["name"] == "callers").unwrap();
+        let file = format!("{}/ca.crt", mount["mountPath"].as_str().unwrap());
+        assert_eq!(env("OPERATING_CLIENT_CA_FILE"), file);
+        let volumes = pod["volumes"].as_array().unwrap();
+        let callers = volumes.iter().find(|v| v["name"] == "callers").unwrap();
+        assert_eq!(callers["configMap"]["name"], "operating-callers");
+    }
+}

@@ -489,3 +489,43 @@ fn objects(namespace: &str) -> Vec<DynamicObject> {
         ),
     ]
 }
+
+#[tokio::test]
+async fn definitions_of_a_newer_build_stay() {
+    let cluster = Cluster::start().await;
+    install::prepare(&cluster.client(), names::NAMESPACE)
+        .await
+        .unwrap();
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    let name = "podtransitionrules.apps.kusionstack.io";
+    let mut newer = api.get(name).await.unwrap();
+    let revision = (crd::REVISION + 1).to_string();
+    newer
+        .annotations_mut()
+        .insert(crd::REVISION_KEY.to_owned(), revision);
+    let column = newer.spec.versions[0]
+        .additional_printer_columns
+        .get_or_insert_default();
+    column[0].description = Some("of a newer build".to_owned());
+    let newer = api
+        .replace(name, &PostParams::default(), &newer)
+        .await
+        .unwrap();
+    install::prepare(&cluster.client(), names::NAMESPACE)
+        .await
+        .unwrap();
+    let stored = api.get(name).await.unwrap();
+    assert_eq!(stored.spec.versions, newer.spec.versions);
+    assert_eq!(stored.annotations(), newer.annotations());
+
+    // Of a revision that is not higher it is put right.
+    let annotation = json!({"metadata": {"annotations": {(crd::REVISION_KEY): "1"}}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(annotation))
+        .await
+        .unwrap();
+    install::prepare(&cluster.client(), names::NAMESPACE)
+        .await
+        .unwrap();
+    let stored = api.get(name).await.unwrap();
+    assert_ne!(stored.spec.versions, newer.spec.versions);
+}

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::args::ServeArgs;
+use crate::cluster::clock;
 use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
@@ -44,7 +44,7 @@ pub struct Parts<'a> {
 /// Starts the election (or leads at once without one); the task ends after the supervisor's stop.
 pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
     let Parts { args, client, .. } = parts;
-    let events = Recorder::supervised(client.clone(), Timestamp::now, parts.supervisor);
+    let events = Recorder::supervised(client.clone(), clock::now, parts.supervisor);
     let context = Arc::new(Context {
         client: client.clone(),
         namespace: args.cluster.namespace.clone(),
@@ -57,7 +57,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         calls: Arc::clone(parts.calls),
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
-        now: Timestamp::now,
+        now: clock::now,
     });
     let (leading, work) = (parts.leading, Arc::clone(parts.work));
     leading.send_replace(!args.leader_elect);

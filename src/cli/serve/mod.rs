@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,6 +21,7 @@ use super::{connect, install};
 use crate::admission::guarded::{Denials, guarded};
 use crate::admission::{self, Context, Settings};
 use crate::cluster;
+use crate::cluster::clock;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
@@ -104,7 +104,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             work: Arc::clone(&work),
             lead,
             sight: sight.clone(),
-            now: Timestamp::now,
+            now: clock::now,
             clock: Instant::now,
         },
     );
@@ -126,7 +126,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         index: Arc::clone(&index),
         owners: Arc::clone(&owners),
         ledgers: Arc::clone(&ledgers),
-        events: Recorder::supervised(client.clone(), Timestamp::now, &supervisor),
+        events: Recorder::supervised(client.clone(), clock::now, &supervisor),
         settings: Settings {
             request_timeout: args.request_timeout,
             grace_delete: args.features.grace_delete(),
@@ -134,7 +134,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             collasets: args.features.collasets(),
             collaset_bytes: count(args.max_collaset_bytes),
         },
-        now: Timestamp::now,
+        now: clock::now,
     });
     let socket = bind("--listen", args.listen).await?;
     let address = socket.local_addr()?;
