@@ -144,6 +144,9 @@ impl ServerMetrics {
         }
         drop(self.duration.get_or_create(&RouteLabel { route }));
         drop(self.connections.get_or_create(&ListenerLabel { listener }));
+        self.load.standing(listener, "");
+        self.load.shed(listener, "");
+        self.load.bodies("");
     }
 
     /// Creates the metrics and adds them to `exposition`.
