@@ -137,6 +137,7 @@ pub async fn let_go(
             Some(_) => Err(unknown(Why::Behind)),
         };
     }
+    same_history(context, namespace, deadline).await?;
     let mut strict = strict(&context.index, pod);
     strict.retain(|key| !beyond.contains(&key.name));
     know_owners(context, strict.iter(), deadline).await?;
@@ -221,6 +222,7 @@ pub async fn covering(
         return Err(unknown(Why::Behind));
     }
     let namespace = &pod.metadata.namespace;
+    same_history(context, namespace, deadline).await?;
     if !knows_rules(context, namespace) {
         let read = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
@@ -233,6 +235,26 @@ pub async fn covering(
         return Err(unknown(Why::Behind));
     }
     Ok(context.index.rules_of(pod))
+}
+
+/// Makes sure that etcd still has the history that the caches hold, while the watch of Pods is not there to tell.
+async fn same_history(context: &Context, namespace: &str, deadline: Instant) -> Result<(), Denied> {
+    let index = &context.index;
+    if !index.timeline.is_following() {
+        let known = index.read().position;
+        let read = context.ledgers.store().newest(namespace);
+        let found = match timeout_at(deadline, read).await {
+            Ok(found) => found.map_err(|e| unknown(Why::Unreachable(e.to_string())))?,
+            Err(_) => return Err(unknown(Why::Unreachable("no answer in time".to_owned()))),
+        };
+        if found < known {
+            index.timeline.set_back("Pods", known, found);
+        }
+    }
+    match index.timeline.lost() {
+        Some(why) => Err(unknown(Why::Unreachable(why.to_string()))),
+        None => Ok(()),
+    }
 }
 
 fn knows_rules(context: &Context, namespace: &str) -> bool {

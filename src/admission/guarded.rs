@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::review::{Handler, Request, Verdict};
+use crate::cluster::timeline::Timeline;
 use crate::tasks::Supervisor;
 
 /// Why a process with a fault denies.
@@ -83,12 +84,14 @@ fn reason(verdict: &Verdict) -> &'static str {
 pub fn guarded(
     handlers: Vec<(&'static str, Arc<dyn Handler>)>,
     supervisor: &Supervisor,
+    timeline: &Timeline,
     denials: &Denials,
 ) -> Vec<(&'static str, Arc<dyn Handler>)> {
     let guard = |(path, inner)| {
         let guarded = Guarded {
             inner,
             supervisor: supervisor.clone(),
+            timeline: timeline.clone(),
             denials: denials.clone(),
         };
         (path, Arc::new(guarded) as Arc<dyn Handler>)
@@ -99,14 +102,16 @@ pub fn guarded(
 struct Guarded {
     inner: Arc<dyn Handler>,
     supervisor: Supervisor,
+    timeline: Timeline,
     denials: Denials,
 }
 
 #[async_trait]
 impl Handler for Guarded {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
-        // What has panicked may have left the counts of Pods torn: nothing may be admitted by them.
-        if self.supervisor.fault().is_some() {
+        // What has panicked may have left the counts of Pods torn, and what etcd was restored from is not what the caches hold:
+        // nothing may be admitted by them.
+        if self.supervisor.fault().is_some() || self.timeline.lost().is_some() {
             return self.fallback(request, ENDING);
         }
         let verdict = self.inner.review(request, deadline).await;
@@ -150,7 +155,7 @@ mod tests {
     ) -> (Verdict, Vec<&'static str>) {
         let denials = Denials::default();
         let handlers: Vec<(_, Arc<dyn Handler>)> = vec![("/pods", Arc::new(Fixed(verdict)))];
-        let guarded = guarded(handlers, supervisor, &denials);
+        let guarded = guarded(handlers, supervisor, &Timeline::default(), &denials);
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {

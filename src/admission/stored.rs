@@ -4,6 +4,7 @@
 //! it does not have, or by rules that do not select it, would take a place of a budget for nothing. So what a review says of
 //! a Pod is borne out by the cache or by a read before anything is written for it.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
@@ -25,12 +26,13 @@ pub async fn as_reviewed(
     deadline: Instant,
 ) -> Result<Option<Arc<Pod>>, Denied> {
     let (namespace, uid) = (&shown.metadata.namespace, &shown.metadata.uid);
+    let version = shown.metadata.resource_version;
     let cached = context.index.read().pod(namespace, uid).cloned();
-    if let Some(cached) = cached
-        && let Some(known) = compare(shown, cached, Source::Cache)
-    {
-        return known.map_err(denied);
+    let seen = cached.as_ref().map_or(0, |c| c.metadata.resource_version);
+    if let Some(cached) = cached.filter(|_| seen == version) {
+        return same(shown, cached).map(Some);
     }
+    // A cache that is ahead of the review proves nothing by itself: etcd may have been restored to an earlier state.
     let read = pods::get(&context.client, namespace, &shown.metadata.name);
     let live = match timeout_at(deadline, read).await {
         Ok(Ok(live)) => live.filter(|live| live.metadata.uid == *uid),
@@ -38,33 +40,27 @@ pub async fn as_reviewed(
         Err(_) => return Err(denied(Why::Unreachable("no answer in time".to_owned()))),
     };
     let Some(live) = live else { return Ok(None) };
-    compare(shown, Arc::new(live), Source::Etcd)
-        .unwrap_or(Err(Why::Unconfirmed))
-        .map_err(denied)
+    let found = live.metadata.resource_version;
+    if found < seen {
+        context.index.timeline.set_back("Pods", seen, found);
+    }
+    if let Some(why) = context.index.timeline.lost() {
+        return Err(denied(Why::Unreachable(why.to_string())));
+    }
+    match found.cmp(&version) {
+        Ordering::Greater => Ok(None),
+        Ordering::Equal => same(shown, Arc::new(live)).map(Some),
+        Ordering::Less => Err(denied(Why::Unconfirmed)),
+    }
 }
 
-/// Where a Pod was read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Cache,
-    Etcd,
-}
-
-/// What a stored Pod says of the one shown; `None` if it says nothing, because the cache may be behind.
-fn compare(shown: &Pod, stored: Arc<Pod>, source: Source) -> Option<Result<Option<Arc<Pod>>, Why>> {
+/// The stored Pod of the version that is shown, if the review shows it as it is.
+fn same(shown: &Pod, stored: Arc<Pod>) -> Result<Arc<Pod>, Denied> {
     let (shown, found) = (&shown.metadata, &stored.metadata);
-    if found.resource_version < shown.resource_version {
-        return (source == Source::Etcd).then_some(Err(Why::Unconfirmed));
+    match found.labels == shown.labels && found.name == shown.name {
+        true => Ok(stored),
+        false => Err(denied(Why::Unconfirmed)),
     }
-    if found.resource_version > shown.resource_version {
-        return Some(Ok(None));
-    }
-    let same = found.labels == shown.labels && found.name == shown.name;
-    Some(if same {
-        Ok(Some(stored))
-    } else {
-        Err(Why::Unconfirmed)
-    })
 }
 
 fn denied(why: Why) -> Denied {
@@ -77,7 +73,7 @@ fn denied(why: Why) -> Denied {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use std::convert::Infallible;
     use std::time::Duration;
 
@@ -145,7 +141,8 @@ mod tests {
     #[tokio::test]
     async fn version_that_is_past_has_nothing_to_hold() {
         let shown = pod("u", 7, "a");
-        assert_eq!(found(&shown, Some(pod("u", 8, "a")), None).await, Ok(None));
+        let later = Some(json_of("u", 8, "a"));
+        assert_eq!(found(&shown, Some(pod("u", 8, "a")), later).await, Ok(None));
         assert_eq!(
             found(&shown, None, Some(json_of("u", 8, "a"))).await,
             Ok(None)
@@ -155,6 +152,16 @@ mod tests {
             Ok(None)
         );
         assert_eq!(found(&shown, None, None).await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn cache_of_a_history_that_was_set_back_lets_nothing_pass() {
+        let restored = Some(json_of("u", 7, "a"));
+        let lost = found(&pod("u", 7, "a"), Some(pod("u", 9, "a")), restored).await;
+        let Err(Why::Unreachable(why)) = lost else {
+            panic!("{lost:?}")
+        };
+        assert!(why.contains("restored"), "{why}");
     }
 
     #[tokio::test]

@@ -113,6 +113,9 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
     }
     fn connected(&self, is_connected: bool) {
         self.sink.connected(is_connected);
+        if is_connected {
+            self.pulse.hear(); // a watch that ends before its first bookmark is heard of all the same
+        }
     }
     fn ended(&self) {
         self.sink.ended();

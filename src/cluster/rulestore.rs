@@ -34,6 +34,20 @@ pub struct RuleStore {
 }
 
 impl RuleStore {
+    /// The position of the Pods in etcd at this moment, by a consistent list of one in this namespace.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or refuses.
+    pub async fn newest(&self, namespace: &str) -> Result<u64, WriteError> {
+        let pods: Api<Pod> = path::namespaced(&self.client, namespace).map_err(write_error)?;
+        let newest = ListParams::default().limit(1); // without a resourceVersion: as etcd has it
+        let list = pods.list_metadata(&newest).await.map_err(write_error)?;
+        let version = list.metadata.resource_version.unwrap_or_default();
+        let unusable =
+            |_| WriteError::Unreachable(format!("a list of Pods has version {version:?}"));
+        version.parse().map_err(unusable)
+    }
+
     /// A store over the index; `relist` belongs to the Pod watch.
     pub fn new(client: Client, index: Arc<Index>, relist: Relist) -> Arc<Self> {
         Arc::new(RuleStore {
@@ -148,13 +162,7 @@ impl Store for RuleStore {
     }
 
     async fn present(&self, key: &RuleKey) -> Result<u64, WriteError> {
-        let pods: Api<Pod> = path::namespaced(&self.client, &key.namespace).map_err(write_error)?;
-        let newest = ListParams::default().limit(1); // without a resourceVersion: as etcd has it
-        let list = pods.list_metadata(&newest).await.map_err(write_error)?;
-        let version = list.metadata.resource_version.unwrap_or_default();
-        let unusable =
-            |_| WriteError::Unreachable(format!("a list of Pods has version {version:?}"));
-        version.parse().map_err(unusable)
+        self.newest(&key.namespace).await
     }
 
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send {

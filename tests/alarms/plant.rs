@@ -254,7 +254,12 @@ impl Plant {
 
     fn send(&self, verdict: fn() -> Verdict, limits: Limits) {
         let handlers: webhooks::Routes = vec![("/pods", Arc::new(Fixed(verdict)))];
-        let handlers = guarded(handlers, &self.supervisor, &self.denials);
+        let handlers = guarded(
+            handlers,
+            &self.supervisor,
+            &self.index.timeline,
+            &self.denials,
+        );
         let router = webhooks::router(handlers, &limits, &self.metrics);
         let request = call("/pods", review("web-1")).map(axum::body::Body::new);
         let answer = router.oneshot(request).now_or_never();

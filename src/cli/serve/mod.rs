@@ -151,7 +151,12 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         clients,
         router: guard(
             webhooks::router(
-                guarded(admission::handlers(&context), &supervisor, &denials),
+                guarded(
+                    admission::handlers(&context),
+                    &supervisor,
+                    &index.timeline,
+                    &denials,
+                ),
                 &limits,
                 &metrics,
             ),

@@ -23,8 +23,8 @@ const UNANSWERED: Duration = Duration::from_secs(15);
 const SILENT: Duration = Duration::from_secs(300);
 /// Whatever a watch waits for has a deadline of at most 150 s, but for a long list, which has one for each page.
 const MOTIONLESS: Duration = Duration::from_secs(900);
-/// A turn makes a few calls, each with a deadline of 15 s.
-const IDLE: Duration = Duration::from_secs(180);
+/// A turn may make a call for each claim of a rule, and the API server may be slow.
+const IDLE: Duration = Duration::from_secs(900);
 /// How long locks, the runtime and controllers may stand still before the process should be started anew.
 const RESTART: Duration = Duration::from_secs(60);
 

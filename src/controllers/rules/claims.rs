@@ -130,6 +130,9 @@ pub async fn release(
     key: &RuleKey,
 ) -> Option<Duration> {
     let snapshot = context.ledgers.latest(key)?;
+    if snapshot.fault.is_some() {
+        return None; // nothing is written to such a ledger
+    }
     let claims = &snapshot.claims.claims;
     deadlines.keep(&key.uid, |pod, operation| {
         claims.contains_key(&(pod.clone(), operation))
@@ -166,6 +169,8 @@ pub async fn release(
         let now = Instant::now();
         let seen = deadlines.see(&key.uid, pod, *operation, claim, now);
         match seen.closes_in(claim, context.request_timeout, now) {
+            // What a newer build has stored is written back as it was.
+            Some(Duration::ZERO) if *operation == Operation::Unknown => {}
             Some(Duration::ZERO) => {
                 info!(rule = %key.name, pod = %claim.detail.pod_name, operation = operation.as_str(), "a claim that is renewed without effect is closing");
                 let (pod, opened) = (pod.clone(), claim.opened);

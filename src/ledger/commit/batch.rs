@@ -85,6 +85,10 @@ impl<S: Store> Ledgers<S> {
                 let start = start.map_err(|_| unreachable("the list of Pods timed out"))??;
                 Arc::make_mut(&mut base.claims).start_at(start);
             }
+            if base.claims.watermark != 0 {
+                // Should the ledger be emptied some day, it begins at the position of that day.
+                lane.lock().start = None;
+            }
             let claims = Claims::clone(&base.claims);
             let is_doubted = batch.iter().any(Ask::is_doubt);
             let mut claims = self.catch_up(key, claims, is_doubted, limit).await?;
