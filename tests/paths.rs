@@ -50,3 +50,30 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     }
     found
 }
+
+/// The tests that SECURITY.md names, each a file or a directory in `tests`, or a path of the repository.
+#[test]
+fn tests_that_the_threat_model_names_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
+    let mut named = 0;
+    for cell in cells {
+        let mut room = "";
+        for name in cell.split('`').skip(1).step_by(2) {
+            let own = root.join(name);
+            let (dir, _) = name.split_once('/').unwrap_or((room, name));
+            let file = name.rsplit('/').next().unwrap();
+            let of_tests = root.join("tests").join(dir).join(format!("{file}.rs"));
+            let whole = root.join("tests").join(name);
+            assert!(
+                own.exists() || of_tests.exists() || whole.exists(),
+                "{name}"
+            );
+            room = if name.contains('/') { dir } else { room };
+            named += 1;
+        }
+    }
+    assert!(named > 20, "{named}");
+}

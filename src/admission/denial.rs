@@ -21,6 +21,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Full { .. } => "budget-used-up",
         Why::Unhealthy { .. } => "budget-unhealthy",
         Why::Broken(_) => "rule-broken",
+        Why::Unusable(_) => "ledger-unusable",
         Why::Behind => "cache-behind",
         Why::UnknownOwner(_) | Why::Unset { .. } => "owner-unknown",
         Why::Unconfirmed => "pod-unconfirmed",
@@ -77,6 +78,7 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
              while at least {desired} of {expected} Pods are available, which {available} are; try again when more are"
         ),
         Why::Broken(why) => format!("Pod {pod} is held by {rule}, which can't be evaluated: {why}"),
+        Why::Unusable(why) => format!("Pod {pod} is held by {rule}: {why}"),
         Why::Behind => format!(
             "Pod {pod} is held by {rule}: this replica has not yet seen the state that the rule's budget rests on; try \
              again in a moment"
@@ -373,6 +375,7 @@ mod tests {
             Why::Crowded { claims: 1000 },
             Why::UnknownOwner("x".into()),
             Why::Broken("x".into()),
+            Why::Unusable("x".into()),
             Why::Unreachable("x".into()),
         ] {
             let word = reason_word(&why);

@@ -178,14 +178,30 @@ fn judge(context: &Context, request: &Request) -> Verdict {
     if is_unchanged(request, &object) {
         return Verdict::allow();
     }
-    let errors = validation::podtransitionrule::validate(&object.spec);
+    let mut errors = validation::podtransitionrule::validate(&object.spec);
+    // What was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must
+    // be open to be relaxed.
+    let old = request.old_object.as_deref();
+    let old = old.and_then(|raw| answers::read::<PodTransitionRule>(Some(raw), KIND).ok());
+    let before = old.map(|old| validation::podtransitionrule::validate(&old.spec));
+    let before = before.unwrap_or_default();
+    let kept: Vec<_> = errors
+        .0
+        .iter()
+        .filter(|e| before.contains(e))
+        .cloned()
+        .collect();
+    errors.retain(|error| !before.contains(error));
     if !errors.is_empty() {
         return answers::invalid(KIND, &request.name, &errors);
     }
-    match request.operation {
+    let verdict = match request.operation {
         Operation::Create => crowded(context, request).unwrap_or_else(Verdict::allow),
         _ => Verdict::allow(),
-    }
+    };
+    kept.into_iter().fold(verdict, |verdict, error| {
+        verdict.warn(format!("stored as it was: {error}"))
+    })
 }
 
 /// Refuses a new object where the namespace has as many as it may. The cache is counted: objects that are made at the same

@@ -22,7 +22,7 @@ use super::quiet::Quiet;
 use super::status::{closing, failure, json_body};
 use super::{Limits, timeout};
 use crate::admission::review::{self, Handler, Verdict};
-use crate::telemetry::metrics::{ReviewLabels, RouteLabel, ServerMetrics};
+use crate::telemetry::metrics::{RefusedLabel, ReviewLabels, RouteLabel, ServerMetrics};
 
 /// A webhook path and who decides its reviews.
 pub type Routes = Vec<(&'static str, Arc<dyn Handler>)>;
@@ -107,6 +107,16 @@ async fn call(State(route): State<Arc<Route>>, request: Request) -> Response {
     let caller = request.extensions().get::<Caller>().copied();
     if caller == Some(Caller::Unknown) {
         route.count("unauthenticated", 403);
+        let label = RefusedLabel {
+            reason: "certificate",
+        };
+        route.shared.metrics.refused.get_or_create(&label).inc();
+        if route.shared.refusals.may_log() {
+            tracing::warn!(
+                route = route.path,
+                "a call without a known client certificate"
+            );
+        }
         return closing(failure(StatusCode::FORBIDDEN, "Forbidden", UNKNOWN));
     }
     let deadline = timeout::deadline(request.uri().query(), arrival);

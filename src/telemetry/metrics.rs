@@ -112,6 +112,8 @@ pub struct ServerMetrics {
     pub connections: Family<ListenerLabel, Gauge>,
     /// TLS handshakes that failed or took too long.
     pub handshakes_failed: Counter,
+    /// Calls that were refused because of who called, before their bodies were read.
+    pub refused: Family<RefusedLabel, Counter>,
     /// When the served certificate expires, seconds since 1970; 0 without one.
     pub certificate_expiry: Seconds,
     /// Certificates taken into service.
@@ -129,6 +131,13 @@ fn review_histogram() -> Histogram {
     ))
 }
 
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RefusedLabel {
+    /// `certificate`: none that may call; `path`: without the segment.
+    pub reason: &'static str,
+}
+
 impl ServerMetrics {
     /// Gives every metric with labels a sample, for the reference of the metrics.
     pub fn touch(&self) {
@@ -144,6 +153,7 @@ impl ServerMetrics {
         }
         drop(self.duration.get_or_create(&RouteLabel { route }));
         drop(self.connections.get_or_create(&ListenerLabel { listener }));
+        drop(self.refused.get_or_create(&RefusedLabel { reason: "" }));
         self.load.standing(listener, "");
         self.load.shed(listener, "");
         self.load.bodies("");
@@ -160,6 +170,7 @@ impl ServerMetrics {
             panics: Family::default(),
             connections: Family::default(),
             handshakes_failed: Counter::default(),
+            refused: Family::default(),
             certificate_expiry: Gauge::default(),
             certificate_loads: Counter::default(),
             certificate_failures: Counter::default(),
@@ -193,6 +204,11 @@ impl ServerMetrics {
                 "tls_handshakes_failed",
                 "TLS handshakes that failed",
                 m.handshakes_failed.clone(),
+            );
+            r.register(
+                "calls_refused",
+                "Calls that were refused before their bodies were read: without the certificate or the path that is asked for",
+                m.refused.clone(),
             );
             r.register(
                 "certificate_expiry_timestamp_seconds",

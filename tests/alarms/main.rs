@@ -174,6 +174,14 @@ async fn denials_whatever_the_budget() {
 }
 
 #[tokio::test]
+async fn callers_that_are_refused() {
+    let plant = Plant::new().await;
+    let refuse = |_| plant.call_by_another_path();
+    let fired = plant.alarms(20, refuse, |_, text| text).await;
+    assert_eq!(fired, ["OperatingCallersRefused"]);
+}
+
+#[tokio::test]
 async fn reviews_that_are_shed() {
     let plant = Plant::new().await;
     let shed = |_| plant.overload();

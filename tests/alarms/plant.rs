@@ -24,12 +24,14 @@ use operating::cluster::sources;
 use operating::controllers::webhooks::Pool;
 use operating::controllers::{self, Work};
 use operating::ledger::commit::Ledgers;
+use operating::server::doors::guard;
 use operating::server::{Limits, webhooks};
 use operating::tasks::Supervisor;
 use operating::telemetry::calls::Calls;
 use operating::telemetry::metrics::{Exposition, ServerMetrics};
 use operating::telemetry::process;
 use operating::telemetry::watchdog::{self, Probe, Sight};
+use operating::tls::doors::Doors;
 use operating::tls::{Pair, Resolver};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -241,6 +243,16 @@ impl Plant {
     /// Has a review decided.
     pub fn decide(&self, verdict: fn() -> Verdict) {
         self.send(verdict, Limits::default());
+    }
+
+    /// Sends a review by a path without the segment.
+    pub fn call_by_another_path(&self) {
+        let doors = Arc::new(Doors::default());
+        doors.require(vec!["0".repeat(32)]);
+        let router = guard(axum::Router::new(), doors, &self.metrics);
+        let request = call("/pods", review("web-1")).map(axum::body::Body::new);
+        let answer = router.oneshot(request).now_or_never();
+        assert_eq!(answer.expect("an answer at once").unwrap().status(), 403);
     }
 
     /// Sends a review to a server that can decide none.

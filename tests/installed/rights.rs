@@ -146,6 +146,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
         let account = account.to_str().unwrap();
         let mut flags = vec!["--kubeconfig", account, "--webhook-url", &url];
         flags.extend(["--feature-gates", &gates]);
+        flags.extend(grace_delete.then_some("--trust-callers"));
         let directory = certificates.path().to_str().unwrap();
         flags.extend(
             (!certificates_kept)

@@ -25,7 +25,7 @@ const WHAT: &str = "the CollaSet";
 
 /// See [`Handler::bytes_per_value`]: a template is parsed to values, and copied twice for the dry run. A value of
 /// `serde_json` has 72 bytes, and a map of one entry some 500 more.
-const BYTES_PER_VALUE: usize = 640;
+const BYTES_PER_VALUE: usize = 1_024;
 
 /// Defaults.
 pub struct Mutate(pub Arc<Context>);

@@ -324,3 +324,14 @@ fn names_may_be_left_out_of_request_and_objects() {
     review["request"]["oldObject"]["metadata"] = json!({ "name": null, "namespace": "" });
     assert!(parse(&review).is_ok());
 }
+
+#[test]
+fn user_is_named_as_the_callers_word_unless_an_api_server_says_so() {
+    let mut request = parse(&review()).unwrap();
+    assert_eq!(
+        request.user(),
+        "ann (as the caller says, without a client certificate)"
+    );
+    request.is_verified = true;
+    assert_eq!(request.user(), "ann");
+}

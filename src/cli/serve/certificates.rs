@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::Notify;
 
 use crate::admission::routes;
 use crate::cli::args::ServeArgs;
 use crate::cli::install::names;
+use crate::cluster::clock;
 use crate::tasks::Supervisor;
 use crate::tls::Resolver;
 use crate::tls::clients::Clients;
@@ -71,14 +71,14 @@ pub async fn start(
         managed = managed.with_segments(Arc::clone(doors));
     }
     let bundle = managed
-        .ensure(Timestamp::now())
+        .ensure(clock::now())
         .await
         .context(
             "the serving certificate can't be made; without --cert-dir the server needs the rights operating-certificates \
              (docs/rights.md)",
         )?;
     let wake = managed.waker();
-    let run = managed.run(SECRET_PERIOD, supervisor.stop().clone());
+    let run = managed.run(SECRET_PERIOD, clock::now, supervisor.stop().clone());
     supervisor.keep("the keeper of the certificate", run);
     Ok(Some(Kept { bundle, wake }))
 }

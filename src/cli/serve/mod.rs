@@ -68,6 +68,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let _stop_all = stop.clone().drop_guard();
     let supervisor = Supervisor::new(stop.clone());
+    // First: an error in the flags changes nothing in the cluster.
+    let clients = certificates::clients(&args, &supervisor)?;
     if args.install {
         install::prepare(&client, &args.cluster.namespace).await?;
         install::guard(&client).await?;
@@ -77,8 +79,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let resolver = Resolver::new(metrics.clone());
     let doors = Arc::new(Doors::default());
     let kept = certificates::start(&args, &client, &resolver, &doors, &supervisor).await?;
-
-    let clients = certificates::clients(&args, &supervisor)?;
 
     let skips = match args.ignore_skip_annotations {
         true => Skips::Ignored,
@@ -161,6 +161,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
                 &metrics,
             ),
             Arc::clone(&doors),
+            &metrics,
         ),
         limits: limits.clone(),
         metrics: metrics.clone(),

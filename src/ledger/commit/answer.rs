@@ -119,6 +119,8 @@ pub enum Why {
     },
     /// The rule can't be evaluated: the field and the remedy.
     Broken(String),
+    /// The ledger in the rule's status can't be read, or is of a newer format: why, and the remedy.
+    Unusable(String),
     /// This replica's cache has not caught up with the last release.
     Behind,
     /// An owner of Pods can't be read, so that it is not known how many Pods there should be: which one, why, and what

@@ -235,7 +235,7 @@ impl<S: Store> Ledgers<S> {
 /// A snapshot by whose ledger can be decided.
 fn usable(snapshot: Snapshot) -> Result<Snapshot, Why> {
     match &snapshot.fault {
-        Some(fault) => Err(Why::Broken(fault.to_string())),
+        Some(fault) => Err(Why::Unusable(fault.to_string())),
         None => Ok(snapshot),
     }
 }

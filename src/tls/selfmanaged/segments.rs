@@ -52,10 +52,15 @@ impl Segments {
         lines.collect::<String>().into_bytes()
     }
 
-    /// What the Secret should hold at `now`, if that is something else.
-    pub fn due(&self, now: Timestamp, policy: &Policy) -> Option<Segments> {
+    /// What the Secret should hold at `now`, if that is something else. `published` are the segments that the webhook
+    /// configurations have: as long as an API server may call by one, it is known.
+    pub fn due(&self, now: Timestamp, policy: &Policy, published: &[String]) -> Option<Segments> {
         let age = |segment: &Segment| now.duration_since(segment.since);
         let mut next = self.clone();
+        for segment in &mut next.0 {
+            // Of a clock that was ahead: else it would not be published, nor changed, before that time comes.
+            segment.since = segment.since.min(now);
+        }
         if next
             .0
             .first()
@@ -71,7 +76,11 @@ impl Segments {
         // Published for so long that no API server calls by an earlier one.
         let known = policy.segment_settle.saturating_mul(2);
         if let Some(current) = next.0.iter().position(|segment| age(segment) >= known) {
-            next.0.truncate(current + 1);
+            let mut place = 0;
+            next.0.retain(|segment| {
+                place += 1;
+                place <= current + 1 || published.contains(&segment.text)
+            });
         }
         (next != *self).then_some(next)
     }
@@ -131,7 +140,7 @@ mod tests {
             .into_iter()
             .fold(Segments::default(), |segments, now| {
                 segments
-                    .due(at(now), &Policy::default())
+                    .due(at(now), &Policy::default(), &[])
                     .unwrap_or(segments)
             })
     }
@@ -144,16 +153,32 @@ mod tests {
         assert_eq!(first.texts().len(), 1);
         assert_eq!(first.published(at(9), &policy), None);
         let of_first = first.published(at(10), &policy).unwrap().to_owned();
-        let both = after([0]).due(at(day), &policy);
-        assert_eq!(first.due(at(day - 1), &policy), None);
+        let both = after([0]).due(at(day), &policy, &[]);
+        assert_eq!(first.due(at(day - 1), &policy, &[]), None);
         assert_eq!(both.unwrap().texts().len(), 2);
-        let both = first.due(at(day), &policy).unwrap();
+        let both = first.due(at(day), &policy, &[]).unwrap();
         assert_eq!(both.published(at(day + 9), &policy), Some(&*of_first));
         let second = both.published(at(day + 10), &policy).unwrap().to_owned();
         assert_ne!(second, of_first);
-        assert_eq!(both.due(at(day + 19), &policy), None);
-        let left = both.due(at(day + 20), &policy).unwrap();
-        assert_eq!(left.texts(), [second]);
+        assert_eq!(both.due(at(day + 19), &policy, &[]), None);
+        let left = both.due(at(day + 20), &policy, &[]).unwrap();
+        assert_eq!(left.texts(), [second.clone()]);
+        let still = std::slice::from_ref(&of_first);
+        assert_eq!(
+            both.due(at(day + 20), &policy, still),
+            None,
+            "it is still published"
+        );
+        assert_eq!(both.texts(), [second, of_first]);
+    }
+
+    #[test]
+    fn segment_of_a_clock_that_was_ahead_is_as_old_as_it_is_seen() {
+        let policy = Policy::default();
+        let ahead = after([60 * 24 * 400]);
+        let mended = ahead.due(at(0), &policy, &[]).unwrap();
+        assert_eq!(mended.texts(), ahead.texts());
+        assert!(mended.published(at(10), &policy).is_some());
     }
 
     #[test]

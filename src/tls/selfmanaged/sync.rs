@@ -127,14 +127,11 @@ impl SelfManaged {
         Err(SyncError::Contended(ROUNDS))
     }
 
-    /// Does so every `period` by the wall clock, and sooner after a failure, until `stop`.
-    pub async fn run(self, period: Duration, stop: CancellationToken) {
+    /// Does so every `period` at the time that `now` tells, and sooner after a failure, until `stop`.
+    pub async fn run(self, period: Duration, now: fn() -> Timestamp, stop: CancellationToken) {
         let mut failures = 0;
         loop {
-            let pause = match stop
-                .run_until_cancelled(self.ensure(Timestamp::now()))
-                .await
-            {
+            let pause = match stop.run_until_cancelled(self.ensure(now())).await {
                 None => return,
                 Some(Ok(_)) => {
                     failures = 0;
@@ -201,24 +198,32 @@ impl SelfManaged {
             }
         };
         let segments = Segments::read(&material.paths);
+        let mut segment = None;
         if let Some(doors) = &self.doors {
-            if let Some(due) = segments.due(now, &self.policy) {
+            let entries = configurations.iter().flat_map(|(_, c)| client::entries(c));
+            let found: Vec<_> = entries
+                .map(|e| client::segment(&e["clientConfig"]))
+                .collect();
+            let is_plain = configurations.len() < self.configurations.len()
+                || found.iter().any(Option::is_none);
+            let found: Vec<String> = found.into_iter().flatten().map(str::to_owned).collect();
+            if is_plain {
+                doors.saw_plain();
+            }
+            // Whatever the configurations have, an API server may call by.
+            doors.require(segments.texts().into_iter().chain(found.clone()).collect());
+            if let Some(due) = segments.due(now, &self.policy, &found) {
                 let mut material = material;
                 material.paths = due.write();
                 let written = self.write(secret, &material).await?;
                 return Ok(if written { Round::Written } else { Round::Lost });
             }
-            let mut entries = configurations.iter().flat_map(|(_, c)| client::entries(c));
-            let is_plain = |entry: &Value| client::segment(&entry["clientConfig"]).is_none();
-            if configurations.len() < self.configurations.len() || entries.any(is_plain) {
-                doors.saw_plain();
-            }
-            doors.require(segments.texts());
+            let settled = segments.published(now, &self.policy).map(str::to_owned);
+            let known = segments.texts();
+            segment = settled.or_else(|| found.into_iter().find(|s| known.contains(s)));
         }
-        let segment = segments.published(now, &self.policy);
-        let segment = segment.filter(|_| self.doors.is_some());
         for (api, configuration) in configurations {
-            if !publish(api, &configuration, &material.ca_crt, segment).await? {
+            if !publish(api, &configuration, &material.ca_crt, segment.as_deref()).await? {
                 return Ok(Round::Lost);
             }
         }

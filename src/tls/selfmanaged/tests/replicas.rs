@@ -293,7 +293,7 @@ async fn the_loop_outlives_failures_and_ends_when_told() {
     api.0.lock().refuse_writes = Some(500);
     let Replica { managed, resolver } = replica(&api);
     let stop = CancellationToken::new();
-    let running = tokio::spawn(managed.run(Duration::from_secs(30), stop.clone()));
+    let running = tokio::spawn(managed.run(Duration::from_secs(30), Timestamp::now, stop.clone()));
     while resolver.problem().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
