@@ -182,11 +182,17 @@ mod tests {
     fn controller_that_does_nothing_while_keys_wait_is_seen() {
         let (mut known, begin) = (Progress::default(), Instant::now());
         assert_eq!(known.look(&figures(1, 7), begin), Ok(()));
-        assert_eq!(known.look(&figures(2, 7), begin + 180 * SECOND), Ok(()));
-        let idle = known.look(&figures(2, 7), begin + 181 * SECOND);
+        assert_eq!(known.look(&figures(2, 7), begin + IDLE), Ok(()));
+        let idle = known.look(&figures(2, 7), begin + IDLE + SECOND);
         assert!(idle.unwrap_err().starts_with("rules did nothing"));
-        assert_eq!(known.look(&figures(2, 8), begin + 182 * SECOND), Ok(()));
-        assert_eq!(known.look(&figures(2, 8), begin + 300 * SECOND), Ok(()));
+        assert_eq!(
+            known.look(&figures(2, 8), begin + IDLE + 2 * SECOND),
+            Ok(())
+        );
+        assert_eq!(
+            known.look(&figures(2, 8), begin + IDLE + 99 * SECOND),
+            Ok(())
+        );
     }
 
     #[test]

@@ -80,14 +80,14 @@ impl<S: Store> Ledgers<S> {
                 return Ok(Vec::new());
             }
             let limit = now + CALL_TIMEOUT;
+            if base.claims.watermark != 0 {
+                // Should the ledger be emptied some day, it begins at the position of that day.
+                lane.lock().start = None;
+            }
             if base.claims.watermark == 0 && batch.iter().any(Ask::is_claim) {
                 let start = timeout_at(limit, self.start(key, lane)).await;
                 let start = start.map_err(|_| unreachable("the list of Pods timed out"))??;
                 Arc::make_mut(&mut base.claims).start_at(start);
-            }
-            if base.claims.watermark != 0 {
-                // Should the ledger be emptied some day, it begins at the position of that day.
-                lane.lock().start = None;
             }
             let claims = Claims::clone(&base.claims);
             let is_doubted = batch.iter().any(Ask::is_doubt);

@@ -106,7 +106,7 @@ async fn ledger_with_a_fault_denies_with_it_and_is_not_written() {
         rules.get_mut(&key).unwrap().fault = fault.map(Arc::from);
     };
     set(Some("it is newer"));
-    let why = Why::Broken("it is newer".to_owned());
+    let why = Why::Unusable("it is newer".to_owned());
     assert_eq!(ask(&ledgers, &key, "b").await.unwrap_err().why, why);
     let deadline = Instant::now() + Duration::from_secs(30);
     let asked = delete("b");
