@@ -162,7 +162,7 @@ mod tests {
         assert_ne!(second, of_first);
         assert_eq!(both.due(at(day + 19), &policy, &[]), None);
         let left = both.due(at(day + 20), &policy, &[]).unwrap();
-        assert_eq!(left.texts(), [second.clone()]);
+        assert_eq!(left.texts(), std::slice::from_ref(&second));
         let still = std::slice::from_ref(&of_first);
         assert_eq!(
             both.due(at(day + 20), &policy, still),
