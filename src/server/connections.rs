@@ -227,16 +227,19 @@ impl Connections {
     /// Ends when the client has sent no request for longer than its standing allows.
     async fn silence(&self, activity: &Activity, place: &Place) {
         loop {
-            let allowed = match place.is_proven() {
+            let is_calm = place.is_proven() || place.unproven() <= self.limits.unproven_calm;
+            let allowed = match is_calm {
                 true => self.limits.idle,
                 false => self.limits.unproven_idle,
             };
+            // Looked at again soon: a flood may begin.
+            let soon = Instant::now() + self.limits.unproven_idle;
             let until = match activity.idle_since() {
                 Some(since) if since + allowed <= Instant::now() => return,
                 Some(since) => since + allowed,
                 None => Instant::now() + allowed,
             };
-            sleep_until(until).await;
+            sleep_until(until.min(soon)).await;
         }
     }
 

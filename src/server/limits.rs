@@ -31,9 +31,12 @@ pub struct Limits {
     pub large_review_bytes: usize,
     /// For the TLS handshake.
     pub handshake: Duration,
-    /// Without a request on an unproven connection: from the handshake to the end of the first request head, and from an
-    /// answer to the next one.
+    /// Without a request on an unproven connection where there are more than [`Limits::unproven_calm`]: from the handshake to
+    /// the end of the first request head, and from an answer to the next one.
     pub unproven_idle: Duration,
+    /// So many unproven connections have the time of proven ones. An API server opens connections that it may not use at once;
+    /// one that is ended just when its first request comes fails that request.
+    pub unproven_calm: usize,
     /// Between two requests of a proven connection. Longer than the 90 s after which an API server gives up an idle
     /// connection, so that it closes first and never sends into a closing one.
     pub idle: Duration,
@@ -62,6 +65,7 @@ impl Default for Limits {
             large_review_bytes: 128 << 20,
             handshake: Duration::from_secs(5),
             unproven_idle: Duration::from_secs(5),
+            unproven_calm: 128,
             idle: Duration::from_secs(150),
             body: Duration::from_secs(10),
             lame_duck: Duration::from_secs(5),

@@ -121,6 +121,11 @@ impl Place {
         self.shed.cancelled()
     }
 
+    /// How many unproven connections the listener has.
+    pub(super) fn unproven(&self) -> usize {
+        usize::try_from(self.places.open.unproven.get()).unwrap_or(0)
+    }
+
     pub(super) fn is_proven(&self) -> bool {
         matches!(*self.standing.lock(), Standing::Proven { .. })
     }

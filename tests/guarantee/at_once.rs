@@ -135,7 +135,8 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
         if index % 3 == 2 {
             outcome.unwrap();
         } else if outcome.is_err() {
-            assert_eq!(refusal(outcome).code, 429);
+            let refused = refusal(outcome);
+            assert_eq!(refused.code, 429, "{refused:?}");
         }
     }
     // The waiting ones are granted as Pods come back, all of them in the end.

@@ -98,6 +98,7 @@ fn impatient() -> Limits {
     Limits {
         handshake: short,
         unproven_idle: short,
+        unproven_calm: 0,
         body: short,
         ..Limits::default()
     }

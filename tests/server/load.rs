@@ -159,6 +159,7 @@ async fn a_review_being_decided_keeps_its_connection_in_a_flood() {
 async fn a_connection_idles_long_only_after_an_accepted_call() {
     let rig = rig(Limits {
         unproven_idle: Duration::from_millis(20),
+        unproven_calm: 0,
         ..Limits::default()
     })
     .await;
