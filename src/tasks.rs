@@ -1,6 +1,11 @@
 //! Long-lived tasks under supervision. A replica whose Pod watch is gone would decide on an old state for ever; it is better
 //! that such a replica ends, with the reason, and starts anew.
 
+#[cfg(feature = "faults")]
+pub mod faults;
+
+use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -23,7 +28,7 @@ pub struct Supervisor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Name of the task.
-    pub task: &'static str,
+    pub task: Cow<'static, str>,
     /// What happened to it: a clause that begins with a verb, such as `panicked`.
     pub what: String,
 }
@@ -52,7 +57,7 @@ impl Supervisor {
 
     /// Starts a task that ends at [`Supervisor::stop`]. If it panics or ends earlier, that is a fault. `task` is a noun with
     /// its article, for messages.
-    pub fn keep<F>(&self, task: &'static str, work: F) -> JoinHandle<()>
+    pub fn keep<F>(&self, task: impl Into<Cow<'static, str>>, work: F) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -63,28 +68,30 @@ impl Supervisor {
     /// As [`Supervisor::keep`], for a task that may end once `is_over` says so.
     pub fn keep_until<F>(
         &self,
-        task: &'static str,
+        task: impl Into<Cow<'static, str>>,
         is_over: impl Fn() -> bool + Send + 'static,
         work: F,
     ) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let supervisor = self.clone();
+        let (supervisor, task) = (self.clone(), task.into());
+        #[cfg(feature = "faults")]
+        let work = faults::under(task.clone(), work);
         tokio::spawn(async move {
             // Whatever state the panic has torn is not used any more: the process ends.
             match AssertUnwindSafe(work).catch_unwind().await {
                 Ok(()) if is_over() => {}
                 Ok(()) => supervisor.fail(task, "ended although nothing has stopped it"),
-                Err(_) => supervisor.fail(task, "panicked"),
+                Err(panic) => supervisor.fail(task, panicked(&*panic)),
             }
         })
     }
 
     /// Reports a fault. Only the first one counts.
-    pub fn fail(&self, task: &'static str, what: impl Into<String>) {
-        let what = what.into();
-        error!(task, what, "the process can't go on");
+    pub fn fail(&self, task: impl Into<Cow<'static, str>>, what: impl Into<String>) {
+        let (task, what) = (task.into(), what.into());
+        error!(%task, what, "the process can't go on");
         self.fault.send_if_modified(|fault| {
             let first = fault.is_none();
             fault.get_or_insert(Fault { task, what });
@@ -111,6 +118,15 @@ impl Supervisor {
     }
 }
 
+/// What happened to a task that panicked. The message is repeated only if it is a literal of the source: a formatted message may
+/// quote an object.
+pub fn panicked(message: &(dyn Any + Send)) -> String {
+    match message.downcast_ref::<&'static str>() {
+        Some(message) => format!("panicked: {message}"),
+        None => "panicked; the log says where".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -127,8 +143,20 @@ mod tests {
         let supervisor = supervisor();
         let task = supervisor.keep("the watch of Pods", async { panic!("as asked") });
         let fault = supervisor.failed().await;
-        assert_eq!(fault.to_string(), "the watch of Pods panicked");
+        assert_eq!(fault.to_string(), "the watch of Pods panicked: as asked");
         task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn formatted_message_of_a_panic_is_not_repeated() {
+        let supervisor = supervisor();
+        let secret = std::hint::black_box("s3cret").to_owned();
+        supervisor.keep("the watch of Pods", async move { panic!("{secret}") });
+        let fault = supervisor.failed().await;
+        assert_eq!(
+            fault.to_string(),
+            "the watch of Pods panicked; the log says where"
+        );
     }
 
     #[tokio::test]

@@ -208,6 +208,131 @@ fn what_is_allowed_passes() {
     }
 }
 
+/// Where tasks and threads begin outside [`operating::tasks`], how many, and who notices the end of one.
+const BEGINNINGS: &[(&str, usize, &str)] = &[
+    ("tasks.rs", 1, "the supervisor itself"),
+    (
+        "cli/serve/watchdog.rs",
+        1,
+        "the watchdog waits for its answer",
+    ),
+    (
+        "cluster/events.rs",
+        1,
+        "of a recorder without a supervisor, for one decision of the command line",
+    ),
+    (
+        "cluster/queue.rs",
+        2,
+        "a worker's panic goes on to its controller; a timer only sleeps and adds its key",
+    ),
+    (
+        "controllers/webhooks/http.rs",
+        1,
+        "the request over a connection fails with it",
+    ),
+    (
+        "controllers/webhooks/mod.rs",
+        1,
+        "a call that panics has failed",
+    ),
+    (
+        "ledger/commit/lane.rs",
+        1,
+        "a batch that panics is denied, and the lane goes on",
+    ),
+    ("server/connections.rs", 2, "a connection ends alone"),
+    ("server/quiet.rs", 1, "a line of the log"),
+    ("telemetry/watchdog.rs", 1, "a thread; its panic is a fault"),
+    (
+        "tls/clients.rs",
+        1,
+        "a read of a file, awaited by its keeper",
+    ),
+    (
+        "tls/files.rs",
+        1,
+        "a read of files, awaited by their keeper",
+    ),
+];
+
+#[test]
+fn tasks_begin_where_their_end_is_noticed() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    for file in sources(&src) {
+        let inside = file.strip_prefix(&src).unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        let count = beginnings(&text);
+        if count > 0 && !inside.contains("/tests/") {
+            found.push((inside.to_owned(), count));
+        }
+    }
+    found.sort();
+    let known = BEGINNINGS.iter();
+    let mut known: Vec<_> = known
+        .map(|(at, count, _)| ((*at).to_owned(), *count))
+        .collect();
+    known.sort();
+    assert_eq!(
+        found, known,
+        "start tasks by Supervisor::keep, or say in BEGINNINGS who notices that one has ended"
+    );
+}
+
+#[test]
+fn beginnings_of_tasks_are_found() {
+    for (source, count) in [
+        ("tokio::spawn(async {}); set.spawn(work);", 2),
+        ("let read = task::spawn_blocking(read);", 1),
+        ("fn spawn(self) {} // tokio::spawn(work)", 0),
+        (
+            "#[cfg(test)]\nmod tests { fn f() { tokio::spawn(work); } }",
+            0,
+        ),
+    ] {
+        assert_eq!(beginnings(source), count, "{source}");
+    }
+}
+
+/// How often a source starts a task or a thread, tests aside.
+fn beginnings(source: &str) -> usize {
+    let code = source
+        .split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default();
+    let code = tokens(code);
+    let begins = |window: &&[&str]| {
+        let is_spawn = ["spawn", "spawn_blocking", "spawn_local"].contains(&window[1]);
+        is_spawn && window[0] != "fn" && window[2] == "("
+    };
+    code.windows(3).filter(begins).count()
+}
+
+#[test]
+fn no_release_has_faults_on_purpose() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let manifest = read("Cargo.toml");
+    let lines = || manifest.lines().map(str::trim);
+    assert!(lines().any(|line| line == "faults = []"));
+    assert!(
+        !lines().any(|line| line.starts_with("default =")),
+        "nothing is on by default"
+    );
+    assert!(!read("xtask/Cargo.toml").contains("\"faults\""));
+    assert!(
+        !read("Dockerfile").contains("-features"),
+        "the image is built without features"
+    );
+    if cfg!(not(feature = "faults")) {
+        let binary = fs::read(env!("CARGO_BIN_EXE_operating")).unwrap();
+        let name = ["OPERATING", "FAULTS"].join("_");
+        let mut windows = binary.windows(name.len());
+        assert!(!windows.any(|window| window == name.as_bytes()));
+    }
+}
+
 /// Every Rust file below a directory.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -87,11 +87,26 @@ fn willing(path: &str, body: &[u8], keeps: bool, stored: &mut Stored) -> Result<
         ["api", "v1", "namespaces", _, "pods", ..] => Ok(stored.pod.clone()),
         ["api", "v1", "namespaces"] => Ok(list("NamespaceList", vec![stored.namespace.clone()])),
         ["api", "v1", "namespaces", _] => patched(&mut stored.namespace, body, keeps),
+        ["api"] => Ok(groups(json!([]))),
+        ["apis"] => {
+            let set = json!({
+                "resource": "replicasets", "responseKind": { "kind": "ReplicaSet" }, "scope": "Namespaced", "verbs": ["get"],
+            });
+            let versions = json!([{ "version": "v1", "resources": [set] }]);
+            Ok(groups(
+                json!([{ "metadata": { "name": "apps" }, "versions": versions }]),
+            ))
+        }
         [.., "podtransitionrules"] => Ok(list("PodTransitionRuleList", vec![stored.rule.clone()])),
         [.., "podtransitionrules", _] => Ok(stored.rule.clone()),
         [.., "podtransitionrules", _, "status"] => patched(&mut stored.rule, body, keeps),
         _ => Err(StatusCode::NOT_FOUND),
     }
+}
+
+/// The discovery of these groups.
+fn groups(items: Value) -> Value {
+    json!({ "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items })
 }
 
 /// The object with a merge patch, if it was a patch.
@@ -124,7 +139,7 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
         ("PATCH", ["api", "v1", "namespaces", own]) => own == &namespace,
         ("POST", ["apis", "authentication.k8s.io", "v1", "selfsubjectreviews"]) => true,
         // The discovery of what owners are.
-        ("GET", ["api", "v1"] | ["apis"] | ["apis", _, _]) => true,
+        ("GET", ["api"] | ["api", "v1"] | ["apis"] | ["apis", _, _]) => true,
         (_, ["api", "v1", "namespaces", own, rest @ ..])
         | (_, ["apis", _, _, "namespaces", own, rest @ ..]) => {
             own == &namespace

@@ -52,9 +52,9 @@ fn callers(pem: &[u8], roots: &[CertificateDer<'static>], data: &[u8]) {
         return;
     }
     if let Ok(clients) = Clients::read(file.clone(), vec!["nobody has this name".to_owned()]) {
-        assert!(!clients.allow(&[]));
-        assert!(!clients.allow(roots));
-        assert!(!clients.allow(&[CertificateDer::from(data)]));
+        assert!(!clients.client(&[]).may_call());
+        assert!(!clients.client(roots).may_call());
+        assert!(!clients.client(&[CertificateDer::from(data)]).may_call());
     }
     let _ = fs::remove_file(&file);
 }

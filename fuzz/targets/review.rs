@@ -8,6 +8,7 @@ use operating::admission::review::{Request, Verdict};
 use operating::admission::{Context, MAX_RULES_PER_NAMESPACE, Settings, handlers};
 use operating::cluster::events::Recorder;
 use operating::cluster::index::{Index, NamespaceFacts};
+use operating::cluster::presence::Kinds;
 use operating::cluster::rulestore::RuleStore;
 use operating::cluster::sizes::{Kind, LiveOwners};
 use operating::ledger::commit::Ledgers;
@@ -128,6 +129,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
     let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
     let context = Context {
         events: Recorder::new(client.clone(), now),
+        kinds: Kinds::new(client.clone()),
         client,
         owners: LiveOwners::new(&index),
         identity: Default::default(),
@@ -139,6 +141,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
             collasets: true,
             max_rules: MAX_RULES_PER_NAMESPACE,
             collaset_bytes: 1 << 20,
+            endpoints: Default::default(),
         },
         now,
     };

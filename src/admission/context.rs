@@ -10,9 +10,11 @@ use kube::Client;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
+use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::domain::pod::Pod;
+use crate::domain::rules::webhook::Networks;
 use crate::ledger::commit::{Disruption, Ledgers};
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::Detail;
@@ -31,7 +33,13 @@ pub struct Settings {
     pub collasets: bool,
     /// Bytes of the largest CollaSet that is accepted.
     pub collaset_bytes: usize,
+    /// Where the endpoints of webhook rules may be.
+    pub endpoints: Networks,
 }
+
+/// Owners of a Pod that one review looks up at most: a tenant may write thousands of references into a Pod, each to be
+/// looked up at the API server.
+pub const OWNERS_LOOKED_UP: usize = 8;
 
 /// [`Settings::max_rules`] where nobody says otherwise.
 pub const MAX_RULES_PER_NAMESPACE: u32 = 200;
@@ -45,6 +53,8 @@ pub struct Context {
     pub identity: Identity,
     /// What this replica knows.
     pub index: Arc<Index>,
+    /// Whether owners of Pods exist that are in no cache.
+    pub kinds: Kinds,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
     /// The ledgers.
@@ -94,6 +104,7 @@ impl Context {
         let store = RuleStore::new(client.clone(), Arc::clone(&index), Default::default());
         Context {
             events: Recorder::new(client.clone(), || Timestamp::UNIX_EPOCH),
+            kinds: Kinds::new(client.clone()),
             client,
             owners: LiveOwners::new(&index),
             identity: Identity::default(),
@@ -105,6 +116,7 @@ impl Context {
                 max_rules: MAX_RULES_PER_NAMESPACE,
                 collasets: true,
                 collaset_bytes: 1 << 20,
+                endpoints: Networks::default(),
             },
             now: || Timestamp::UNIX_EPOCH,
         }

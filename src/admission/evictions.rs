@@ -65,14 +65,7 @@ impl Handler for Evictions {
     }
 
     fn fallback(&self, request: &Request, why: &str) -> Verdict {
-        // Only the cache can tell here, and a cached Pod proves nothing good; but one that is not managed is free.
-        let state = self.0.index.read();
-        let managed = state
-            .namespace(&request.namespace)
-            .is_some_and(|n| n.pods.values().any(|p| p.metadata.name == request.name));
-        if self.0.index.synced().all() && !managed {
-            return Verdict::allow().audit("free", "not-managed");
-        }
+        // The review does not show the Pod, and that the cache does not know it proves nothing.
         let (code, reason) = denial::HELD;
         Verdict::deny(
             code,
@@ -89,7 +82,7 @@ impl Evictions {
     /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
     async fn judge(&self, appeal: &Appeal<'_>, pod: &Arc<Pod>) -> (Verdict, Bound) {
         let context = &self.0;
-        if let Some(reason) = held::never(appeal.request, pod, &context.index) {
+        if let Some(reason) = held::never(context, appeal.request, pod, appeal.deadline).await {
             return (Verdict::allow().audit("free", reason), Bound::Uid);
         }
         if let Some(refused) = self.refused_anyway(appeal, pod).await {
@@ -201,5 +194,35 @@ fn claimed(without: bool) -> Verdict {
     match without {
         true => Verdict::allow(),
         false => Verdict::allow().audit("claimed", "eviction"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use kube::Client;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::index::Synced;
+
+    #[tokio::test]
+    async fn without_a_look_a_pod_that_no_cache_knows_is_not_evicted() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        context.index.mark(Synced::everything);
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "web-1", "subResource": "eviction",
+            "kind": { "group": "policy", "version": "v1", "kind": "Eviction" },
+            "resource": { "group": "", "version": "v1", "resource": "pods" },
+            "userInfo": { "username": "ann" },
+            "object": { "metadata": { "name": "web-1", "namespace": "shop" } },
+        } });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        let verdict = Evictions(Arc::new(context)).fallback(&request, "nobody can look");
+        assert_eq!(verdict.code(), 429);
+        assert!(verdict.message().contains("nobody can look"));
     }
 }

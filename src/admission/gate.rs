@@ -134,7 +134,7 @@ pub async fn let_go(
         let mut sets = all.items.iter().map(RuleSet::compile);
         return match sets.find(|set| set.selects(pod) && set.holds_unavailable()) {
             None => Ok(()),
-            Some(_) => Err(unknown(Why::Behind)),
+            Some(_) => Err(Denied::unknown(Why::Behind)),
         };
     }
     same_history(context, namespace, deadline).await?;
@@ -145,7 +145,7 @@ pub async fn let_go(
 }
 
 /// The rule objects that cover a Pod and hold it even while it is not available, as far as this replica knows.
-pub fn strict(index: &Index, pod: &Pod) -> Vec<RuleKey> {
+fn strict(index: &Index, pod: &Pod) -> Vec<RuleKey> {
     let rules = index.rules_of(pod);
     let state = index.read();
     let holds = |key: &RuleKey| {
@@ -219,7 +219,7 @@ pub async fn covering(
     deadline: Instant,
 ) -> Result<Vec<RuleKey>, Denied> {
     if !context.index.synced().all() {
-        return Err(unknown(Why::Behind));
+        return Err(Denied::unknown(Why::Behind));
     }
     let namespace = &pod.metadata.namespace;
     same_history(context, namespace, deadline).await?;
@@ -232,27 +232,25 @@ pub async fn covering(
         if list.items.is_empty() {
             return Ok(Vec::new());
         }
-        return Err(unknown(Why::Behind));
+        return Err(Denied::unknown(Why::Behind));
     }
     Ok(context.index.rules_of(pod))
 }
 
 /// Makes sure that etcd still has the history that the caches hold, while the watch of Pods is not there to tell.
-async fn same_history(context: &Context, namespace: &str, deadline: Instant) -> Result<(), Denied> {
-    let index = &context.index;
-    if !index.timeline.is_following() {
-        let known = index.read().position;
-        let read = context.ledgers.store().newest(namespace);
-        let found = match timeout_at(deadline, read).await {
-            Ok(found) => found.map_err(|e| unknown(Why::Unreachable(e.to_string())))?,
-            Err(_) => return Err(unknown(Why::Unreachable("no answer in time".to_owned()))),
-        };
-        if found < known {
-            index.timeline.set_back("Pods", known, found);
-        }
+pub async fn same_history(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    let timeline = &context.index.timeline;
+    if !timeline.is_following() {
+        let assured = timeout_at(deadline, context.ledgers.assure(namespace)).await;
+        let late = |_| Why::Unreachable("no answer in time".to_owned());
+        return assured.map_err(late).flatten().map_err(Denied::unknown);
     }
-    match index.timeline.lost() {
-        Some(why) => Err(unknown(Why::Unreachable(why.to_string()))),
+    match timeline.lost() {
+        Some(why) => Err(Denied::unreachable(why.as_ref())),
         None => Ok(()),
     }
 }
@@ -273,13 +271,5 @@ async fn in_time<T>(
         Ok(Err(e)) => failure::text(&e),
         Err(_) => "the rules could not be read in time".to_owned(),
     };
-    Err(unknown(Why::Unreachable(why)))
-}
-
-fn unknown(why: Why) -> Denied {
-    Denied {
-        object: "(unknown)".into(),
-        rule: String::new(),
-        why,
-    }
+    Err(Denied::unreachable(why))
 }

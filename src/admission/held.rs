@@ -5,13 +5,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::ListParams;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::context::Context;
+use super::context::{Context, OWNERS_LOOKED_UP};
+use super::gate;
 use super::review::Request;
 use crate::api::keys;
 use crate::cluster::index::{Index, State};
-use crate::cluster::presence::{self, Presence};
+use crate::cluster::presence::Presence;
 use crate::cluster::sizes::Kind;
 use crate::domain::pod::{Owner, Pod};
 
@@ -29,7 +30,23 @@ const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.
 ///
 /// An unavailable Pod is *not* named here: for a DELETE or an UPDATE it is free as well, for an eviction it is not.
-pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str> {
+pub async fn never(
+    context: &Context,
+    request: &Request,
+    pod: &Pod,
+    deadline: Instant,
+) -> Option<&'static str> {
+    if let Some(reason) = by_itself(request, pod) {
+        return Some(reason);
+    }
+    let reason = by_surroundings(request, pod, &context.index)?;
+    // After a restore of etcd the namespace may go no more, and the owner be there again.
+    let same = gate::same_history(context, &request.namespace, deadline).await;
+    same.is_ok().then_some(reason)
+}
+
+/// Why a request is never held, by what it says alone.
+pub fn by_itself(request: &Request, pod: &Pod) -> Option<&'static str> {
     if !pod.is_managed() {
         return Some("not-managed");
     }
@@ -45,21 +62,19 @@ pub fn never(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str
     if keys::EXCLUDED_NAMESPACES.contains(&request.namespace.as_str()) {
         return Some("excluded-namespace");
     }
+    let is_emptied = request.user_info.username == NAMESPACE_CONTROLLER;
+    is_emptied.then_some("namespace-terminating")
+}
+
+/// Why a request is never held, by what the caches know of the namespace and the owners of the Pod. That a namespace is
+/// excluded is not asked: the API server sends nothing from there, so a label that the cache still knows is gone.
+fn by_surroundings(request: &Request, pod: &Pod, index: &Index) -> Option<&'static str> {
     let state = index.read();
-    if let Some(namespace) = state.namespace(&request.namespace) {
-        if namespace
-            .labels
-            .as_ref()
-            .is_some_and(|l| l.contains_key(keys::NAMESPACE_EXCLUDED))
-        {
-            return Some("excluded-namespace");
-        }
-        if namespace.takes_along(pod) {
-            return Some("namespace-terminating");
-        }
+    let home = state.namespace(&request.namespace);
+    if home.is_some_and(|home| home.takes_along(pod)) {
+        return Some("namespace-terminating");
     }
     match request.user_info.username.as_str() {
-        NAMESPACE_CONTROLLER => Some("namespace-terminating"),
         GARBAGE_COLLECTOR if owner_is_gone(&state, pod) => Some("owner-gone"),
         JOB_CONTROLLER if is_of_a_job(&state, pod) => Some("job-ends"),
         _ => None,
@@ -134,7 +149,7 @@ async fn is_terminating(context: &Context, name: &str) -> bool {
 }
 
 /// Whether the Pod has owners and all of them are proven to be gone or going. An owner that cannot be read is gone only if
-/// the cache would know it.
+/// the cache would know it. Of too many owners to look up, one counts as there: the deletion is held.
 async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
@@ -143,11 +158,11 @@ async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
         let home = state.namespace(namespace);
         home.is_some_and(|home| home.is_cared_for(owner, pod))
     };
+    if owners.len() > OWNERS_LOOKED_UP || owners.iter().any(is_known) {
+        return false;
+    }
     for owner in owners {
-        if is_known(owner) {
-            return false;
-        }
-        match presence::of_owner(&context.client, namespace, owner).await {
+        match context.kinds.of_owner(namespace, owner).await {
             Presence::Gone => {}
             Presence::Unknown(_) if Kind::of(owner).is_some() && context.index.synced().all() => {}
             Presence::Here | Presence::Unknown(_) => return false,
@@ -160,6 +175,8 @@ async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http::Response;
     use kube::Client;
@@ -170,7 +187,7 @@ mod tests {
     use crate::cluster::index::NamespaceFacts;
     use crate::cluster::sizes::workload;
 
-    const THINGS: &str = "/apis/example.com/v1";
+    const GROUPS: &str = "/apis";
     const THING: &str = "/apis/example.com/v1/namespaces/shop/things/web";
     const NAMESPACES: &str = "/api/v1/namespaces";
 
@@ -182,12 +199,21 @@ mod tests {
         (code, body)
     }
 
-    fn things() -> (u16, Value) {
-        let thing = json!({ "name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get"] });
+    /// The discovery of these groups.
+    fn groups(items: Value) -> (u16, Value) {
         let list = json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "example.com/v1", "resources": [thing],
+            "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items,
         });
         (200, list)
+    }
+
+    fn things() -> (u16, Value) {
+        let thing = json!({
+            "resource": "things", "responseKind": { "group": "example.com", "version": "v1", "kind": "Thing" },
+            "scope": "Namespaced", "singularResource": "thing", "verbs": ["get"],
+        });
+        let versions = json!([{ "version": "v1", "resources": [thing] }]);
+        groups(json!([{ "metadata": { "name": "example.com" }, "versions": versions }]))
     }
 
     fn metadata(metadata: Value) -> Value {
@@ -213,15 +239,24 @@ mod tests {
 
     /// An API server that answers these paths, and 403 to others.
     fn api_server(answers: &[(&'static str, (u16, Value))]) -> Client {
-        let answers = answers.to_vec();
+        counting(answers).0
+    }
+
+    /// As [`api_server`], and how many requests it has got.
+    fn counting(answers: &[(&'static str, (u16, Value))]) -> (Client, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let mut answers = answers.to_vec();
+        answers.push(("/api", groups(json!([]))));
         let service = tower::service_fn(move |request: http::Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
             let path = request.uri().path().to_owned();
             let found = answers.iter().find(|(p, _)| *p == path);
             let (code, body) = found.map_or_else(|| status(403), |(_, answer)| answer.clone());
             let body = Body::from(body.to_string().into_bytes());
             async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
         });
-        Client::new(service, "default")
+        (Client::new(service, "default"), calls)
     }
 
     /// A DELETE by this user.
@@ -279,13 +314,38 @@ mod tests {
             (9, "alice", Some("namespace-terminating")),
             (10, "alice", None),
             (11, "alice", None),
-            (11, NAMESPACE_CONTROLLER, Some("namespace-terminating")),
         ] {
             let mut pod = pod(&["a"]);
             pod.metadata.creation_timestamp = Some(format!("2026-01-01T00:00:{created:02}Z"));
-            let found = never(&review(user), &pod, &index);
+            let found = by_surroundings(&review(user), &pod, &index);
             assert_eq!(found, expected, "{created} {user}");
         }
+    }
+
+    #[test]
+    fn namespace_controller_is_free_by_its_name() {
+        let found = by_itself(&review(NAMESPACE_CONTROLLER), &pod(&["a"]));
+        assert_eq!(found, Some("namespace-terminating"));
+        assert_eq!(by_itself(&review("alice"), &pod(&["a"])), None);
+    }
+
+    #[tokio::test]
+    async fn namespace_that_was_terminating_before_a_restore_frees_nothing() {
+        let context = Context::at_epoch(api_server(&[]));
+        context.index.apply_namespace(terminating());
+        let mut pod = pod(&["a"]);
+        pod.metadata.creation_timestamp = Some("2026-01-01T00:00:09Z".to_owned());
+        let asked = async || {
+            let deadline = Instant::now() + Duration::from_secs(5);
+            never(&context, &review("alice"), &pod, deadline).await
+        };
+        context.index.timeline.follow(true);
+        assert_eq!(asked().await, Some("namespace-terminating"));
+        context.index.timeline.follow(false); // and the API server answers no list
+        assert_eq!(asked().await, None);
+        context.index.timeline.follow(true);
+        context.index.timeline.set_back("Pods", 9, 4);
+        assert_eq!(asked().await, None);
     }
 
     #[tokio::test]
@@ -312,7 +372,7 @@ mod tests {
             let found = free(
                 CONTROLLER_MANAGER,
                 &["a"],
-                &[(THINGS, things()), (THING, answer)],
+                &[(GROUPS, things()), (THING, answer)],
             )
             .await;
             assert_eq!(found, expected, "{said}");
@@ -321,12 +381,25 @@ mod tests {
 
     #[tokio::test]
     async fn shared_account_is_held_for_pods_without_owner_or_of_unknown_kind() {
-        let gone = [(THINGS, things()), (THING, status(404))];
+        let gone = [(GROUPS, things()), (THING, status(404))];
         assert_eq!(free(CONTROLLER_MANAGER, &[], &gone).await, None);
         assert_eq!(
-            free(CONTROLLER_MANAGER, &["a"], &[(THINGS, status(404))]).await,
+            free(CONTROLLER_MANAGER, &["a"], &[(GROUPS, groups(json!([])))]).await,
             None
         );
+    }
+
+    #[tokio::test]
+    async fn pod_of_too_many_owners_is_held_without_look_ups() {
+        for (owners, expected) in [(8, Some("owner-gone")), (9, None), (4_000, None)] {
+            let (client, calls) = counting(&[(GROUPS, things()), (THING, status(404))]);
+            let context = Context::at_epoch(client);
+            let pod = pod(&vec!["a"; owners]);
+            let found = has_lost_its_owners(&context, &pod).await;
+            assert_eq!(found.then_some("owner-gone"), expected, "{owners}");
+            let most = if found { 10 } else { 0 };
+            assert_eq!(calls.load(Ordering::Relaxed), most, "{owners}");
+        }
     }
 
     #[tokio::test]
@@ -354,7 +427,7 @@ mod tests {
             .unwrap();
             pod.metadata.creation_timestamp = Some(format!("2026-01-01T00:{created}Z"));
             pod.spec.restart_policy = restarts.to_owned();
-            never(&review(user), &pod, &index)
+            by_surroundings(&review(user), &pod, &index)
         };
         for restarts in ["Never", "OnFailure"] {
             let why = why(JOB_CONTROLLER, "Job", restarts, "01:00");
@@ -378,7 +451,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_accounts_prove_nothing() {
-        let gone = [(THINGS, things()), (THING, status(404))];
+        let gone = [(GROUPS, things()), (THING, status(404))];
         assert_eq!(free("alice", &["a"], &gone).await, None);
     }
 }

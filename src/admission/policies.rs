@@ -43,6 +43,16 @@ fn may_enforce() -> String {
     )
 }
 
+/// Refuses whoever does not have the verb.
+fn only_enforcers(message: String) -> Validation {
+    Validation {
+        expression: may_enforce(),
+        message: Some(message),
+        reason: Some("Forbidden".to_owned()),
+        ..Validation::default()
+    }
+}
+
 /// Who may patch a namespace could otherwise switch its rules off: without the mark, or with the exclusion, the API
 /// server sends nothing to the server.
 fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
@@ -70,12 +80,7 @@ fn namespace_labels() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBi
             "Cluster",
         )),
         match_conditions: Some(vec![condition("labels-of-enforcement-changed", matched)]),
-        validations: Some(vec![Validation {
-            expression: may_enforce(),
-            message: Some(message),
-            reason: Some("Forbidden".to_owned()),
-            ..Validation::default()
-        }]),
+        validations: Some(vec![only_enforcers(message)]),
         ..ValidatingAdmissionPolicySpec::default()
     };
     (
@@ -100,12 +105,7 @@ fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
     let spec = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
         match_constraints: Some(constraints),
-        validations: Some(vec![Validation {
-            expression: may_enforce(),
-            message: Some(message),
-            reason: Some("Forbidden".to_owned()),
-            ..Validation::default()
-        }]),
+        validations: Some(vec![only_enforcers(message)]),
         ..ValidatingAdmissionPolicySpec::default()
     };
     (

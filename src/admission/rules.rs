@@ -55,7 +55,7 @@ impl Handler for Mutate {
         };
         let mark = Mark::for_rules([&RuleSet::compile(&rule)]);
         // A change can only ask for more than any rule does.
-        let asks_for_more = mark > Mark::Ruled && !is_unchanged(request, &rule);
+        let asks_for_more = mark > Mark::Ruled && !is_unchanged(stored(request).as_ref(), &rule);
         if (request.operation == Operation::Create || asks_for_more)
             && !request.dry_run
             && let Err(why) = self
@@ -117,7 +117,7 @@ impl Validate {
         else {
             return Vec::new();
         };
-        if is_unchanged(request, &object) {
+        if is_unchanged(stored(request).as_ref(), &object) {
             return Vec::new();
         }
         object
@@ -138,6 +138,7 @@ impl Validate {
         };
         let mut all = effect::warnings(&rules, matches.as_ref());
         all.extend(more);
+        all.extend(self.0.settings.endpoints.warnings(&object.spec));
         all
     }
 }
@@ -162,36 +163,33 @@ fn held_up(state: &State, rules: &RuleSet) -> Vec<String> {
         .collect()
 }
 
+/// The object before the change, if it can be read.
+fn stored(request: &Request) -> Option<PodTransitionRule> {
+    let old = request.old_object.as_deref()?;
+    answers::read(Some(old), KIND).ok()
+}
+
 /// Whether the review leaves the spec as it was, or the object is being deleted.
-fn is_unchanged(request: &Request, object: &PodTransitionRule) -> bool {
-    let old = request.old_object.as_deref();
-    let old = old.and_then(|raw| answers::read::<PodTransitionRule>(Some(raw), KIND).ok());
+fn is_unchanged(old: Option<&PodTransitionRule>, object: &PodTransitionRule) -> bool {
     old.is_some_and(|old| old.spec == object.spec) || object.metadata.deletion_timestamp.is_some()
 }
 
-/// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible.
+/// Judges a spec that is new or changed; whatever else is done to an object with an odd stored spec must stay possible. What
+/// was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must be
+/// open to be relaxed.
 fn judge(context: &Context, request: &Request) -> Verdict {
+    use validation::podtransitionrule::validate;
     let object: PodTransitionRule = match answers::read(request.object.as_deref(), KIND) {
         Ok(object) => object,
         Err(denial) => return denial,
     };
-    if is_unchanged(request, &object) {
+    let old = stored(request);
+    if is_unchanged(old.as_ref(), &object) {
         return Verdict::allow();
     }
-    let mut errors = validation::podtransitionrule::validate(&object.spec);
-    // What was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must
-    // be open to be relaxed.
-    let old = request.old_object.as_deref();
-    let old = old.and_then(|raw| answers::read::<PodTransitionRule>(Some(raw), KIND).ok());
-    let before = old.map(|old| validation::podtransitionrule::validate(&old.spec));
-    let before = before.unwrap_or_default();
-    let kept: Vec<_> = errors
-        .0
-        .iter()
-        .filter(|e| before.contains(e))
-        .cloned()
-        .collect();
-    errors.retain(|error| !before.contains(error));
+    let mut errors = validate(&object.spec);
+    let before = old.map(|old| validate(&old.spec)).unwrap_or_default();
+    let kept = errors.forgive(&before);
     if !errors.is_empty() {
         return answers::invalid(KIND, &request.name, &errors);
     }
@@ -199,7 +197,7 @@ fn judge(context: &Context, request: &Request) -> Verdict {
         Operation::Create => crowded(context, request).unwrap_or_else(Verdict::allow),
         _ => Verdict::allow(),
     };
-    kept.into_iter().fold(verdict, |verdict, error| {
+    kept.0.into_iter().fold(verdict, |verdict, error| {
         verdict.warn(format!("stored as it was: {error}"))
     })
 }
@@ -226,23 +224,29 @@ fn crowded(context: &Context, request: &Request) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use serde_json::{Value, json};
 
     use super::*;
 
-    async fn created(context: Context) -> Vec<Verdict> {
-        let rule = json!({
-            "metadata": { "namespace": "shop", "name": "new" },
-            "spec": { "selector": {}, "rules": [{ "name": "a", "labelCheck": { "requires": {} } }] },
-        });
+    fn with_spec(spec: Value) -> Value {
+        json!({ "metadata": { "namespace": "shop", "name": "new" }, "spec": spec })
+    }
+
+    fn review(operation: &str, object: Value, old: Option<Value>) -> Request {
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-            "uid": "u", "operation": "CREATE", "namespace": "shop", "name": "new", "dryRun": true,
+            "uid": "u", "operation": operation, "namespace": "shop", "name": "new", "dryRun": true,
             "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "podtransitionrules" },
             "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "PodTransitionRule" },
-            "userInfo": { "username": "a" }, "object": rule,
+            "userInfo": { "username": "a" }, "object": object, "oldObject": old,
         } });
-        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        Request::parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    async fn created(context: Context) -> Vec<Verdict> {
+        let rules = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
+        let object = with_spec(json!({ "selector": {}, "rules": rules }));
+        let request = review("CREATE", object, None);
         let context = Arc::new(context);
         let deadline = Instant::now() + Duration::from_secs(5);
         vec![
@@ -251,6 +255,30 @@ mod tests {
                 .await,
             Validate(context).review(&request, deadline).await,
         ]
+    }
+
+    #[tokio::test]
+    async fn endpoint_that_will_not_be_called_is_warned_of() {
+        let create = |host: &str| {
+            let config = json!({ "url": format!("https://{host}/") });
+            let rules = json!([{ "name": "a", "webhook": { "clientConfig": config } }]);
+            review(
+                "CREATE",
+                with_spec(json!({ "selector": {}, "rules": rules })),
+                None,
+            )
+        };
+        let validate = Validate(Arc::new(with_rules(0)));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let warned = async |host| {
+            let verdict = validate.review(&create(host), deadline).await;
+            assert!(verdict.is_allowed(), "{}", verdict.message());
+            let field = "spec.rules[0].webhook.clientConfig.url: the server will not call";
+            let mut warnings = verdict.warnings().iter();
+            warnings.any(|said| said.starts_with(field) && said.contains("--endpoint-allow-cidrs"))
+        };
+        assert!(warned("127.0.0.1").await);
+        assert!(!warned("check.example.com").await);
     }
 
     fn with_rules(count: usize) -> Context {
@@ -279,5 +307,36 @@ mod tests {
             assert!(verdict.message().starts_with(want), "{}", verdict.message());
             assert!(verdict.message().contains("--max-rules-per-namespace"));
         }
+    }
+
+    #[tokio::test]
+    async fn rule_that_was_stored_with_a_fault_can_be_relaxed() {
+        let spec = |most: Value, url: &str| {
+            with_spec(json!({ "selector": {}, "rules": [
+                { "name": "a", "availablePolicy": { "maxUnavailableValue": most } },
+                { "name": "b", "webhook": { "clientConfig": { "url": url } } },
+            ] }))
+        };
+        let validate = async |object, old| {
+            let request = review("UPDATE", object, Some(old));
+            judge(&with_rules(1), &request)
+        };
+        let faulty = spec(json!(1), "ftp://endpoint");
+
+        let relaxed = validate(spec(json!(2), "ftp://endpoint"), faulty.clone()).await;
+        assert!(relaxed.is_allowed(), "{}", relaxed.message());
+        let [warning] = relaxed.warnings() else {
+            panic!("{:?}", relaxed.warnings())
+        };
+        let field = "stored as it was: spec.rules[1].webhook.clientConfig.url: ";
+        assert!(warning.starts_with(field), "{warning}");
+
+        let worse = validate(spec(json!("two"), "ftp://endpoint"), faulty).await;
+        assert_eq!(worse.code(), 422);
+        let message = worse.message();
+        assert!(
+            message.contains("two") && !message.contains("url"),
+            "{message}"
+        );
     }
 }

@@ -29,15 +29,16 @@ pub async fn as_reviewed(
     let version = shown.metadata.resource_version;
     let cached = context.index.read().pod(namespace, uid).cloned();
     let seen = cached.as_ref().map_or(0, |c| c.metadata.resource_version);
-    if let Some(cached) = cached.filter(|_| seen == version) {
+    let is_whole = |cached: &Arc<Pod>| !cached.metadata.labels_dropped;
+    if let Some(cached) = cached.filter(|cached| seen == version && is_whole(cached)) {
         return same(shown, cached).map(Some);
     }
     // A cache that is ahead of the review proves nothing by itself: etcd may have been restored to an earlier state.
     let read = pods::get(&context.client, namespace, &shown.metadata.name);
     let live = match timeout_at(deadline, read).await {
         Ok(Ok(live)) => live.filter(|live| live.metadata.uid == *uid),
-        Ok(Err(e)) => return Err(denied(Why::Unreachable(failure::text(&e)))),
-        Err(_) => return Err(denied(Why::Unreachable("no answer in time".to_owned()))),
+        Ok(Err(e)) => return Err(Denied::unreachable(failure::text(&e))),
+        Err(_) => return Err(Denied::unreachable("no answer in time")),
     };
     let Some(live) = live else { return Ok(None) };
     let found = live.metadata.resource_version;
@@ -45,12 +46,12 @@ pub async fn as_reviewed(
         context.index.timeline.set_back("Pods", seen, found);
     }
     if let Some(why) = context.index.timeline.lost() {
-        return Err(denied(Why::Unreachable(why.to_string())));
+        return Err(Denied::unreachable(why.as_ref()));
     }
     match found.cmp(&version) {
         Ordering::Greater => Ok(None),
         Ordering::Equal => same(shown, Arc::new(live)).map(Some),
-        Ordering::Less => Err(denied(Why::Unconfirmed)),
+        Ordering::Less => Err(Denied::unknown(Why::Unconfirmed)),
     }
 }
 
@@ -59,15 +60,7 @@ fn same(shown: &Pod, stored: Arc<Pod>) -> Result<Arc<Pod>, Denied> {
     let (shown, found) = (&shown.metadata, &stored.metadata);
     match found.labels == shown.labels && found.name == shown.name {
         true => Ok(stored),
-        false => Err(denied(Why::Unconfirmed)),
-    }
-}
-
-fn denied(why: Why) -> Denied {
-    Denied {
-        object: "(unknown)".to_owned(),
-        rule: String::new(),
-        why,
+        false => Err(Denied::unknown(Why::Unconfirmed)),
     }
 }
 
@@ -134,6 +127,19 @@ mod tests {
         assert_eq!(found(&shown, None, stored.clone()).await, Ok(Some(7)));
         assert_eq!(
             found(&shown, Some(pod("u", 6, "b")), stored).await,
+            Ok(Some(7))
+        );
+    }
+
+    #[tokio::test]
+    async fn pod_that_is_cached_without_some_labels_is_read() {
+        let mut cached = pod("u", 7, "a");
+        let metadata = &mut Arc::make_mut(&mut cached).metadata;
+        metadata.labels.remove("app");
+        metadata.labels_dropped = true;
+        let stored = Some(json_of("u", 7, "a"));
+        assert_eq!(
+            found(&pod("u", 7, "a"), Some(cached), stored).await,
             Ok(Some(7))
         );
     }

@@ -2,7 +2,9 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// Null reads as the default.
 pub(super) fn nullable<'de, D, T>(d: D) -> Result<T, D::Error>
@@ -11,6 +13,30 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
+}
+
+/// What does not fit the type reads as the default.
+pub(super) fn fitting<'de, D, T>(d: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + DeserializeOwned,
+{
+    let stored = Value::deserialize(d)?;
+    Ok(T::deserialize(stored).unwrap_or_default())
+}
+
+/// The items of a list that fit the type; what is no list reads as an empty one.
+pub(super) fn fitting_items<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let items = match Value::deserialize(d)? {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    };
+    let items = items.into_iter();
+    Ok(items.filter_map(|item| T::deserialize(item).ok()).collect())
 }
 
 /// A time that cannot be read reads as absent: the API server's `date-time` format admits texts that RFC 3339 does not.
@@ -23,9 +49,9 @@ pub(super) fn time<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Time>, D::E
 pub(super) fn int_or_string<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Option<IntOrString>, D::Error> {
-    Ok(match Option::<serde_json::Value>::deserialize(d)? {
-        None | Some(serde_json::Value::Null) => None,
-        Some(serde_json::Value::String(text)) => Some(IntOrString::String(text)),
+    Ok(match Option::<Value>::deserialize(d)? {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(IntOrString::String(text)),
         Some(other) => Some(
             other
                 .as_i64()
@@ -206,6 +232,46 @@ mod tests {
         let job: OperationJob =
             read(json!({ "metadata": {}, "spec": { "action": "Paint", "targets": [{}] } }));
         assert_eq!(job.spec.action, Some(Action::Other("Paint".into())));
+    }
+
+    #[test]
+    fn status_that_only_informs_is_read_as_far_as_it_fits() {
+        let good = json!({
+            "type": "Enforced", "status": "True", "reason": "Enforced", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let status = |text: &str| {
+            let stored =
+                json!({ "metadata": {}, "status": serde_json::from_str::<Value>(text).unwrap() });
+            serde_json::from_str::<PodTransitionRule>(&stored.to_string())
+                .unwrap()
+                .status
+                .unwrap()
+        };
+        let read = status(&format!(
+            r#"{{
+                "observedGeneration": "two", "updateTime": 1, "expectedPods": 3, "availablePods": 5000000000,
+                "unavailableLimit": {{}}, "disruptionsAllowed": 2, "targets": ["a", 1],
+                "conditions": [1, {{ "type": "Odd", "lastTransitionTime": 7 }}, {good}],
+                "details": "many", "ruleStates": [{{ "name": {{}} }}, {{ "name": "ask" }}],
+                "ledger": {{ "watermark": "5", "claims": [{{ "podUID": "u" }}] }}
+            }}"#
+        ));
+        assert_eq!(read.expected_pods, 3);
+        assert_eq!(read.disruptions_allowed, Some(2));
+        assert_eq!((read.observed_generation, read.available_pods), (0, 0));
+        assert_eq!((read.update_time, read.unavailable_limit), (None, None));
+        assert_eq!(read.targets, ["a"]);
+        assert_eq!(
+            serde_json::to_value(&read.conditions).unwrap(),
+            json!([good])
+        );
+        assert_eq!((read.details.len(), read.rule_states.len()), (0, 1));
+        let ledger = read.ledger.unwrap();
+        assert_eq!((ledger.unreadable, ledger.claims.len()), (None, 1));
+
+        let ledger = status(r#"{ "conditions": {}, "ledger": { "claims": 1 } }"#).ledger;
+        assert!(ledger.unwrap().unreadable.is_some());
     }
 
     #[test]

@@ -230,9 +230,10 @@ pub struct ServeArgs {
     pub max_review_bytes: u32,
     /// Largest CollaSet that is accepted, managedFields included
     ///
-    /// What is parsed of a template takes many times its bytes. CollaSets that were stored before can still be deleted and
+    /// What is parsed of a template takes many times its bytes, here and in the API server, and anybody who may create a
+    /// CollaSet can send it many at once. CollaSets that were stored before can still be deleted and
     /// changed in everything but their spec.
-    #[arg(long, env = "OPERATING_MAX_COLLASET_BYTES", value_name = "BYTES", default_value_t = 1 << 20,
+    #[arg(long, env = "OPERATING_MAX_COLLASET_BYTES", value_name = "BYTES", default_value_t = 256 << 10,
           value_parser = clap::value_parser!(u32).range(4_096..=4_194_304), help_heading = "Webhooks")]
     pub max_collaset_bytes: u32,
     /// The API server's own --request-timeout: a claim without effect lapses no earlier

@@ -17,7 +17,7 @@ use crate::admission::guarded::Denials;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sources;
-use crate::cluster::watch::Relist;
+use crate::cluster::watch::CatchUp;
 use crate::controllers::Work;
 use crate::ledger::commit::Ledgers;
 use crate::tasks::Supervisor;
@@ -149,7 +149,7 @@ fn example() -> anyhow::Result<String> {
     let supervisor = Supervisor::new(CancellationToken::new());
     supervisor.stop().cancel();
     sources::start(&client, &index, true, &supervisor);
-    let store = RuleStore::new(client, Arc::clone(&index), Relist::default());
+    let store = RuleStore::new(client, Arc::clone(&index), CatchUp::default());
     let probe = Probe {
         name: "index-lock",
         restart_after: None,
@@ -163,7 +163,7 @@ fn example() -> anyhow::Result<String> {
         denials: Denials::default(),
         work: Arc::new(Work::default()),
         lead,
-        sight: watchdog::start(vec![probe], supervisor.stop().clone(), || {})?,
+        sight: watchdog::start(vec![probe], supervisor.stop().clone(), |_| {})?,
         now: Timestamp::now,
         clock: std::time::Instant::now,
     };

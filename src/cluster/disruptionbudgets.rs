@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::index::Index;
 use super::path;
 use super::sources;
-use super::watch::{Relist, Sink, Source};
+use super::watch::{CatchUp, Sink, Source};
 use crate::domain::disruptionbudget::{DisruptionBudget, Refusal, refusal};
 use crate::domain::pod::Pod;
 use crate::tasks::Supervisor;
@@ -97,7 +97,7 @@ pub(super) fn start(client: &Client, index: &Arc<Index>, supervisor: &Supervisor
         index,
         source,
         sink,
-        Relist::default(),
+        CatchUp::default(),
         supervisor,
     );
 }

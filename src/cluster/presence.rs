@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::discovery::{self, ApiCapabilities, Discovery};
+use kube::discovery::{ApiCapabilities, Discovery};
 use kube::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -20,6 +20,9 @@ use crate::domain::pod::Owner;
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// What the API server serves is read again after this long.
 const REFRESH: Duration = Duration::from_secs(60);
+/// What the API server serves is read again after this long for a kind that was not in it, and after a failure. A tenant
+/// may name kinds that do not exist in every request.
+const DOUBTED: Duration = Duration::from_secs(5);
 const NO_ANSWER: &str = "the API server did not answer in time";
 
 /// What a read said of an object.
@@ -33,29 +36,14 @@ pub enum Presence {
     Unknown(String),
 }
 
-/// Whether the owner that a reference of an object in `namespace` names exists. An owner of a cluster-scoped kind is
-/// looked up without the namespace.
-pub async fn of_owner(client: &Client, namespace: &str, owner: &Owner) -> Presence {
-    let (group, version) = match owner.api_version.split_once('/') {
-        Some((group, version)) => (group, version),
-        None => ("", owner.api_version.as_str()),
-    };
-    if !(group.is_empty() || is_plain(group)) || ![version, &owner.name].into_iter().all(is_plain) {
-        return Presence::Gone; // the API server stores no object of such a name
-    }
-    let kind = GroupVersionKind::gvk(group, version, &owner.kind);
-    let read = async {
-        let (resource, capabilities) = discovery::pinned_kind(client, &kind).await?;
-        let found = read(client, namespace, &owner.name, &resource, &capabilities).await?;
-        Ok(found.filter(|uid| *uid == owner.uid).is_some())
-    };
-    in_time(read).await
-}
+/// What the API server serves, or why that could not be read.
+type Served = Result<Arc<Discovery>, String>;
 
-/// Looks objects up of which the kind is known, but not its group.
+/// Looks objects up by their kind. What the API server serves is read once for many look-ups: each costs one call, or two
+/// where only the `scale` may be read.
 pub struct Kinds {
     client: Client,
-    served: Mutex<Option<(Instant, Arc<Discovery>)>>,
+    served: Mutex<Option<(Instant, Served)>>,
 }
 
 impl Kinds {
@@ -67,15 +55,58 @@ impl Kinds {
         }
     }
 
+    /// Whether the owner that a reference of an object in `namespace` names exists. An owner of a cluster-scoped kind is
+    /// looked up without the namespace. An owner of a kind that the API server does not serve is [`Presence::Unknown`].
+    pub async fn of_owner(&self, namespace: &str, owner: &Owner) -> Presence {
+        let (group, version) = match owner.api_version.split_once('/') {
+            Some((group, version)) => (group, version),
+            None => ("", owner.api_version.as_str()),
+        };
+        if !(group.is_empty() || is_plain(group))
+            || ![version, &owner.name].into_iter().all(is_plain)
+        {
+            return Presence::Gone; // the API server stores no object of such a name
+        }
+        let kind = GroupVersionKind::gvk(group, version, &owner.kind);
+        let (resource, capabilities) = match self.resolve(&kind).await {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                let Owner {
+                    kind, api_version, ..
+                } = owner;
+                let why = format!("the API server serves no kind {kind} in {api_version}");
+                return Presence::Unknown(why);
+            }
+            Err(why) => return Presence::Unknown(why),
+        };
+        let read = async {
+            let client = &self.client;
+            let found = read(client, namespace, &owner.name, &resource, &capabilities).await?;
+            Ok(found.filter(|uid| *uid == owner.uid).is_some())
+        };
+        in_time(read).await
+    }
+
+    /// The resource of a kind; `None` if the API server serves none.
+    async fn resolve(
+        &self,
+        kind: &GroupVersionKind,
+    ) -> Result<Option<(ApiResource, ApiCapabilities)>, String> {
+        let known = self.served(REFRESH).await?.resolve_gvk(kind);
+        match known {
+            Some(found) => Ok(Some(found)),
+            None => Ok(self.served(DOUBTED).await?.resolve_gvk(kind)),
+        }
+    }
+
     /// Whether an object of this kind exists in a namespace, in any of the groups that serve such a kind.
     pub async fn find(&self, kind: &str, namespace: &str, name: &str) -> Presence {
         if ![namespace, name].into_iter().all(is_plain) {
             return Presence::Gone; // the API server stores no object of such a name
         }
-        let served = match timeout(READ_TIMEOUT, self.served()).await {
-            Ok(Ok(served)) => served,
-            Ok(Err(e)) => return Presence::Unknown(failure::text(&e)),
-            Err(_) => return Presence::Unknown(NO_ANSWER.to_owned()),
+        let served = match self.served(REFRESH).await {
+            Ok(served) => served,
+            Err(why) => return Presence::Unknown(why),
         };
         let kinds: Vec<_> = served
             .groups()
@@ -97,18 +128,22 @@ impl Kinds {
         Presence::Gone
     }
 
-    /// What the API server serves, read again after [`REFRESH`].
-    async fn served(&self) -> Result<Arc<Discovery>, Error> {
+    /// What the API server serves, as it was read at most `age` ago. A failure is repeated for [`DOUBTED`].
+    async fn served(&self, age: Duration) -> Served {
         let mut known = self.served.lock().await;
         if let Some((at, served)) = known.as_ref()
-            && at.elapsed() < REFRESH
+            && at.elapsed() < if served.is_ok() { age } else { DOUBTED }
         {
-            return Ok(Arc::clone(served));
+            return served.clone();
         }
-        let served = Discovery::new(self.client.clone()).run_aggregated().await?;
-        let served = Arc::new(served);
-        *known = Some((Instant::now(), Arc::clone(&served)));
-        Ok(served)
+        let discovery = Discovery::new(self.client.clone());
+        let served = match timeout(READ_TIMEOUT, discovery.run_aggregated()).await {
+            Ok(Ok(served)) => Ok(Arc::new(served)),
+            Ok(Err(e)) => Err(failure::text(&e)),
+            Err(_) => Err(NO_ANSWER.to_owned()),
+        };
+        *known = Some((Instant::now(), served.clone()));
+        served
     }
 }
 

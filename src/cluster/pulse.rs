@@ -65,6 +65,11 @@ impl Pulses {
 }
 
 impl Pulse {
+    /// What is watched, as in [`Age::resource`].
+    pub(super) fn resource(&self) -> &'static str {
+        self.resource
+    }
+
     fn hear(&self) {
         let now = Instant::now();
         *self.times.lock() = Times {
@@ -107,9 +112,12 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
     fn unreadable(&self, raw: &str) -> Option<T> {
         self.sink.unreadable(raw)
     }
-    fn absent(&self) {
-        self.sink.absent();
-        self.pulse.hear();
+    fn absent(&self) -> bool {
+        let is_news = self.sink.absent();
+        if is_news {
+            self.pulse.hear();
+        }
+        is_news
     }
     fn connected(&self, is_connected: bool) {
         self.sink.connected(is_connected);
@@ -166,12 +174,17 @@ mod tests {
         assert_eq!(felt(|felt| felt.apply(1)), (true, true));
         assert_eq!(felt(|felt| felt.delete(1)), (true, true));
         assert_eq!(felt(|felt| felt.bookmark(1)), (true, true));
-        assert_eq!(felt(|felt| felt.absent()), (true, true));
     }
 
     #[test]
     fn failed_attempt_moves_and_is_not_heard() {
         assert_eq!(felt(|felt| felt.ended()), (false, true));
+    }
+
+    #[test]
+    fn kind_that_is_not_served_is_not_heard() {
+        let absent = |felt: &Felt<Nothing>| assert!(!felt.absent());
+        assert_eq!(felt(absent), (false, false));
     }
 
     #[test]

@@ -173,6 +173,8 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
                         Outcome::Retry
                     });
                     queue.done(key, outcome);
+                    // A reconciler that never waits would keep a thread of the runtime from all other tasks.
+                    tokio::task::yield_now().await;
                 }
             });
         }

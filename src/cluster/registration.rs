@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::index::{Change, Index};
 use super::sources;
-use super::watch::{Relist, Sink, Source};
+use super::watch::{CatchUp, Sink, Source};
 use crate::api::keys;
 use crate::domain::rules::mark::Mark;
 use crate::domain::rules::registration::{Configuration, Needed, REMEDY};
@@ -138,8 +138,8 @@ pub fn start(
             told: Arc::clone(told),
             place: index.registration.expect(needed),
         };
-        let (sink, relist) = (Arc::new(sink), Relist::default());
-        sources::spawn::<Configuration, _>(client, index, source, sink, relist, supervisor);
+        let (sink, catch_up) = (Arc::new(sink), CatchUp::default());
+        sources::spawn::<Configuration, _>(client, index, source, sink, catch_up, supervisor);
     }
 }
 

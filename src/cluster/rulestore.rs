@@ -11,49 +11,46 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
 use serde_json::json;
+use tracing::warn;
 
 use super::failure;
 use super::index::Index;
 use super::path;
-use super::watch::Relist;
+use super::watch::CatchUp;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::inplace;
 use crate::domain::rules::{RuleSet, Skips};
 use crate::ledger::protocol::View;
 use crate::ledger::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
 
-/// A cache that trails the last release for this long is listed again: the release may rest on a list, whose version
-/// no Pod event carries.
-const PATIENCE: Duration = Duration::from_millis(700);
+/// A cache that trails what a ledger rests on for this long is asked to catch up: that may be a list, whose version no Pod
+/// event carries.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// Why a rule object is not found though nothing proves that it is gone. Neither a kind nor its status is served any more
+/// after its CustomResourceDefinition was changed.
+const NOT_SERVED: &str = "the API server does not serve PodTransitionRules with their status: put the \
+                          CustomResourceDefinition back with `operating install`";
+
+/// What an answer says that does not hold the claims of the request.
+const NOT_STORED: &str = "the API server did not store status.ledger as it was written, because the CustomResourceDefinition \
+                          in the cluster, or another webhook, drops fields of it: put the CustomResourceDefinition back with \
+                          `operating install`";
 
 /// Claims in the API server.
 pub struct RuleStore {
     client: Client,
     index: Arc<Index>,
-    relist: Relist,
+    catch_up: CatchUp,
 }
 
 impl RuleStore {
-    /// The position of the Pods in etcd at this moment, by a consistent list of one in this namespace.
-    ///
-    /// # Errors
-    /// When the API server does not answer, or refuses.
-    pub async fn newest(&self, namespace: &str) -> Result<u64, WriteError> {
-        let pods: Api<Pod> = path::namespaced(&self.client, namespace).map_err(write_error)?;
-        let newest = ListParams::default().limit(1); // without a resourceVersion: as etcd has it
-        let list = pods.list_metadata(&newest).await.map_err(write_error)?;
-        let version = list.metadata.resource_version.unwrap_or_default();
-        let unusable =
-            |_| WriteError::Unreachable(format!("a list of Pods has version {version:?}"));
-        version.parse().map_err(unusable)
-    }
-
-    /// A store over the index; `relist` belongs to the Pod watch.
-    pub fn new(client: Client, index: Arc<Index>, relist: Relist) -> Arc<Self> {
+    /// A store over the index; `catch_up` belongs to the Pod watch.
+    pub fn new(client: Client, index: Arc<Index>, catch_up: CatchUp) -> Arc<Self> {
         Arc::new(RuleStore {
             client,
             index,
-            relist,
+            catch_up,
         })
     }
 
@@ -98,6 +95,35 @@ impl RuleStore {
         rules.patch_status(&key.name, params, &patch).await
     }
 
+    /// What a failed call about a rule object says. The API server answers 404 also for what it does not serve, so that a list
+    /// alone proves that the object is gone.
+    async fn failure(&self, key: &RuleKey, error: Error) -> WriteError {
+        match &error {
+            Error::Api(status) if status.code == 404 => {}
+            _ => return write_error(error),
+        }
+        let found = match self.listed(key).await {
+            Ok(None) => return WriteError::Gone,
+            Ok(Some(uid)) if uid != *key.uid => return WriteError::Replaced,
+            found => found,
+        };
+        let why = match found {
+            Err(e) if !matches!(&e, Error::Api(status) if status.code == 404) => failure::text(&e),
+            _ => NOT_SERVED.to_owned(),
+        };
+        warn!(namespace = %key.namespace, rule = %key.name, why, "a rule is not found, and not known to be gone");
+        WriteError::Unreachable(why)
+    }
+
+    /// UID of the rule object of this name, by a consistent list.
+    async fn listed(&self, key: &RuleKey) -> Result<Option<String>, Error> {
+        let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
+        let list = self.api(key)?.list_metadata(&by_name).await?; // without a resourceVersion: as etcd has it
+        let mut named = list.items.into_iter();
+        let found = named.find(|rule| rule.metadata.name.as_ref() == Some(&key.name));
+        Ok(found.map(|rule| rule.metadata.uid.unwrap_or_default()))
+    }
+
     fn api(&self, key: &RuleKey) -> Result<Api<PodTransitionRule>, Error> {
         path::namespaced(&self.client, &key.namespace)
     }
@@ -117,15 +143,19 @@ impl Store for RuleStore {
     }
 
     async fn live(&self, key: &RuleKey) -> Result<Option<Snapshot>, WriteError> {
-        let object = self.api(key).map_err(write_error)?.get_opt(&key.name).await;
-        match object.map_err(write_error)? {
-            Some(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
-            Some(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
+        let object = self.api(key).map_err(write_error)?.get(&key.name).await;
+        match object {
+            Ok(o) if o.metadata.uid.as_deref() != Some(&*key.uid) => Err(WriteError::Replaced),
+            Ok(o) if o.metadata.deletion_timestamp.is_none() => Ok(Some(Snapshot::of(
                 &o,
                 self.cached(key).as_ref(),
                 self.index.skips(),
             ))),
-            _ => Ok(None),
+            Ok(_) => Ok(None),
+            Err(e) => match self.failure(key, e).await {
+                WriteError::Gone => Ok(None),
+                e => Err(e),
+            },
         }
     }
 
@@ -136,8 +166,15 @@ impl Store for RuleStore {
         claims: &Claims,
     ) -> Result<Snapshot, WriteError> {
         let params = PatchParams::default();
-        let written = self.write(key, Some(base.version), claims, &params);
-        let written = written.await.map_err(write_error)?;
+        let written = match self.write(key, Some(base.version), claims, &params).await {
+            Ok(written) => written,
+            Err(e) => return Err(self.failure(key, e).await),
+        };
+        let ledger = written.status.as_ref().and_then(|s| s.ledger.as_ref());
+        if !ledger.is_some_and(|ledger| stored::holds(ledger, claims)) {
+            warn!(namespace = %key.namespace, rule = %key.name, "{NOT_STORED}");
+            return Err(WriteError::NotStored(NOT_STORED.to_owned()));
+        }
         Ok(Snapshot::of(&written, Some(base), self.index.skips()))
     }
 
@@ -147,6 +184,11 @@ impl Store for RuleStore {
 
     fn is_following(&self) -> bool {
         self.index.timeline.is_following()
+    }
+
+    fn followed(&self) -> impl Future<Output = ()> + Send {
+        let timeline = self.index.timeline.clone();
+        async move { timeline.followed().await }
     }
 
     fn lost(&self) -> Option<Arc<str>> {
@@ -161,18 +203,24 @@ impl Store for RuleStore {
         self.index.read().view(rules, look)
     }
 
-    async fn present(&self, key: &RuleKey) -> Result<u64, WriteError> {
-        self.newest(&key.namespace).await
+    async fn present(&self, namespace: &str) -> Result<u64, WriteError> {
+        let pods: Api<Pod> = path::namespaced(&self.client, namespace).map_err(write_error)?;
+        let newest = ListParams::default().limit(1); // without a resourceVersion: as etcd has it
+        let list = pods.list_metadata(&newest).await.map_err(write_error)?;
+        let version = list.metadata.resource_version.unwrap_or_default();
+        let unusable =
+            |_| WriteError::Unreachable(format!("a list of Pods has version {version:?}"));
+        version.parse().map_err(unusable)
     }
 
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send {
-        let (index, relist) = (Arc::clone(&self.index), self.relist.clone());
+        let (index, catch_up) = (Arc::clone(&self.index), self.catch_up.clone());
         async move {
             while tokio::time::timeout(PATIENCE, index.wait_position(position))
                 .await
                 .is_err()
             {
-                relist.now();
+                catch_up.to(position);
             }
         }
     }
@@ -205,8 +253,11 @@ impl Snapshot {
     pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>, skips: Skips) -> Snapshot {
         let meta = &object.metadata;
         let ledger = object.status.as_ref().and_then(|s| s.ledger.as_ref());
+        // What could not be read is looked at anew: after a change of the CRD the API server may serve the same generation in
+        // another form.
         let same = |s: &&Snapshot| {
-            Some(&*s.rules.uid) == meta.uid.as_deref()
+            s.rules.selector.is_ok()
+                && Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
         };
         Snapshot {
@@ -228,10 +279,10 @@ impl Snapshot {
     }
 }
 
+/// What a failure says without a look at the object.
 fn write_error(e: Error) -> WriteError {
     match e {
         Error::Api(status) if status.code == 409 => WriteError::Conflict,
-        Error::Api(status) if status.code == 404 => WriteError::Gone,
         e => WriteError::Unreachable(failure::text(&e)),
     }
 }

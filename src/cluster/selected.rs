@@ -51,7 +51,7 @@ pub fn are_filtered_out(state: &State, rules: &RuleSet) -> bool {
 /// kept.
 pub fn is_selected(rules: &RuleSet, owner: &Workload) -> bool {
     let labels = owner.template_labels.as_ref();
-    labels.is_some_and(|labels| rules.selector.as_ref().map_or(true, |s| s.matches(labels)))
+    owner.template_labels_dropped || labels.is_some_and(|labels| rules.covers(labels))
 }
 
 /// Whether the owner is a Deployment of strategy `Recreate` that the rules keep from deleting all of its Pods at once:
@@ -98,6 +98,7 @@ pub fn held_rollout<'a>(
 fn template(owner: &Workload) -> Option<Pod> {
     let mut pod = Pod::default();
     pod.metadata.labels = owner.template_labels.clone()?;
+    pod.metadata.labels_dropped = owner.template_labels_dropped;
     Some(pod)
 }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use kube::Client;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use serde::de::Error as _;
+use tracing::warn;
 
 use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
@@ -13,9 +15,10 @@ use super::owners::Neighbours;
 use super::pulse::Felt;
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
-use super::watch::{self, Relist, Sink, Source};
+use super::watch::{self, CatchUp, Sink, Source};
 use super::workloads;
-use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api::podtransitionrule::{self, PodTransitionRule};
+use crate::domain::footprint::MOST;
 use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
 use crate::tasks::Supervisor;
@@ -27,8 +30,8 @@ pub fn start(
     index: &Arc<Index>,
     collasets: bool,
     supervisor: &Supervisor,
-) -> Relist {
-    let relist = Relist::default();
+) -> CatchUp {
+    let catch_up = CatchUp::default();
     let pods = Source {
         path: "/api/v1/pods",
         labels: Some("kusionstack.io/control=true"),
@@ -39,7 +42,7 @@ pub fn start(
         index,
         pods,
         Arc::new(Pods::new(index)),
-        relist.clone(),
+        catch_up.clone(),
         supervisor,
     );
     let rules = Source {
@@ -52,7 +55,7 @@ pub fn start(
         index,
         rules,
         Arc::new(Rules(Arc::clone(index))),
-        Relist::default(),
+        CatchUp::default(),
         supervisor,
     );
     let namespaces = Source {
@@ -65,7 +68,7 @@ pub fn start(
         index,
         namespaces,
         Arc::new(Namespaces(Arc::clone(index))),
-        Relist::default(),
+        CatchUp::default(),
         supervisor,
     );
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::CollaSet) {
@@ -79,7 +82,7 @@ pub fn start(
             index,
             source,
             Arc::new(Workloads::new(index, kind)),
-            Relist::default(),
+            CatchUp::default(),
             supervisor,
         );
     }
@@ -93,7 +96,7 @@ pub fn start(
         workloads::start(client, index, supervisor);
     }
     disruptionbudgets::start(client, index, supervisor);
-    relist
+    catch_up
 }
 
 /// Starts one watch; `index` keeps its pulse.
@@ -102,24 +105,25 @@ pub(super) fn spawn<T, S>(
     index: &Index,
     source: Source,
     sink: Arc<S>,
-    relist: Relist,
+    catch_up: CatchUp,
     supervisor: &Supervisor,
 ) where
     T: Send + 'static,
     S: Sink<T>,
 {
     let pulse = index.pulses.add(source.path);
+    let task = format!("the watch of {}", pulse.resource());
     let stop = supervisor.stop().clone();
     let sink = Arc::new(Felt { sink, pulse });
     let watch = watch::run::<T, _>(
         client.clone(),
         source,
         sink,
-        relist,
+        catch_up,
         index.timeline.clone(),
         stop,
     );
-    supervisor.keep("a watch", watch);
+    supervisor.keep(task, watch);
 }
 
 pub(crate) struct Pods {
@@ -138,7 +142,17 @@ impl Pods {
 
 impl Sink<Pod> for Pods {
     fn parse(&self, raw: &str) -> serde_json::Result<Pod> {
-        let mut pod = serde_json::from_str(raw)?;
+        let mut pod: Pod = serde_json::from_str(raw)?;
+        let bytes = pod.bytes();
+        if bytes > MOST {
+            let Metadata {
+                namespace, name, ..
+            } = &pod.metadata;
+            return Err(serde_json::Error::custom(format!(
+                "Pod {namespace}/{name} would take {bytes} bytes of each replica, more than {MOST}: it counts as not \
+                 available. Give it fewer or shorter labels, annotations, owners, finalizers, volumes or containers"
+            )));
+        }
         self.neighbours.lock().share(&mut pod);
         Ok(pod)
     }
@@ -159,7 +173,7 @@ impl Sink<Pod> for Pods {
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
-    /// place that it uses up.
+    /// place that it uses up. The same holds for a Pod that is too large to be cached.
     fn unreadable(&self, raw: &str) -> Option<Pod> {
         #[derive(Deserialize)]
         struct Bare {
@@ -168,7 +182,7 @@ impl Sink<Pod> for Pods {
         self.index.count_unreadable();
         let Bare { metadata } = serde_json::from_str(raw).ok()?;
         Some(Pod {
-            metadata,
+            metadata: metadata.reduced(),
             ..Pod::default()
         })
     }
@@ -179,7 +193,15 @@ pub(crate) struct Rules(pub(crate) Arc<Index>);
 impl Sink<PodTransitionRule> for Rules {
     fn parse(&self, raw: &str) -> serde_json::Result<PodTransitionRule> {
         let mut rule: PodTransitionRule = serde_json::from_str(raw)?;
-        rule.metadata.managed_fields = None; // often larger than the rest
+        // Nothing reads these. They are often larger than the rest, and anybody who may edit the rule chooses how large.
+        rule.metadata.managed_fields = None;
+        rule.metadata.annotations = None;
+        rule.metadata.labels = None;
+        if let Some(fault) = &rule.spec.unreadable {
+            let (namespace, name) = (&rule.metadata.namespace, &rule.metadata.name);
+            warn!(?namespace, rule = ?name, %fault, "a rule can't be read; all Pods that it may cover are held");
+            self.0.count_unreadable();
+        }
         Ok(rule)
     }
     fn replace(&self, objects: Vec<PodTransitionRule>, _version: u64) {
@@ -192,11 +214,10 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
-    /// The rule as it was stays in force. Claims are written on condition of its version, and reading the new one fails:
-    /// what would need a claim is denied.
-    fn unreadable(&self, _raw: &str) -> Option<PodTransitionRule> {
+    /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
+    fn unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
         self.0.count_unreadable();
-        None
+        podtransitionrule::by_parts(raw)
     }
 }
 
@@ -293,9 +314,10 @@ impl Sink<Owned> for Workloads {
     }
     fn bookmark(&self, _version: u64) {}
     /// An API server may serve without a built-in group: then nothing of the kind owns Pods.
-    fn absent(&self) {
+    fn absent(&self) -> bool {
         self.index
             .replace_workloads(self.kind, Vec::new(), Vec::new(), 0);
+        true
     }
     fn unreadable(&self, _raw: &str) -> Option<Owned> {
         self.index.count_unreadable();
@@ -360,6 +382,120 @@ mod tests {
         pod["metadata"]["resourceVersion"] = json!("9");
         assert_eq!(deliver(&index, "DELETED", &pod), Some(9));
         assert_eq!(figures(&index), (9, 0, 0));
+    }
+
+    /// Hands an event to the sink of rules; whether it was taken.
+    fn deliver_rule(index: &Arc<Index>, kind: &str, object: &str) -> bool {
+        let source = Source {
+            path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
+            labels: None,
+            fields: None,
+        };
+        let line = format!(r#"{{ "type": "{kind}", "object": {object} }}"#);
+        watch::deliver(&source, &Rules(Arc::clone(index)), &line, 0).is_some()
+    }
+
+    /// Why the rule `web` of namespace `n` can't be read: its spec, and its ledger. `None` if there is no such rule.
+    fn faults(index: &Index) -> Option<(Option<String>, Option<String>)> {
+        let state = index.read();
+        let snapshot = &state.rule("n", "web")?.snapshot;
+        let ledger = snapshot.fault.as_deref().map(str::to_owned);
+        Some((snapshot.rules.selector.clone().err(), ledger))
+    }
+
+    #[test]
+    fn rule_that_can_not_be_read_any_more_holds_its_pods() {
+        let index = Arc::new(Index::default());
+        let rule = |version: u64, rule: Value, status: Value| {
+            json!({
+                "metadata": {
+                    "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": version.to_string(), "generation": version,
+                },
+                "spec": { "selector": {}, "rules": [rule] },
+                "status": status,
+            })
+            .to_string()
+        };
+        let budget = |most: Value| json!({ "name": "a", "availablePolicy": most });
+        let good = budget(json!({ "maxUnavailableValue": 1 }));
+        assert!(deliver_rule(
+            &index,
+            "ADDED",
+            &rule(1, good.clone(), json!(null))
+        ));
+        assert_eq!(faults(&index), Some((None, None)));
+
+        assert!(deliver_rule(
+            &index,
+            "MODIFIED",
+            &rule(2, budget(json!("1")), json!(null))
+        ));
+        let (spec, ledger) = faults(&index).unwrap();
+        assert!(spec.unwrap().starts_with("spec.rules[0].availablePolicy: "));
+        assert_eq!((ledger, index.unreadable()), (None, 1));
+
+        assert!(deliver_rule(
+            &index,
+            "MODIFIED",
+            &rule(3, good.clone(), json!("lost"))
+        ));
+        let (spec, ledger) = faults(&index).unwrap();
+        assert_eq!((spec, index.unreadable()), (None, 2));
+        assert!(ledger.unwrap().starts_with("status.ledger can't be read"));
+
+        let odd = json!({ "conditions": [7], "ledger": { "watermark": "5" } });
+        assert!(deliver_rule(&index, "MODIFIED", &rule(4, good, odd)));
+        assert_eq!(
+            (faults(&index), index.unreadable()),
+            (Some((None, None)), 2)
+        );
+
+        // The last state of a deleted object need not be readable.
+        assert!(deliver_rule(
+            &index,
+            "DELETED",
+            &rule(5, json!(1), json!([]))
+        ));
+        assert_eq!(faults(&index), None);
+    }
+
+    #[test]
+    fn a_pod_too_large_to_be_cached_is_expected_and_not_available() {
+        let index = Arc::new(Index::default());
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+            "spec": {
+                "selector": { "matchLabels": { "zone": "a" } },
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }],
+            },
+        });
+        index.apply_rule(serde_json::from_value(rule).unwrap());
+        let pod = |version: u64, labels: usize| {
+            let mut all: serde_json::Map<_, _> = (0..labels)
+                .map(|n| (format!("example.com/{n:05}"), json!("x".repeat(63))))
+                .collect();
+            all.insert(keys::CONTROL.to_owned(), json!(keys::CONTROL_VALUE));
+            all.insert(keys::SERVICE_AVAILABLE.to_owned(), json!("1"));
+            all.insert("zone".to_owned(), json!("a"));
+            json!({
+                "metadata": {
+                    "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": version.to_string(),
+                    "labels": all,
+                },
+                "spec": { "containers": [{ "name": "app" }] },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            })
+        };
+        assert_eq!(deliver(&index, "ADDED", &pod(7, 10)), Some(7));
+        assert_eq!(figures(&index), (7, 1, 1));
+        assert_eq!(deliver(&index, "MODIFIED", &pod(8, 10_000)), Some(8));
+        assert_eq!(figures(&index), (8, 1, 0), "the label zone is not kept");
+        assert_eq!(index.unreadable(), 1);
+        assert_eq!(deliver(&index, "MODIFIED", &pod(9, 10)), Some(9));
+        assert_eq!(figures(&index), (9, 1, 1));
+        assert_eq!(deliver(&index, "MODIFIED", &pod(10, 10_000)), Some(10));
+        assert_eq!(deliver(&index, "DELETED", &pod(11, 10_000)), Some(11));
+        assert_eq!(figures(&index), (11, 0, 0));
     }
 
     #[test]

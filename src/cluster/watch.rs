@@ -7,6 +7,7 @@
 mod list;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt, StreamExt};
@@ -16,7 +17,7 @@ use kube::core::params::{ListParams, WatchParams};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -27,9 +28,9 @@ use list::list;
 /// The API server ends a watch after this long; the next one continues where it stopped.
 const WATCH_SECONDS: u32 = 290;
 /// A connection that delivers nothing for this long (bookmarks come each minute) is dead.
-const SILENCE: Duration = Duration::from_secs(150);
-/// A watch that the API server ends well before its time may have been ended because the history was set back.
-const EARLY: Duration = Duration::from_secs(280);
+const SILENCE: Duration = Duration::from_secs(90);
+/// A watch of so many seconds brings a bookmark soon: the API server sends one two seconds before the end of a watch.
+const SHORT_SECONDS: u32 = 3;
 /// Longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
@@ -48,10 +49,14 @@ pub trait Sink<T>: Send + Sync + 'static {
     fn delete(&self, object: T);
     /// Every event up to `version` has been delivered.
     fn bookmark(&self, version: u64);
-    /// An object can't be read. What to take it for instead, from the JSON as it is; `None` leaves what was known of it.
+    /// An object can't be read. What to take it for instead, from the JSON as it is. `None` leaves what was known of it; the
+    /// next list is then one without it.
     fn unreadable(&self, raw: &str) -> Option<T>;
-    /// The API server does not serve the kind (404). It is asked again later.
-    fn absent(&self) {}
+    /// The API server does not serve the kind (404). It is asked again later. Returns whether the sink takes that for news:
+    /// by default it proves nothing, what is known stays, and the watch counts as one that hears nothing.
+    fn absent(&self) -> bool {
+        false
+    }
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
     /// Whether the watch is connected. It is not while the kind is listed.
@@ -69,14 +74,27 @@ pub struct Source {
     pub fields: Option<String>,
 }
 
-/// Asks a running watch to list again, e.g. because it seems to trail.
+/// Asks a running watch to catch up, because it seems to trail.
 #[derive(Clone, Debug, Default)]
-pub struct Relist(Arc<Notify>);
+pub struct CatchUp(Arc<Asked>);
 
-impl Relist {
-    /// Lists again as soon as possible.
-    pub fn now(&self) {
-        self.0.notify_one();
+#[derive(Debug, Default)]
+struct Asked {
+    position: AtomicU64,
+    asked: Notify,
+}
+
+impl CatchUp {
+    /// Has the watch come to this position as soon as possible.
+    pub fn to(&self, position: u64) {
+        self.0.position.fetch_max(position, Ordering::Relaxed);
+        self.0.asked.notify_one();
+    }
+
+    /// Returns the position that somebody asks for.
+    async fn asked(&self) -> u64 {
+        self.0.asked.notified().await;
+        self.0.position.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -86,7 +104,7 @@ pub async fn run<T, S>(
     client: Client,
     source: Source,
     sink: Arc<S>,
-    relist: Relist,
+    catch_up: CatchUp,
     timeline: Timeline,
     stop: CancellationToken,
 ) where
@@ -105,7 +123,7 @@ pub async fn run<T, S>(
                 Ok((objects, version)) => {
                     failures = 0;
                     sink.replace(objects, version);
-                    known = follow::<T, S>(&client, &source, &*sink, &relist, version).await;
+                    known = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     sink.connected(false);
                 }
                 Err(e) => {
@@ -187,18 +205,20 @@ async fn follow<T, S>(
     client: &Client,
     source: &Source,
     sink: &S,
-    relist: &Relist,
+    catch_up: &CatchUp,
     mut version: u64,
 ) -> u64
 where
     T: Send + 'static,
     S: Sink<T>,
 {
+    let mut seconds = WATCH_SECONDS;
+    let mut tried = 0; // the position that a short watch was to reach
     loop {
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..50))).await; // a server that hangs up at once
         let params = WatchParams {
             bookmarks: true,
-            timeout: Some(WATCH_SECONDS),
+            timeout: Some(seconds),
             label_selector: source.labels.map(Into::into),
             field_selector: source.fields.clone(),
             ..WatchParams::default()
@@ -206,7 +226,9 @@ where
         let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
             return version;
         };
-        let stream = match timeout(Duration::from_secs(30), client.request_stream(request)).await {
+        let patience = if seconds == SHORT_SECONDS { 3 } else { 30 };
+        let patience = Duration::from_secs(patience);
+        let stream = match timeout(patience, client.request_stream(request)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => {
                 warn!(
@@ -222,13 +244,21 @@ where
             }
         };
         sink.connected(true);
-        let began = Instant::now();
+        let is_short = seconds == SHORT_SECONDS;
+        seconds = WATCH_SECONDS;
         let mut lines = Box::pin(stream).lines();
         loop {
             let line = tokio::select! {
-                () = relist.0.notified() => {
-                    debug!(path = source.path, "listing again as asked");
-                    return version;
+                position = catch_up.asked(), if !is_short => {
+                    if position <= version {
+                        continue;
+                    }
+                    if position <= tried {
+                        debug!(path = source.path, "listing again as asked");
+                        return version;
+                    }
+                    (tried, seconds) = (position, SHORT_SECONDS);
+                    break;
                 }
                 line = timeout(SILENCE, lines.next()) => line,
             };
@@ -252,7 +282,7 @@ where
         sink.connected(false);
         // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
         // so.
-        if began.elapsed() < EARLY && present(client, source).await.is_none_or(|v| v < version) {
+        if present(client, source).await.is_none_or(|v| v < version) {
             return version;
         }
     }

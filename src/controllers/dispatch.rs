@@ -7,11 +7,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Queues;
+use super::turns::Turns;
 use crate::cluster::index::{Change, Index};
 use crate::ledger::store::Uid;
 
 /// Feeds the queues until `stop`: first with everything, then with what changes.
-pub async fn run(index: Arc<Index>, queues: Arc<Queues>, stop: CancellationToken) {
+pub async fn run(
+    index: Arc<Index>,
+    queues: Arc<Queues>,
+    turns: Arc<Turns>,
+    stop: CancellationToken,
+) {
     let mut changes = index.subscribe();
     tokio::select! { () = stop.cancelled() => return, () = index.wait_synced() => {} }
     everything(&index, &queues);
@@ -19,12 +25,16 @@ pub async fn run(index: Arc<Index>, queues: Arc<Queues>, stop: CancellationToken
         let change =
             tokio::select! { () = stop.cancelled() => return, change = changes.recv() => change };
         match change {
-            Ok(change) => enqueue(&index, &queues, change),
+            Ok(change) => {
+                outdate(&turns, &change); // before anybody looks at them because of the change
+                enqueue(&index, &queues, change);
+            }
             Err(RecvError::Lagged(missed)) => {
                 info!(
                     missed,
                     "fell behind the changes; looking at everything again"
                 );
+                turns.all_changed();
                 everything(&index, &queues);
             }
             Err(RecvError::Closed) => return,
@@ -69,6 +79,17 @@ fn enqueue(index: &Index, queues: &Queues, change: Change) {
             enqueue_rules(index, queues, &namespace); // their status says whether it is enforced
             queues.namespaces.add(namespace);
         }
+    }
+}
+
+/// What the turns of a namespace rest on has changed.
+fn outdate(turns: &Turns, change: &Change) {
+    match change {
+        Change::Pod(namespace, _)
+        | Change::Rule(namespace, _)
+        | Change::Namespace(namespace)
+        | Change::Workload(namespace) => turns.changed(namespace),
+        Change::CollaSet(..) | Change::Registration => {}
     }
 }
 

@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::{Context, PodKey, turns, write};
+use super::turns::Turns;
+use super::{Context, PodKey, write};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
@@ -34,14 +35,19 @@ const EVENT: &str = "ExpectedFinalizerMissing";
 /// The controller.
 pub struct Lifecycle {
     context: Arc<Context>,
+    turns: Arc<Turns>,
     kinds: Kinds,
 }
 
 impl Lifecycle {
     /// A controller.
-    pub fn new(context: Arc<Context>) -> Arc<Self> {
+    pub fn new(context: Arc<Context>, turns: Arc<Turns>) -> Arc<Self> {
         let kinds = Kinds::new(context.client.clone());
-        Arc::new(Lifecycle { context, kinds })
+        Arc::new(Lifecycle {
+            context,
+            turns,
+            kinds,
+        })
     }
 
     /// One look at a Pod.
@@ -67,14 +73,19 @@ impl Lifecycle {
         let now = (context.now)();
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
         let mut step = controller_step(pod, nanos);
-        let passed = self.passed(pod, &step);
+        let (passed, turn) = self.passed(pod, &step).await;
         if !passed.is_empty() {
             step = controller_step_passing(pod, &passed, nanos);
         }
         if let Some(problem) = &step.problem {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");
         }
-        let mut outcome = self.after_the_moment(pod, &step);
+        let moment = self.after_the_moment(pod, &step);
+        let mut outcome = moment
+            .into_iter()
+            .chain(turn)
+            .min()
+            .map_or(Outcome::Done, Outcome::After);
         let mut patch = serde_json::Map::new();
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
@@ -110,23 +121,38 @@ impl Lifecycle {
             .await?;
         }
         if !step.dirty.is_empty() {
-            outcome = Outcome::After(self.clean(pod, &step.dirty).await?);
+            let again = self.clean(pod, &step.dirty).await?;
+            outcome = match outcome {
+                Outcome::After(pause) => Outcome::After(pause.min(again)),
+                _ => Outcome::After(again),
+            };
         }
         Ok(outcome)
     }
 
     /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
-    fn after_the_moment(&self, pod: &Pod, step: &Step) -> Outcome {
+    fn after_the_moment(&self, pod: &Pod, step: &Step) -> Option<Duration> {
         let mut waiting = step.reevaluate.iter();
         if !waiting.any(|(stage, _)| *stage == Stage::PreCheck) {
-            return Outcome::Done;
+            return None;
         }
-        let left = self.context.index.read().moment_left(pod);
-        left.map_or(Outcome::Done, Outcome::After)
+        self.context.index.read().moment_left(pod)
     }
 
-    /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain.
-    fn passed(&self, pod: &Pod, step: &Step) -> Vec<(Stage, String)> {
+    /// IDs of the Pod that seem ready to pass, and when to look again if the turns may have changed. Admission decides: this
+    /// only saves asking in vain.
+    async fn passed(&self, pod: &Pod, step: &Step) -> (Vec<(Stage, String)>, Option<Duration>) {
+        let mut passed = self.passed_by_rules(pod, step);
+        if passed.iter().all(|(stage, _)| *stage == Stage::PostCheck) {
+            return (passed, None);
+        }
+        let (is_next, again) = self.turns.is_next(pod).await;
+        passed.retain(|(stage, _)| is_next || *stage == Stage::PostCheck);
+        (passed, again)
+    }
+
+    /// IDs of the Pod that no rule keeps waiting, apart from the budgets.
+    fn passed_by_rules(&self, pod: &Pod, step: &Step) -> Vec<(Stage, String)> {
         let waiting = step.reevaluate.iter();
         if waiting.len() == 0 {
             return Vec::new();
@@ -135,7 +161,6 @@ impl Lifecycle {
         let may_pass = |stage: Stage, id: &str| {
             let since = pod.label(&stage.family().key(id)).unwrap_or_default();
             state.passes(stage, pod, &candidate(pod, id, since))
-                && (stage == Stage::PostCheck || turns::is_next(&self.context, &state, pod))
         };
         waiting
             .filter(|(stage, id)| may_pass(*stage, id))

@@ -88,8 +88,9 @@ pub struct Queues {
 /// Runs all controllers until `stop`, e.g. because the lease was lost; `work` tells what they do.
 pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
     let queues = work.begin();
-    let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context));
-    let rules = rules::Rules::new(Arc::clone(&context), Arc::clone(&queues), &stop);
+    let turns = turns::Turns::new(Arc::clone(&context));
+    let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context), Arc::clone(&turns));
+    let rules = rules::Rules::new(&context, &queues, &turns, &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
     let deletion = context.clone();
     let namespaces = namespaces::Namespaces::new(Arc::clone(&context));
@@ -100,6 +101,7 @@ pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
         dispatch::run(
             Arc::clone(&context.index),
             Arc::clone(&queues),
+            turns,
             stop.clone()
         ),
         Arc::clone(&queues.lifecycle).run(16, stop.clone(), move |key| {

@@ -84,21 +84,109 @@ pub fn is_deferred(pod: &Pod) -> bool {
     resize(pod) == Resize::Deferred
 }
 
+/// The containers of a Pod that run as long as it does (no init containers, or restartable ones) and the statuses, by name.
+/// Nobody has yet counted those of a new Pod: a search for each of them could take minutes.
+pub struct Containers<'a> {
+    pod: &'a Pod,
+    resize: Resize,
+    named: HashMap<&'a str, &'a Container>,
+    statuses: HashMap<&'a str, &'a ContainerStatus>,
+}
+
+impl<'a> Containers<'a> {
+    /// Those of a Pod.
+    pub fn of(pod: &'a Pod) -> Self {
+        let status = &pod.status;
+        let statuses = status.container_statuses.iter();
+        let statuses = statuses.chain(&status.init_container_statuses);
+        Containers {
+            pod,
+            resize: resize(pod),
+            // Backwards: of several of one name, the first counts.
+            named: running(pod).rev().map(|c| (c.name.as_str(), c)).collect(),
+            statuses: statuses.rev().map(|s| (s.name.as_str(), s)).collect(),
+        }
+    }
+
+    /// The container of this name.
+    pub fn named(&self, name: &str) -> Option<&'a Container> {
+        self.named.get(name).copied()
+    }
+
+    fn status(&self, name: &str) -> Option<&'a ContainerStatus> {
+        self.statuses.get(name).copied()
+    }
+
+    /// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
+    pub fn ready_now(&self, name: &str) -> Option<&'a ContainerStatus> {
+        let status = self.status(name);
+        status.filter(|s| self.pod.is_observed() && s.ready && !s.container_id.is_empty())
+    }
+
+    /// As the function [`restart`].
+    pub fn restart(&self, containers: &[Before]) -> Restart {
+        if !self.pod.is_observed() {
+            return Restart::Awaited;
+        }
+        let each = containers.iter().map(|before| self.restart_of(before));
+        each.min().unwrap_or(Restart::Proven)
+    }
+
+    fn restart_of(&self, before: &Before) -> Restart {
+        let Some(now) = self.ready_now(&before.name) else {
+            return Restart::Awaited;
+        };
+        let anew = now.container_id != before.run;
+        match before.image {
+            Some(old) if anew && old == image(now) => Restart::Unproven,
+            Some(_) if anew => Restart::Proven,
+            Some(_) => Restart::Awaited,
+            None => match self.resize {
+                Resize::Infeasible => Restart::Nothing,
+                Resize::InProgress | Resize::Deferred => Restart::Awaited,
+                Resize::Idle => match self.in_force(now) {
+                    InForce::All => Restart::Nothing,
+                    InForce::AllKnown if before.by_resources => Restart::Nothing,
+                    _ if anew && !before.by_resources => Restart::Proven,
+                    _ => Restart::Awaited,
+                },
+            },
+        }
+    }
+
+    fn in_force(&self, status: &ContainerStatus) -> InForce {
+        let Some(container) = self.named(&status.name) else {
+            return InForce::NotAll;
+        };
+        let wanted = Resources::of(&container.resources);
+        let is_inherited = |name: &&str| inherited((self.pod, container), name).is_some();
+        let mut known = restarting(container).filter(|name| !is_inherited(name));
+        if status.resources == Resources::default()
+            || !known.all(|name| wanted.named(name) == status.resources.named(name))
+        {
+            return InForce::NotAll;
+        }
+        match inherits(self.pod, container) {
+            true => InForce::AllKnown,
+            false => InForce::All,
+        }
+    }
+}
+
 /// What an UPDATE changes in place; `None` when nothing restarts.
 ///
 /// The kubelet restarts a container when its image changes, and on a resize of a resource whose `resizePolicy` is
 /// `RestartContainer`. A container without a limit of its own has that of the Pod, so a resize of the Pod restarts it in
 /// the same way. Init containers count only if they are restartable: others have run already.
 pub fn change(old: &Pod, new: &Pod) -> Option<Change> {
-    // By name, since nobody has yet counted the containers of a new Pod: a search for each of them could take minutes.
-    let before: HashMap<&str, &Container> = running(old).map(|o| (o.name.as_str(), o)).collect();
+    let before = Containers::of(old);
     let restarting: Vec<_> = running(new)
         .filter_map(|c| {
-            let o = before.get(c.name.as_str()).copied()?;
+            let o = before.named(&c.name)?;
             if !restarts(o, c) && !inherits_another_limit((old, o), (new, c)) {
                 return None;
             }
-            let now = status(old, &c.name);
+            let now = before.status(&c.name);
             Some(Before {
                 name: c.name.clone(),
                 run: now.map(|s| s.container_id.clone()).unwrap_or_default(),
@@ -127,33 +215,7 @@ pub fn is_applied(pod: &Pod, target: &str) -> bool {
 /// kubelet makes it as soon as the node has room.
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>)
 pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
-    if !pod.is_observed() {
-        return Restart::Awaited;
-    }
-    let resize = resize(pod);
-    let each = containers.iter().map(|before| {
-        let Some(now) = status(pod, &before.name).filter(|s| s.ready && !s.container_id.is_empty())
-        else {
-            return Restart::Awaited;
-        };
-        let anew = now.container_id != before.run;
-        match before.image {
-            Some(old) if anew && old == image(now) => Restart::Unproven,
-            Some(_) if anew => Restart::Proven,
-            Some(_) => Restart::Awaited,
-            None => match resize {
-                Resize::Infeasible => Restart::Nothing,
-                Resize::InProgress | Resize::Deferred => Restart::Awaited,
-                Resize::Idle => match in_force(pod, now) {
-                    InForce::All => Restart::Nothing,
-                    InForce::AllKnown if before.by_resources => Restart::Nothing,
-                    _ if anew && !before.by_resources => Restart::Proven,
-                    _ => Restart::Awaited,
-                },
-            },
-        }
-    });
-    each.min().unwrap_or(Restart::Proven)
+    Containers::of(pod).restart(containers)
 }
 
 /// Containers that the last resize of the Pod has yet to restart, as they are now. Empty if the kubelet says that it is done
@@ -163,27 +225,24 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
     if !matches!(resize(pod), Resize::InProgress | Resize::Deferred) {
         return Vec::new();
     }
-    let differs = |container: &&Container| {
-        let Some(now) = status(pod, &container.name) else {
-            return false;
-        };
+    let by_name = Containers::of(pod);
+    let differs = |container: &Container, now: &ContainerStatus| {
         let wanted = Resources::of(&container.resources);
         now.resources != Resources::default()
             && restarting(container)
                 .filter(|name| inherited((pod, container), name).is_none())
                 .any(|name| wanted.named(name) != now.resources.named(name))
     };
-    let resized = running(pod).filter(differs);
-    resized
-        .map(|container| Before {
+    let resized = running(pod).filter_map(|container| {
+        let now = by_name.status(&container.name)?;
+        differs(container, now).then(|| Before {
             name: container.name.clone(),
-            run: status(pod, &container.name)
-                .map(|s| s.container_id.clone())
-                .unwrap_or_default(),
+            run: now.container_id.clone(),
             image: None,
             by_resources: false,
         })
-        .collect()
+    });
+    resized.collect()
 }
 
 /// Whether a resize of the Pod is yet to be made, and may restart a container whose status will not tell: one that inherits
@@ -193,16 +252,6 @@ pub fn is_resize_untold(pod: &Pod) -> bool {
         && running(pod).any(|container| inherits(pod, container))
 }
 
-/// The status of a container whose kubelet has seen the spec of the Pod, if the container runs and is ready.
-pub fn ready_now<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
-    status(pod, name).filter(|s| pod.is_observed() && s.ready && !s.container_id.is_empty())
-}
-
-/// The container of this name that runs as long as the Pod: no init container, or a restartable one.
-pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    running(pod).find(|c| c.name == name)
-}
-
 /// How much of the resources that restart a container is in force as its spec wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InForce {
@@ -210,24 +259,6 @@ enum InForce {
     /// All that the status tells. A limit that is inherited from the Pod is not in it.
     AllKnown,
     NotAll,
-}
-
-fn in_force(pod: &Pod, status: &ContainerStatus) -> InForce {
-    let Some(container) = running(pod).find(|c| c.name == status.name) else {
-        return InForce::NotAll;
-    };
-    let wanted = Resources::of(&container.resources);
-    let is_inherited = |name: &&str| inherited((pod, container), name).is_some();
-    let mut known = restarting(container).filter(|name| !is_inherited(name));
-    if status.resources == Resources::default()
-        || !known.all(|name| wanted.named(name) == status.resources.named(name))
-    {
-        return InForce::NotAll;
-    }
-    match inherits(pod, container) {
-        true => InForce::AllKnown,
-        false => InForce::All,
-    }
 }
 
 /// Whether the container has a limit from its Pod whose change restarts it.
@@ -253,7 +284,7 @@ pub fn image(status: &ContainerStatus) -> u64 {
     digest.value()
 }
 
-fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
+fn running(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
     let sidecars = pod
         .spec
         .init_containers
@@ -294,14 +325,6 @@ fn inherited<'a>(
 /// Request and limit of one resource.
 fn resource<'a>(container: &'a Container, name: &str) -> [Option<&'a serde_json::Value>; 2] {
     ["requests", "limits"].map(|kind| container.resources.get(kind).and_then(|r| r.get(name)))
-}
-
-fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
-    let statuses = &pod.status.container_statuses;
-    statuses
-        .iter()
-        .chain(&pod.status.init_container_statuses)
-        .find(|s| s.name == name)
 }
 
 /// Digest of what [`restarts`] compares, as hex; `text` says how a quantity is written.

@@ -4,6 +4,7 @@ pub mod collaset;
 pub mod digest;
 pub mod disruptionbudget;
 pub mod explain;
+pub mod footprint;
 pub mod grace;
 pub mod inplace;
 pub mod lifecycle;

@@ -4,6 +4,8 @@
 //! is the controller. An object without any reference is left alone, and one reference to an object that exists is
 //! enough to keep it (`attemptToDeleteItem` in `pkg/controller/garbagecollector/garbagecollector.go`).
 
+use std::collections::BTreeSet;
+
 use super::pod::{Owner, Pod};
 
 /// A change of the owners that may end the Pod.
@@ -37,18 +39,18 @@ pub fn change<'a>(old: &Pod, new: &'a Pod) -> Option<Reowned<'a>> {
         (old.controller(), new.controller()),
         (Some(old), Some(new)) if old.uid != new.uid
     );
-    let is_kept = |one: &Owner| owners.iter().any(|o| same(o, one));
-    let harmless = !before.is_empty() && before.iter().all(is_kept);
+    // A set, because a Pod may have thousands of references.
+    let after: BTreeSet<_> = owners.iter().map(identity).collect();
+    let harmless = !before.is_empty() && before.iter().all(|o| after.contains(&identity(o)));
     (other_controller || !harmless).then_some(Reowned {
         owners,
         other_controller,
     })
 }
 
-/// Whether two references name the same object. The garbage collector looks an owner up by its kind and name too.
-fn same(one: &Owner, other: &Owner) -> bool {
-    let key = |o: &Owner| (o.api_version.clone(), o.kind.clone(), o.name.clone());
-    one.uid == other.uid && key(one) == key(other)
+/// What the object is that a reference names. The garbage collector looks an owner up by its kind and name too.
+fn identity(owner: &Owner) -> [&str; 4] {
+    [&owner.uid, &owner.api_version, &owner.kind, &owner.name]
 }
 
 #[cfg(test)]

@@ -60,6 +60,9 @@ pub struct Metadata {
     /// Owners.
     #[serde(deserialize_with = "shared_list")]
     pub owner_references: Shared<Vec<Owner>>,
+    /// Whether a cache has dropped labels, see [`Metadata::reduced`].
+    #[serde(skip)]
+    pub labels_dropped: bool,
 }
 
 /// An entry of `metadata.ownerReferences`.
@@ -113,7 +116,8 @@ pub struct Spec {
     pub restart_policy: String,
     /// Seconds after its start at which the kubelet ends the Pod.
     pub active_deadline_seconds: Option<i64>,
-    /// Requests and limits of the Pod as a whole, kept raw: only compared.
+    /// Requests and limits of the Pod as a whole, as [`Container::resources`].
+    #[serde(deserialize_with = "shared_resizable")]
     pub resources: Shared<serde_json::Value>,
     /// Names of the PersistentVolumeClaims among its volumes.
     #[serde(rename = "volumes", deserialize_with = "claim_names")]
@@ -130,7 +134,9 @@ pub struct Container {
     pub image: String,
     /// `Always` marks a restartable init container.
     pub restart_policy: Option<String>,
-    /// Requests and limits, kept raw: only compared.
+    /// Requests and limits of `cpu` and `memory`, kept raw: only compared. The API server lets nobody resize another
+    /// resource, and a Pod may ask for thousands of resources that do not exist.
+    #[serde(deserialize_with = "resizable")]
     pub resources: serde_json::Value,
     /// What a change of a resource does to the container.
     #[serde(deserialize_with = "list")]
@@ -462,6 +468,40 @@ fn shared_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     list(d).map(Shared::from)
 }
 
+/// `resources` with requests and limits of what can be resized, and nothing else.
+fn resizable<'de, D: Deserializer<'de>>(d: D) -> Result<serde_json::Value, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Kept {
+        requests: Option<Amounts>,
+        limits: Option<Amounts>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Amounts {
+        cpu: Option<serde_json::Value>,
+        memory: Option<serde_json::Value>,
+    }
+    fn object<const N: usize>(fields: [(&str, Option<serde_json::Value>); N]) -> serde_json::Value {
+        let present = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        serde_json::Value::Object(present.collect())
+    }
+    let amounts = |of: Amounts| object([("cpu", of.cpu), ("memory", of.memory)]);
+    let kept: Kept = nullable(d)?;
+    Ok(object([
+        ("requests", kept.requests.map(amounts)),
+        ("limits", kept.limits.map(amounts)),
+    ]))
+}
+
+fn shared_resizable<'de, D: Deserializer<'de>>(
+    d: D,
+) -> Result<Shared<serde_json::Value>, D::Error> {
+    resizable(d).map(Shared::from)
+}
+
 fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -647,6 +687,26 @@ mod tests {
             assert_eq!(pod.is_mirror(), expected, "{owners}");
             pod.metadata.annotations.clear();
             assert!(!pod.is_mirror(), "{owners} without the annotation");
+        }
+    }
+
+    #[test]
+    fn of_resources_cpu_and_memory_are_kept() {
+        let resources = json!({
+            "requests": { "cpu": "1", "example.com/a": "1" },
+            "limits": { "memory": "1Gi", "example.com/a": "1", "cpu": null },
+            "claims": [{ "name": "gpu" }],
+        });
+        let kept = json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } });
+        let container = json!({ "name": "app", "resources": resources });
+        let spec = json!({ "containers": [container], "resources": resources });
+        let spec: Spec = serde_json::from_value(spec).unwrap();
+        assert_eq!(spec.containers[0].resources, kept);
+        assert_eq!(*spec.resources, kept);
+        for none in [json!(null), json!({}), json!({ "limits": null })] {
+            let spec = json!({ "containers": [{ "resources": none }], "resources": none });
+            let spec: Spec = serde_json::from_value(spec).unwrap();
+            assert_eq!(spec.containers[0].resources, json!({}));
         }
     }
 

@@ -146,7 +146,7 @@ pub enum WriteError {
     /// Somebody else wrote first.
     #[error("the rule was changed by somebody else")]
     Conflict,
-    /// The rule object is gone.
+    /// The rule object is gone: a consistent list does not have it.
     #[error("the rule is gone")]
     Gone,
     /// The rule was deleted, and another one was made under its name. This replica has yet to see that.
@@ -155,6 +155,10 @@ pub enum WriteError {
     /// The API server did not answer, or refused.
     #[error("{0}")]
     Unreachable(String),
+    /// The API server answered that it has written the claims, and the object that it returned does not hold them: why that
+    /// may be, and the remedy.
+    #[error("{0}")]
+    NotStored(String),
 }
 
 /// Access to rule objects and Pods.
@@ -163,12 +167,13 @@ pub trait Store: Send + Sync + 'static {
     fn cached(&self, key: &RuleKey) -> Option<Snapshot>;
     /// Whether the cache has another rule object under the name of this one.
     fn is_replaced(&self, key: &RuleKey) -> bool;
-    /// The rule object as etcd has it; `None` when nothing has its name, or it is being deleted.
+    /// The rule object as etcd has it; `None` when nothing has its name, which a list has proven, or it is being deleted.
     fn live(
         &self,
         key: &RuleKey,
     ) -> impl Future<Output = Result<Option<Snapshot>, WriteError>> + Send;
-    /// Writes the claims if the object is still at `base.version`; returns the object as written.
+    /// Writes the claims if the object is still at `base.version`; returns the object as written, which holds exactly these
+    /// claims.
     fn swap(
         &self,
         key: &RuleKey,
@@ -179,6 +184,8 @@ pub trait Store: Send + Sync + 'static {
     fn position(&self) -> u64;
     /// Whether the Pod watch is connected, so that the cache is about as new as the cluster.
     fn is_following(&self) -> bool;
+    /// Returns when the Pod watch is connected.
+    fn followed(&self) -> impl Future<Output = ()> + Send;
     /// Why the cache is of no use any more, if so: see [`Store::set_back`].
     fn lost(&self) -> Option<Arc<str>>;
     /// The cache has seen the Pods at `known`, and etcd is at `found`, which is before that: it was restored from a backup.
@@ -187,7 +194,7 @@ pub trait Store: Send + Sync + 'static {
     /// Looks at the Pods that `rules` selects, at one position of the cache.
     fn view<R>(&self, rules: &RuleSet, look: impl FnOnce(&dyn View<Uid>) -> R) -> R;
     /// The position of the Pods in etcd at this moment, by a consistent read.
-    fn present(&self, key: &RuleKey) -> impl Future<Output = Result<u64, WriteError>> + Send;
+    fn present(&self, namespace: &str) -> impl Future<Output = Result<u64, WriteError>> + Send;
     /// Returns when the Pod cache has reached this position.
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.

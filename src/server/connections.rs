@@ -13,7 +13,6 @@ use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use rustls::ServerConfig;
-use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -28,7 +27,7 @@ use super::places::{Full, Place, Places};
 use super::quiet::Quiet;
 use super::{Limits, Shutdown};
 use crate::telemetry::metrics::{ListenerLabel, ServerMetrics};
-use crate::tls::clients::Clients;
+use crate::tls::clients::{Client, Clients};
 
 /// Pause after an accept that failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -150,28 +149,21 @@ impl Connections {
         // Answers are one small write; without this they could wait for the client's acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(acceptor) = self.tls.clone() else {
-            return self.http(stream, false, Caller::Anyone, place).await;
+            return self.http(stream, false, None, place).await;
         };
         match timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
                 let http2 = session.alpn_protocol() == Some(b"h2");
-                let caller = self.caller(session.peer_certificates());
-                if caller == Caller::Known {
+                let shown = session.peer_certificates().unwrap_or_default();
+                let client = self.clients.as_ref().map(|it| it.client(shown));
+                if caller(client.as_ref()) == Caller::Known {
                     place.prove();
                 }
-                self.http(stream, http2, caller, place).await;
+                self.http(stream, http2, client, place).await;
             }
             Ok(Err(error)) => self.handshake_failed(&error.to_string()),
             Err(_) => self.handshake_failed("took too long"),
-        }
-    }
-
-    fn caller(&self, shown: Option<&[CertificateDer<'_>]>) -> Caller {
-        match &self.clients {
-            None => Caller::Anyone,
-            Some(clients) if clients.allow(shown.unwrap_or_default()) => Caller::Known,
-            Some(_) => Caller::Unknown,
         }
     }
 
@@ -185,14 +177,14 @@ impl Connections {
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
         http2: bool,
-        caller: Caller,
+        client: Option<Client>,
         place: &Arc<Place>,
     ) {
         let activity = Arc::new(Activity::default());
         let (this, on, active) = (self.clone(), place.clone(), activity.clone());
         let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
             let serving = active.begin();
-            request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(caller(client.as_ref()));
             request.extensions_mut().insert(on.clone());
             let answer = this.clone().answer(request);
             async move {
@@ -280,6 +272,15 @@ impl Connections {
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
+    }
+}
+
+/// Who calls on a connection; without a client, nobody has said whose calls are served.
+fn caller(client: Option<&Client>) -> Caller {
+    match client.map(Client::may_call) {
+        None => Caller::Anyone,
+        Some(true) => Caller::Known,
+        Some(false) => Caller::Unknown,
     }
 }
 

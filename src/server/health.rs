@@ -80,7 +80,7 @@ impl Health {
         lives.iter().filter_map(|why| why()).collect()
     }
 
-    /// Runs all checks at once.
+    /// Runs all checks at once. Who is to be started anew is not ready.
     pub async fn report(&self) -> Report {
         let checks = self.checks.read().clone();
         let outcomes = join_all(
@@ -89,9 +89,13 @@ impl Health {
                 .map(|(_, check)| timeout(CHECK_DEADLINE, check())),
         )
         .await;
+        let ills = self.ills();
         let mut report = Report {
-            ready: !self.shutdown.is_draining(),
-            text: String::new(),
+            ready: !self.shutdown.is_draining() && ills.is_empty(),
+            text: ills
+                .iter()
+                .map(|why| format!("[-] life: {why}\n"))
+                .collect(),
         };
         if self.shutdown.is_draining() {
             report.text.push_str("[-] shutdown: draining\n");
@@ -213,14 +217,18 @@ mod tests {
         );
     }
 
-    #[test]
-    fn every_ill_is_told() {
+    #[tokio::test]
+    async fn every_ill_is_told_and_ends_readiness() {
         let (health, _) = health();
         health.check_life(|| None);
         assert_eq!(health.ills(), Vec::<String>::new());
+        assert!(health.report().await.ready);
         health.check_life(|| Some("a watch panicked".to_owned()));
         health.check_life(|| Some("the index is locked".to_owned()));
         assert_eq!(health.ills(), ["a watch panicked", "the index is locked"]);
+        let report = health.report().await;
+        let text = "[-] life: a watch panicked\n[-] life: the index is locked\nnot ready\n";
+        assert_eq!((report.ready, report.text.as_str()), (false, text));
     }
 
     #[tokio::test(start_paused = true)]

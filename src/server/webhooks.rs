@@ -22,7 +22,9 @@ use super::quiet::Quiet;
 use super::status::{closing, failure, json_body};
 use super::{Limits, timeout};
 use crate::admission::review::{self, Handler, Verdict};
-use crate::telemetry::metrics::{RefusedLabel, ReviewLabels, RouteLabel, ServerMetrics};
+use crate::telemetry::metrics::{
+    LoadMetrics, RefusedLabel, ReviewLabels, RouteLabel, ServerMetrics,
+};
 
 /// A webhook path and who decides its reviews.
 pub type Routes = Vec<(&'static str, Arc<dyn Handler>)>;
@@ -51,7 +53,7 @@ struct Shared {
     refusals: Quiet,
     /// Of denials where callers are not known to be API servers.
     denials: Quiet,
-    /// Of calls that no listener has brought.
+    /// Of calls that no listener has brought; in no metric.
     elsewhere: Arc<Places>,
 }
 
@@ -74,7 +76,7 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
             metrics.load.unlogged.clone(),
         ),
         denials: Quiet::new("denials", DENIALS, metrics.load.unlogged.clone()),
-        elsewhere: Places::new("elsewhere", limits, &metrics.load, Own::default()),
+        elsewhere: Places::new("", limits, &LoadMetrics::default(), Own::default()),
     });
     let mut router = Router::new();
     for (path, handler) in routes {

@@ -1,9 +1,13 @@
-//! The own calls to the API server, counted by verb and code.
+//! The own calls to the API server, counted by verb and code, and by what has failed.
 
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use http::header::{ACCEPT, RETRY_AFTER};
 use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Body;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,6 +22,9 @@ pub struct CallLabels {
     pub verb: &'static str,
     /// HTTP status of the answer; 0 where there was none.
     pub code: u16,
+    /// What is wrong between this process and the API server: `no-answer`, `unauthenticated`, `no-right`, `throttled` or
+    /// `server-error`. Empty for an answer that belongs to the work, such as a conflict, or a refusal by an admission policy.
+    pub failure: &'static str,
 }
 
 /// Counts the calls of a client. Cloning shares the counters.
@@ -31,16 +38,25 @@ impl Calls {
         exposition.register(|r| {
             r.register(
                 "api_calls",
-                "Calls to the API server by verb and HTTP status; status 0 stands for no answer",
+                "Calls to the API server by verb, HTTP status (0 stands for no answer) and what has failed",
                 calls.0.clone(),
             );
         });
         calls
     }
 
-    /// Counts a call.
+    /// Counts a call that has not failed.
     pub fn count(&self, verb: &'static str, code: u16) {
-        self.0.get_or_create(&CallLabels { verb, code }).inc();
+        self.add(verb, code, "");
+    }
+
+    fn add(&self, verb: &'static str, code: u16, failure: &'static str) {
+        let labels = CallLabels {
+            verb,
+            code,
+            failure,
+        };
+        self.0.get_or_create(&labels).inc();
     }
 }
 
@@ -66,10 +82,12 @@ impl<S, A, B> Service<Request<A>> for Counted<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Send,
 {
-    type Response = Response<B>;
+    type Response = Response<Either<B, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
+    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -77,14 +95,69 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let verb = verb(request.method(), request.uri());
+        let is_probe = verb == "get" && is_of_metadata(&request);
         let (calls, answer) = (self.calls.clone(), self.inner.call(request));
         Box::pin(async move {
-            let answer = answer.await;
-            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-            calls.count(verb, code);
-            answer
+            let answer = match answer.await {
+                Ok(answer) => answer,
+                Err(e) => {
+                    calls.add(verb, 0, "no-answer");
+                    return Err(e);
+                }
+            };
+            let code = answer.status().as_u16();
+            if !matches!(code, 403 | 500) {
+                let is_told_to_wait = answer.headers().contains_key(RETRY_AFTER);
+                calls.add(verb, code, failure(code, is_told_to_wait));
+                return Ok(answer.map(Either::Left));
+            }
+            let (head, body) = answer.into_parts();
+            // A body that breaks off is as good as none: the code says enough.
+            let body = body
+                .collect()
+                .await
+                .map_or_else(|_| Bytes::new(), |b| b.to_bytes());
+            let failure = match code {
+                403 if !is_probe && is_for_want_of_a_right(&body) => "no-right",
+                500 if !is_of_an_owner(&body) => "server-error",
+                _ => "",
+            };
+            calls.add(verb, code, failure);
+            Ok(Response::from_parts(head, Either::Right(Full::new(body))))
         })
     }
+}
+
+/// What an answer says of the API server, by its head alone. A rule refuses with 429, too, and names no time to wait.
+fn failure(code: u16, is_told_to_wait: bool) -> &'static str {
+    match code {
+        401 => "unauthenticated",
+        429 if is_told_to_wait => "throttled",
+        500.. => "server-error",
+        _ => "",
+    }
+}
+
+/// Whether the metadata of one object is asked for. The server tries that on owners of kinds that it has no right to read,
+/// and goes on without: see docs/rights.md.
+fn is_of_metadata<A>(request: &Request<A>) -> bool {
+    let accept = request.headers().get(ACCEPT);
+    let accept = accept.and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata"))
+}
+
+/// Whether a 403 comes from authorization and not from admission: `pods is forbidden: User "x" cannot list resource …`.
+fn is_for_want_of_a_right(body: &[u8]) -> bool {
+    has(body, "forbidden: User ") && has(body, " cannot ")
+}
+
+/// Whether a 500 speaks of the object whose `scale` was asked for: its author has left a field out, and the rule says so.
+fn is_of_an_owner(body: &[u8]) -> bool {
+    has(body, "the spec replicas field ")
+}
+
+fn has(body: &[u8], text: &str) -> bool {
+    body.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
 fn verb(method: &Method, uri: &http::Uri) -> &'static str {
@@ -146,26 +219,79 @@ mod tests {
         assert_eq!(verb_of(Method::OPTIONS, "/api/v1/pods"), "other");
     }
 
-    #[tokio::test]
-    async fn answers_and_failures_are_counted() {
+    const FORBIDDEN: &str = r#"{"message":"pods is forbidden: User \"operating\" cannot list resource \"pods\" in API group \"\" at the cluster scope"}"#;
+    const REFUSED: &str = r#"{"message":"pods \"web\" is forbidden: exceeded quota: small"}"#;
+    const UNSET: &str =
+        r#"{"message":"the spec replicas field \".spec.replicas\" does not exist"}"#;
+
+    /// Makes a call that is answered by the path: a code, a `/`, and `wait` for the header. The line that is counted.
+    async fn counted(method: Method, accept: &str, answer: &str, body: &'static str) -> String {
         let exposition = Exposition::default();
         let calls = Calls::register(&exposition);
         let service = calls.layer(tower::service_fn(|request: Request<()>| async move {
-            match request.uri().path() {
-                "/down" => Err("connection refused"),
-                _ => Ok(Response::builder().status(409).body(()).unwrap()),
+            let path = request.uri().path().trim_start_matches('/').to_owned();
+            let (code, rest) = path.split_once('/').unwrap_or((&path, ""));
+            let mut answer = match code {
+                "0" => return Err("connection refused"),
+                code => Response::builder().status(code),
+            };
+            if rest == "wait" {
+                answer = answer.header(RETRY_AFTER, "1");
             }
+            Ok(answer
+                .body(Full::new(Bytes::from_static(body.as_bytes())))
+                .unwrap())
         }));
-        for path in ["/api/v1/pods", "/down"] {
-            let request = Request::get(path).body(()).unwrap();
-            let _ = service.clone().oneshot(request).await;
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/{answer}"))
+            .header(ACCEPT, accept)
+            .body(())
+            .unwrap();
+        if let Ok(answer) = service.oneshot(request).await {
+            let read = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(read, body, "what was looked at is passed on");
         }
         let text = exposition.encode().unwrap();
-        for line in [
-            r#"operating_api_calls_total{verb="list",code="409"} 1"#,
-            r#"operating_api_calls_total{verb="get",code="0"} 1"#,
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix("operating_api_calls_total"));
+        line.unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn failures_are_told_from_answers_that_belong_to_the_work() {
+        for (answer, body, failure) in [
+            ("0", "", "no-answer"),
+            ("401", "", "unauthenticated"),
+            ("403", FORBIDDEN, "no-right"),
+            ("403", REFUSED, ""),
+            ("404", "", ""),
+            ("409", "", ""),
+            ("422", "", ""),
+            ("429", "held by rule availability", ""),
+            ("429/wait", "", "throttled"),
+            ("500", "failed calling webhook", "server-error"),
+            ("500", UNSET, ""),
+            ("503/wait", "", "server-error"),
+            ("200", "", ""),
         ] {
-            assert!(text.contains(line), "{text}");
+            let line = counted(Method::PATCH, "application/json", answer, body).await;
+            let code = answer.split('/').next().unwrap();
+            let want = format!(r#"{{verb="patch",code="{code}",failure="{failure}"}} 1"#);
+            assert_eq!(line, want);
+        }
+    }
+
+    #[tokio::test]
+    async fn metadata_of_an_owner_that_may_not_be_read_is_no_failure() {
+        let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        for (method, accept, failure) in [
+            (Method::GET, metadata, ""),
+            (Method::GET, "application/json", "no-right"),
+            (Method::PATCH, metadata, "no-right"),
+        ] {
+            let line = counted(method, accept, "403", FORBIDDEN).await;
+            assert!(line.contains(&format!(r#"failure="{failure}""#)), "{line}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! What it sees is told once in the log when it begins and once when it ends, by a metric, and by `/livez` where a restart
 //! helps.
 
+use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,14 +111,14 @@ impl State {
     }
 }
 
-/// Starts the thread, which ends after `stop`. `died` is called if it panics.
+/// Starts the thread, which ends after `stop`. `died` is called if it panics, with the panic's message.
 ///
 /// # Errors
 /// When the system gives no thread.
 pub fn start(
     mut probes: Vec<Probe>,
     stop: CancellationToken,
-    died: impl FnOnce() + Send + 'static,
+    died: impl FnOnce(&(dyn Any + Send)) + Send + 'static,
 ) -> std::io::Result<Sight> {
     let sight = Sight::new(&probes, Instant::now());
     let seen = sight.clone();
@@ -130,8 +131,8 @@ pub fn start(
                     std::thread::sleep(PERIOD);
                 }
             });
-            if std::panic::catch_unwind(looks).is_err() {
-                died();
+            if let Err(panic) = std::panic::catch_unwind(looks) {
+                died(&*panic);
             }
         })?;
     Ok(sight)
@@ -206,10 +207,10 @@ mod tests {
             look: Box::new(|_| panic!("as asked")),
         };
         let (told, died) = std::sync::mpsc::channel();
-        start(vec![probe], CancellationToken::new(), move || {
-            told.send(()).unwrap();
+        start(vec![probe], CancellationToken::new(), move |panic| {
+            told.send(panic.is::<&str>()).unwrap();
         })
         .unwrap();
-        died.recv().unwrap();
+        assert_eq!(died.recv(), Ok(true));
     }
 }

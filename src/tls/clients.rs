@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -84,15 +85,47 @@ impl Clients {
         }
     }
 
-    /// Whether these certificates, leaf first, are of somebody who may call. A resumed session brings those of its first
-    /// handshake, so they are verified again.
-    pub fn allow(&self, shown: &[CertificateDer<'_>]) -> bool {
+    /// The client of a connection that has shown these certificates, leaf first.
+    pub fn client(self: &Arc<Self>, shown: &[CertificateDer<'_>]) -> Client {
+        Client {
+            clients: Arc::clone(self),
+            shown: shown.iter().map(|it| it.clone().into_owned()).collect(),
+            checked: Mutex::default(),
+        }
+    }
+
+    /// A resumed session brings the certificates of its first handshake, so they are verified again.
+    fn allow(&self, trust: &Trust, shown: &[CertificateDer<'_>]) -> bool {
         let Some((leaf, intermediates)) = shown.split_first() else {
             return false;
         };
-        let verifier = Arc::clone(&self.current.load().verifier);
-        let verified = verifier.verify_client_cert(leaf, intermediates, UnixTime::now());
+        let now = UnixTime::now();
+        let verified = trust.verifier.verify_client_cert(leaf, intermediates, now);
         verified.is_ok() && names(leaf).iter().any(|name| self.names.contains(name))
+    }
+}
+
+/// Who is at the other end of one connection. A connection may outlive the authority that its client was known by.
+pub struct Client {
+    clients: Arc<Clients>,
+    shown: Vec<CertificateDer<'static>>,
+    /// The authorities by which the certificates were verified last, and whether the client might call.
+    checked: Mutex<Option<(Arc<Trust>, bool)>>,
+}
+
+impl Client {
+    /// Whether the client may call, by the authorities of this moment.
+    pub fn may_call(&self) -> bool {
+        let present = self.clients.current.load_full();
+        let mut checked = self.checked.lock();
+        match &*checked {
+            Some((trust, may_call)) if Arc::ptr_eq(trust, &present) => *may_call,
+            _ => {
+                let may_call = self.clients.allow(&present, &self.shown);
+                *checked = Some((present, may_call));
+                may_call
+            }
+        }
     }
 }
 

@@ -212,6 +212,39 @@ async fn calls_to_the_api_server_that_fail() {
 }
 
 #[tokio::test]
+async fn api_server_that_throttles() {
+    let plant = Plant::new().await;
+    let call = |_| plant.call(429, true, "too many requests");
+    let fired = plant.alarms(20, call, |_, text| text).await;
+    assert_eq!(fired, ["OperatingApiCallsFail"]);
+}
+
+#[tokio::test]
+async fn answers_that_belong_to_the_work_raise_no_alarm() {
+    let plant = Plant::new().await;
+    let call = |_| {
+        plant.call(
+            403,
+            false,
+            "pods \"web-1\" is forbidden: exceeded quota: small",
+        );
+        plant.call(404, false, "pods \"web-1\" not found");
+        plant.call(409, false, "the object has been modified");
+        plant.call(429, false, "Pod web-1 is held by rule availability");
+    };
+    assert_eq!(plant.alarms(30, call, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn right_that_the_server_lacks() {
+    let plant = Plant::new().await;
+    let message = "pods \"web-1\" is forbidden: User \"operating\" cannot patch resource \"pods\"";
+    let call = |_| plant.call(403, false, message);
+    let fired = plant.alarms(20, call, |_, text| text).await;
+    assert_eq!(fired, ["OperatingRightsMissing"]);
+}
+
+#[tokio::test]
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
     let read = |minute| {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use http::{Request, Response};
+use http::header::{HeaderValue, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
@@ -129,8 +130,8 @@ impl Plant {
         let client = api();
         let index = Arc::new(Index::default());
         let supervisor = Supervisor::new(CancellationToken::new());
-        let relist = sources::start(&client, &index, true, &supervisor);
-        let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), relist));
+        let catch_up = sources::start(&client, &index, true, &supervisor);
+        let ledgers = Ledgers::new(RuleStore::new(client.clone(), Arc::clone(&index), catch_up));
         let stalled = Arc::new(Mutex::new(false));
         let look = Arc::clone(&stalled);
         let probe = Probe {
@@ -141,7 +142,7 @@ impl Plant {
                 false => Ok(()),
             }),
         };
-        let sight = watchdog::start(vec![probe], supervisor.stop().clone(), || {}).unwrap();
+        let sight = watchdog::start(vec![probe], supervisor.stop().clone(), |_| {}).unwrap();
         let (leading, lead) = watch::channel(true);
         let (denials, work) = (Denials::default(), Arc::new(Work::default()));
         let reads = Reads {
@@ -281,11 +282,28 @@ impl Plant {
     /// Calls an API server that is not there.
     pub fn call_in_vain(&self) {
         let service = self.calls.layer(tower::service_fn(|_: Request<()>| {
-            std::future::ready(Err::<Response<()>, _>("connection refused"))
+            std::future::ready(Err::<Response<Body>, _>("connection refused"))
         }));
         let request = Request::get("/api/v1/pods").body(()).unwrap();
         let answer = service.oneshot(request).now_or_never();
         assert!(answer.expect("an answer at once").is_err());
+    }
+
+    /// Patches a Pod; the API server answers like this, and with a time to wait if `wait`.
+    pub fn call(&self, code: u16, wait: bool, message: &'static str) {
+        let service = self.calls.layer(tower::service_fn(move |_: Request<()>| {
+            let mut answer = Response::new(Body::from(message.as_bytes().to_vec()));
+            *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+            if wait {
+                let second = HeaderValue::from_static("1");
+                answer.headers_mut().insert(RETRY_AFTER, second);
+            }
+            std::future::ready(Ok::<_, Infallible>(answer))
+        }));
+        let path = "/api/v1/namespaces/shop/pods/web-1";
+        let request = Request::patch(path).body(()).unwrap();
+        let answer = service.oneshot(request).now_or_never();
+        assert!(answer.expect("an answer at once").is_ok());
     }
 
     /// Runs the controllers, whose calls get no answer.

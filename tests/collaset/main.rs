@@ -11,6 +11,7 @@ mod claims;
 mod delay;
 mod deletion;
 mod membership;
+mod memory;
 mod node_lost;
 mod pool;
 mod replace;

@@ -145,9 +145,12 @@ async fn while_the_api_server_is_frozen_the_replicas_still_answer_in_time() {
         answered(async || scope.evict("plain").await),
         scope.delete("down"),
     );
-    plain.unwrap();
     down.unwrap();
-    until_free_pods_are_gone(&scope).await;
+    // The review of an eviction does not show the Pod, and that no cache knows it proves nothing.
+    assert_held(
+        plain,
+        &["the eviction of Pod plain is held", "try again in a moment"],
+    );
     // The replicas' own words, and not the API server's about a webhook that did not answer.
     assert_held(deleted, &[&format!("Pod {} is held", pods[0])]);
     let whose = format!("the eviction of Pod {} is held", pods[1]);
@@ -158,6 +161,11 @@ async fn while_the_api_server_is_frozen_the_replicas_still_answer_in_time() {
     bed.assert_all_run().await;
 
     bed.faults().lift();
+    wait::until("plain to be evicted", async || {
+        scope.evict("plain").await.is_ok()
+    })
+    .await;
+    until_free_pods_are_gone(&scope).await;
     wait::until("a place to be given", async || {
         scope.delete(&pods[0]).await.is_ok()
     })
@@ -289,4 +297,60 @@ async fn a_release_that_fails_is_made_later_though_nothing_else_changes() {
     assert_eq!(claims(&scope.status("web").await), 1);
     bed.faults().lift();
     scope.until_at_rest("web", 3).await;
+}
+
+/// Lists and watches of all Pods.
+fn reads_all_pods(asked: &Asked) -> bool {
+    asked.method == Method::GET && asked.uri.path() == "/api/v1/pods"
+}
+
+#[tokio::test]
+async fn while_the_watch_of_pods_is_refused_nothing_is_claimed() {
+    let bed = Bed::with_faults(USUAL).await;
+    let scope = web(&bed, 4, json!(1)).await;
+    let pods = names(&scope.all_available("app=web", 4).await);
+    let effect = Effect::Answer(StatusCode::TOO_MANY_REQUESTS);
+    bed.faults().set(Fault::new(effect).on(reads_all_pods));
+    bed.stop_apiserver().await.unwrap(); // ends the watches
+    bed.start_apiserver().await.unwrap();
+    // What a cache that is cut off does not see.
+    scope.lose_readiness(&pods[0]).await;
+    for outcome in [
+        answered(async || scope.delete(&pods[1]).await).await,
+        answered(async || scope.evict(&pods[2]).await).await,
+    ] {
+        assert_held(outcome, &["has not yet seen", "try again in a moment"]);
+    }
+    assert!(bed.faults().struck() > 0);
+    bed.assert_all_run().await;
+
+    bed.faults().lift();
+    wait::until("the caches to see the Pod", async || {
+        let refused = scope.delete(&pods[1]).await.unwrap_err();
+        refused.to_string().contains("1 of 4")
+    })
+    .await;
+    scope.resume_kubelet(&pods[0]).await;
+    wait::until("a place", async || scope.delete(&pods[1]).await.is_ok()).await;
+    scope.all_available("app=web", 4).await;
+    scope.until_at_rest("web", 4).await;
+}
+
+#[tokio::test]
+async fn first_claim_under_a_new_rule_has_no_pods_listed() {
+    let bed = Bed::with_faults(USUAL).await;
+    let scope = web(&bed, 4, json!(4)).await;
+    let count = Fault::new(Effect::Delay(Duration::ZERO));
+    bed.faults().set(count.on(|asked| {
+        let query = asked.uri.query().unwrap_or_default();
+        let is_one = query.split('&').any(|pair| pair == "limit=1");
+        reads_all_pods(asked) && !asked.watches() && !is_one
+    }));
+    for round in 0..3 {
+        let rule = format!("new-{round}");
+        scope.rule(&rule, json!({"app": "web"}), json!(4)).await;
+        let pods = names(&scope.all_available("app=web", 4).await);
+        wait::until("a place", async || scope.delete(&pods[0]).await.is_ok()).await;
+    }
+    assert_eq!(bed.faults().struck(), 0);
 }

@@ -173,8 +173,13 @@ async fn pod_deleted_under_the_former_rule_is_missed_by_the_new_one() {
     let bed = Bed::with_faults(std::time::Duration::from_secs(60)).await;
     let scope = bed.scope("remade").await;
     scope.deploy_where_open("web", 10).await;
-    let pods = scope.all_available("app=web", 10).await;
+    scope.all_available("app=web", 10).await;
     scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 10).await;
+    // The first claim brings the caches to where the ledger begins, which a frozen watch could not.
+    let first = names(&scope.list("app=web").await)[0].clone();
+    scope.delete(&first).await.unwrap();
+    let pods = scope.all_available("app=web", 10).await;
     scope.until_at_rest("web", 10).await;
     scope.close_nodes().await;
     let observer = Observer::start(&scope).await;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, ResourceExt};
+use operating::api::podtransitionrule::PodTransitionRule;
 use serde_json::{Value, json};
 
 use crate::bed::objects::{claims, is_available, names, refusal};
@@ -139,6 +141,55 @@ async fn ledger_of_a_newer_format_denies_and_is_left_alone() {
     scope.until_at_rest("web", 3).await;
 }
 
+/// The ledger of the rule `web` as it is stored.
+async fn stored(scope: &Scope) -> Value {
+    let kind = ApiResource::erase::<PodTransitionRule>(&());
+    let rules: Api<DynamicObject> =
+        Api::namespaced_with(scope.client.clone(), &scope.namespace, &kind);
+    rules.get("web").await.unwrap().data["status"]["ledger"].clone()
+}
+
+/// A newer build of the same format knows more fields and operations. It shares the ledger with this build.
+#[tokio::test]
+async fn unknown_fields_and_operations_stay_in_the_ledger() {
+    let bed = Bed::shared().await;
+    let scope = bed.scope("unknown").await;
+    let pods = scope.web_under_rule(4, json!(3)).await;
+    let mut written = Vec::new();
+    for (pod, (operation, attempt)) in pods.iter().zip([("Melt", 6), ("Delete", 7)]) {
+        let pod = scope.get(pod).await;
+        written.push(json!({
+            "podName": pod.name_any(), "podUID": pod.uid(), "operation": operation, "attempt": attempt,
+            "resourceVersion": pod.resource_version(), "shard": { "of": [1, 2] },
+            "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:01:00Z",
+            "containers": [{ "name": "main", "containerID": "run-1", "sidecar": true }],
+        }));
+    }
+    let epoch = json!({ "of": "etcd" });
+    let mark = written[1]["resourceVersion"].clone();
+    let ledger = json!({ "watermark": mark, "attempts": 7, "claims": written, "epoch": epoch });
+    forge(&scope, ledger).await;
+
+    wait::until("a place to be given", async || {
+        scope.delete(&pods[2]).await.is_ok()
+    })
+    .await;
+    let ledger = stored(&scope).await;
+    assert!(ledger["attempts"].as_i64() > Some(7), "{ledger}");
+    let claims = ledger["claims"].as_array().unwrap();
+    for claim in &written {
+        assert!(claims.contains(claim), "{claim} is not in {ledger}");
+    }
+    assert_eq!(ledger["epoch"], epoch);
+    // Pods that hold a claim need no other place.
+    for pod in &pods[..2] {
+        scope.delete(pod).await.unwrap();
+    }
+    scope.all_available("app=web", 4).await;
+    scope.until_at_rest("web", 4).await;
+    assert_eq!(stored(&scope).await["epoch"], epoch);
+}
+
 /// A ledger as builds from before formats had numbers left it.
 #[tokio::test]
 async fn ledger_without_a_format_is_taken_over() {
@@ -181,10 +232,30 @@ async fn restored_etcd_ends_the_replicas_and_nothing_goes_meanwhile() {
         })
         .await;
     assert_eq!(refusal(scope.delete(&pods[2]).await).code, 429);
+    let gone = bed.scope("gone").await;
+    gone.deploy_where_open("web", 2).await;
+    gone.all_available("app=web", 2).await;
+    gone.rule("web", json!({"app": "web"}), json!(0)).await;
+    let forgotten = names(&gone.list("app=web").await);
+    wait::until("the rule to hold", async || {
+        let outcome = gone.delete(&forgotten[0]).await;
+        refusal(outcome).message.contains("PodTransitionRule web")
+    })
+    .await;
     let backup = bed.back_up_etcd().await.unwrap();
     scope.open_nodes().await;
     scope.all_available("app=web", 5).await;
     scope.until_at_rest("web", 5).await;
+    // What comes back and no cache knows: the Pods and the only rule of a namespace.
+    gone.rules()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    gone.scale("web", 0).await.unwrap();
+    wait::until("the Pods to go", async || {
+        gone.list("app=web").await.is_empty()
+    })
+    .await;
     // What the caches hold of these is newer than what comes back.
     for pod in &pods[2..4] {
         let touch = json!({"metadata": {"annotations": {"touched": "after the backup"}}});
@@ -205,6 +276,8 @@ async fn restored_etcd_ends_the_replicas_and_nothing_goes_meanwhile() {
                 for pod in &pods[2..] {
                     admitted.extend(scope.delete(pod).await.is_ok().then_some(pod));
                 }
+                admitted.extend(gone.delete(&forgotten[0]).await.is_ok().then_some(&forgotten[0]));
+                admitted.extend(gone.evict(&forgotten[1]).await.is_ok().then_some(&forgotten[1]));
             }
         }
     };

@@ -35,6 +35,11 @@ const OLD_SET: usize = 601;
 /// A PodTransitionRule without claims.
 const RULE: usize = 4_886;
 
+/// Objects that were made to fill the memory of a replica, and the most bytes that may be kept of each. The text of such an
+/// object has about a megabyte.
+const HOSTILE: usize = 8;
+const HOSTILE_KEPT: usize = 48 << 10;
+
 /// What one kind weighs.
 struct Weight {
     /// Bytes that the caches keep for each object.
@@ -72,12 +77,12 @@ fn listed(api: Api) -> (usize, usize) {
     used
 }
 
-fn weigh(path: &'static str, object: fn(usize) -> serde_json::Value) -> Weight {
+fn weigh(path: &'static str, count: usize, object: fn(usize) -> serde_json::Value) -> Weight {
     let (base, _) = listed(Api::default());
-    let (all, peak) = listed(Api::default().with(path, COUNT, object));
+    let (all, peak) = listed(Api::default().with(path, count, object));
     Weight {
-        kept: (all - base) / COUNT,
-        peak: peak.saturating_sub(base) / COUNT,
+        kept: (all - base) / count,
+        peak: peak.saturating_sub(base) / count,
     }
 }
 
@@ -86,7 +91,7 @@ fn cached_objects_weigh_what_is_recorded() {
     listed(Api::default()); // whatever is set up once
     let mut wrong = Vec::new();
     for (what, path, object, recorded) in objects::ALL {
-        let Weight { kept, peak } = weigh(path, object);
+        let Weight { kept, peak } = weigh(path, COUNT, object);
         println!("{what}: {kept} bytes kept, {peak} at most while listing; {recorded} recorded");
         if kept.abs_diff(recorded) * 10 > recorded {
             wrong.push(format!("{what}: {kept} bytes, not {recorded}"));
@@ -97,6 +102,13 @@ fn cached_objects_weigh_what_is_recorded() {
             wrong.push(format!(
                 "{what}: {peak} bytes while listing, of which {kept} are kept"
             ));
+        }
+    }
+    for (what, path, object) in objects::HOSTILE {
+        let kept = weigh(path, HOSTILE, object).kept;
+        println!("{what}: {kept} bytes kept");
+        if kept > HOSTILE_KEPT {
+            wrong.push(format!("{what}: {kept} bytes, more than {HOSTILE_KEPT}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -33,6 +33,25 @@ pub const ALL: [Kind; 4] = [
     ),
 ];
 
+/// An object that was made to be large: what of it is large, where it is listed, and how the object of a number is made.
+type Hostile = (&'static str, &'static str, fn(usize) -> Value);
+
+pub const HOSTILE: [Hostile; 5] = [
+    (
+        "Pod of 14,000 resources",
+        "/api/v1/pods",
+        pod_of_many_resources,
+    ),
+    ("Pod of 8,000 labels", "/api/v1/pods", pod_of_many_labels),
+    ("Pod of 4,000 owners", "/api/v1/pods", pod_of_many_owners),
+    ("Pod of a long image", "/api/v1/pods", pod_of_a_long_image),
+    (
+        "Deployment of 8,000 labels",
+        "/apis/apps/v1/deployments",
+        deployment_of_many_labels,
+    ),
+];
+
 const TIME: &str = "2026-03-01T10:00:00Z";
 
 fn uid(kind: &str, n: usize) -> String {
@@ -185,6 +204,47 @@ fn rule(n: usize) -> Value {
         "status": {
             "observedGeneration": 1, "expectedPods": 10, "availablePods": 10, "unavailablePods": 0, "unavailableLimit": 5,
             "disruptionsAllowed": 5, "waitingPods": 0, "targets": [], "details": [], "updateTime": TIME,
+        },
+    })
+}
+
+fn pod_of_many_resources(n: usize) -> Value {
+    let mut pod = pod_of_set(n);
+    let resources = (0..14_000).map(|i| (format!("example.com/resource-{n}-{i}"), json!("1")));
+    pod["spec"]["containers"][0]["resources"]["limits"] = Value::Object(resources.collect());
+    pod
+}
+
+fn pod_of_many_labels(n: usize) -> Value {
+    let mut pod = pod_of_set(n);
+    for i in 0..8_000 {
+        pod["metadata"]["labels"][format!("example.com/label-{n}-{i}")] = json!("x".repeat(63));
+    }
+    pod
+}
+
+fn pod_of_many_owners(n: usize) -> Value {
+    let mut pod = pod_of_set(n);
+    let owners = pod["metadata"]["ownerReferences"].as_array_mut().unwrap();
+    owners.extend((0..4_000).map(|i| {
+        json!({ "apiVersion": "example.com/v1", "kind": format!("Kind{i}"), "name": format!("{n}-{i}"), "uid": uid("f0", i) })
+    }));
+    pod
+}
+
+fn pod_of_a_long_image(n: usize) -> Value {
+    let mut pod = pod_of_set(n);
+    pod["spec"]["containers"][0]["image"] = json!("x".repeat(1_000_000 + n));
+    pod
+}
+
+fn deployment_of_many_labels(n: usize) -> Value {
+    let pod = pod_of_many_labels(n);
+    let labels = &pod["metadata"]["labels"];
+    json!({
+        "metadata": { "name": format!("web-{n}"), "namespace": namespace(n), "uid": uid("d0", n), "resourceVersion": "7" },
+        "spec": {
+            "replicas": 0, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels } },
         },
     })
 }

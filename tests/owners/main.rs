@@ -26,7 +26,8 @@ async fn every_owner_keeps_within_the_budget_and_comes_to_its_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_operations_of_a_tenant_break_no_rule() {
     let binary = Path::new(BINARY).to_owned();
-    let report = soak::play(binary, soak::Plan::brief(1)).await.unwrap();
+    let plan = soak::Plan::brief(1);
+    let report = soak::play(binary, None, plan).await.unwrap();
     report.print();
     report.check().unwrap();
 }

@@ -38,12 +38,33 @@ fn with(rig: &Rig, authority: &Authority, name: &str) -> ClientConfig {
 
 /// The answer to a review over a connection of `config`; an error where the handshake or the call fails.
 async fn answer(rig: &Rig, config: ClientConfig) -> Result<(u16, String), String> {
+    let mut sender = connect(rig, config).await?;
+    answer_on(&mut sender).await
+}
+
+async fn connect(rig: &Rig, config: ClientConfig) -> Result<Sender, String> {
     let stream = rig.handshake(config).await.map_err(|e| e.to_string())?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection): (Sender, _) = shaken.map_err(|e| e.to_string())?;
+    let (sender, connection): (Sender, _) = shaken.map_err(|e| e.to_string())?;
     tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn answer_on(sender: &mut Sender) -> Result<(u16, String), String> {
     let sent = sender.send_request(call("/pods", review("allow"))).await;
     Ok(text(sent.map_err(|e| e.to_string())?).await)
+}
+
+/// Returns when the server takes certificates of this authority.
+async fn until_taken(rig: &Rig, authority: &Authority) {
+    for _ in 0..500 {
+        let answer = answer(rig, with(rig, authority, NAME)).await;
+        if answer.is_ok_and(|(code, _)| code == 200) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the new authority is not taken");
 }
 
 #[tokio::test]
@@ -94,17 +115,31 @@ async fn authorities_are_exchanged_and_a_broken_file_is_not_taken() {
     let good = answer(&rig, with(&rig, &old, NAME)).await.unwrap();
     assert_eq!(good.0, 200);
     fs::write(&file, new.pem()).unwrap();
-    for _ in 0..500 {
-        if answer(&rig, with(&rig, &new, NAME))
-            .await
-            .is_ok_and(|(code, _)| code == 200)
-        {
-            answer(&rig, with(&rig, &old, NAME)).await.unwrap_err();
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the new authority is not taken");
+    until_taken(&rig, &new).await;
+    answer(&rig, with(&rig, &old, NAME)).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn open_connection_is_refused_once_its_authority_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ca.crt");
+    let (old, new) = (Authority::new(), Authority::new());
+    fs::write(&file, old.pem()).unwrap();
+    let rig = rig(&file).await;
+    let mut open = connect(&rig, with(&rig, &old, NAME)).await.unwrap();
+    assert_eq!(answer_on(&mut open).await.unwrap().0, 200);
+
+    fs::write(&file, old.pem() + &new.pem()).unwrap();
+    until_taken(&rig, &new).await;
+    assert_eq!(answer_on(&mut open).await.unwrap().0, 200);
+
+    // Another authority still, so that the test sees when the file has been read.
+    let third = Authority::new();
+    fs::write(&file, new.pem() + &third.pem()).unwrap();
+    until_taken(&rig, &third).await;
+    let (code, body) = answer_on(&mut open).await.unwrap();
+    assert_eq!(code, 403, "{body}");
+    open.ready().await.unwrap_err();
 }
 
 #[test]

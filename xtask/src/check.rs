@@ -52,12 +52,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// # Errors
 /// When a step cannot be run at all; one that fails gives an exit code.
 pub fn everything() -> Result<ExitCode> {
-    let steps: [(&str, Step); 5] = [
+    let steps: [(&str, Step); 7] = [
         ("format", || cargo(["fmt", "--all", "--check"])),
         ("lints", || {
-            let targets = ["clippy", "--workspace", "--all-targets", "--locked"];
-            cargo(targets.into_iter().chain(["--", "-D", "warnings"]))
+            let targets = ["clippy", "--workspace", "--all-targets", "--all-features"];
+            cargo(
+                targets
+                    .into_iter()
+                    .chain(["--locked", "--", "-D", "warnings"]),
+            )
         }),
+        ("lock file of the fuzz targets", fuzz_lock),
         ("dependencies and licences", || {
             let mut deny = Command::new(cargo_deny()?);
             deny.args(["--all-features", "check", "bans", "licenses", "sources"]);
@@ -65,6 +70,23 @@ pub fn everything() -> Result<ExitCode> {
         }),
         ("test control plane", || {
             binaries::build_all(Kubernetes::default()).map(|()| true)
+        }),
+        ("faults of tasks", || {
+            let mut test = Command::new(cargo_binary());
+            test.args([
+                "test",
+                "--locked",
+                "--features",
+                "faults",
+                "--test",
+                "tasks",
+            ]);
+            // All is compiled for this one test: quickly rather than well.
+            for package in ["operating", "xtask"] {
+                let level = format!("profile.dev.package.{package}.opt-level=0");
+                test.args(["--config", &level]);
+            }
+            succeed(test)
         }),
         ("tests", || cargo(["test", "--workspace", "--locked"])),
     ];
@@ -105,6 +127,16 @@ fn succeed(mut command: Command) -> Result<bool> {
         .status()
         .with_context(|| format!("starting {:?}", command.get_program()))?;
     Ok(status.success())
+}
+
+/// Whether `fuzz/Cargo.lock` has what the manifests ask for: no step builds the targets, so that nobody would notice.
+fn fuzz_lock() -> Result<bool> {
+    let mut metadata = Command::new(cargo_binary());
+    metadata
+        .args(["metadata", "--locked", "--format-version", "1"])
+        .args(["--manifest-path", "fuzz/Cargo.toml"])
+        .stdout(Stdio::null());
+    succeed(metadata)
 }
 
 /// cargo-deny of the pinned version; installed into the cache once.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use http::Request;
-use http_body_util::BodyExt;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 use kube::core::Status;
 use kube::{Client, Error};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::probe::{self, Finding, Probe};
@@ -17,6 +18,11 @@ use crate::cluster::path::Objects;
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 4;
+/// Longest refusal that is read, in bytes. The API server tells of each wrong entry of a template twice, in words that can
+/// take a hundred times the bytes of the entry.
+const LONGEST_REFUSAL: usize = 256 << 10;
+/// Warnings that are passed on; the API server shows users few of them.
+const WARNINGS: usize = 100;
 /// Left of the deadline for the answer to be written.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -31,7 +37,15 @@ pub struct Report {
     pub unknown: Option<String>,
 }
 
-/// Creates every probe in dry-run. Nothing is written, and quota is not used.
+impl Report {
+    fn warn(&mut self, at: &str, texts: impl IntoIterator<Item = String>) {
+        let room = WARNINGS.saturating_sub(self.warnings.len());
+        let told = texts.into_iter().map(|text| format!("{at}: {text}"));
+        self.warnings.extend(told.take(room));
+    }
+}
+
+/// Creates every probe in dry-run, until there are errors enough. Nothing is written, and quota is not used.
 pub async fn about(
     client: &Client,
     namespace: &str,
@@ -41,15 +55,21 @@ pub async fn about(
     let mut report = Report::default();
     let mut answers = stream::iter(probes)
         .map(|probe| async move {
-            let asked = timeout_at(deadline - MARGIN, create(client, namespace, &probe)).await;
-            (probe.at, asked)
+            let Probe {
+                resource,
+                at,
+                object,
+            } = probe;
+            let asked = create(client, namespace, resource, object);
+            (at, timeout_at(deadline - MARGIN, asked).await)
         })
         .buffered(AT_ONCE);
-    while let Some((at, asked)) = answers.next().await {
+    while !report.errors.is_full()
+        && let Some((at, asked)) = answers.next().await
+    {
         let finding = match asked {
             Ok(Ok(warnings)) => {
-                let told = warnings.into_iter().map(|w| format!("{at}: {w}"));
-                report.warnings.extend(told);
+                report.warn(&at, warnings);
                 continue;
             }
             Ok(Err(Error::Api(status))) => probe::judge(&status, &at),
@@ -61,9 +81,11 @@ pub async fn about(
         };
         match finding {
             Finding::Wrong(errors) => report.errors.extend(errors.0),
-            Finding::Doubtful(why) => report.warnings.push(format!(
-                "{at}: nothing can be created from it as things stand, so it was not fully checked: {why}"
-            )),
+            Finding::Doubtful(why) => {
+                let what =
+                    "nothing can be created from it as things stand, so it was not fully checked";
+                report.warn(&at, [format!("{what}: {why}")]);
+            }
             Finding::Unknown(why) => {
                 report.unknown.get_or_insert(why);
             }
@@ -73,13 +95,19 @@ pub async fn about(
 }
 
 /// The texts of the warnings that come with success.
-async fn create(client: &Client, namespace: &str, probe: &Probe) -> Result<Vec<String>, Error> {
-    let objects = Objects::of("/api/v1", namespace, probe.resource)?;
+async fn create(
+    client: &Client,
+    namespace: &str,
+    resource: &str,
+    object: Value,
+) -> Result<Vec<String>, Error> {
+    let objects = Objects::of("/api/v1", namespace, resource)?;
     let uri = format!(
         "{}?dryRun=All&fieldValidation=Warn&fieldManager=operating",
         objects.path()
     );
-    let body = serde_json::to_vec(&probe.object).map_err(Error::SerdeError)?;
+    let body = serde_json::to_vec(&object).map_err(Error::SerdeError)?;
+    drop(object); // many times as large
     let request = Request::post(uri)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(Body::from(body))
@@ -94,9 +122,30 @@ async fn create(client: &Client, namespace: &str, probe: &Probe) -> Result<Vec<S
             .map(|h| String::from_utf8_lossy(h.as_bytes()));
         return Ok(texts.filter_map(|text| probe::warning(&text)).collect());
     }
-    let body = response.into_body().collect().await?.to_bytes();
-    let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
-        Status::failure(&String::from_utf8_lossy(&body), "").with_code(code.as_u16())
-    });
+    let body = Limited::new(response.into_body(), LONGEST_REFUSAL);
+    let status = match body.collect().await {
+        Ok(body) => {
+            let body = body.to_bytes();
+            serde_json::from_slice(&body).unwrap_or_else(|_| {
+                Status::failure(&String::from_utf8_lossy(&body), "").with_code(code.as_u16())
+            })
+        }
+        Err(error) if error.is::<LengthLimitError>() => verbose(code),
+        Err(error) => return Err(Error::Service(error)),
+    };
     Err(Error::Api(status.boxed()))
+}
+
+/// Stands for a refusal that is too long to be read.
+fn verbose(code: StatusCode) -> Status {
+    let message = format!(
+        "the API server refuses it with {code} and an answer of more than {LONGEST_REFUSAL} bytes; create an object from it \
+         to read the answer"
+    );
+    // Of wrong fields no names are known: so it is the object as a whole that is wrong.
+    let code = match code {
+        StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+        other => other,
+    };
+    Status::failure(&message, "").with_code(code.as_u16())
 }

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use json_patch::Patch;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::answers;
 use super::context::Context;
 use super::review::{Handler, Request, Verdict};
-use crate::api::collaset::CollaSet;
+use crate::api::collaset::CollaSetSpec;
 use crate::api::{defaults, validation};
 use ask::Report;
 
@@ -23,8 +25,8 @@ const KIND: &str = "CollaSet";
 /// What could not be checked.
 const WHAT: &str = "the CollaSet";
 
-/// See [`Handler::bytes_per_value`]: a template is parsed to values, and copied twice for the dry run. A value of
-/// `serde_json` has 72 bytes, and a map of one entry some 500 more.
+/// See [`Handler::bytes_per_value`]: a template is parsed to values once, and the dry run takes them over. A value of
+/// `serde_json` has 72 bytes, and a map of one entry some 450 more. The rest is for what an allocator keeps.
 const BYTES_PER_VALUE: usize = 1_024;
 
 /// Defaults.
@@ -39,18 +41,19 @@ impl Handler for Mutate {
         if let Some(verdict) = size::verdict(request, self.0.settings.collaset_bytes) {
             return verdict;
         }
-        let mut object: Value = match answers::read(request.object.as_deref(), KIND) {
-            Ok(object) => object,
+        let mut strategies = match answers::read::<Strategies>(request.object.as_deref(), KIND) {
+            Ok(strategies) => strategies.outline(),
             Err(denial) => return denial,
         };
-        let defaults = Patch(defaults::collaset(&object));
-        if let Err(e) = json_patch::patch(&mut object, &defaults) {
+        let defaults = Patch(defaults::collaset(&strategies));
+        if let Err(e) = json_patch::patch(&mut strategies, &defaults) {
             return answers::unchecked(WHAT, &format!("defaults can't be added, {e}"));
         }
         // The CRD's schema is checked between here and the validation behind. Of a wrong value it names no remedy, so
         // that is said here, and everything else with it; of a wrong type it is the one that names the path.
-        let new = CollaSet::deserialize(object).ok();
-        if let Some(change) = new.and_then(|new| Change::to(new, request)) {
+        let new = answers::read::<Reviewed>(request.object.as_deref(), KIND).ok();
+        let new = new.and_then(|new| new.with(strategies));
+        if let Some(mut change) = new.and_then(|new| Change::to(new, request)) {
             let errors = change.errors();
             if !errors.is_empty() {
                 let report = change.ask(&self.0, request, deadline).await;
@@ -79,15 +82,16 @@ impl Handler for Validate {
         if let Some(verdict) = size::verdict(request, self.0.settings.collaset_bytes) {
             return verdict;
         }
-        let new: CollaSet = match answers::read(request.object.as_deref(), KIND) {
+        let new: Reviewed = match answers::read(request.object.as_deref(), KIND) {
             Ok(new) => new,
             Err(denial) => return denial,
         };
-        let Some(change) = Change::to(new, request) else {
+        let Some(mut change) = Change::to(new, request) else {
             return Verdict::allow();
         };
+        let errors = change.errors();
         let report = change.ask(&self.0, request, deadline).await;
-        change.verdict(change.errors(), report)
+        change.verdict(errors, report)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
@@ -103,18 +107,69 @@ impl Handler for Validate {
     }
 }
 
+/// A CollaSet as far as it is judged. The rest of its metadata, and its status, can be as large as its spec.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Reviewed {
+    metadata: Metadata,
+    spec: CollaSetSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    generate_name: Option<String>,
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+impl Reviewed {
+    /// The same with these strategies; `None` where the schema refuses them.
+    fn with(mut self, mut strategies: Value) -> Option<Reviewed> {
+        let mut part = |name| strategies["spec"][name].take();
+        self.spec.update_strategy = Option::deserialize(part("updateStrategy")).ok()?;
+        self.spec.naming_strategy = Option::deserialize(part("namingStrategy")).ok()?;
+        Some(self)
+    }
+}
+
+/// The parts of a spec that have defaults.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Strategies {
+    spec: Option<Box<RawValue>>,
+}
+
+impl Strategies {
+    /// The CollaSet with nothing but them; its spec is null where it is no object.
+    fn outline(&self) -> Value {
+        #[derive(Deserialize, Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            #[serde(default)]
+            update_strategy: Value,
+            #[serde(default)]
+            naming_strategy: Value,
+        }
+        let spec = self.spec.as_deref().map(RawValue::get);
+        let spec = spec.filter(|text| text.starts_with('{'));
+        let spec = spec.and_then(|text| serde_json::from_str::<Spec>(text).ok());
+        json!({ "spec": spec })
+    }
+}
+
 /// A CollaSet whose spec is new or changed.
 struct Change {
-    old: Option<CollaSet>,
-    new: CollaSet,
+    old: Option<Reviewed>,
+    new: Reviewed,
 }
 
 impl Change {
     /// What there is to judge; `None` when that is nothing: whatever is done to an object besides changing its spec must
     /// stay possible.
-    fn to(new: CollaSet, request: &Request) -> Option<Change> {
+    fn to(new: Reviewed, request: &Request) -> Option<Change> {
         let old = request.old_object.as_deref();
-        let old = old.and_then(|raw| answers::read::<CollaSet>(Some(raw), KIND).ok());
+        let old = old.and_then(|raw| answers::read::<Reviewed>(Some(raw), KIND).ok());
         let unchanged = old.as_ref().is_some_and(|old| old.spec == new.spec);
         let judged = !unchanged && new.metadata.deletion_timestamp.is_none();
         judged.then_some(Change { old, new })
@@ -129,21 +184,22 @@ impl Change {
         use validation::collaset::{validate, validate_change};
         let mut errors = validate(self.name(), &self.new.spec);
         if let Some(old) = &self.old {
-            let before = validate(self.name(), &old.spec);
-            errors.retain(|error| !before.contains(error));
+            errors.forgive(&validate(self.name(), &old.spec));
             errors.extend(validate_change(&old.spec, &self.new.spec).0);
         }
         errors
     }
 
-    /// What the API server says to the templates, where they are new or changed.
-    async fn ask(&self, context: &Context, request: &Request, deadline: Instant) -> Report {
-        let new = &self.new.spec;
-        let same = self.old.as_ref().is_some_and(|old| {
-            old.spec.template == new.template
-                && old.spec.volume_claim_templates == new.volume_claim_templates
-        });
-        let probes = if same { Vec::new() } else { probe::probes(new) };
+    /// What the API server says to the templates, where they are new or changed. They are gone afterwards, and while the API
+    /// server is asked: only what is sent to it is held.
+    async fn ask(&mut self, context: &Context, request: &Request, deadline: Instant) -> Report {
+        let new = probe::Templates::of(&mut self.new.spec);
+        let old = self
+            .old
+            .as_mut()
+            .map(|old| probe::Templates::of(&mut old.spec));
+        let same = old.is_some_and(|old| old == new);
+        let probes = if same { Vec::new() } else { new.probes() };
         ask::about(&context.client, &request.namespace, probes, deadline).await
     }
 

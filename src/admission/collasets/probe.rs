@@ -1,12 +1,17 @@
 //! What the templates of a CollaSet are tried with: a Pod and claims to be created in dry-run. So the API server judges
 //! them with the rules of its own version, and nothing of core validation is repeated here.
 
+use std::collections::BTreeMap;
+
 use kube::core::Status;
 use serde_json::{Map, Value, json};
 
 use crate::api::collaset::CollaSetSpec;
 use crate::api::keys;
-use crate::api::validation::{FieldError, FieldErrors};
+use crate::api::validation::{FieldError, FieldErrors, cut};
+
+/// Longest text of the API server that is passed on, in characters.
+const LONGEST: usize = 1_000;
 
 /// An object to create in dry-run.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,41 +35,66 @@ pub enum Finding {
     Unknown(String),
 }
 
-/// The probes of a spec. Templates without a spec have none.
-pub fn probes(spec: &CollaSetSpec) -> Vec<Probe> {
-    let claims = &spec.volume_claim_templates;
-    let pod = object(&spec.template, "Pod").map(|mut object| {
-        mount(&mut object["spec"], claims);
-        // Not managed: the webhooks for Pods would call ourselves.
-        if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
-            labels.shift_remove(keys::CONTROL);
+/// The templates of a spec.
+#[derive(Debug, PartialEq)]
+pub struct Templates {
+    pod: Value,
+    claims: Vec<Value>,
+}
+
+impl Templates {
+    /// Takes them out of a spec: a copy would double what a review takes.
+    pub fn of(spec: &mut CollaSetSpec) -> Templates {
+        Templates {
+            pod: spec.template.take(),
+            claims: std::mem::take(&mut spec.volume_claim_templates),
         }
-        Probe {
-            resource: "pods",
-            at: "spec.template".into(),
-            object,
-        }
-    });
-    let claims = claims.iter().enumerate().filter_map(|(index, template)| {
-        Some(Probe {
-            resource: "persistentvolumeclaims",
-            at: format!("spec.volumeClaimTemplates[{index}]"),
-            object: object(template, "PersistentVolumeClaim")?,
-        })
-    });
-    pod.into_iter().chain(claims).collect()
+    }
+
+    /// Their probes. Templates without a spec have none.
+    pub fn probes(self) -> Vec<Probe> {
+        let pod = object(self.pod, "Pod").map(|mut object| {
+            mount(&mut object["spec"], &self.claims);
+            // Not managed: the webhooks for Pods would call ourselves.
+            if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
+                labels.shift_remove(keys::CONTROL);
+            }
+            Probe {
+                resource: "pods",
+                at: "spec.template".into(),
+                object,
+            }
+        });
+        let claims = self.claims.into_iter().enumerate();
+        let claims = claims.filter_map(|(index, template)| {
+            Some(Probe {
+                resource: "persistentvolumeclaims",
+                at: format!("spec.volumeClaimTemplates[{index}]"),
+                object: object(template, "PersistentVolumeClaim")?,
+            })
+        });
+        pod.into_iter().chain(claims).collect()
+    }
 }
 
 /// The object of a template: of its metadata what is copied to objects, and its spec as it stands.
-fn object(template: &Value, kind: &str) -> Option<Value> {
-    let spec = template.get("spec").filter(|s| s.is_object())?;
+fn object(mut template: Value, kind: &str) -> Option<Value> {
+    let spec = template.get_mut("spec").filter(|s| s.is_object())?.take();
     let mut metadata = Map::from_iter([("generateName".to_owned(), "dry-run-".into())]);
     for field in ["labels", "annotations", "finalizers"] {
-        if let Some(value) = template.pointer(&format!("/metadata/{field}")) {
-            metadata.insert(field.into(), value.clone());
+        if let Some(value) = template.pointer_mut(&format!("/metadata/{field}")) {
+            metadata.insert(field.into(), value.take());
         }
     }
-    Some(json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec }))
+    // Not `json!`, which copies.
+    let parts = [
+        ("apiVersion", "v1".into()),
+        ("kind", kind.into()),
+        ("metadata", metadata.into()),
+        ("spec", spec),
+    ];
+    let object = parts.map(|(name, part): (&str, Value)| (name.to_owned(), part));
+    Some(Map::from_iter(object).into())
 }
 
 /// Adds a volume for each claim, in the place of one of the same name (contract section 6.8).
@@ -75,9 +105,14 @@ fn mount(spec: &mut Value, claims: &[Value]) {
     let Some(volumes) = spec["volumes"].as_array_mut() else {
         return; // the API server says so
     };
+    let key = |name: &Value| name.as_str().map(str::to_owned);
+    // Of several with one name the first counts.
+    let named = volumes.iter().enumerate().rev();
+    let mut places: BTreeMap<_, _> = named.map(|(at, v)| (key(&v["name"]), at)).collect();
     for name in claims.iter().map(|c| &c["metadata"]["name"]) {
         let volume = json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
-        match volumes.iter_mut().find(|v| v["name"] == *name) {
+        let place = *places.entry(key(name)).or_insert(volumes.len());
+        match volumes.get_mut(place) {
             Some(same) => *same = volume,
             None => volumes.push(volume),
         }
@@ -86,8 +121,8 @@ fn mount(spec: &mut Value, claims: &[Value]) {
 
 /// Reads a refusal.
 pub fn judge(status: &Status, at: &str) -> Finding {
-    let message = &status.message;
-    let doubtful = || Finding::Doubtful(message.clone());
+    let message = cut(&status.message, LONGEST);
+    let doubtful = || Finding::Doubtful(message.clone().into_owned());
     // Another's webhook; it may also be one that knows no dry-run, which is a 400 of the API server.
     if message.starts_with("admission webhook ") {
         return doubtful();
@@ -95,15 +130,16 @@ pub fn judge(status: &Status, at: &str) -> Finding {
     match status.code {
         422 => {
             let causes = status.details.iter().flat_map(|d| &d.causes);
-            let errors: Vec<_> = causes
-                .filter(|c| !c.field.is_empty())
-                .map(|c| FieldError::missing(format!("{at}.{}", c.field), &c.message))
-                .collect();
+            let mut errors = FieldErrors::default();
+            errors.extend(causes.filter(|c| !c.field.is_empty()).map(|cause| {
+                let field = cut(&cause.field, LONGEST);
+                FieldError::missing(format!("{at}.{field}"), cut(&cause.message, LONGEST))
+            }));
             // Without a field it is a ValidatingAdmissionPolicy.
             if errors.is_empty() {
                 doubtful()
             } else {
-                Finding::Wrong(FieldErrors(errors))
+                Finding::Wrong(errors)
             }
         }
         400 | 413 => Finding::Wrong(FieldError::missing(at, message).into()),
@@ -134,14 +170,15 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
-    fn spec(spec: Value) -> CollaSetSpec {
-        serde_json::from_value(spec).unwrap()
+    fn probes(spec: Value) -> Vec<Probe> {
+        let mut spec: CollaSetSpec = serde_json::from_value(spec).unwrap();
+        Templates::of(&mut spec).probes()
     }
 
     #[test]
     fn a_pod_and_each_claim_are_tried_as_they_would_be_made() {
         let claim = |name: &str| json!({ "metadata": { "name": name, "labels": { "l": "m" } }, "spec": { "newer": name } });
-        let probes = probes(&spec(json!({
+        let probes = probes(json!({
             "template": {
                 "metadata": {
                     "name": "ignored", "creationTimestamp": null,
@@ -150,7 +187,7 @@ mod tests {
                 "spec": { "newer": [1], "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "tmp", "emptyDir": {} }] },
             },
             "volumeClaimTemplates": [claim("data"), claim("more")],
-        })));
+        }));
         let of =
             |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } });
         let claimed = |index: usize, name: &str| Probe {
@@ -176,12 +213,12 @@ mod tests {
     #[test]
     fn odd_templates_are_tried_as_far_as_they_go() {
         for template in [json!(null), json!(1), json!({ "spec": [] })] {
-            assert_eq!(probes(&spec(json!({ "template": template }))), []);
+            assert_eq!(probes(json!({ "template": template })), []);
         }
-        let odd = probes(&spec(json!({
+        let odd = probes(json!({
             "template": { "metadata": [], "spec": { "volumes": "x" } },
             "volumeClaimTemplates": [{ "metadata": 1 }],
-        })));
+        }));
         assert_eq!(odd.len(), 1);
         assert_eq!(odd[0].object["spec"], json!({ "volumes": "x" }));
     }

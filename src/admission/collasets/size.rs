@@ -25,28 +25,31 @@ struct Metadata<'a> {
 /// The verdict on a CollaSet of more than `limit` bytes; `None` where it is not as large. It can only be stored if it was
 /// before there was a limit, and then everything but its spec can still be changed.
 pub(super) fn verdict(request: &Request, limit: usize) -> Option<Verdict> {
-    let object = request.object.as_deref()?;
-    let size = object.get().len();
-    (size > limit).then(
-        || match needs_no_judgement(object, request.old_object.as_deref()) {
-            true => Verdict::allow(),
-            false => refusal(size, limit),
-        },
-    )
+    let size = request.object.as_deref()?.get().len();
+    (size > limit).then(|| {
+        let problem = format!(
+            "has {size} bytes, managedFields included; at most {limit} are allowed (--max-collaset-bytes). Make its \
+             templates smaller, for example by ConfigMaps"
+        );
+        refusal(request, problem)
+    })
 }
 
 /// The verdict on a CollaSet that takes more memory than any review may.
 pub(super) fn excessive(request: &Request, why: &str) -> Verdict {
-    let Some(object) = request.object.as_deref() else {
-        return Verdict::allow();
-    };
-    match needs_no_judgement(object, request.old_object.as_deref()) {
+    refusal(request, format!("{why}; make the templates smaller"))
+}
+
+/// Refuses what would have to be judged.
+fn refusal(request: &Request, problem: String) -> Verdict {
+    let object = request.object.as_deref();
+    let old = request.old_object.as_deref();
+    match object.is_none_or(|object| needs_no_judgement(object, old)) {
         true => Verdict::allow(),
-        false => Verdict::deny(
-            413,
-            "RequestEntityTooLarge",
-            format!("CollaSet: {why}; make the templates smaller"),
-        ),
+        false => {
+            let message = format!("CollaSet: {problem}");
+            Verdict::deny(413, "RequestEntityTooLarge", message)
+        }
     }
 }
 
@@ -62,14 +65,6 @@ fn needs_no_judgement(object: &RawValue, old: Option<&RawValue>) -> bool {
 
 fn outline(object: &RawValue) -> Option<Outline<'_>> {
     serde_json::from_str(object.get()).ok()
-}
-
-fn refusal(size: usize, limit: usize) -> Verdict {
-    let message = format!(
-        "CollaSet: has {size} bytes, managedFields included; at most {limit} are allowed \
-         (--max-collaset-bytes). Make its templates smaller, for example by ConfigMaps"
-    );
-    Verdict::deny(413, "RequestEntityTooLarge", message)
 }
 
 #[cfg(test)]

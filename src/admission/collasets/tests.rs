@@ -237,6 +237,39 @@ async fn answers_of_the_api_server_become_verdicts() {
     assert_eq!(denied(&verdict), (503, "ServiceUnavailable", want));
 }
 
+#[tokio::test]
+async fn refusal_of_any_length_becomes_a_short_denial() {
+    let wrong = |count: usize| -> Value {
+        let cause = |n| {
+            let field = format!("spec.containers[0].env[{n}].name");
+            json!({ "message": format!("Invalid value: \"=\": {}", "no".repeat(40)), "field": field })
+        };
+        (0..count).map(cause).collect()
+    };
+    for (count, said) in [
+        (1_000, "only the first 100 errors are listed"),
+        (33_000, "create an object from it to read the answer"),
+    ] {
+        let bench = Bench::refusing(422, "m", wrong(count));
+        let verdict = bench.validate(&create(json!({}))).await;
+        let (code, _, message) = denied(&verdict);
+        assert_eq!(code, 422);
+        assert!(message.contains(said), "{message}");
+        assert!(message.len() < 20_000, "{}", message.len());
+    }
+    // A template of a hundred wrong claims is not asked about to its end.
+    let claims: Vec<_> = (0..1_000)
+        .map(|n| json!({ "metadata": { "name": n }, "spec": {} }))
+        .collect();
+    let bench = Bench::refusing(400, "no", json!([]));
+    let verdict = bench
+        .validate(&create(json!({ "volumeClaimTemplates": claims })))
+        .await;
+    assert_eq!(verdict.code(), 422);
+    assert!(verdict.message().len() < 20_000);
+    assert!(bench.asked() < 200, "{}", bench.asked());
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_answer_in_time_is_said_in_time() {
     let until = deadline();

@@ -38,7 +38,7 @@ impl Handler for Validate {
             Ok(old) => old,
             Err(verdict) => return verdict,
         };
-        let free = held::never(request, &old, &self.0.index).or_else(|| self.frees(request, &old));
+        let free = held::by_itself(request, &old).or_else(|| self.frees(request, &old));
         if let Some(reason) = free {
             return Verdict::allow().audit("free", reason);
         }
@@ -60,7 +60,7 @@ impl Validate {
             Ok(old) => Arc::new(old),
             Err(verdict) => return verdict,
         };
-        if let Some(reason) = held::never(request, &old, &self.0.index) {
+        if let Some(reason) = held::never(&self.0, request, &old, deadline).await {
             return Verdict::allow().audit("free", reason);
         }
         if let Some(reason) = held::by_shared_identity(&self.0, request, &old).await {
@@ -107,11 +107,13 @@ impl Validate {
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
         if let Some(refused) = entering::refused(&self.0, request, &old, &new)
-            && held::never(request, &new, &self.0.index).is_none()
+            && held::never(&self.0, request, &new, deadline)
+                .await
+                .is_none()
         {
             return refused;
         }
-        if let Some(reason) = held::never(request, &old, &self.0.index) {
+        if let Some(reason) = held::never(&self.0, request, &old, deadline).await {
             return Verdict::allow().audit("free", reason);
         }
         if new.is_managed() {
@@ -204,23 +206,18 @@ impl Validate {
         denial::verdict(&pod.metadata.name, denied, (self.0.now)())
     }
 
-    /// Why the budget of no rule holds the request, as far as can be told without I/O.
+    /// Why the budget of no rule holds the request, as far as the review tells. What the caches do not know proves nothing:
+    /// a rule may have been made a moment ago, or have come back with a restore of etcd.
     fn frees(&self, request: &Request, old: &Pod) -> Option<&'static str> {
-        let index = &self.0.index;
         let deletes = request.operation == Operation::Delete;
         if deletes && grace::is_due(self.0.settings.grace_delete, old) {
             return None;
         }
-        let lets_go = !deletes
-            || is_operated(old)
-            || index.synced().all() && gate::strict(index, old).is_empty();
+        let lets_go = !deletes || is_operated(old);
         if !old.is_available() && !self.ends(request, old) && lets_go {
             return Some("unavailable");
         }
-        if !self.disrupts(request, old) {
-            return Some("no-disruption");
-        }
-        (index.synced().all() && index.rules_of(old).is_empty()).then_some("no-rule")
+        (!self.disrupts(request, old)).then_some("no-disruption")
     }
 
     /// Whether the request can disturb an available Pod at all.
@@ -276,4 +273,67 @@ fn in_flight(pod: &Pod) -> Option<&str> {
             Some((Family::OperationPermission, _)) | None => None,
             Some((_, id)) => Some(id),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use kube::Client;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys;
+    use crate::cluster::index::{NamespaceFacts, Synced};
+
+    /// The verdict without a look at anything on the deletion of a Pod with this status, where the caches know its namespace
+    /// as going, and no rule.
+    fn fallback(control: &str, status: Value) -> Verdict {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        context.index.mark(Synced::everything);
+        context.index.apply_namespace(NamespaceFacts {
+            name: "shop".to_owned(),
+            terminating_since: NamespaceFacts::since(Some("2026-01-01T00:00:10Z")),
+            ..NamespaceFacts::default()
+        });
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": "DELETE", "namespace": "shop", "name": "web-1",
+            "kind": { "group": "", "version": "v1", "kind": "Pod" },
+            "resource": { "group": "", "version": "v1", "resource": "pods" },
+            "userInfo": { "username": "ann" },
+            "oldObject": {
+                "metadata": {
+                    "name": "web-1", "namespace": "shop", "uid": "p", "resourceVersion": "7",
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                    "labels": { (keys::CONTROL): control },
+                },
+                "spec": { "containers": [{ "name": "app", "image": "a:1" }] },
+                "status": status,
+            },
+        } });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        Validate(Arc::new(context)).fallback(&request, "nobody can look")
+    }
+
+    #[tokio::test]
+    async fn without_a_look_only_the_review_itself_frees_a_deletion() {
+        let ready =
+            json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+        for (control, status, code) in [
+            (keys::CONTROL_VALUE, ready.clone(), 429),
+            (keys::CONTROL_VALUE, json!({ "phase": "Running" }), 429), // a rule may hold it all the same
+            (keys::CONTROL_VALUE, json!({ "phase": "Failed" }), 200),
+            ("other", ready, 200),
+        ] {
+            let verdict = fallback(control, status.clone());
+            assert_eq!(verdict.is_allowed(), code == 200, "{control} {status}");
+            let said = verdict.message();
+            assert!(
+                verdict.is_allowed() || said.contains("nobody can look"),
+                "{said}"
+            );
+        }
+    }
 }

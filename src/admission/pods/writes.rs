@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::admission::context::Context;
-use crate::cluster::presence::{self, Presence};
+use crate::admission::context::{Context, OWNERS_LOOKED_UP};
+use crate::cluster::presence::Presence;
 use crate::domain::inplace::{self, Change};
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::lifecycle::restarts::Restarts;
@@ -41,9 +41,16 @@ pub async fn disruptions(
         found.push(disruption);
     }
     if let Some(reowned) = ownership::change(old, new) {
-        let lives = is_any_here(context, new, deadline).await;
+        let mut left = OWNERS_LOOKED_UP;
+        // Both defaults let the write claim: an owner that was not looked up is not there to keep the Pod, and was there to
+        // replace it.
+        let lives = is_any_here(context, new, deadline, &mut left).await;
+        let lives = lives.unwrap_or(false);
         // No claim saves a Pod from the garbage collector, but an owner that exists does.
-        let saves = lives && !is_any_here(context, old, deadline).await;
+        let saves = lives
+            && !is_any_here(context, old, deadline, &mut left)
+                .await
+                .unwrap_or(true);
         if !saves && (reowned.other_controller || !lives) {
             let mut disruption = context.disruption(old, Operation::Reown);
             // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
@@ -110,31 +117,43 @@ fn deadline_of(old: &Pod, new: &Pod) -> Option<i64> {
         .then_some(seconds)
 }
 
-/// Whether one of the Pod's owners is known to exist.
-async fn is_any_here(context: &Context, pod: &Pod, deadline: Instant) -> bool {
+/// Whether one of the Pod's owners is known to exist; `None` if there are more owners than may be looked up, and none was
+/// found among the first `left`.
+async fn is_any_here(
+    context: &Context,
+    pod: &Pod,
+    deadline: Instant,
+    left: &mut usize,
+) -> Option<bool> {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
     {
         let state = context.index.read();
         let home = state.namespace(namespace);
         if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
-            return true;
+            return Some(true);
         }
     }
+    let may = (*left).min(owners.len());
+    *left -= may;
     let look_up = async {
-        for owner in owners {
-            if presence::of_owner(&context.client, namespace, owner).await == Presence::Here {
+        for owner in &owners[..may] {
+            if context.kinds.of_owner(namespace, owner).await == Presence::Here {
                 return true;
             }
         }
         false
     };
-    timeout_at(deadline, look_up).await.unwrap_or(false)
+    let found = timeout_at(deadline, look_up).await.unwrap_or(false);
+    (found || may == owners.len()).then_some(found)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::client::Body;
     use serde_json::{Value, json};
 
     use super::*;
@@ -286,6 +305,7 @@ mod tests {
             controller: None,
             selector: None,
             template_labels: None,
+            template_labels_dropped: false,
             rolling: false,
             keeps_old: false,
             recreates: false,
@@ -318,5 +338,123 @@ mod tests {
         let moved = disruptions(&context, &old, &new, soon).await;
         assert_eq!(moved[0].operation, Operation::Reown);
         assert_eq!(moved[0].detail.target, None);
+    }
+
+    /// A context whose API server serves the kind `Thing`, has one of these names, and counts its calls.
+    fn counting(here: &'static [&'static str]) -> (Context, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let path = request.uri().path();
+            let name = path.rsplit('/').next().unwrap();
+            let (code, answer) = match path {
+                "/api" | "/apis" => {
+                    let thing = json!({
+                        "resource": "things", "responseKind": { "kind": "Thing" }, "scope": "Namespaced", "verbs": ["get"],
+                    });
+                    let versions = json!([{ "version": "v1", "resources": [thing] }]);
+                    let group =
+                        json!({ "metadata": { "name": "example.com" }, "versions": versions });
+                    let items = if path == "/apis" {
+                        json!([group])
+                    } else {
+                        json!([])
+                    };
+                    let kind = "APIGroupDiscoveryList";
+                    let list = json!({ "kind": kind, "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items });
+                    (200, list)
+                }
+                _ if here.contains(&name) => {
+                    let metadata = json!({ "name": name, "namespace": "shop", "uid": name });
+                    let kind = "PartialObjectMetadata";
+                    (
+                        200,
+                        json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata }),
+                    )
+                }
+                _ => {
+                    let status = json!({
+                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+                        "message": "no",
+                    });
+                    (404, status)
+                }
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            let response = http::Response::builder().status(code).body(body);
+            async move { Ok::<_, std::convert::Infallible>(response.unwrap()) }
+        });
+        let client = kube::Client::new(service, "default");
+        (Context::at_epoch(client), calls)
+    }
+
+    /// A Pod with owners of these names, of which the first is the controller; each has its name as its UID.
+    fn owned(kind: &str, names: impl IntoIterator<Item = String>) -> Arc<Pod> {
+        let mut pod = pod("a:1", &on_traffic(), &ready("True"));
+        let owners = names.into_iter().enumerate();
+        pod.metadata.owner_references = owners
+            .map(|(n, name)| crate::domain::pod::Owner {
+                api_version: "example.com/v1".to_owned(),
+                kind: kind.to_owned(),
+                uid: name.clone(),
+                name,
+                controller: n == 0,
+            })
+            .collect();
+        Arc::new(pod)
+    }
+
+    /// How many calls an UPDATE costs, and the target of the claim that it needs.
+    async fn cost(
+        here: &'static [&'static str],
+        old: &Arc<Pod>,
+        new: &Pod,
+    ) -> (usize, Option<Option<String>>) {
+        let (context, calls) = counting(here);
+        let soon = Instant::now() + std::time::Duration::from_secs(1);
+        let found = disruptions(&context, old, new, soon).await;
+        let target = found.into_iter().next().map(|d| d.detail.target);
+        (calls.load(Ordering::Relaxed), target)
+    }
+
+    fn names(of: &str, count: usize) -> impl Iterator<Item = String> {
+        (0..count).map(move |n| format!("{of}-{n}"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn thousands_of_owners_cost_few_calls() {
+        let bare = owned("Thing", []);
+        let most = 10;
+        let gone = Some(Some("new-0".to_owned()));
+        for kind in ["Thing", "Invented"] {
+            let new = owned(kind, names("new", 4_000));
+            let (calls, target) = cost(&[], &bare, &new).await;
+            assert!(calls <= most, "{kind}: {calls}");
+            assert_eq!(target, gone, "{kind}");
+        }
+        let (old, new) = (names("old", 4_000), names("new", 4_000));
+        let (old, new) = (owned("Thing", old), owned("Thing", new));
+        let (calls, target) = cost(&["new-3"], &old, &new).await;
+        assert!(calls <= most, "{calls}");
+        assert_eq!(
+            target,
+            Some(None),
+            "an old owner that is not looked up exists"
+        );
+        let (_, target) = cost(&["new-8"], &old, &new).await;
+        assert_eq!(
+            target, gone,
+            "a new owner that is not looked up does not exist"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owner_that_was_looked_up_decides() {
+        let [bare, old, new] =
+            [("", 0), ("old", 1), ("new", 1)].map(|(of, n)| owned("Thing", names(of, n)));
+        assert_eq!(cost(&["new-0"], &bare, &new).await, (3, None));
+        assert_eq!(cost(&["new-0"], &old, &new).await, (4, None));
+        assert_eq!(cost(&["new-0", "old-0"], &old, &new).await, (4, Some(None)));
     }
 }

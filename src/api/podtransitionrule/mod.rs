@@ -1,6 +1,7 @@
 //! PodTransitionRule: conditions under which Pods may enter or leave an operation (contract section 1.3).
 
 mod ledger;
+mod read;
 mod status;
 
 use k8s_openapi::api::core::v1::ObjectFieldSelector;
@@ -11,10 +12,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use ledger::{Claim, ClaimedContainer, Ledger, Unknown};
+pub use read::by_parts;
 pub use status::{
     AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus,
 };
 
+use super::validation::FieldError;
 use super::{lenient, schema};
 
 /// Rules for a set of Pods.
@@ -52,9 +55,11 @@ pub struct PodTransitionRuleSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub rules: Vec<Rule>,
+    /// The field that keeps this version from reading the spec, if one does. Then there are no rules, and the selector is
+    /// there only if it could be read.
+    #[serde(skip)]
+    pub unreadable: Option<FieldError>,
 }
-
-lenient::absent_is_default!(PodTransitionRuleSpec);
 
 /// Seconds between two polls where a rule does not say.
 pub const POLL_INTERVAL_SECONDS: i64 = 5;

@@ -8,37 +8,49 @@ use super::{Ledger, ledger};
 use crate::api::{lenient, schema};
 
 /// What the controller last saw, and the claims that admission has granted.
-// Lists are written even when empty, so that a merge patch of the status empties them.
+// Lists are written even when empty, so that a merge patch of the status empties them. What does not fit the types is
+// dropped where it only informs: the next write of the status replaces it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodTransitionRuleStatus {
     /// Generation that this status speaks of.
+    #[serde(deserialize_with = "lenient::fitting")]
     pub observed_generation: i64,
     /// When the status last changed.
     #[schemars(schema_with = "schema::time")]
     #[serde(
-        deserialize_with = "lenient::time",
+        deserialize_with = "lenient::fitting",
         skip_serializing_if = "Option::is_none"
     )]
     pub update_time: Option<Time>,
     /// Standard conditions.
     #[schemars(schema_with = "schema::conditions")]
-    #[serde(deserialize_with = "lenient::nullable")]
+    #[serde(deserialize_with = "lenient::fitting_items")]
     pub conditions: Vec<Condition>,
     /// Pods that should exist: replicas of the workloads behind the selected Pods, and Pods without a workload.
+    #[serde(deserialize_with = "lenient::fitting")]
     pub expected_pods: i32,
     /// Selected Pods that are available and hold no claim.
+    #[serde(deserialize_with = "lenient::fitting")]
     pub available_pods: i32,
     /// Expected Pods that are not available.
+    #[serde(deserialize_with = "lenient::fitting")]
     pub unavailable_pods: i32,
     /// Most Pods that may be unavailable at once, over all rules. Absent where nothing limits them: no rule with
     /// availablePolicy, no Pods, or a namespace that is not enforced.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "lenient::fitting",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub unavailable_limit: Option<i32>,
     /// Pods that may become unavailable now. Absent where unavailableLimit is.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "lenient::fitting",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub disruptions_allowed: Option<i32>,
     /// Pods that wait for permission.
+    #[serde(deserialize_with = "lenient::fitting")]
     pub waiting_pods: i32,
     /// Claims that admission has granted and whose effect is not yet seen.
     #[serde(
@@ -47,14 +59,14 @@ pub struct PodTransitionRuleStatus {
     )]
     pub ledger: Option<Ledger>,
     /// Names of selected Pods, sorted.
-    #[serde(deserialize_with = "lenient::nullable")]
+    #[serde(deserialize_with = "lenient::fitting_items")]
     pub targets: Vec<String>,
     /// Pods that are in a stage now, sorted by name, at most 100 and at most 96 KiB of them. The field waitingPods counts
     /// all that wait in PreCheck.
-    #[serde(deserialize_with = "lenient::nullable")]
+    #[serde(deserialize_with = "lenient::fitting_items")]
     pub details: Vec<Detail>,
     /// What rules remember from one evaluation to the next.
-    #[serde(deserialize_with = "lenient::nullable")]
+    #[serde(deserialize_with = "lenient::fitting_items")]
     pub rule_states: Vec<RuleState>,
 }
 

@@ -1,7 +1,13 @@
 //! Errors of fields.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
+
+/// Longest text of a value that an error shows, in characters.
+const LONGEST: usize = 100;
+/// Errors of one object that are kept and shown. An object of a megabyte can have a hundred thousand of them.
+const MOST: usize = 100;
 
 /// Something wrong with one field. Written as `spec.rules[0].name: "x": must be …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +23,15 @@ pub struct FieldError {
 impl FieldError {
     /// A text that is wrong; it is quoted as in JSON, and cut where it is long.
     pub fn new(path: impl Into<String>, value: &str, problem: impl Into<String>) -> Self {
-        const LONGEST: usize = 100;
-        let cut: String = value.chars().take(LONGEST).collect();
-        let dots = if cut.len() < value.len() { "…" } else { "" };
-        FieldError::raw(path, format!("{:?}", format!("{cut}{dots}")), problem)
+        let quoted = format!("{:?}", cut(value, LONGEST));
+        FieldError {
+            path: path.into(),
+            value: Some(quoted),
+            problem: problem.into(),
+        }
     }
 
-    /// A value of another type, as written in JSON.
+    /// A value of another type, as written in JSON; it is cut where it is long.
     pub fn raw(
         path: impl Into<String>,
         value: impl Into<String>,
@@ -31,7 +39,7 @@ impl FieldError {
     ) -> Self {
         FieldError {
             path: path.into(),
-            value: Some(value.into()),
+            value: Some(cut(&value.into(), LONGEST).into_owned()),
             problem: problem.into(),
         }
     }
@@ -61,16 +69,56 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// All that is wrong with an object. Written as one line, separated by semicolons.
+/// The beginning of a text, with dots where more follows.
+pub fn cut(text: &str, characters: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// What is wrong with an object, up to a hundred errors; who mends those is told of the next. Written as one line, separated by
+/// semicolons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors(pub Vec<FieldError>);
+
+impl FieldErrors {
+    /// Adds an error, unless there are enough.
+    pub fn push(&mut self, error: FieldError) {
+        self.extend([error]);
+    }
+
+    /// Adds errors until there are enough; what comes after them is not even made.
+    pub fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
+        let room = MOST.saturating_sub(self.0.len());
+        self.0.extend(errors.into_iter().take(room));
+    }
+
+    /// Whether further errors are dropped.
+    pub fn is_full(&self) -> bool {
+        self.0.len() >= MOST
+    }
+
+    /// Takes out the faults that were there `before`, and returns them: what was stored with a fault can be changed in other
+    /// ways.
+    pub fn forgive(&mut self, before: &FieldErrors) -> FieldErrors {
+        let (old, new) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|error| before.contains(error));
+        self.0 = new;
+        FieldErrors(old)
+    }
+}
 
 impl fmt::Display for FieldErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.0.iter().enumerate() {
             write!(f, "{}{error}", if index == 0 { "" } else { "; " })?;
         }
-        Ok(())
+        match self.is_full() {
+            true => write!(f, "; only the first {MOST} errors are listed"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -87,12 +135,6 @@ impl Deref for FieldErrors {
 
     fn deref(&self) -> &Self::Target {
         &self.0
-    }
-}
-
-impl DerefMut for FieldErrors {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
     }
 }
 
@@ -115,11 +157,27 @@ mod tests {
     }
 
     #[test]
+    fn a_hundred_errors_are_kept_and_shown() {
+        let mut errors = FieldErrors::default();
+        errors.extend((0..150).map(|n| FieldError::missing(format!("a[{n}]"), "is required")));
+        errors.push(FieldError::missing("b", "is required"));
+        assert!(errors.is_full());
+        let text = errors.to_string();
+        let end = "a[99]: is required; only the first 100 errors are listed";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
     fn a_long_value_is_cut() {
         let error = FieldError::new("a", &"é".repeat(200), "is long");
         assert_eq!(
             error.to_string(),
             format!("a: \"{}…\": is long", "é".repeat(100))
+        );
+        let error = FieldError::raw("a", "1".repeat(101), "is long");
+        assert_eq!(
+            error.to_string(),
+            format!("a: {}…: is long", "1".repeat(100))
         );
     }
 }

@@ -17,12 +17,18 @@ use crate::api::stored::{self, MAX_SPEC_BYTES};
 
 /// All that is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
 pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
+    if let Some(fault) = &spec.unreadable {
+        return fault.clone().into();
+    }
     let mut errors = FieldErrors::default();
     let remedy = "is required: write {} to select every Pod of the namespace";
     selector(spec.selector.as_ref(), "spec.selector", remedy, &mut errors);
     check_size(spec, &mut errors);
     let mut names = BTreeSet::new();
     for (index, rule) in spec.rules.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         let path = format!("spec.rules[{index}]");
         if rule.name.is_empty() {
             let problem = "is required: skip annotations and reports refer to the rule by it";

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{FieldError, FieldErrors};
+use super::{FieldError, FieldErrors, cut};
 use crate::api::resourcecontext::ResourceContextSpec;
 
 /// Key in `data` with the name of the CollaSet that an instance ID belongs to.
@@ -18,8 +18,12 @@ pub fn validate(spec: &ResourceContextSpec) -> FieldErrors {
         .filter(|o| !o.is_empty())
         .map(String::as_str)
         .collect();
+    let sharers = named.join(" and ");
     let mut first = BTreeMap::new();
     for (index, context) in spec.contexts.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         let path = format!("spec.contexts[{index}]");
         let id = context.id.to_string();
         if context.id < 0 {
@@ -36,7 +40,7 @@ pub fn validate(spec: &ResourceContextSpec) -> FieldErrors {
         if named.len() > 1 && owner(&context.data).is_empty() {
             let problem = format!(
                 "is required for ID {id} in a pool that {} share: name the CollaSet that it belongs to",
-                named.join(" and ")
+                cut(&sharers, 200)
             );
             errors.push(FieldError::missing(format!("{path}.data.{OWNER}"), problem));
         }

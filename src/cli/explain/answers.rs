@@ -82,6 +82,8 @@ impl Known {
                     .collect();
                 (http::StatusCode::OK, list(items))
             }
+            // Nor is any owner looked up of a kind that is not watched.
+            (&Method::GET, ["apis" | "api"]) => (http::StatusCode::OK, no_kinds()),
             // The server would ask for the scale of an owner of such a kind. Of the files only Pods count.
             (&Method::GET, ["apis", _, _] | ["api", _]) => missing(),
             (&Method::GET, [.., "namespaces", namespace, _, name])
@@ -117,6 +119,10 @@ fn is_at(kind: Kind, object: &Value, path: &str) -> bool {
 fn missing() -> (http::StatusCode, Value) {
     let why = "the files do not hold it";
     refusal(http::StatusCode::NOT_FOUND, "NotFound", why)
+}
+
+fn no_kinds() -> Value {
+    json!({ "apiVersion": "apidiscovery.k8s.io/v2", "kind": "APIGroupDiscoveryList", "metadata": {}, "items": [] })
 }
 
 fn list(items: Vec<&Value>) -> Value {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::admission::review::Request;
-use crate::api::podtransitionrule::PodTransitionRule;
+use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleSpec};
 use crate::api::validation;
 use crate::cluster::sizes::Kind;
 use crate::domain::pod::Pod;
@@ -166,7 +166,10 @@ impl Objects {
         metadata.entry("uid").or_insert_with(|| json!(uid));
         match kind {
             "PodTransitionRule" => {
-                let rule: PodTransitionRule = typed(place, &name, value)?;
+                let rule: PodTransitionRule = typed(place, &name, value.clone())?;
+                if rule.spec.unreadable.is_some() {
+                    typed::<Strict>(place, &name, value)?;
+                }
                 let errors = validation::podtransitionrule::validate(&rule.spec);
                 self.notes.extend(errors.iter().map(|error| {
                     format!(
@@ -248,6 +251,16 @@ impl std::fmt::Display for Place<'_> {
 }
 
 /// Reads an object. The error names the field, and the line where the object is a document of its own.
+/// A rule whose spec must fit the types: the server takes any that is stored, and holds its Pods.
+#[derive(Deserialize)]
+struct Strict {
+    #[serde(
+        rename = "spec",
+        deserialize_with = "PodTransitionRuleSpec::deserialize"
+    )]
+    _spec: PodTransitionRuleSpec,
+}
+
 fn typed<T: DeserializeOwned>(place: &Place<'_>, name: &str, value: Value) -> anyhow::Result<T> {
     let wrong = match T::deserialize(&value) {
         Ok(object) => return Ok(object),

@@ -24,9 +24,11 @@ use crate::admission::{self, Context, Settings};
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
+use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::cluster::watch::Relist;
+use crate::cluster::watch::CatchUp;
+use crate::domain::rules::webhook::Networks;
 use crate::ledger::commit::Ledgers;
 use outcome::Outcome;
 
@@ -83,10 +85,11 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let ledgers = Ledgers::new(RuleStore::new(
         client.clone(),
         Arc::clone(&index),
-        Relist::default(),
+        CatchUp::default(),
     ));
     let context = Arc::new(Context {
         events: Recorder::new(client.clone(), Timestamp::now),
+        kinds: Kinds::new(client.clone()),
         client,
         identity: Identity::default(),
         index: Arc::clone(&index),
@@ -98,6 +101,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
             max_rules: admission::MAX_RULES_PER_NAMESPACE,
             collasets: true, // a CollaSet is judged whether or not the cluster reviews it
             collaset_bytes: usize::MAX,
+            endpoints: Networks::default(),
         },
         now: Timestamp::now,
     });

@@ -25,12 +25,14 @@ use crate::cluster::clock;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
+use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::sources;
 use crate::controllers::Work;
 use crate::controllers::webhooks::{ApiServer, Pool, Reach};
 use crate::domain::rules::Skips;
+use crate::domain::rules::webhook::Networks;
 use crate::ledger::commit::Ledgers;
 use crate::server::connections::Listener;
 use crate::server::doors::guard;
@@ -85,10 +87,12 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         false => Skips::Honoured,
     };
     let index = Arc::new(Index::new(skips));
-    let relist = sources::start(&client, &index, args.features.collasets(), &supervisor);
-    let store = RuleStore::new(client.clone(), Arc::clone(&index), relist);
+    let catch_up = sources::start(&client, &index, args.features.collasets(), &supervisor);
+    let store = RuleStore::new(client.clone(), Arc::clone(&index), catch_up);
     let ledgers = Ledgers::new(store);
-    let calls = Arc::new(Pool::new(reach(&args).await?));
+    let reach = reach(&args).await?;
+    let endpoints = reach.networks.clone();
+    let calls = Arc::new(Pool::new(reach));
     let (work, denials) = (Arc::new(Work::default()), Denials::default());
     let (leading, lead) = tokio::sync::watch::channel(false);
     let sight = watchdog::start(&index, &ledgers, &work, &supervisor)
@@ -121,6 +125,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let owners = LiveOwners::new(&index);
     let context = Arc::new(Context {
+        kinds: Kinds::new(client.clone()),
         client: client.clone(),
         identity: Identity::default(),
         index: Arc::clone(&index),
@@ -133,6 +138,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             max_rules: args.max_rules_per_namespace,
             collasets: args.features.collasets(),
             collaset_bytes: count(args.max_collaset_bytes),
+            endpoints,
         },
         now: clock::now,
     });
@@ -263,11 +269,16 @@ async fn reach(args: &ServeArgs) -> anyhow::Result<Reach> {
     let config = connect::config(&args.cluster).await?;
     let named = config.cluster_url.host().map(str::to_owned);
     let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
-    Ok(Reach {
+    let api_server = ApiServer::new(named.into_iter().chain(service));
+    let networks = Networks {
         allowed: args.endpoint_allow_cidrs.clone(),
         denied: args.endpoint_deny_cidrs.clone(),
         link_local: args.allow_link_local_endpoints,
-        api_server: ApiServer::new(named.into_iter().chain(service)),
+        api_server: api_server.written(),
+    };
+    Ok(Reach {
+        networks,
+        api_server,
     })
 }
 

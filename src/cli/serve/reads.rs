@@ -140,7 +140,7 @@ impl Reads {
         }
         out.counter(
             "unreadable_objects",
-            "Objects of a watch that could not be read; such a Pod counts as not available",
+            "Objects of a watch that could not be read, and Pods too large to be cached; such a Pod counts as not available, and such a rule holds its Pods",
             self.index.unreadable(),
         )?;
         out.counter(

@@ -12,7 +12,7 @@ use crate::cluster::pulse::Age;
 use crate::cluster::rulestore::RuleStore;
 use crate::controllers::{Figures, Work};
 use crate::ledger::commit::Ledgers;
-use crate::tasks::Supervisor;
+use crate::tasks::{Supervisor, panicked};
 use crate::telemetry::watchdog::{self, Probe, Sight};
 
 /// Locks are held for microseconds.
@@ -21,7 +21,7 @@ const LOCKED: Duration = Duration::from_secs(5);
 const UNANSWERED: Duration = Duration::from_secs(15);
 /// The API server sends a bookmark each minute.
 const SILENT: Duration = Duration::from_secs(300);
-/// Whatever a watch waits for has a deadline of at most 150 s, but for a long list, which has one for each page.
+/// Whatever a watch waits for has a deadline of at most 90 s, but for a long list, which has one for each page.
 const MOTIONLESS: Duration = Duration::from_secs(900);
 /// A turn may make a call for each claim of a rule, and the API server may be slow.
 const IDLE: Duration = Duration::from_secs(900);
@@ -42,11 +42,29 @@ pub fn start(
         silent_watches(Arc::clone(index)),
         motionless_watches(Arc::clone(index)),
         controllers(Arc::clone(work)),
+        #[cfg(feature = "faults")]
+        fault(),
     ];
     let reporter = supervisor.clone();
-    watchdog::start(probes, supervisor.stop().clone(), move || {
-        reporter.fail("the watchdog", "panicked");
+    watchdog::start(probes, supervisor.stop().clone(), move |panic| {
+        reporter.fail("the watchdog", panicked(panic));
     })
+}
+
+/// Has the watchdog panic on purpose.
+#[cfg(feature = "faults")]
+fn fault() -> Probe {
+    use crate::tasks::faults;
+
+    let file = faults::file("the watchdog");
+    Probe {
+        name: "fault",
+        restart_after: None,
+        look: Box::new(move |_| {
+            file.iter().for_each(|file| drop(faults::look(file)));
+            Ok(())
+        }),
+    }
 }
 
 fn runtime(handle: Handle) -> Probe {

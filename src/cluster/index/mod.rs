@@ -104,6 +104,13 @@ impl Synced {
             && self.workloads.count_ones() >= u32::from(WORKLOAD_KINDS)
     }
 
+    /// Marks all as listed.
+    #[cfg(test)]
+    pub fn everything(&mut self) {
+        (self.pods, self.rules, self.namespaces) = (true, true, true);
+        (self.workloads, self.objects) = (u8::MAX, u8::MAX);
+    }
+
     /// The kinds that [`Synced::all`] still waits for.
     pub fn missing(self) -> Vec<&'static str> {
         let own = [

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
 
 use crate::api::podtransitionrule::{self as api, Unknown};
 use crate::domain::inplace::Before;
@@ -157,6 +158,12 @@ pub fn write(claims: &Claims) -> api::Ledger {
         attempts: stored_number(claims.attempts),
         unreadable: None,
     }
+}
+
+/// Whether a ledger that the API server returned holds exactly these claims.
+pub fn holds(ledger: &api::Ledger, claims: &Claims) -> bool {
+    let sent = serde_json::to_value(write(claims)).and_then(api::Ledger::deserialize);
+    ledger.unreadable.is_none() && sent.is_ok_and(|sent| sent == *ledger)
 }
 
 fn stored_number(number: u64) -> i64 {

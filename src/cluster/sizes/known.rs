@@ -28,6 +28,8 @@ pub struct Workload {
     pub selector: Option<Selector>,
     /// Labels that its Pods are created with; `None` unless they make managed Pods.
     pub template_labels: Option<BTreeMap<String, String>>,
+    /// Whether there are more of these labels than are kept. Any rule may then select the Pods.
+    pub template_labels_dropped: bool,
     /// Whether the status shows Pods that are not of the newest revision. False for kinds without revisions.
     pub rolling: bool,
     /// Whether its strategy keeps Pods of older revisions: `OnDelete`, or a partition of a StatefulSet.

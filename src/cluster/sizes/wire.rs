@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use super::{Kind, Workload};
 use crate::api::keys;
 use crate::api::selector::Selector;
+use crate::domain::footprint::{MOST_LABELS, fitting};
 use crate::domain::pod::Owner;
 use crate::ledger::store::Uid;
 
@@ -185,6 +186,8 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             .map(Arc::new),
         _ => None,
     };
+    let labels = template_labels(kind, spec.template).map(fitting);
+    let (template_labels, template_labels_dropped) = labels.unzip();
     let workload = Workload {
         kind,
         name: metadata.name,
@@ -194,7 +197,8 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
         selector: (kind == Kind::Deployment)
             .then(|| selector(spec.selector))
             .flatten(),
-        template_labels: template_labels(kind, spec.template),
+        template_labels,
+        template_labels_dropped: template_labels_dropped.unwrap_or(false),
         rolling,
         keeps_old: spec
             .update_strategy
@@ -230,7 +234,13 @@ fn count(n: Option<i64>) -> u32 {
     u32::try_from(n.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
 }
 
+/// The selector of a Deployment, compiled. One that takes more bytes than are kept counts as matching everything: then the
+/// name of a ReplicaSet alone tells which Deployment made it, so that nobody makes a Deployment lose its ReplicaSets by its
+/// size.
 fn selector(selector: serde_json::Value) -> Option<Selector> {
+    if selector.to_string().len() > MOST_LABELS {
+        return Some(Selector::default());
+    }
     Selector::compile(&serde_json::from_value(selector).ok()?).ok()
 }
 
@@ -320,6 +330,32 @@ mod tests {
             let object = json!({ "metadata": { "name": "a" }, "spec": spec });
             serde_json::from_value::<Object>(object).unwrap();
         }
+    }
+
+    #[test]
+    fn of_large_template_labels_and_selectors_a_bounded_part_is_kept() {
+        let deployment = |labels: usize| {
+            let own = [(keys::CONTROL.to_owned(), json!(keys::CONTROL_VALUE))];
+            let others =
+                (0..labels).map(|n| (format!("example.com/{n:05}"), json!("x".repeat(63))));
+            let labels: serde_json::Map<_, _> = own.into_iter().chain(others).collect();
+            let spec = json!({ "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels } } });
+            let object = json!({ "metadata": { "name": "a" }, "spec": spec });
+            workload(Kind::Deployment, object).unwrap().2
+        };
+        let usual = deployment(20);
+        assert!(!usual.template_labels_dropped);
+        let labels = usual.template_labels.unwrap();
+        assert_eq!(labels.len(), 21);
+        let selector = usual.selector.unwrap();
+        assert!(selector.matches(&labels) && !selector.matches(&BTreeMap::new()));
+
+        let large = deployment(8_000);
+        assert!(large.template_labels_dropped);
+        let labels = large.template_labels.unwrap();
+        assert!(labels.len() < 200, "{}", labels.len());
+        assert!(labels.contains_key(keys::CONTROL));
+        assert_eq!(large.selector, Some(Selector::default()));
     }
 
     #[test]

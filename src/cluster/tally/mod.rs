@@ -132,12 +132,14 @@ impl Tally {
 
     /// An owner came, changed, was read or went; `workloads` know that already.
     pub fn update_owner(&mut self, rules: &RuleSet, uid: &Uid, workloads: &Workloads) {
-        let labels = workloads
+        let making = workloads
             .get(uid)
-            .filter(|w| w.replicas != Some(0) && !w.paused)
-            .and_then(|w| w.template_labels.as_ref());
-        let template =
-            labels.is_some_and(|labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels)));
+            .filter(|w| w.replicas != Some(0) && !w.paused);
+        let template = making.is_some_and(|w| {
+            let labels = w.template_labels.as_ref();
+            let matches = |labels| rules.selector.as_ref().is_ok_and(|s| s.matches(labels));
+            w.template_labels_dropped || labels.is_some_and(matches)
+        });
         if template || self.owned.has(uid) {
             self.owned
                 .change(uid, workloads, |direct| direct.template = template);

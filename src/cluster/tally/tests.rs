@@ -73,6 +73,7 @@ fn workload(replicas: u8, managed: bool, controller: Option<&Owner>) -> Workload
         controller: controller.cloned().map(Arc::new),
         selector: None,
         template_labels: managed.then(|| labels.into_iter().collect()),
+        template_labels_dropped: false,
         rolling: false,
         keeps_old: false,
         recreates: false,

@@ -102,6 +102,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::index::Index;
+    use crate::cluster::sources::Rules;
 
     struct Names;
 
@@ -157,6 +159,61 @@ mod tests {
 
     fn numbers(count: usize) -> Vec<String> {
         (0..count).map(|n| n.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn rules_that_can_not_be_read_are_listed_and_hold_their_pods() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let from = parameter(&request, "continue");
+            let metadata = |n: usize| json!({ "namespace": "n", "name": format!("r{n}"), "uid": format!("u{n}"), "resourceVersion": "5" });
+            let rules = json!([{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }]);
+            let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+            let item = match from {
+                0 => json!({ "metadata": metadata(0), "spec": { "selector": {}, "rules": rules } })
+                    .to_string(),
+                1 => {
+                    json!({ "metadata": metadata(1), "spec": { "selector": {}, "rules": "none" } })
+                        .to_string()
+                }
+                n => format!(r#"{{ "metadata": {}, "spec": {deep} }}"#, metadata(n)),
+            };
+            let next = if from < 2 {
+                (from + 1).to_string()
+            } else {
+                String::new()
+            };
+            let page = format!(
+                r#"{{ "metadata": {{ "resourceVersion": "7", "continue": "{next}" }}, "items": [{item}] }}"#
+            );
+            async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
+        });
+        let source = Source {
+            path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
+            labels: None,
+            fields: None,
+        };
+        let index = Arc::new(Index::default());
+        let sink = Rules(Arc::clone(&index));
+        for _ in 0..2 {
+            let (rules, version) = list(&Client::new(service, "default"), &source, &sink)
+                .await
+                .unwrap();
+            sink.replace(rules, version);
+            let state = index.read();
+            let why = |name| {
+                state
+                    .rule("n", name)
+                    .unwrap()
+                    .snapshot
+                    .rules
+                    .selector
+                    .clone()
+            };
+            assert!(why("r0").is_ok());
+            assert!(why("r1").unwrap_err().starts_with("spec.rules: "));
+            assert!(why("r2").unwrap_err().starts_with("spec: "));
+        }
+        assert_eq!(index.unreadable(), 4);
     }
 
     #[tokio::test]

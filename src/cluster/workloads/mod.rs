@@ -68,7 +68,7 @@ pub(super) fn start_sets(
         index,
         wire::source::<SetObject>(),
         Arc::new(sets),
-        super::watch::Relist::default(),
+        super::watch::CatchUp::default(),
         supervisor,
     );
 }
@@ -86,7 +86,7 @@ fn follow<W: Wire>(client: &Client, index: &Arc<Index>, supervisor: &Supervisor)
         index,
         wire::source::<W>(),
         Arc::new(Feed::<W>::new(index)),
-        super::watch::Relist::default(),
+        super::watch::CatchUp::default(),
         supervisor,
     );
 }

@@ -314,7 +314,7 @@ async fn is_gone(
         return None;
     }
     // After the read: its end is before this position, and every cache that has reached this one has seen it.
-    let present = context.ledgers.store().present(key);
+    let present = context.ledgers.store().present(&key.namespace);
     let present = tokio::time::timeout(CALL_TIMEOUT, present).await;
     let present = present.ok()?.ok()?;
     info!(rule = %key.name, pod = %claim.detail.pod_name, "the Pod of a claim does not exist");

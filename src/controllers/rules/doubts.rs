@@ -55,7 +55,7 @@ impl Doubts {
         }
         // After the ledger was read: whatever it rests on has happened by then.
         let store = context.ledgers.store();
-        let present = tokio::time::timeout(CALL_TIMEOUT, store.present(key)).await;
+        let present = tokio::time::timeout(CALL_TIMEOUT, store.present(&key.namespace)).await;
         let Ok(Ok(present)) = present else {
             return Some(AGAIN);
         };

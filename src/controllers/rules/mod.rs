@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use super::turns::{Known, Round, Turns};
 use super::webhooks::Webhooks;
-use super::{Context, Queues, RuleName, room, turns, write, write_again};
+use super::{Context, Queues, RuleName, room, write, write_again};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::path;
@@ -49,6 +50,7 @@ const UNSEEN: i64 = -1;
 pub struct Rules {
     context: Arc<Context>,
     queues: Arc<Queues>,
+    turns: Arc<Turns>,
     seen: Mutex<HashMap<RuleName, Seen>>,
     deadlines: claims::Deadlines,
     doubts: doubts::Doubts,
@@ -66,12 +68,17 @@ struct Seen {
 
 impl Rules {
     /// A controller; its calls to endpoints end at `stop`.
-    pub fn new(context: Arc<Context>, queues: Arc<Queues>, stop: &CancellationToken) -> Arc<Self> {
-        let webhooks = Webhooks::new(Arc::clone(&context), Arc::clone(&queues), stop.clone());
+    pub fn new(
+        context: &Arc<Context>,
+        queues: &Arc<Queues>,
+        turns: &Arc<Turns>,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(Rules {
-            webhooks,
-            context,
-            queues,
+            webhooks: Webhooks::new(Arc::clone(context), Arc::clone(queues), stop.clone()),
+            context: Arc::clone(context),
+            queues: Arc::clone(queues),
+            turns: Arc::clone(turns),
             seen: Mutex::default(),
             deadlines: claims::Deadlines::default(),
             doubts: doubts::Doubts::default(),
@@ -97,7 +104,11 @@ impl Rules {
             return self.gone(name).await;
         };
         let unread = self.read_owners(&key).await;
-        if self.wake(&name, &key.uid, generation) {
+        let (round, judged) = match self.has_waiting(&name) {
+            true => self.turns.look(&name.0).await,
+            false => Known::default(),
+        };
+        if self.wake(&name, &key.uid, generation, &round) {
             self.release(&name.0);
         }
         let doubted = self.doubts.look(&self.context, &key).await;
@@ -118,9 +129,11 @@ impl Rules {
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
         facts.unreadable = causes(&unread);
         facts.mended = self.doubts.mended(&key.uid);
-        let status = self.status(&name, &key.uid, &facts).await;
+        let head = round.head(&key.uid).cloned();
+        let status = self.status(&name, &key.uid, &facts, head).await;
         let again = release
             .into_iter()
+            .chain(judged)
             .chain(doubted)
             .chain(asked)
             .chain(woken)
@@ -149,9 +162,16 @@ impl Rules {
         unread
     }
 
+    /// Whether a Pod waits in PreCheck for a rule object.
+    fn has_waiting(&self, name: &RuleName) -> bool {
+        let state = self.context.index.read();
+        let entry = state.rule(&name.0, &name.1);
+        entry.is_some_and(|entry| entry.tally.waiting().len() > 0)
+    }
+
     /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
     /// the rules have changed. Returns whether an object that was seen before has changed.
-    fn wake(&self, name: &RuleName, uid: &Uid, generation: i64) -> bool {
+    fn wake(&self, name: &RuleName, uid: &Uid, generation: i64, round: &Round) -> bool {
         let (changed, edited) = {
             let mut seen = self.seen.lock();
             let entry = seen.entry(name.clone()).or_insert(Seen {
@@ -181,11 +201,9 @@ impl Rules {
             let pod = state.pod(&name.0, uid);
             pod.is_some_and(|pod| state.any_passes(Stage::PostCheck, pod))
         });
-        for pod in passing
-            .cloned()
-            .chain(turns::next(&self.context, &state, entry))
-        {
-            self.queues.lifecycle.add((name.0.clone(), pod));
+        let next = entry.tally.waiting().filter(|uid| round.is_next(uid));
+        for pod in passing.chain(next) {
+            self.queues.lifecycle.add((name.0.clone(), pod.clone()));
         }
         false
     }
@@ -265,7 +283,14 @@ impl Rules {
         path::namespaced(&self.context.client, &name.0)
     }
 
-    async fn status(&self, name: &RuleName, uid: &Uid, facts: &status::Facts) -> Outcome {
+    async fn status(
+        &self,
+        name: &RuleName,
+        uid: &Uid,
+        facts: &status::Facts,
+        head: Option<Uid>,
+    ) -> Outcome {
+        let turns = status::Turns { head };
         let Some((patch, urgent)) = ({
             let state = self.context.index.read();
             let entry = state.rule(&name.0, &name.1);
@@ -274,8 +299,6 @@ impl Rules {
                 .and_then(|entry| {
                     let gauges = room::gauges(&self.context.ledgers, &state, entry)?;
                     let now = (self.context.now)();
-                    let head = turns::head(&self.context, &state, entry).cloned();
-                    let turns = status::Turns { head };
                     self.webhooks.with(uid, |memories| {
                         status::changed(&state, entry, gauges, memories, facts, &turns, now)
                     })

@@ -7,12 +7,12 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::super::{CALL_TIMEOUT, Context};
+use super::places::Route;
 use super::{Call, http, rulecalls, trace_id};
 use crate::api::rulecalls::{Answer, Progress};
 use crate::cluster::failure;
 use crate::cluster::pods;
-use crate::domain::rules::Webhook;
-use crate::domain::rules::webhook::{Candidate, Parameter, from_slim};
+use crate::domain::rules::webhook::{Candidate, Endpoint, Parameter, from_slim};
 
 /// Pods that are read at once for their parameters.
 const READS: usize = 8;
@@ -78,10 +78,7 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
                 let answer = http::call(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
                 rulecalls::read(&answer)
             };
-            context
-                .calls
-                .call(&http::authority(endpoint), spread, sent)
-                .await
+            context.calls.call(call.route(endpoint), spread, sent).await
         }
         Err(e) => Err(e.to_string()),
     };
@@ -92,20 +89,26 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
 /// Polls a task.
 pub async fn poll(
     context: &Context,
-    webhook: &Webhook,
+    call: &Call,
     task: &str,
     spread: f64,
 ) -> Result<Progress, String> {
-    let poll = webhook.poll.as_ref().ok_or("the rule has no poll")?;
+    let poll = call.webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.url(task), &poll.endpoint);
     let sent = async {
         let answer = http::call(&url, &endpoint.ca, None, &context.calls.reach).await?;
         rulecalls::read(&answer)
     };
-    context
-        .calls
-        .call(&http::authority(endpoint), spread, sent)
-        .await
+    context.calls.call(call.route(endpoint), spread, sent).await
+}
+
+impl Call {
+    fn route(&self, endpoint: &Endpoint) -> Route {
+        Route {
+            namespace: self.key.namespace.clone(),
+            endpoint: http::authority(endpoint),
+        }
+    }
 }
 
 /// The parameters for a Pod; it is read only for fields that the cache does not keep.

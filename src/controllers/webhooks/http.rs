@@ -324,10 +324,8 @@ mod tests {
             let _ = stream.read(&mut [0; 4096]).await.unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let reach = Reach {
-            allowed: vec!["127.0.0.1/32".parse().unwrap()],
-            ..Reach::default()
-        };
+        let mut reach = Reach::default();
+        reach.networks.allowed = vec!["127.0.0.1/32".parse().unwrap()];
         let url = format!("http://127.0.0.1:{port}/");
         let why = call(&url, &[], None, &reach).await.unwrap_err();
         serving.await.unwrap();

@@ -4,6 +4,7 @@
 mod address;
 mod ask;
 mod http;
+mod places;
 mod pool;
 mod waiting;
 
@@ -43,6 +44,9 @@ const STATE_BYTES: usize = 40;
 
 /// Why a call failed whose code panicked.
 const PANICKED: &str = "the call failed inside the server; see its log";
+
+/// Pause after a panic.
+const AFTER_PANIC: Duration = Duration::from_secs(15);
 
 /// The state of the webhook rules of one object, by ID.
 pub type Memories = BTreeMap<String, Memory>;
@@ -98,10 +102,7 @@ impl Webhooks {
             self.plan(&state, entry, memories, now)
         };
         for call in calls {
-            let (webhooks, stop) = (Arc::clone(self), self.stop.clone());
-            tokio::spawn(async move {
-                tokio::select! { () = stop.cancelled() => {}, () = webhooks.make(call) => {} }
-            });
+            tokio::spawn(Arc::clone(self).begin(call));
         }
         Ok(due.map(|due| {
             let pause = Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO);
@@ -193,6 +194,18 @@ impl Webhooks {
         (calls, due)
     }
 
+    /// Makes a call. A panic while its outcome is taken in may leave torn what is known of the object's rules, so that is read
+    /// from the status again.
+    async fn begin(self: Arc<Self>, call: Call) {
+        let key = call.key.clone();
+        let made = self.stop.run_until_cancelled(self.make(call));
+        if AssertUnwindSafe(made).catch_unwind().await.is_err() {
+            self.forget(&key.uid);
+            let name: RuleName = (key.namespace, key.name);
+            self.queues.rules.add_after(name, AFTER_PANIC);
+        }
+    }
+
     async fn make(&self, call: Call) {
         let spread = rand::random::<f64>();
         match &call.action {
@@ -223,7 +236,7 @@ impl Webhooks {
                 });
             }
             Action::Poll(id) => {
-                let polled = ask::poll(&self.context, &call.webhook, id, spread);
+                let polled = ask::poll(&self.context, &call, id, spread);
                 let polled = AssertUnwindSafe(polled).catch_unwind().await;
                 let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
                 self.settle(&call, |memory, now| {

@@ -1,4 +1,7 @@
-//! The calls under way: bounded over all endpoints and for each, and none to an endpoint that keeps failing.
+//! The calls under way: each has a [place](super::places), and an endpoint that keeps failing is left alone.
+//!
+//! What a namespace hears of an endpoint counts for itself alone. Otherwise a rule with a wrong path would have the
+//! endpoint left alone for all others that call its host.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,16 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::address::Reach;
-
-/// Calls at once.
-const CALLS: usize = 32;
-
-/// Calls at once to one endpoint, so that a slow one leaves room for others.
-const CALLS_EACH: usize = 8;
+use super::places::{Places, Route};
 
 /// After so many failures in a row an endpoint is left alone for a while.
 const FAILURES: u32 = 5;
@@ -31,18 +28,16 @@ const FORGET: Duration = Duration::from_secs(600);
 pub struct Pool {
     /// Which addresses are called.
     pub reach: Reach,
-    calls: Semaphore,
-    /// Endpoints that are called, or fail; others are not kept.
-    endpoints: Mutex<HashMap<String, Endpoint>>,
+    places: Arc<Places>,
+    /// Endpoints that fail; others are not kept.
+    failing: Mutex<HashMap<Route, Failing>>,
     /// Calls made.
     pub made: AtomicU64,
     /// Calls that failed, or were not made since the endpoint keeps failing.
     pub failed: AtomicU64,
 }
 
-struct Endpoint {
-    calls: Arc<Semaphore>,
-    users: usize,
+struct Failing {
     failures: u32,
     /// When it last failed.
     last: Instant,
@@ -54,8 +49,8 @@ impl Default for Pool {
     fn default() -> Self {
         Pool {
             reach: Reach::default(),
-            calls: Semaphore::new(CALLS),
-            endpoints: Mutex::default(),
+            places: Arc::default(),
+            failing: Mutex::default(),
             made: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         }
@@ -71,24 +66,27 @@ impl Pool {
         }
     }
 
-    /// Makes a call to an endpoint when there is room for it, unless the endpoint keeps failing. `spread` in [0, 1)
-    /// spreads the times at which several replicas and endpoints try again.
+    /// Makes a call when there is a place for it, unless the endpoint keeps failing. `spread` in [0, 1) spreads the times
+    /// at which several replicas and endpoints try again.
     pub async fn call<T>(
         &self,
-        endpoint: &str,
+        route: Route,
         spread: f64,
         call: impl Future<Output = Result<T, String>>,
     ) -> Result<T, String> {
-        let _user = User::new(self, endpoint);
-        let calls = self.with(endpoint, |e| Arc::clone(&e.calls));
-        let _mine = calls.acquire().await;
-        let _any = self.calls.acquire().await;
-        let outcome = match self.with(endpoint, Endpoint::refuses) {
+        // Only waiters that have gone are sent no place.
+        let _place = self.places.ask(&route).await.ok();
+        let refusal = self
+            .failing
+            .lock()
+            .get_mut(&route)
+            .and_then(Failing::refuses);
+        let outcome = match refusal {
             Some(why) => Err(why),
             None => {
                 self.made.fetch_add(1, Ordering::Relaxed);
                 let outcome = call.await;
-                self.with(endpoint, |e| e.heard(outcome.as_ref().err(), spread));
+                self.heard(route, outcome.as_ref().err(), spread);
                 outcome
             }
         };
@@ -98,22 +96,27 @@ impl Pool {
         outcome
     }
 
-    fn with<R>(&self, endpoint: &str, look: impl FnOnce(&mut Endpoint) -> R) -> R {
-        let mut endpoints = self.endpoints.lock();
-        let entry = endpoints
-            .entry(endpoint.to_owned())
-            .or_insert_with(|| Endpoint {
-                calls: Arc::new(Semaphore::new(CALLS_EACH)),
-                users: 0,
-                failures: 0,
-                last: Instant::now(),
-                broken: None,
-            });
-        look(entry)
+    fn heard(&self, route: Route, failure: Option<&String>, spread: f64) {
+        let mut failing = self.failing.lock();
+        match failure {
+            Some(why) => failing.entry(route).or_default().failed(why, spread),
+            None => drop(failing.remove(&route)),
+        }
+        failing.retain(|_, f| f.last.elapsed() < FORGET);
     }
 }
 
-impl Endpoint {
+impl Default for Failing {
+    fn default() -> Self {
+        Failing {
+            failures: 0,
+            last: Instant::now(),
+            broken: None,
+        }
+    }
+}
+
+impl Failing {
     /// Why no call is made now. When the while is over, one caller is let through, and the others wait on.
     fn refuses(&mut self) -> Option<String> {
         let (why, until) = self.broken.as_mut()?;
@@ -124,39 +127,14 @@ impl Endpoint {
         None
     }
 
-    fn heard(&mut self, failure: Option<&String>, spread: f64) {
-        let Some(why) = failure else {
-            (self.failures, self.broken) = (0, None);
-            return;
-        };
+    fn failed(&mut self, why: &str, spread: f64) {
         self.failures = self.failures.saturating_add(1);
         self.last = Instant::now();
         if let Some(beyond) = self.failures.checked_sub(FAILURES) {
             let pause = FIRST.saturating_mul(2_u32.saturating_pow(beyond.min(10)));
             let pause = pause.min(LONGEST).mul_f64(1.0 + spread / 4.0);
-            self.broken = Some((why.clone(), Instant::now() + pause));
+            self.broken = Some((why.to_owned(), Instant::now() + pause));
         }
-    }
-}
-
-/// Keeps an endpoint in the pool while it is used.
-struct User<'a> {
-    pool: &'a Pool,
-    endpoint: &'a str,
-}
-
-impl<'a> User<'a> {
-    fn new(pool: &'a Pool, endpoint: &'a str) -> Self {
-        pool.with(endpoint, |e| e.users += 1);
-        User { pool, endpoint }
-    }
-}
-
-impl Drop for User<'_> {
-    fn drop(&mut self) {
-        self.pool.with(self.endpoint, |e| e.users -= 1);
-        let mut endpoints = self.pool.endpoints.lock();
-        endpoints.retain(|_, e| e.users > 0 || e.failures > 0 && e.last.elapsed() < FORGET);
     }
 }
 
@@ -165,9 +143,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn route(namespace: &str, endpoint: &str) -> Route {
+        Route {
+            namespace: namespace.to_owned(),
+            endpoint: endpoint.to_owned(),
+        }
+    }
+
     async fn fail(pool: &Pool) -> String {
         let call = async { Err::<(), _>("down".to_owned()) };
-        pool.call("a", 0.0, call).await.unwrap_err()
+        pool.call(route("n", "a"), 0.0, call).await.unwrap_err()
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,12 +163,14 @@ mod tests {
         }
         assert_eq!(fail(&pool).await, "down");
         assert_eq!(pool.made.load(Ordering::Relaxed), u64::from(FAILURES));
-        let other = pool.call("b", 0.0, async { Ok::<_, String>(1) }).await;
+        let other = pool
+            .call(route("n", "b"), 0.0, async { Ok::<_, String>(1) })
+            .await;
         assert_eq!(other, Ok(1));
 
         tokio::time::sleep(FIRST).await;
         // One call is let through, and brings the endpoint back.
-        let probe = pool.call("a", 0.0, async {
+        let probe = pool.call(route("n", "a"), 0.0, async {
             assert_eq!(fail(&pool).await, "down");
             Ok::<_, String>(2)
         });
@@ -191,13 +178,37 @@ mod tests {
         let made = pool.made.load(Ordering::Relaxed);
         assert_eq!(made, u64::from(FAILURES) + 2);
         assert_eq!(
-            pool.call("a", 0.0, async { Ok::<_, String>(3) }).await,
+            pool.call(route("n", "a"), 0.0, async { Ok::<_, String>(3) })
+                .await,
             Ok(3)
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_are_bounded_and_endpoints_at_rest_are_forgotten() {
+    async fn failures_of_a_namespace_do_not_keep_another_from_the_endpoint() {
+        let pool = Pool::default();
+        for _ in 0..FAILURES {
+            fail(&pool).await;
+        }
+        let call = async || Ok::<_, String>(());
+        assert!(pool.call(route("n", "a"), 0.0, call()).await.is_err());
+        assert_eq!(pool.call(route("other", "a"), 0.0, call()).await, Ok(()));
+        // Nor does what another hears tell the first one anything.
+        assert!(pool.call(route("n", "a"), 0.0, call()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoint_that_nobody_asks_any_more_is_forgotten() {
+        let pool = Pool::default();
+        fail(&pool).await;
+        tokio::time::sleep(FORGET).await;
+        let other = pool.call(route("n", "b"), 0.0, async { Ok::<_, String>(()) });
+        other.await.unwrap();
+        assert!(pool.failing.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_are_bounded_and_endpoints_that_answer_are_not_kept() {
         let pool = Arc::new(Pool::default());
         let most = Arc::new(AtomicU64::new(0));
         let now = Arc::new(AtomicU64::new(0));
@@ -211,13 +222,13 @@ mod tests {
                     now.fetch_sub(1, Ordering::SeqCst);
                     Ok::<_, String>(())
                 };
-                pool.call("a", 0.0, call).await
+                pool.call(route("n", "a"), 0.0, call).await
             })
         });
         for done in futures::future::join_all(calls).await {
             done.unwrap().unwrap();
         }
-        assert_eq!(most.load(Ordering::SeqCst), CALLS_EACH as u64);
-        assert!(pool.endpoints.lock().is_empty());
+        assert_eq!(most.load(Ordering::SeqCst), 4);
+        assert!(pool.failing.lock().is_empty());
     }
 }

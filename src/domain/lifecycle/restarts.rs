@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::is_held_offline;
 use crate::api::keys;
 use crate::domain::digest::Digest;
-use crate::domain::inplace::{self, Before, Change, Restart};
+use crate::domain::inplace::{self, Before, Change, Containers, Restart};
 use crate::domain::pod::Pod;
 
 /// A restart that cannot be proven is believed this long after the change, as a claim for it would lapse then: the API
@@ -104,7 +104,7 @@ impl Restarts {
     }
 
     /// Drops what is over by the state of `pod`, at `now` in nanoseconds since 1970.
-    fn settle(&mut self, pod: &Pod, now: u64) {
+    fn settle(&mut self, pod: &Containers<'_>, now: u64) {
         self.0
             .retain(|name, entry| match entry.standing(pod, name) {
                 Standing::Over => false,
@@ -125,6 +125,7 @@ impl Restarts {
         if containers.is_empty() {
             return;
         }
+        let by_name = Containers::of(old);
         for before in containers {
             let Before {
                 name, run, image, ..
@@ -134,7 +135,7 @@ impl Restarts {
                 run,
                 image: image.map(|id| Image {
                     id: hex(id),
-                    name: image_name(old, &name).unwrap_or_default(),
+                    name: image_name(&by_name, &name).unwrap_or_default(),
                     again: false,
                 }),
                 resize: self.0.get(&name).is_some_and(|e| e.image.is_none()),
@@ -166,11 +167,11 @@ impl Restarts {
 }
 
 impl Entry {
-    fn standing(&self, pod: &Pod, name: &str) -> Standing {
-        let Some(container) = inplace::container(pod, name) else {
+    fn standing(&self, pod: &Containers<'_>, name: &str) -> Standing {
+        let Some(container) = pod.named(name) else {
             return Standing::Over;
         };
-        let now = inplace::ready_now(pod, name);
+        let now = pod.ready_now(name);
         let restart = self.restart(pod, name);
         if self.resize && !is_resized(pod, name) {
             return Standing::Awaited;
@@ -198,14 +199,14 @@ impl Entry {
     }
 
     /// How far the restart for the image is, or for the resize of a container whose image is as it was.
-    fn restart(&self, pod: &Pod, name: &str) -> Restart {
+    fn restart(&self, pod: &Containers<'_>, name: &str) -> Restart {
         let before = Before {
             name: name.to_owned(),
             run: self.run.clone(),
             image: self.image.as_ref().map(Image::id),
             by_resources: false,
         };
-        inplace::restart(pod, &[before])
+        pod.restart(&[before])
     }
 
     fn believed_at(&self) -> u64 {
@@ -234,10 +235,11 @@ impl fmt::Display for Restarts {
 pub fn awaited(pod: &Pod) -> Option<Restarts> {
     pod.annotation(keys::AWAITS_RESTART)?;
     let mut restarts = Restarts::of(pod).ok()?;
-    restarts.settle(pod, 0);
+    let containers = Containers::of(pod);
+    restarts.settle(&containers, 0);
     for (name, entry) in &mut restarts.0 {
         // Only the resize is awaited then, and people are told of that.
-        if entry.resize && entry.restart(pod, name) == Restart::Proven {
+        if entry.resize && entry.restart(&containers, name) == Restart::Proven {
             entry.image = None;
         }
     }
@@ -259,7 +261,7 @@ pub fn told(pod: &Pod) -> Option<String> {
 /// down for so long that its changes need no claim.
 pub fn after(old: &Pod, new: &Pod, seen: &Pod, lost: bool, now: u64) -> Restarts {
     let mut restarts = Restarts::of(old).unwrap_or_default();
-    restarts.settle(seen, now);
+    restarts.settle(&Containers::of(seen), now);
     restarts.add(old, new, lost, now);
     restarts
 }
@@ -268,9 +270,10 @@ pub fn after(old: &Pod, new: &Pod, seen: &Pod, lost: bool, now: u64) -> Restarts
 /// not come yet, or all are proven.
 pub fn believed_in(pod: &Pod, now: u64) -> Option<u64> {
     let Restarts(all) = awaited(pod)?;
+    let containers = Containers::of(pod);
     let mut at = 0;
     for (name, entry) in &all {
-        match entry.standing(pod, name) {
+        match entry.standing(&containers, name) {
             Standing::Unproven => at = at.max(entry.believed_at()),
             Standing::Awaited => return None,
             Standing::Over => {}
@@ -280,19 +283,19 @@ pub fn believed_in(pod: &Pod, now: u64) -> Option<u64> {
 }
 
 /// Whether the resources of a container are in force, or never will be. A new run proves nothing: it may be that for an image.
-fn is_resized(pod: &Pod, name: &str) -> bool {
+fn is_resized(pod: &Containers<'_>, name: &str) -> bool {
     let by_resources = Before {
         name: name.to_owned(),
         run: String::new(),
         image: None,
         by_resources: true,
     };
-    inplace::restart(pod, &[by_resources]) == Restart::Nothing
+    pod.restart(&[by_resources]) == Restart::Nothing
 }
 
 /// Digest of the name of a container's image in the spec.
-fn image_name(pod: &Pod, container: &str) -> Option<String> {
-    let container = inplace::container(pod, container)?;
+fn image_name(pod: &Containers<'_>, container: &str) -> Option<String> {
+    let container = pod.named(container)?;
     let mut digest = Digest::default();
     digest.feed(&container.image);
     Some(hex(digest.value()))
@@ -557,5 +560,43 @@ mod tests {
         restarted.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
         let said = told(&restarted).unwrap();
         assert!(said.ends_with("changing it back ends the wait"), "{said}");
+    }
+
+    /// A Pod of so many containers, each with an image of this tag and a run of it.
+    fn crowd(containers: usize, tag: &str) -> Pod {
+        let mut crowd = pod(&format!("a:{tag}"), "run-1", "a:1");
+        let (container, status) = (
+            crowd.spec.containers[0].clone(),
+            crowd.status.container_statuses[0].clone(),
+        );
+        let name = |n: usize| format!("c{n}");
+        let named = (0..containers).map(|n| crate::domain::pod::Container {
+            name: name(n),
+            ..container.clone()
+        });
+        *crowd.spec.containers = named.collect();
+        let named = (0..containers).map(|n| crate::domain::pod::ContainerStatus {
+            name: name(n),
+            ..status.clone()
+        });
+        crowd.status.container_statuses = named.collect();
+        crowd
+    }
+
+    /// With a search among all for each container this would not end for hours.
+    #[test]
+    fn work_grows_no_faster_than_the_containers() {
+        const MANY: usize = 200_000;
+        let (old, new) = (crowd(MANY, "1"), crowd(MANY, "2"));
+        let mut restarts = after(&old, &new, &old, false, NOW);
+        assert_eq!(restarts.0.len(), MANY);
+        assert_eq!(inplace::unfinished_resizes(&old), []);
+        restarts.settle(&Containers::of(&new), NOW);
+        assert_eq!(restarts.0.len(), MANY, "no container runs anew");
+        let mut waits = new.clone();
+        let annotations = &mut waits.metadata.annotations;
+        annotations.insert(keys::AWAITS_RESTART.to_owned(), restarts.value().unwrap());
+        assert_eq!(awaited(&waits), Some(restarts));
+        assert_eq!(believed_in(&waits, NOW), None);
     }
 }

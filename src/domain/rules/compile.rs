@@ -25,12 +25,17 @@ impl RuleSet {
                     .to_owned(),
             ),
         };
+        let (selector, narrowed) = match &object.spec.unreadable {
+            Some(fault) => (Err(fault.to_string()), selector.ok()),
+            None => (selector, None),
+        };
         RuleSet {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
             uid: Arc::from(meta.uid.clone().unwrap_or_default()),
             generation: meta.generation.unwrap_or(0),
             selector,
+            narrowed,
             rules: object
                 .spec
                 .rules

@@ -175,11 +175,13 @@ pub enum Matches {
 /// The condition `Matched`.
 pub fn matched(rules: &RuleSet, matches: &Matches) -> Finding {
     if rules.selector.is_err() {
-        return finding(
-            "Unknown",
-            "Invalid",
-            "spec.selector can't be read, so every managed Pod of the namespace is held",
-        );
+        let message = match rules.narrowed {
+            None => "spec.selector can't be read, so every managed Pod of the namespace is held",
+            Some(_) => {
+                "the spec can't be read, so every managed Pod that spec.selector matches is held"
+            }
+        };
+        return finding("Unknown", "Invalid", message);
     }
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
     match matches {

@@ -41,9 +41,11 @@ pub struct RuleSet {
     pub uid: Arc<str>,
     /// `metadata.generation` that this was compiled from.
     pub generation: i64,
-    /// Which Pods of the namespace it covers. A selector that can't be compiled covers all of them and holds them:
-    /// nothing passes by omission.
+    /// Which Pods of the namespace it covers. If the selector or the spec as a whole can't be read, field and remedy: the
+    /// object then holds all Pods that it may cover, since nothing passes by omission.
     pub selector: Result<Selector, String>,
+    /// The selector of a spec that can't be read otherwise: the object covers no other Pods.
+    pub narrowed: Option<Selector>,
     /// Enabled rules, in the order of the spec.
     pub rules: Vec<Rule>,
     /// Whether Pods can skip them.
@@ -109,13 +111,16 @@ impl Rule {
 }
 
 impl RuleSet {
-    /// Whether the object covers a Pod of its namespace. Only managed Pods are ever covered.
+    /// Whether the object covers a Pod of its namespace. Only managed Pods are ever covered. A Pod that is cached without
+    /// some of its labels may be selected, and counts as covered.
     pub fn selects(&self, pod: &Pod) -> bool {
-        pod.is_managed()
-            && self
-                .selector
-                .as_ref()
-                .map_or(true, |s| s.matches(&pod.metadata.labels))
+        pod.is_managed() && (pod.metadata.labels_dropped || self.covers(&pod.metadata.labels))
+    }
+
+    /// Whether the object covers managed Pods with these labels.
+    pub fn covers(&self, labels: &BTreeMap<String, String>) -> bool {
+        let selector = self.selector.as_ref().ok().or(self.narrowed.as_ref());
+        selector.is_none_or(|selector| selector.matches(labels))
     }
 
     /// The rules of a stage that a Pod is subject to: enabled, not skipped by annotation, filter matching.
@@ -432,6 +437,33 @@ mod tests {
             )
         ));
         assert!(!set.loses(&pod(json!({ "app": "web" }), json!({})), &front));
+    }
+
+    #[test]
+    fn spec_of_another_version_holds_what_its_selector_matches() {
+        let (web, db) = (
+            pod(json!({ "app": "web" }), json!({})),
+            pod(json!({ "app": "db" }), json!({})),
+        );
+        let odd = json!([{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }, { "name": ["b"] }]);
+        let matching = json!({ "matchLabels": { "app": "web" } });
+        let unknown = json!({ "matchLabels": ["app=web"] });
+        for (selector, field, all) in [
+            (matching, "spec.rules[1].name: ", false),
+            (unknown, "spec.selector.matchLabels: ", true),
+        ] {
+            let set = rules(json!({ "selector": selector, "rules": odd }));
+            let Availability::Broken { rule, why } = set.availability(&web) else {
+                unreachable!("{field}")
+            };
+            assert_eq!(rule, "");
+            assert!(why.starts_with(field), "{why}");
+            assert_eq!(set.selects(&db), all);
+            assert_eq!(matches!(set.availability(&db), Availability::NotHeld), !all);
+            for stage in [Stage::PreCheck, Stage::PostCheck] {
+                assert!(stage::rejects_at_once(&set, stage, &web));
+            }
+        }
     }
 
     #[test]

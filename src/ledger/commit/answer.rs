@@ -60,6 +60,20 @@ pub struct Denied {
 }
 
 impl Denied {
+    /// By a rule that is not known, or by none in particular.
+    pub fn unknown(why: Why) -> Denied {
+        Denied {
+            object: "(unknown)".to_owned(),
+            rule: String::new(),
+            why,
+        }
+    }
+
+    /// Because the API server could not be asked.
+    pub fn unreachable(why: impl Into<String>) -> Denied {
+        Denied::unknown(Why::Unreachable(why.into()))
+    }
+
     /// By the object as a whole.
     pub(super) fn by(key: &RuleKey, why: Why) -> Denied {
         Denied {

@@ -22,6 +22,9 @@ const MAX_ROUNDS: u32 = 12;
 /// No single call to the API server takes longer.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// So long a claim waits for the Pod watch to be connected again.
+const REJOIN: Duration = Duration::from_secs(3);
+
 /// A cache that trails the watermark for this long makes the watermark doubtful.
 const DOUBT: Duration = Duration::from_millis(300);
 
@@ -71,7 +74,17 @@ impl<S: Store> Ledgers<S> {
     ) -> Result<Vec<Outcome>, End> {
         let mut base = self.current(key).map_err(End::Held)?.ok_or(End::Gone)?;
         if !self.store.is_following() {
-            self.assure(key).await?;
+            match batch.iter().any(Ask::is_claim) {
+                // What the cache has missed may have used up the budget.
+                true => {
+                    let followed = tokio::time::timeout(REJOIN, self.store.followed()).await;
+                    followed.map_err(|_| End::Held(Why::Behind))?;
+                }
+                false => self.assure(&key.namespace).await.map_err(End::Held)?,
+            }
+            if let Some(why) = self.store.lost() {
+                return Err(unreachable(&*why));
+            }
         }
         for round in 0..MAX_ROUNDS {
             let now = Instant::now();
@@ -80,12 +93,8 @@ impl<S: Store> Ledgers<S> {
                 return Ok(Vec::new());
             }
             let limit = now + CALL_TIMEOUT;
-            if base.claims.watermark != 0 {
-                // Should the ledger be emptied some day, it begins at the position of that day.
-                lane.lock().start = None;
-            }
             if base.claims.watermark == 0 && batch.iter().any(Ask::is_claim) {
-                let start = timeout_at(limit, self.start(key, lane)).await;
+                let start = timeout_at(limit, self.start(key, lane, base.version)).await;
                 let start = start.map_err(|_| unreachable("the list of Pods timed out"))??;
                 Arc::make_mut(&mut base.claims).start_at(start);
             }
@@ -111,13 +120,14 @@ impl<S: Store> Ledgers<S> {
                     lane.lock().written = Some(written);
                     // A write is later than all that the cache has seen, or the cache has seen what was set back.
                     if !is_late {
-                        self.assure(key).await?;
+                        self.assure(&key.namespace).await.map_err(End::Held)?;
                     }
                     return Ok(outcomes);
                 }
                 Ok(Err(WriteError::Gone)) => return Err(End::Gone),
                 Ok(Err(WriteError::Replaced)) => return Err(End::Held(Why::Behind)),
                 Ok(Err(WriteError::Unreachable(why))) => return Err(unreachable(why)),
+                Ok(Err(WriteError::NotStored(why))) => return Err(End::Held(Why::Unusable(why))),
                 Err(_) => return Err(unreachable("the write timed out")),
                 Ok(Err(WriteError::Conflict)) => {}
             }
@@ -152,7 +162,7 @@ impl<S: Store> Ledgers<S> {
             return Ok(claims);
         }
         // After the claims were read: whatever they rest on has happened by then.
-        let present = timeout_at(limit, self.store.present(key)).await;
+        let present = timeout_at(limit, self.store.present(&key.namespace)).await;
         let present = present.map_err(|_| unreachable("the list of Pods timed out"))?;
         let present = present.map_err(|e| unreachable(e.to_string()))?;
         if claims.newest() > present {
@@ -170,30 +180,36 @@ impl<S: Store> Ledgers<S> {
         Ok(claims)
     }
 
-    /// Makes sure that the Pods in etcd are not older than what the cache has seen of them.
-    async fn assure(&self, key: &RuleKey) -> Result<(), End> {
+    /// Makes sure that the Pods in etcd are not older than what the cache has seen of them, by a read in this namespace.
+    ///
+    /// # Errors
+    /// [`Why::Unreachable`] if they are, or can't be read.
+    pub async fn assure(&self, namespace: &str) -> Result<(), Why> {
         let known = self.store.position();
-        let present = tokio::time::timeout(CALL_TIMEOUT, self.store.present(key)).await;
-        let present = present.map_err(|_| unreachable("the list of Pods timed out"))?;
-        let present = present.map_err(|e| unreachable(e.to_string()))?;
+        let present =
+            timeout_at(Instant::now() + CALL_TIMEOUT, self.store.present(namespace)).await;
+        let present = present.map_err(|_| Why::Unreachable("the list of Pods timed out".into()))?;
+        let present = present.map_err(|e| Why::Unreachable(e.to_string()))?;
         if present < known {
             self.store.set_back(known, present);
         }
         match self.store.lost() {
-            Some(why) => Err(unreachable(&*why)),
+            Some(why) => Err(Why::Unreachable(why.to_string())),
             None => Ok(()),
         }
     }
 
-    /// Where a ledger begins on which nobody has decided yet. Read once: refusals do not write it down.
-    async fn start(&self, key: &RuleKey, lane: &Mutex<Lane>) -> Result<u64, End> {
+    /// Where the ledger begins on which nobody has decided yet. It is read once for each version of the rule object: a
+    /// refusal writes nothing, so the next one finds the same version. A ledger that somebody has emptied has another
+    /// version, and begins anew.
+    async fn start(&self, key: &RuleKey, lane: &Mutex<Lane>, version: u64) -> Result<u64, End> {
         let known = lane.lock().start;
-        if let Some(known) = known {
-            return Ok(known);
+        if let Some((_, position)) = known.filter(|(read_at, _)| *read_at == version) {
+            return Ok(position);
         }
-        let present = self.store.present(key).await;
+        let present = self.store.present(&key.namespace).await;
         let present = present.map_err(|e| unreachable(e.to_string()))?;
-        lane.lock().start = Some(present);
+        lane.lock().start = Some((version, present));
         Ok(present)
     }
 

@@ -31,6 +31,8 @@ mod time_travel;
 enum Mishap {
     Panic,
     Conflict,
+    /// It is answered well, and the answer does not hold the claims.
+    NotStored,
     /// It stops half-way: says so, and waits to be told to go on.
     Halt {
         reached: Arc<Notify>,
@@ -103,6 +105,7 @@ impl Store for Memory {
             match mishap {
                 Some(Mishap::Panic) => panic!("as the test wants it"),
                 Some(Mishap::Conflict) => return Err(WriteError::Conflict),
+                Some(Mishap::NotStored) => return Err(WriteError::NotStored("dropped".into())),
                 Some(Mishap::Halt { reached, on }) => {
                     reached.notify_one();
                     on.notified().await;
@@ -127,7 +130,7 @@ impl Store for Memory {
         look(&TenPods)
     }
 
-    async fn present(&self, _: &RuleKey) -> Result<u64, WriteError> {
+    async fn present(&self, _: &str) -> Result<u64, WriteError> {
         self.lists.fetch_add(1, Ordering::Relaxed);
         Ok(*self.present.lock())
     }
@@ -145,6 +148,12 @@ impl Store for Memory {
 
     fn is_following(&self) -> bool {
         !*self.is_cut_off.lock()
+    }
+
+    async fn followed(&self) {
+        while *self.is_cut_off.lock() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     fn lost(&self) -> Option<Arc<str>> {
@@ -260,6 +269,40 @@ async fn after_a_panic_the_next_ask_is_answered() {
     let answer = ask(&ledgers, &key, "b").await;
     assert!(matches!(answer, Ok(Answer::Granted(_))), "{answer:?}");
     assert_eq!(ledgers.counters.panics.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ask_that_is_dropped_at_its_deadline_says_so() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let (reached, on) = ledgers.store().halt();
+    let first = ask(&ledgers, &key, "a");
+    tokio::pin!(first);
+    assert!(futures::poll!(&mut first).is_pending());
+    reached.notified().await;
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let late = ledgers.ask(&key, delete("b"), deadline);
+    tokio::pin!(late);
+    assert!(futures::poll!(&mut late).is_pending());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    on.notify_one();
+    assert!(first.await.is_ok());
+    while ledgers.lanes.lock()[&key].lock().is_running() {
+        tokio::task::yield_now().await;
+    }
+    let why = late.await.unwrap_err().why;
+    let wanted = "no answer within the review's deadline";
+    assert_eq!(why, Why::Unreachable(wanted.into()));
+}
+
+#[tokio::test]
+async fn claim_that_is_not_stored_is_refused() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    ledgers.store().will([Mishap::NotStored]);
+    let refused = ask(&ledgers, &key, "a").await.unwrap_err();
+    assert_eq!(refused.why, Why::Unusable("dropped".into()));
+    assert!(ask(&ledgers, &key, "a").await.is_ok());
 }
 
 #[tokio::test]
@@ -561,6 +604,23 @@ async fn rule_that_refuses_all_reads_the_position_once() {
     }
     assert_eq!(ledgers.store().lists.load(Ordering::Relaxed), 1);
     assert_eq!(ledgers.store().cached(&key).unwrap().version, 1);
+}
+
+#[tokio::test]
+async fn emptied_ledger_begins_at_the_position_of_that_moment() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let store = ledgers.store();
+    *store.present.lock() = 40;
+    let key = store.rule_of("web", 0);
+    let full = ask(&ledgers, &key, "a").await.unwrap_err();
+    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    // Other replicas admit by this ledger until somebody empties it. This replica decides nothing meanwhile.
+    *store.present.lock() = 90;
+    store.rule_of("web", 5);
+    store.rules.lock().get_mut(&key).unwrap().version = 9;
+    ask(&ledgers, &key, "a").await.unwrap();
+    assert_eq!(store.cached(&key).unwrap().claims.watermark, 90);
+    assert_eq!(store.lists.load(Ordering::Relaxed), 2);
 }
 
 /// Three of ten Pods are claimed, each with so many containers that a fourth has no room.

@@ -21,13 +21,15 @@ impl Bed {
 
     /// As [`Bed::forge`], by this very path.
     pub async fn forge_at(&self, path: &str, request: Value) -> kube::Result<Value> {
-        let review = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request,
-        });
+        self.send(path, review(&request)).await
+    }
+
+    /// As [`Bed::forge_at`], with the body of a [`review`].
+    pub async fn send(&self, path: &str, body: Vec<u8>) -> kube::Result<Value> {
         let mut config = Config::new(self.setup.url.parse().unwrap());
         config.accept_invalid_certs = true;
         let request = Request::post(path).header("Content-Type", "application/json");
-        let request = request.body(review.to_string().into_bytes()).unwrap();
+        let request = request.body(body).unwrap();
         let answer: Value = Client::try_from(config)?.request(request).await?;
         Ok(answer["response"].clone())
     }
@@ -47,6 +49,14 @@ impl Bed {
         urls.map(|url| url.strip_prefix(&self.setup.url).unwrap().to_owned())
             .collect()
     }
+}
+
+/// The body of a review with this request.
+pub fn review(request: &Value) -> Vec<u8> {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request,
+    });
+    review.to_string().into_bytes()
 }
 
 /// The request of a review on a Pod: `operation` on `pods` or on a subresource of it.

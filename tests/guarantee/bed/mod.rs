@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
+use rustix::process::{Pid, Signal};
 use tokio::runtime::Runtime;
 use tokio::sync::{Mutex, OnceCell, Semaphore, SemaphorePermit};
 use xtask::lb::LoadBalancer;
@@ -338,8 +339,44 @@ impl Bed {
         let mut replica = self.replicas.lock().await[index].take().unwrap();
         let what = format!("replica {index} to end");
         wait::until(&what, async || replica.has_ended()).await;
+        self.lb.remove(replica.listen);
         let log = self.setup.logs.join(format!("replica-{index}.log"));
         (replica.exit_code(), std::fs::read_to_string(log).unwrap())
+    }
+
+    #[allow(dead_code)] // as above
+    /// What a replica answers on its plain-HTTP port; `None` when it does not.
+    pub async fn get(&self, index: usize, path: &str) -> Option<(u16, String)> {
+        let replicas = self.replicas.lock().await;
+        replicas[index].as_ref().unwrap().get(path).await
+    }
+
+    #[allow(dead_code)] // as above
+    /// A signal to a replica.
+    pub async fn signal(&self, index: usize, signal: Signal) {
+        let replicas = self.replicas.lock().await;
+        replicas[index].as_ref().unwrap().signal(signal);
+    }
+
+    #[allow(dead_code)] // as above
+    /// Process id of a replica.
+    pub async fn process(&self, index: usize) -> Pid {
+        self.replicas.lock().await[index].as_ref().unwrap().server()
+    }
+
+    #[allow(dead_code)] // as above
+    /// Where the tasks of a replica look for faults.
+    pub fn faults_of(&self, index: usize) -> PathBuf {
+        replica::faults(&self.setup, &format!("replica-{index}"))
+    }
+
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// The most memory that a replica has had resident so far, in MiB.
+    pub async fn peak_mib(&self, index: usize) -> u64 {
+        self.replicas.lock().await[index]
+            .as_ref()
+            .unwrap()
+            .peak_mib()
     }
 
     /// The replica that holds the Lease.

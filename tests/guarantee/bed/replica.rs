@@ -67,6 +67,8 @@ impl Replica {
     fn spawn(setup: &Setup, name: &str) -> Replica {
         let [listen, metrics] = [free_port(), free_port()];
         let log = setup.logs.join(format!("{name}.log"));
+        let faults = faults(setup, name);
+        let _ = std::fs::remove_dir_all(&faults);
         let output = File::options()
             .create(true)
             .append(true)
@@ -94,6 +96,8 @@ impl Replica {
             .args(setup.flags)
             .args(&setup.callers)
             .env_remove("KUBECONFIG")
+            // Nothing to a server without the cargo feature of this name.
+            .env("OPERATING_FAULTS", faults)
             .stdin(Stdio::piped())
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -127,6 +131,17 @@ impl Replica {
         line.split(' ').nth(1)?.parse().ok()
     }
 
+    /// The most memory that the server has had resident so far, in MiB.
+    #[allow(dead_code)] // as in the bed
+    pub fn peak_mib(&self) -> u64 {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+        let tasks = std::fs::read_dir(tasks).unwrap();
+        let children: String = tasks.map(|task| of(task.unwrap()).unwrap()).collect();
+        let server = children.trim().parse().unwrap(); // the only child of the supervisor
+        xtask::bench::process::peak_kib(server).unwrap() / 1024
+    }
+
     /// SIGKILL to the server and its supervisor.
     pub fn kill(&mut self) {
         if !self.has_ended() {
@@ -152,6 +167,24 @@ impl Replica {
         self.child.try_wait().unwrap().is_some()
     }
 
+    #[allow(dead_code)] // as in the bed
+    /// A signal to the server and its supervisor.
+    pub fn signal(&self, signal: Signal) {
+        kill_process_group(self.group(), signal).unwrap();
+    }
+
+    #[allow(dead_code)] // as in the bed
+    /// Process id of the server itself.
+    pub fn server(&self) -> Pid {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let children = threads.map(|thread| {
+            let children = thread.unwrap().path().join("children");
+            std::fs::read_to_string(children).unwrap_or_default()
+        });
+        let children: String = children.collect();
+        Pid::from_raw(children.trim().parse().unwrap()).unwrap()
+    }
+
     fn group(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap()
     }
@@ -161,6 +194,11 @@ impl Drop for Replica {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Where the tasks of a replica look for faults.
+pub fn faults(setup: &Setup, name: &str) -> PathBuf {
+    setup.logs.join(format!("{name}.faults"))
 }
 
 fn free_port() -> SocketAddr {

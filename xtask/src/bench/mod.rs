@@ -10,7 +10,7 @@ mod crowd;
 mod floor;
 mod herd;
 mod idle;
-mod process;
+pub mod process;
 mod report;
 mod reviews;
 mod roundtrip;

@@ -2,18 +2,22 @@
 
 mod replica;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use crate::lb::LoadBalancer;
 use crate::observer::judge::{Limit, Rule};
@@ -26,6 +30,8 @@ use replica::{Replica, Setup};
 pub const HOME: &str = "kusionstack-system";
 /// Replicas of the server.
 pub const REPLICAS: usize = 3;
+/// Annotation of a CRD with its revision; a build leaves a CRD of a higher one as it is.
+const CRD_REVISION: &str = "operating.kusionstack.io/crd-revision";
 const LEASE: &str = "kusionstack-controller-manager";
 /// For anything to come to pass on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -35,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Options {
     /// The server's binary.
     pub binary: PathBuf,
+    /// Another build of the server, for [`Fleet::change_build`].
+    pub other: Option<PathBuf>,
     /// Simulated nodes.
     pub nodes: usize,
     /// `--request-timeout` of API server and replicas: claims without effect lapse soon after.
@@ -50,6 +58,10 @@ pub struct Fleet {
     lb: LoadBalancer,
     proxy: Option<FaultProxy>,
     setups: Vec<Setup>,
+    builds: Vec<PathBuf>,
+    /// How often each replica has changed its build.
+    changes: [AtomicUsize; REPLICAS],
+    starts: AtomicUsize,
     /// The control plane.
     pub plane: Plane,
 }
@@ -84,7 +96,6 @@ impl Fleet {
             setups.push(Setup {
                 name: format!("replica-{index}"),
                 supervisor: plane.controlplane_binary().to_owned(),
-                binary: options.binary.clone(),
                 kubeconfig: match proxied {
                     Some(proxy) => plane.kubeconfig_via(proxy, &own)?,
                     None => own.clone(),
@@ -94,7 +105,9 @@ impl Fleet {
                 request_timeout: options.request_timeout,
             });
         }
-        let starting = setups.iter().map(Replica::start);
+        let starting = setups
+            .iter()
+            .map(|setup| Replica::start(setup, &options.binary));
         let mut replicas = Vec::new();
         for replica in futures::future::join_all(starting).await {
             let replica = replica?;
@@ -106,6 +119,12 @@ impl Fleet {
             lb,
             proxy,
             setups,
+            builds: [Some(options.binary.clone()), options.other.clone()]
+                .into_iter()
+                .flatten()
+                .collect(),
+            changes: Default::default(),
+            starts: AtomicUsize::new(REPLICAS),
             plane,
         };
         fleet.until_enforcing().await?;
@@ -140,10 +159,67 @@ impl Fleet {
     /// # Errors
     /// When it does not become ready.
     pub async fn restart(&self, index: usize) -> Result<()> {
-        let replica = Replica::start(&self.setups[index]).await?;
+        let build = self.builds[self.changes(index) % self.builds.len()].clone();
+        let replica = Replica::start(&self.setups[index], &build).await?;
+        self.starts.fetch_add(1, Ordering::Relaxed);
         self.lb.add(replica.listen);
         self.replicas.lock().await[index] = Some(replica);
         Ok(())
+    }
+
+    /// Kills a replica and starts it with the next build, after that build has installed what it needs, as a rolling update
+    /// does.
+    ///
+    /// # Errors
+    /// When the replica does not become ready, or the build has taken back a CRD of a higher revision.
+    pub async fn change_build(&self, index: usize) -> Result<()> {
+        let turn = self.changes[index].fetch_add(1, Ordering::Relaxed) + 1;
+        let build = &self.builds[turn % self.builds.len()];
+        let before = self.crd_revisions().await?;
+        install(build, self.plane.kubeconfig(), &self.setups[index].url).await?;
+        let after = self.crd_revisions().await?;
+        for (name, revision) in before {
+            let now = after.get(&name).copied().unwrap_or_default();
+            if now < revision {
+                let build = build.display();
+                bail!("{build} took the CRD {name} back from revision {revision} to {now}");
+            }
+        }
+        self.kill(index).await;
+        self.restart(index).await
+    }
+
+    /// How often a replica has changed its build.
+    fn changes(&self, index: usize) -> usize {
+        self.changes[index].load(Ordering::Relaxed)
+    }
+
+    /// Starts of replicas so far, and how many of these brought another build.
+    #[must_use]
+    pub fn starts_and_changes(&self) -> (usize, usize) {
+        let changes = (0..REPLICAS).map(|index| self.changes(index)).sum();
+        (self.starts.load(Ordering::Relaxed), changes)
+    }
+
+    /// Revision of each of the server's CRDs, by name.
+    async fn crd_revisions(&self) -> Result<BTreeMap<String, u32>> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client()?);
+        let mut list = api.list_metadata(&ListParams::default()).await;
+        // The API server restarts now and then.
+        for _ in 0..60 {
+            if list.is_ok() {
+                break;
+            }
+            sleep(Duration::from_secs(1)).await;
+            list = api.list_metadata(&ListParams::default()).await;
+        }
+        let all = list?.items.into_iter();
+        let revisions = all.map(|crd| {
+            let revision = crd.annotations().get(CRD_REVISION);
+            let revision = revision.and_then(|r| r.parse().ok());
+            (crd.name_any(), revision.unwrap_or_default())
+        });
+        Ok(revisions.collect())
     }
 
     /// Starts a replica if it does not run.

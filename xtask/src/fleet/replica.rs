@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -24,8 +24,6 @@ pub struct Setup {
     pub name: String,
     /// The plane's binary, whose `supervise` ends a replica with this process.
     pub supervisor: PathBuf,
-    /// The server's binary.
-    pub binary: PathBuf,
     /// Credentials of the server's service account.
     pub kubeconfig: PathBuf,
     /// URL of the load balancer.
@@ -45,24 +43,24 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica and waits until it is ready.
-    pub async fn start(setup: &Setup) -> Result<Self> {
+    /// Starts a replica of a build and waits until it is ready.
+    pub async fn start(setup: &Setup, build: &Path) -> Result<Self> {
         let mut attempt = 0;
         loop {
             attempt += 1;
             // Another process may take a free port before the replica binds it.
-            match Self::try_start(setup).await {
+            match Self::try_start(setup, build).await {
                 Err(error) if attempt < 3 && format!("{error:#}").contains("in use") => {}
                 other => return other,
             }
         }
     }
 
-    async fn try_start(setup: &Setup) -> Result<Self> {
+    async fn try_start(setup: &Setup, build: &Path) -> Result<Self> {
         let [listen, metrics] = ports::free()?;
         let [listen, metrics] =
             [listen, metrics].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-        let mut args: Vec<OsString> = vec!["supervise".into(), setup.binary.clone().into()];
+        let mut args: Vec<OsString> = vec!["supervise".into(), build.into()];
         args.extend(["serve".into(), "--leader-elect".into()]);
         let timeout = format!("{}s", setup.request_timeout.as_secs());
         for (flag, value) in [

@@ -235,6 +235,7 @@ pub async fn play(binary: PathBuf, plan: &Plan) -> Result<Vec<Row>> {
     eprintln!("starting a control plane and three replicas");
     let fleet = Fleet::start(&Options {
         binary,
+        other: None,
         nodes: lanes * LANE_NODES,
         request_timeout: Duration::from_secs(30),
         stallable: false,

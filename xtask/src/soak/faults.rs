@@ -18,6 +18,8 @@ use crate::proxy::{Effect, Fault};
 pub struct Pace {
     /// Between two kills of the leader.
     pub kill: Duration,
+    /// Between two changes of a replica to another build.
+    pub roll: Duration,
     /// Between two stalls of the watches of one replica.
     pub stall: Duration,
     /// For how long the watches stand still.
@@ -37,6 +39,17 @@ pub async fn kill_leaders(fleet: &Fleet, pace: Pace) -> Result<()> {
         sleep(Duration::from_secs(2)).await;
         fleet.restart(leader).await?;
     }
+}
+
+/// Takes one replica after the other to the next build, forth and back, until the future is dropped. The leader is among
+/// them once a round.
+pub async fn roll(fleet: &Fleet, pace: Pace) -> Result<()> {
+    for index in (0..REPLICAS).cycle() {
+        sleep(pace.roll).await;
+        eprintln!("replica {index} gets the other build");
+        fleet.change_build(index).await?;
+    }
+    Ok(())
 }
 
 /// Lets the watches of one replica stand still again and again until the future is dropped.

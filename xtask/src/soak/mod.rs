@@ -2,6 +2,7 @@
 
 mod act;
 mod faults;
+mod ledgers;
 mod ops;
 mod rest;
 mod tenant;
@@ -10,7 +11,7 @@ mod unrest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +20,7 @@ use kube::api::PostParams;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::fleet::{Fleet, Options};
 use crate::observer::judge::{Violation, judge};
@@ -57,6 +59,10 @@ pub struct Args {
     /// Use this binary of the server instead of building one
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
+    /// Another build of the server. Replicas change between both, one after the other, in place of kills of the leader: rolling
+    /// updates forth and back, each with its `operating install`
+    #[arg(long, value_name = "PATH")]
+    other_bin: Option<PathBuf>,
 }
 
 /// How long and how hard.
@@ -106,6 +112,10 @@ pub struct Report {
     pub unrest: Option<String>,
     /// How long it took to come to rest.
     rested: Duration,
+    /// What became of the ledgers.
+    ledgers: ledgers::Seen,
+    /// Starts of replicas, and how many of these brought another build.
+    starts: (usize, usize),
 }
 
 /// Runs the soak and prints what it showed.
@@ -117,8 +127,10 @@ pub async fn run(args: Args) -> Result<()> {
         Some(path) => path.canonicalize()?,
         None => build(false).await?,
     };
+    let other = args.other_bin.as_ref().map(|path| path.canonicalize());
     let report = play(
         binary,
+        other.transpose()?,
         Plan {
             operations: args.operations,
             seed: args.seed,
@@ -157,6 +169,21 @@ impl Report {
             println!("\n{violation}");
         }
         println!("\n{} violations", self.violations.len());
+        for fault in self.ledgers.faults.iter().take(SHOWN) {
+            println!("{fault}");
+        }
+        let stayed = self.ledgers.stayed.iter();
+        let stayed: Vec<_> = stayed
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        println!(
+            "{} writes of ledgers, {} faults in them; fields that stayed: {}",
+            self.ledgers.writes,
+            self.ledgers.faults.len(),
+            stayed.join(", ")
+        );
+        let (starts, changes) = self.starts;
+        println!("{starts} starts of replicas, {changes} changes of build");
         match &self.unrest {
             Some(unrest) => println!("{unrest}"),
             None => println!("at rest after {} s", self.rested.as_secs()),
@@ -171,6 +198,9 @@ impl Report {
         if !self.violations.is_empty() {
             bail!("{} requests broke a rule", self.violations.len());
         }
+        if let Some(fault) = self.ledgers.faults.first() {
+            bail!("{fault}");
+        }
         match &self.unrest {
             Some(unrest) => bail!("{unrest}"),
             None => Ok(()),
@@ -178,14 +208,17 @@ impl Report {
     }
 }
 
-/// Plays the soak on a control plane of its own, with three replicas of the server.
+/// Plays the soak on a control plane of its own, with three replicas of the server. If there is another build, replicas
+/// change between both.
 ///
 /// # Errors
 /// When something could not be started. What the server did is in the report.
-pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
+pub async fn play(binary: PathBuf, other: Option<PathBuf>, plan: Plan) -> Result<Report> {
     eprintln!("starting a control plane and three replicas");
+    let rolls = other.is_some();
     let fleet = Fleet::start(&Options {
         binary,
+        other,
         nodes: NODES,
         request_timeout: Duration::from_secs(30),
         stallable: true,
@@ -204,14 +237,24 @@ pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
 
     let pace = Pace {
         kill: plan.kill,
+        roll: plan.kill / 3,
         stall: plan.kill / 2,
         stalled: plan.stalled,
     };
     let counts = Mutex::new(BTreeMap::new());
     let operations = operate(&fleet, &actor, &plan, &counts);
+    let ledgers = Arc::default();
+    let following = ledgers::follow(admin.clone(), namespace.clone(), Arc::clone(&ledgers));
+    let following = AbortOnDropHandle::new(tokio::spawn(following));
+    let kills = async {
+        match rolls {
+            true => faults::roll(&fleet, pace).await,
+            false => faults::kill_leaders(&fleet, pace).await,
+        }
+    };
     tokio::select! {
         result = operations => result?,
-        result = faults::kill_leaders(&fleet, pace) => result.context("killing leaders")?,
+        result = kills => result.context("killing replicas")?,
         result = faults::stall_watches(&fleet, pace) => result.context("stalling watches")?,
         result = faults::end_overdue_pods(&admin, &namespace) => result?,
         result = faults::revive_controllers(&fleet) => result?,
@@ -249,12 +292,17 @@ pub async fn play(binary: PathBuf, plan: Plan) -> Result<Report> {
         Ok(rested) => (rested, None),
         Err(error) => (plan.rest, Some(format!("{error:#}"))),
     };
+    let starts = fleet.starts_and_changes();
     fleet.stop().await;
+    drop(following);
+    let ledgers = std::mem::take(&mut *ledgers::lock(&ledgers));
     Ok(Report {
         counts: counts.into_inner().unwrap_or_else(PoisonError::into_inner),
         violations,
         unrest,
         rested,
+        ledgers,
+        starts,
     })
 }
 

@@ -10,6 +10,9 @@ use crate::api::labels;
 pub(super) fn check(templates: &[Value], errors: &mut FieldErrors) {
     let mut names = BTreeSet::new();
     for (index, template) in templates.iter().enumerate() {
+        if errors.is_full() {
+            return;
+        }
         let path = format!("spec.volumeClaimTemplates[{index}]");
         let name = template["metadata"]["name"].as_str().unwrap_or_default();
         let problem = if name.is_empty() {

@@ -92,6 +92,9 @@ fn pods(lists: [(&str, &Vec<String>); 3], errors: &mut FieldErrors) {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     for (list, names) in lists {
         for (index, name) in names.iter().enumerate() {
+            if errors.is_full() {
+                return;
+            }
             let path = format!("spec.scaleStrategy.{list}[{index}]");
             if name.is_empty() {
                 let problem = "must be the name of a Pod: take the empty entry out";

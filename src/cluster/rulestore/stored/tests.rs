@@ -47,6 +47,29 @@ fn claims_are_read_as_they_were_written() {
 }
 
 #[test]
+fn answer_that_drops_anything_does_not_hold_the_claims() {
+    let mut claims = claims(3, 3);
+    for claim in claims.claims.values_mut() {
+        claim.detail.since = "2026-01-01T00:00:00.123456789Z".parse().unwrap();
+    }
+    let whole = serde_json::to_value(write(&claims)).unwrap();
+    assert!(holds(&stored(&whole), &claims));
+    assert!(!holds(&api::Ledger::default(), &claims));
+    for path in [
+        "/watermark",
+        "/claims",
+        "/claims/0/target",
+        "/claims/0/containers",
+    ] {
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        let mut pruned = whole.clone();
+        let fields = pruned.pointer_mut(parent).unwrap();
+        fields.as_object_mut().unwrap().remove(field).unwrap();
+        assert!(!holds(&stored(&pruned), &claims), "{path}");
+    }
+}
+
+#[test]
 fn renewed_and_closing_claims_are_read_as_they_were_written() {
     let mut renewed = claims(5, 3);
     for claim in renewed.claims.values_mut() {

@@ -12,6 +12,7 @@ fn workload(replicas: u32, version: u64) -> Workload {
         controller: None,
         selector: None,
         template_labels: None,
+        template_labels_dropped: false,
         rolling: false,
         keeps_old: false,
         recreates: false,
@@ -90,6 +91,7 @@ fn made(controller: &Owner) -> Workload {
     Workload {
         controller: Some(Arc::new(controller.clone())),
         template_labels: Some(pod("7f9", "web").metadata.labels),
+        template_labels_dropped: false,
         ..Workload {
             name: "web-7f9".to_owned(),
             ..workload(10, 5)

@@ -18,7 +18,7 @@ use crate::cluster::index::Index;
 use crate::cluster::queue::Outcome;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
-use crate::cluster::watch::Relist;
+use crate::cluster::watch::CatchUp;
 use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::observed::{Observed, Revision};
@@ -42,7 +42,7 @@ impl Bed {
     fn new() -> Bed {
         let api = FakeApi::default();
         let index = Arc::new(Index::default());
-        let store = RuleStore::new(api.client(), Arc::clone(&index), Relist::default());
+        let store = RuleStore::new(api.client(), Arc::clone(&index), CatchUp::default());
         let context = Arc::new(Context {
             client: api.client(),
             namespace: "kusionstack-system".to_owned(),

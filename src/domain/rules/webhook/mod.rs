@@ -1,6 +1,7 @@
 //! Webhook rules (contract 5.5), the part without I/O: what an endpoint is asked, what its answers mean, when to ask
 //! and poll next. Verdicts are bound to one operation on one Pod and to one generation of the rule object.
 
+mod address;
 mod fit;
 mod memory;
 mod parameters;
@@ -19,6 +20,7 @@ use crate::api::podtransitionrule::{
 use crate::api::rulecalls::{POD_API_VERSION, Request, Resource};
 use crate::api::validation::endpoint;
 
+pub use address::Networks;
 pub use memory::{Action, Memory, Plan};
 pub use parameters::{Parameter, from_slim};
 pub use verdicts::Verdicts;

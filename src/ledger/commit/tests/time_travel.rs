@@ -140,17 +140,33 @@ async fn cache_from_before_a_restore_decides_nothing_while_its_watch_is_cut_off(
     let (ledgers, key) = with_ledger(Ledger::default());
     *ledgers.store().position.lock() = 90;
     *ledgers.store().is_cut_off.lock() = true;
+    assert!(matches!(
+        ask(&ledgers, &key, "a").await.unwrap_err().why,
+        Why::Behind
+    ));
+    let history = ledgers.assure("n").await;
+    assert!(matches!(history, Err(Why::Unreachable(why)) if why == "90 > 50"));
+    *ledgers.store().is_cut_off.lock() = false;
     assert!(is_lost(ask(&ledgers, &key, "a").await));
     assert_eq!(count(&ledgers.counters.writes), 0);
 }
 
-#[tokio::test]
-async fn watch_that_is_cut_off_alone_denies_nobody() {
+#[tokio::test(start_paused = true)]
+async fn claims_wait_for_the_watch_and_are_refused_while_it_stays_cut_off() {
     let (ledgers, key) = with_ledger(Ledger::default());
     *ledgers.store().position.lock() = 50;
     *ledgers.store().is_cut_off.lock() = true;
     ledgers.store().rules.lock().get_mut(&key).unwrap().version = 60;
-    ask(&ledgers, &key, "a").await.unwrap();
+    assert!(matches!(
+        ask(&ledgers, &key, "a").await.unwrap_err().why,
+        Why::Behind
+    ));
+    let back = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        *ledgers.store().is_cut_off.lock() = false;
+    };
+    let (asked, ()) = tokio::join!(ask(&ledgers, &key, "a"), back);
+    asked.unwrap();
 }
 
 #[tokio::test]

@@ -66,8 +66,7 @@ async fn figures(bench: &mut Bench, pods: usize) -> Result<()> {
 
     let many = reviews(bench, &crowd, pods).await?;
     let ratio = many / few;
-    let figure =
-        format!("slowest hundredth of these reviews by that of a no-op, {pods} Pods by {FEW}");
+    let figure = format!("slowest hundredth of these reviews, {pods} Pods by {FEW}");
     bench.report.judge(
         figure,
         format!("{ratio:.2}"),
@@ -113,8 +112,8 @@ async fn resident(bench: &Bench) -> Result<f64> {
     Ok(process::resident_kib(pid)? as f64 / 1024.0)
 }
 
-/// Dry-run DELETE reviews of Pods of all rules. Where the slowest hundredth begins, by the same of a no-op: reviews of Pods
-/// that are not managed, asked for in turn with the others, so that whatever else the machine does slows both.
+/// Dry-run DELETE reviews of Pods of all rules: where the slowest hundredth begins, in µs. Reviews of Pods that are not
+/// managed are asked for in turn with them, so that one can see what the machine does to both.
 async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
     resident(bench).await?; // what the new Pods left to do is not what a review costs
     let caller = Caller::new(&bench.client, &bench.server.endpoints).await?;
@@ -129,6 +128,9 @@ async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
     });
     let unmanaged: Vec<_> = unmanaged.collect();
     let (mut of_deletes, mut of_no_op) = (Vec::new(), Vec::new());
+    // What the control plane does after so many writes has no part in what a review costs; a review of a dry run asks it
+    // nothing.
+    bench.plane.pause_apiserver().await?;
     for round in 0..=ROUNDS {
         for (bodies, all) in [(&unmanaged, &mut of_no_op), (&deletes, &mut of_deletes)] {
             let times = caller
@@ -139,6 +141,7 @@ async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
             } // in the first round connections, caches and code paths get warm
         }
     }
+    bench.plane.resume_apiserver().await?;
     let calmest = |mut all: Vec<(u128, u128)>| {
         all.sort_unstable();
         all[0]
@@ -150,5 +153,5 @@ async fn reviews(bench: &mut Bench, crowd: &Crowd, pods: usize) -> Result<f64> {
         "p50 {common} µs, p99 {slow} µs ({times:.2} × no-op: p50 {no_op_common} µs, p99 {no_op_slow} µs)"
     );
     bench.report.add(figure, value);
-    Ok(times)
+    Ok(slow as f64)
 }

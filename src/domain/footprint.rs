@@ -1,0 +1,257 @@
+//! How many bytes a cache may keep of one Pod.
+//!
+//! The API server bounds an object to about 1.5 MB, and nearly every text and list in it to nothing less. A tenant who could
+//! have all of that cached would fill the memory of every replica with a hundred Pods.
+
+use std::collections::BTreeMap;
+
+use super::pod::{Container, ContainerStatus, Metadata, Owner, Pod};
+use crate::api::keys;
+
+/// Bytes that a cache keeps of one Pod at most. A Pod of two containers has about 3,000, and one of eighty has less than this.
+pub const MOST: usize = 96 << 10;
+/// Bytes of labels that are kept of a Pod whose metadata alone has more than [`MOST`], and of the template of an owner; and
+/// bytes of the selector of an owner.
+pub const MOST_LABELS: usize = 16 << 10;
+/// Bytes of the reference to the controller that are kept then. Names that lead to an object fit.
+const MOST_OWNER: usize = 1 << 10;
+
+impl Pod {
+    /// About how many bytes the Pod takes.
+    pub fn bytes(&self) -> usize {
+        let spec = &self.spec;
+        let containers = spec.containers.iter().chain(&spec.init_containers);
+        let gates = spec.readiness_gates.iter();
+        let status = &self.status;
+        let statuses = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses);
+        let conditions = status.conditions.iter().map(|c| {
+            let since = c.last_transition_time.as_deref().unwrap_or_default();
+            size_of_val(c) + texts([&*c.type_, &c.status, &c.reason, since])
+        });
+        size_of_val(self)
+            + self.metadata.bytes()
+            + texts([&*spec.restart_policy, &status.phase])
+            + texts(spec.claims.iter().map(String::as_str))
+            + texts(gates.map(|gate| gate.condition_type.as_str()))
+            + containers.map(container).sum::<usize>()
+            + amounts(&spec.resources)
+            + conditions.sum::<usize>()
+            + statuses.map(container_status).sum::<usize>()
+    }
+}
+
+impl Metadata {
+    /// About how many bytes the fields of variable length take.
+    fn bytes(&self) -> usize {
+        let times = [&self.deletion_timestamp, &self.creation_timestamp];
+        texts([&*self.namespace, &self.name, &self.uid])
+            + texts(times.into_iter().flatten().map(String::as_str))
+            + map(&self.labels)
+            + map(&self.annotations)
+            + texts(self.finalizers.iter().map(String::as_str))
+            + self.owner_references.iter().map(owner).sum::<usize>()
+    }
+
+    /// The metadata as a cache may keep them. Of metadata that take more than [`MOST`] bytes those stay that identify the
+    /// Pod and its controller, and labels as far as there is room, those of this project first.
+    ///
+    /// A Pod without some of its labels is covered by all rules of its namespace
+    /// ([`RuleSet::selects`](super::rules::RuleSet::selects)): it takes a place in each, and makes room in none.
+    pub fn reduced(mut self) -> Metadata {
+        if self.bytes() <= MOST {
+            return self;
+        }
+        self.annotations.clear();
+        self.finalizers = Vec::new();
+        let controller = self.owner_references.iter().find(|o| o.controller);
+        let controller = controller.filter(|o| owner(o) <= MOST_OWNER).cloned();
+        self.owner_references = controller.into_iter().collect();
+        (self.labels, self.labels_dropped) = fitting(std::mem::take(&mut self.labels));
+        self
+    }
+}
+
+/// Labels as far as a cache keeps them, those of this project first, and whether others were dropped.
+pub fn fitting(labels: BTreeMap<String, String>) -> (BTreeMap<String, String>, bool) {
+    if map(&labels) <= MOST_LABELS {
+        return (labels, false);
+    }
+    let mut labels: Vec<_> = labels.into_iter().collect();
+    labels.sort_by_key(|(key, _)| rank(key)); // a stable sort
+    let mut room = MOST_LABELS;
+    let all = labels.len();
+    let fit = |(key, value): &(String, String)| {
+        let left = room.checked_sub(texts([&**key, value]));
+        room = left.unwrap_or(room);
+        left.is_some()
+    };
+    let kept: BTreeMap<_, _> = labels.into_iter().filter(fit).collect();
+    let dropped = kept.len() < all;
+    (kept, dropped)
+}
+
+/// Which labels are kept first: that of managed Pods, those that this project and its revisions use, others.
+fn rank(key: &str) -> u8 {
+    match key {
+        keys::CONTROL => 0,
+        keys::REVISION | keys::POD_TEMPLATE_HASH => 1,
+        _ if key
+            .split_once('/')
+            .is_some_and(|(domain, _)| domain.ends_with("kusionstack.io")) =>
+        {
+            1
+        }
+        _ => 2,
+    }
+}
+
+fn texts<'a>(all: impl IntoIterator<Item = &'a str>) -> usize {
+    all.into_iter().map(|t| t.len() + size_of::<String>()).sum()
+}
+
+fn map(of: &BTreeMap<String, String>) -> usize {
+    of.iter().map(|(key, value)| texts([&**key, value])).sum()
+}
+
+fn owner(of: &Owner) -> usize {
+    size_of_val(of) + texts([&*of.api_version, &of.kind, &of.name, &of.uid])
+}
+
+fn container(of: &Container) -> usize {
+    let policies = of.resize_policy.iter();
+    let policies = policies.map(|p| texts([&*p.resource_name, &p.restart_policy]));
+    size_of_val(of)
+        + texts([&*of.name, &of.image])
+        + amounts(&of.resources)
+        + policies.sum::<usize>()
+}
+
+fn container_status(of: &ContainerStatus) -> usize {
+    let waiting = of.waiting.as_ref();
+    size_of_val(of)
+        + texts([&*of.name, &of.container_id, &of.image, &of.image_id])
+        + waiting.map_or(0, |w| texts([&*w.reason, &w.message]))
+}
+
+/// Bytes of the quantities of a `resources` field.
+fn amounts(resources: &serde_json::Value) -> usize {
+    let kinds = resources.as_object().into_iter().flatten();
+    let each = kinds.flat_map(|(_, amounts)| amounts.as_object().into_iter().flatten());
+    each.map(|(name, amount)| {
+        name.len() + amount.as_str().map_or(0, str::len) + size_of_val(amount)
+    })
+    .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn metadata(patch: Value) -> Metadata {
+        let mut metadata = json!({
+            "namespace": "n", "name": "web-1", "uid": "u", "resourceVersion": "7", "finalizers": ["example.com/f"],
+            "labels": { (keys::CONTROL): keys::CONTROL_VALUE, "app": "web" },
+            "ownerReferences": [
+                { "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "o1" },
+                { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o2", "controller": true },
+            ],
+        });
+        json_patch::merge(&mut metadata, &patch);
+        serde_json::from_value(metadata).unwrap()
+    }
+
+    fn labels(prefix: &str, count: usize) -> Value {
+        let all = (0..count).map(|n| (format!("{prefix}{n:05}"), json!("x".repeat(63))));
+        Value::Object(all.collect())
+    }
+
+    #[test]
+    fn usual_metadata_are_kept_whole() {
+        for usual in [json!({}), json!({ "labels": labels("example.com/", 100) })] {
+            let usual = metadata(usual);
+            assert_eq!(usual.clone().reduced(), usual);
+        }
+    }
+
+    #[test]
+    fn large_metadata_are_reduced_to_identity_controller_and_some_labels() {
+        let long = json!({ "annotations": { (keys::BYPASS): "x".repeat(MOST) } });
+        let kept = metadata(long).reduced();
+        let usual = metadata(json!({}));
+        assert_eq!(kept.labels, usual.labels);
+        assert!(!kept.labels_dropped);
+        assert_eq!(kept.owner_references[..], usual.owner_references[1..]);
+        for key in ["example.com/", "a.kusionstack.io/", "kusionstack.io/a"] {
+            let kept = metadata(json!({ "labels": labels(key, 10_000) })).reduced();
+            assert!(kept.labels_dropped && kept.bytes() < MOST, "{key}");
+            assert!(kept.labels.contains_key(keys::CONTROL), "{key}");
+            assert_eq!((kept.uid.as_str(), kept.resource_version), ("u", 7));
+        }
+        let own = json!({ "labels": labels("a/", 10_000) });
+        let mut own = metadata(own);
+        own.labels
+            .insert(keys::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
+        assert!(own.reduced().labels.contains_key(keys::SERVICE_AVAILABLE));
+        let endless =
+            json!({ "ownerReferences": [{ "uid": "x".repeat(MOST), "controller": true }] });
+        assert_eq!(metadata(endless).reduced().owner_references.len(), 0);
+    }
+
+    #[test]
+    fn pod_of_forty_containers_is_kept() {
+        let amounts = json!({ "cpu": "1500m", "memory": "2048Mi" });
+        let image = format!(
+            "registry.example.com/team/part@sha256:{}",
+            "0123456789abcdef".repeat(4)
+        );
+        let name = |n| format!("container-of-the-part-{n}");
+        let container = |n| json!({ "name": name(n), "image": image, "resources": { "requests": amounts, "limits": amounts } });
+        let status = |n| {
+            json!({
+                "name": name(n), "image": image, "imageID": image, "ready": true, "restartCount": 3,
+                "containerID": format!("containerd://{}", "0123456789abcdef".repeat(4)),
+                "resources": { "requests": amounts, "limits": amounts },
+            })
+        };
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "labels": labels("example.com/", 50) },
+            "spec": { "containers": (0..40).map(container).collect::<Vec<_>>() },
+            "status": { "containerStatuses": (0..40).map(status).collect::<Vec<_>>() },
+        }))
+        .unwrap();
+        assert!(pod.bytes() < MOST, "{}", pod.bytes());
+    }
+
+    #[test]
+    fn every_text_and_list_counts() {
+        let long = "x".repeat(MOST);
+        let many = |item: Value| vec![item; 8_000];
+        let resources = json!({ "limits": { "cpu": long } });
+        for pod in [
+            json!({ "metadata": { "labels": { "a": long } } }),
+            json!({ "metadata": { "annotations": { (keys::BYPASS): long } } }),
+            json!({ "metadata": { "finalizers": many(json!("example.com/f")) } }),
+            json!({ "metadata": { "ownerReferences": many(json!({ "uid": "o" })) } }),
+            json!({ "spec": { "containers": [{ "image": long }] } }),
+            json!({ "spec": { "initContainers": many(json!({ "name": "a" })) } }),
+            json!({ "spec": { "containers": [{ "resources": resources }] } }),
+            json!({ "spec": { "resources": resources } }),
+            json!({ "spec": { "readinessGates": many(json!({ "conditionType": "a" })) } }),
+            json!({ "spec": { "volumes": many(json!({ "persistentVolumeClaim": { "claimName": "a" } })) } }),
+            json!({ "spec": { "restartPolicy": long } }),
+            json!({ "status": { "conditions": many(json!({ "type": "Ready" })) } }),
+            json!({ "status": { "containerStatuses": [{ "imageID": long }] } }),
+            json!({ "status": { "initContainerStatuses": many(json!({ "name": "a" })) } }),
+        ] {
+            let said: String = pod.to_string().chars().take(80).collect();
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert!(pod.bytes() > MOST, "{said}: {}", pod.bytes());
+        }
+    }
+}

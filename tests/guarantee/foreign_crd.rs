@@ -1,0 +1,120 @@
+//! A CustomResourceDefinition that does not keep the ledgers: other tools put theirs back, people change it by hand.
+//!
+//! A claim that is not stored admits nothing, whatever the API server answers to the write.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::bed::objects::{at_once, names, refusal};
+use crate::bed::{Bed, Scope, wait};
+
+const CRD: &str = "podtransitionrules.apps.kusionstack.io";
+const PODS: usize = 8;
+
+/// Changes the definition.
+async fn change(bed: &Bed, operations: Value) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(bed.admin());
+    let patch = serde_json::from_value(operations).unwrap();
+    let patch = Patch::<()>::Json(patch);
+    let params = PatchParams::default();
+    definitions.patch(CRD, &params, &patch).await.unwrap();
+}
+
+/// Eight Pods under a rule that lets one of them go; what is deleted stays lost.
+async fn web(bed: &Bed) -> (Scope, Vec<String>) {
+    let scope = bed.scope("foreign").await;
+    scope.deploy_where_open("web", PODS).await;
+    let pods = names(&scope.all_available("app=web", PODS).await);
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    scope.until_at_rest("web", 8).await;
+    scope.close_nodes().await;
+    (scope, pods)
+}
+
+/// Deletes all Pods at once; the messages of the refusals.
+async fn refusals(scope: &Scope, pods: &[String]) -> Vec<String> {
+    let outcomes = at_once(pods, async |pod| scope.delete(&pod).await).await;
+    let refused = outcomes.into_iter().filter(Result::is_err);
+    refused.map(|outcome| refusal(outcome).message).collect()
+}
+
+/// Under the definition that `broken` makes all is denied, and the definition of `operating install` ends that: then the rule
+/// lets exactly one Pod go.
+async fn nothing_goes_until_the_definition_is_put_back(
+    broken: Value,
+    is_in_force: impl AsyncFn(&Scope) -> bool,
+    reason: &str,
+) {
+    let bed = Bed::own().await;
+    let (scope, pods) = web(&bed).await;
+    change(&bed, broken).await;
+    wait::until("the changed definition", async || is_in_force(&scope).await).await;
+    let refused = refusals(&scope, &pods).await;
+    assert_eq!(refused.len(), PODS, "{refused:#?}");
+    for message in &refused {
+        assert!(message.contains(reason), "{message}");
+        assert!(message.contains("operating install"), "{message}");
+    }
+
+    let url = bed.setup.url.clone();
+    let installed = bed.operating(&["install", "--webhook-url", &url]);
+    assert!(installed.status.success(), "{installed:?}");
+    wait::until("a place to be given", async || {
+        scope.delete(&pods[0]).await.is_ok()
+    })
+    .await;
+    let refused = refusals(&scope, &pods[1..]).await;
+    assert_eq!(refused.len(), PODS - 1, "{refused:#?}");
+}
+
+/// Whether the API server refuses to write the status of the rule `web` as it does what it does not serve.
+async fn status_is_not_served(scope: &Scope) -> bool {
+    let touch = Patch::Merge(json!({"status": {}}));
+    let params = PatchParams::default();
+    let written = scope.rules().patch_status("web", &params, &touch).await;
+    matches!(written, Err(kube::Error::Api(status)) if status.code == 404)
+}
+
+#[tokio::test]
+async fn without_a_status_subresource_nothing_is_admitted() {
+    let broken = json!([{"op": "remove", "path": "/spec/versions/0/subresources"}]);
+    nothing_goes_until_the_definition_is_put_back(broken, status_is_not_served, "does not serve")
+        .await;
+}
+
+#[tokio::test]
+async fn version_that_is_not_served_frees_no_pod() {
+    let broken = json!([{"op": "replace", "path": "/spec/versions/0/served", "value": false}]);
+    nothing_goes_until_the_definition_is_put_back(broken, status_is_not_served, "does not serve")
+        .await;
+}
+
+#[tokio::test]
+async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
+    let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/ledger";
+    let broken = json!([{"op": "remove", "path": path}]);
+    let is_dropped = async |scope: &Scope| scope.status("web").await.ledger.is_none();
+    nothing_goes_until_the_definition_is_put_back(broken, is_dropped, "status.ledger").await;
+}
+
+/// The control: a rule that is deleted holds nobody, at once.
+#[tokio::test]
+async fn deleted_rule_frees_its_pods() {
+    let scope = Bed::shared().await.scope("freed").await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
+    scope.delete(&pods[0]).await.unwrap();
+    let deleted = scope.rules().delete("web", &Default::default()).await;
+    deleted.unwrap();
+    wait::until("the rule to be gone", async || {
+        scope.rules().get_opt("web").await.unwrap().is_none()
+    })
+    .await;
+    for pod in &pods[1..] {
+        wait::until("a deletion to pass", async || {
+            scope.delete(pod).await.is_ok()
+        })
+        .await;
+    }
+}
