@@ -54,7 +54,7 @@ async fn fault_of_a_task_fails_livez() {
 
     supervisor.keep("a watch", async { panic!("as asked") });
     supervisor.failed().await;
-    let text = "[-] a watch panicked\nnot alive\n".to_owned();
+    let text = "[-] a watch panicked: as asked\nnot alive\n".to_owned();
     assert_eq!(rig.probe("/livez").await, (500, text));
 }
 
