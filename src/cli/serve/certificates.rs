@@ -74,8 +74,8 @@ pub async fn start(
         .ensure(clock::now())
         .await
         .context(
-            "the serving certificate can't be made; without --cert-dir the server needs the rights operating-certificates \
-             (docs/rights.md)",
+            "the serving certificate can't be made; without --cert-dir the server needs the API server, and the rights \
+             operating-certificates (docs/rights.md)",
         )?;
     let wake = managed.waker();
     let run = managed.run(SECRET_PERIOD, clock::now, supervisor.stop().clone());

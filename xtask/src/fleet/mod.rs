@@ -62,6 +62,8 @@ pub struct Fleet {
     /// How often each replica has changed its build.
     changes: [AtomicUsize; REPLICAS],
     starts: AtomicUsize,
+    /// Held by who restarts the API server, and by who needs it to stay.
+    pub maintenance: Mutex<()>,
     /// The control plane.
     pub plane: Plane,
 }
@@ -125,6 +127,7 @@ impl Fleet {
                 .collect(),
             changes: Default::default(),
             starts: AtomicUsize::new(REPLICAS),
+            maintenance: Mutex::default(),
             plane,
         };
         fleet.until_enforcing().await?;
@@ -173,6 +176,7 @@ impl Fleet {
     /// # Errors
     /// When the replica does not become ready, or the build has taken back a CRD of a higher revision.
     pub async fn change_build(&self, index: usize) -> Result<()> {
+        let _stays = self.maintenance.lock().await;
         let turn = self.changes[index].fetch_add(1, Ordering::Relaxed) + 1;
         let build = &self.builds[turn % self.builds.len()];
         let before = self.crd_revisions().await?;

@@ -48,10 +48,19 @@ impl Replica {
         let mut attempt = 0;
         loop {
             attempt += 1;
+            let error = match Self::try_start(setup, build).await {
+                Err(error) => error,
+                started => return started,
+            };
+            let text = format!("{error:#}");
             // Another process may take a free port before the replica binds it.
-            match Self::try_start(setup, build).await {
-                Err(error) if attempt < 3 && format!("{error:#}").contains("in use") => {}
-                other => return other,
+            let has_lost_its_port = attempt < 3 && text.contains("in use");
+            // As a kubelet does when the API server is away.
+            let has_no_api = attempt < 10 && text.contains("client error (Connect)");
+            if has_no_api {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            } else if !has_lost_its_port {
+                return Err(error);
             }
         }
     }

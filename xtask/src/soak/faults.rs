@@ -71,6 +71,7 @@ pub async fn stall_watches(fleet: &Fleet, pace: Pace) -> Result<()> {
 
 /// Ends the API server and starts it again.
 pub async fn restart_apiserver(fleet: &Fleet) -> Result<()> {
+    let _alone = fleet.maintenance.lock().await;
     eprintln!("restarting the API server");
     fleet.plane.stop_apiserver().await?;
     sleep(Duration::from_secs(2)).await;
