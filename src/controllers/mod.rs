@@ -88,7 +88,7 @@ pub struct Queues {
 /// Runs all controllers until `stop`, e.g. because the lease was lost; `work` tells what they do.
 pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
     let queues = work.begin();
-    let turns = turns::Turns::new(Arc::clone(&context));
+    let turns = turns::Turns::new(&context, &queues, &stop);
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context), Arc::clone(&turns));
     let rules = rules::Rules::new(&context, &queues, &turns, &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));

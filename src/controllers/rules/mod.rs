@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::turns::{Known, Round, Turns};
+use super::turns::{Asker, Known, Round, Turns};
 use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, write, write_again};
 use crate::api::keys;
@@ -104,9 +104,13 @@ impl Rules {
             return self.gone(name).await;
         };
         let unread = self.read_owners(&key).await;
-        let (round, judged) = match self.has_waiting(&name) {
-            true => self.turns.look(&name.0).await,
-            false => Known::default(),
+        let known = match self.has_waiting(&name) {
+            true => self.turns.look(&name.0, Asker::Rule(name.1.clone())),
+            false => Known::Now(Arc::default()),
+        };
+        let (round, is_known) = match known {
+            Known::Now(round) | Known::Before(round) => (round, true),
+            Known::Soon => (Arc::default(), false), // the round brings the object back here
         };
         if self.wake(&name, &key.uid, generation, &round) {
             self.release(&name.0);
@@ -130,10 +134,13 @@ impl Rules {
         facts.unreadable = causes(&unread);
         facts.mended = self.doubts.mended(&key.uid);
         let head = round.head(&key.uid).cloned();
-        let status = self.status(&name, &key.uid, &facts, head).await;
+        // The status names whose turn it is.
+        let status = match is_known {
+            true => self.status(&name, &key.uid, &facts, head).await,
+            false => Outcome::Done,
+        };
         let again = release
             .into_iter()
-            .chain(judged)
             .chain(doubted)
             .chain(asked)
             .chain(woken)
