@@ -100,6 +100,7 @@ pub fn uncovered(home: &Namespace) -> impl Iterator<Item = &Uid> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::iter::repeat_n;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -170,8 +171,11 @@ mod tests {
         let index = index();
         let state = index.read();
         let rules = &state.namespace("n").unwrap().rules;
-        let never = vec![Arc::clone(&rules["first"].snapshot.rules); 200];
-        let pods = vec![Arc::new(pod("web-1", json!({ "pod": "1" }))); 100];
+        let never: Vec<_> = repeat_n(&rules["first"].snapshot.rules, 200)
+            .cloned()
+            .collect();
+        let free_pod = Arc::new(pod("web-1", json!({ "pod": "1" })));
+        let pods: Vec<_> = repeat_n(free_pod, 100).collect();
         let mut counting = pin!(free(&pods, &never));
         let mut context = Context::from_waker(Waker::noop());
         let mut parts = 1;
