@@ -108,7 +108,7 @@ pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
             let lifecycle = Arc::clone(&lifecycle);
             async move { lifecycle.reconcile(key).await }
         }),
-        Arc::clone(&queues.rules).run(4, stop.clone(), move |key| {
+        Arc::clone(&queues.rules).run(8, stop.clone(), move |key| {
             let rules = Arc::clone(&rules);
             async move { rules.reconcile(key).await }
         }),
