@@ -227,6 +227,11 @@ const BEGINNINGS: &[(&str, usize, &str)] = &[
         "a worker's panic goes on to its controller; a timer only sleeps and adds its key",
     ),
     (
+        "controllers/turns/mod.rs",
+        1,
+        "a round that panics hands back who waits for it, and the namespace rests",
+    ),
+    (
         "controllers/webhooks/http.rs",
         1,
         "the request over a connection fails with it",

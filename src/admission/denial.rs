@@ -31,6 +31,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Resting { .. } => "claim-resting",
         Why::Contended => "ledger-contended",
         Why::Crowded { .. } => "ledger-full",
+        Why::Overlapping { .. } => "rules-overlap",
     }
 }
 
@@ -118,6 +119,16 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
                 "Pod {pod} is held by {rule}: too many operations ask for its budget at once; try again in a moment"
             )
         }
+        Why::Overlapping {
+            objects,
+            most,
+            names,
+        } => format!(
+            "Pod {pod} is held: {objects} PodTransitionRules with an availability rule cover it ({} and {} more), and at most \
+             {most} may; put the rules into spec.rules of fewer objects, or narrow their spec.selector",
+            names.join(", "),
+            objects.saturating_sub(names.len())
+        ),
         Why::Crowded { claims } => format!(
             "Pod {pod} is held by {rule}: {claims} admitted operations have yet to take effect, and the status of the \
              PodTransitionRule has no room for more; try again when some have, or split the object into several with \
@@ -373,6 +384,11 @@ mod tests {
             },
             Why::Contended,
             Why::Crowded { claims: 1000 },
+            Why::Overlapping {
+                objects: 17,
+                most: 16,
+                names: vec!["a".into()],
+            },
             Why::UnknownOwner("x".into()),
             Why::Broken("x".into()),
             Why::Unusable("x".into()),

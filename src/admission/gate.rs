@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{Instant, timeout_at};
 
 use super::context::Context;
-use super::stored;
+use super::{overlap, stored};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
@@ -39,6 +39,7 @@ pub async fn claim_by(
     dry_run: bool,
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
+    overlap::check(&context.index, &rules, &disruption.pod)?;
     let of_budgets = rules.iter().filter(|key| {
         let beyond = disruption.beyond.contains(&key.name);
         !beyond && has_budget(context, key, &disruption.pod)
@@ -139,6 +140,7 @@ pub async fn let_go(
     }
     same_history(context, namespace, deadline).await?;
     let mut strict = strict(&context.index, pod);
+    overlap::check(&context.index, &strict, pod)?;
     strict.retain(|key| !beyond.contains(&key.name));
     know_owners(context, strict.iter(), deadline).await?;
     context.ledgers.let_go(&strict, pod, deadline).await

@@ -30,6 +30,7 @@ pub const REASONS: &[&str] = &[
     "claim-resting",
     "ledger-contended",
     "ledger-full",
+    "rules-overlap",
     "ledger-unusable",
     "pod-unconfirmed",
     "deletion-refused-by-others",

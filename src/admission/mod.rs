@@ -12,6 +12,7 @@ mod grace;
 pub mod guarded;
 mod held;
 mod mark;
+mod overlap;
 pub mod pods;
 pub mod policies;
 pub mod resourcecontexts;

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::answers;
 use super::context::Context;
 use super::mark;
+use super::overlap::{self, Overlap};
 use super::review::{Handler, Operation, Request, Verdict};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::{defaults, keys, validation};
@@ -101,8 +102,14 @@ impl Handler for Validate {
         if !verdict.is_allowed() {
             return verdict;
         }
+        let overlap = self.overlap(request).await;
+        if let Some(overlap) = overlap.as_ref().filter(|overlap| overlap.is_new) {
+            return Verdict::deny(403, "Forbidden", overlap.text());
+        }
         let warnings = self.warnings(request).await;
-        warnings.into_iter().fold(verdict, Verdict::warn)
+        let overlap = overlap.map(|overlap| overlap.text());
+        let warnings = warnings.into_iter().chain(overlap);
+        warnings.fold(verdict, Verdict::warn)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
@@ -111,6 +118,19 @@ impl Handler for Validate {
 }
 
 impl Validate {
+    /// A Pod that more objects would cover than may, if the spec is new or changed.
+    async fn overlap(&self, request: &Request) -> Option<Overlap> {
+        let object = answers::read::<PodTransitionRule>(request.object.as_deref(), KIND);
+        let (mut object, old) = (object.ok()?, stored(request));
+        if is_unchanged(old.as_ref(), &object) {
+            return None;
+        }
+        let namespace = &mut object.metadata.namespace;
+        namespace.get_or_insert_with(|| request.namespace.clone());
+        let old = old.as_ref().map(RuleSet::compile);
+        overlap::look(&self.0, &RuleSet::compile(&object), old.as_ref()).await
+    }
+
     /// What to warn of, if the spec is new or changed.
     async fn warnings(&self, request: &Request) -> Vec<String> {
         let Ok(mut object) = answers::read::<PodTransitionRule>(request.object.as_deref(), KIND)
@@ -234,8 +254,9 @@ mod tests {
     }
 
     fn review(operation: &str, object: Value, old: Option<Value>) -> Request {
+        let name = object["metadata"]["name"].clone();
         let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-            "uid": "u", "operation": operation, "namespace": "shop", "name": "new", "dryRun": true,
+            "uid": "u", "operation": operation, "namespace": "shop", "name": name, "dryRun": true,
             "resource": { "group": "apps.kusionstack.io", "version": "v1alpha1", "resource": "podtransitionrules" },
             "kind": { "group": "apps.kusionstack.io", "version": "v1alpha1", "kind": "PodTransitionRule" },
             "userInfo": { "username": "a" }, "object": object, "oldObject": old,
@@ -307,6 +328,113 @@ mod tests {
             assert!(verdict.message().starts_with(want), "{}", verdict.message());
             assert!(verdict.message().contains("--max-rules-per-namespace"));
         }
+    }
+
+    /// An object with an availability rule over Pods of `app`, under this number.
+    fn limiting(number: usize, app: &str, most: u32) -> Value {
+        let name = format!("limit-{number:02}");
+        json!({
+            "metadata": { "namespace": "shop", "name": name, "uid": name, "generation": 1 },
+            "spec": {
+                "selector": { "matchLabels": { "app": app } },
+                "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": most } }],
+            },
+        })
+    }
+
+    /// So many objects over the Pod web-1.
+    fn covering(count: usize) -> Context {
+        let context = with_rules(0);
+        let pod = json!({ "metadata": {
+            "namespace": "shop", "name": "web-1", "uid": "p", "resourceVersion": "1",
+            "labels": { (keys::CONTROL): keys::CONTROL_VALUE, "app": "web" },
+        } });
+        context
+            .index
+            .apply_pod(serde_json::from_value(pod).unwrap());
+        for number in 0..count {
+            let rule = serde_json::from_value(limiting(number, "web", 1)).unwrap();
+            context.index.apply_rule(rule);
+        }
+        context
+    }
+
+    #[tokio::test]
+    async fn sixteen_availability_objects_may_cover_a_pod_and_no_more() {
+        let pod = covering(0).index.read().pod("shop", "p").cloned().unwrap();
+        for count in [3, 16, 17] {
+            let index = covering(count).index;
+            let checked = overlap::check(&index, &index.rules_of(&pod), &pod);
+            assert_eq!(checked.is_ok(), count <= 16, "{count}");
+        }
+        let index = covering(17).index;
+        let denied = overlap::check(&index, &index.rules_of(&pod), &pod).unwrap_err();
+        let text = crate::admission::denial::text("web-1", &denied, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            text,
+            "Pod web-1 is held: 17 PodTransitionRules with an availability rule cover it (limit-00, limit-01, limit-02 and \
+             14 more), and at most 16 may; put the rules into spec.rules of fewer objects, or narrow their spec.selector"
+        );
+        // Objects without a budget cost no ledger.
+        let index = covering(16).index;
+        let mut other = limiting(90, "web", 1);
+        other["spec"]["rules"] = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
+        index.apply_rule(serde_json::from_value(other).unwrap());
+        assert_eq!(index.rules_of(&pod).len(), 17);
+        assert!(overlap::check(&index, &index.rules_of(&pod), &pod).is_ok());
+    }
+
+    #[tokio::test]
+    async fn disruption_under_too_many_rules_is_denied_before_any_ledger_is_asked() {
+        use crate::admission::gate;
+        use crate::ledger::protocol;
+        for count in [16, 17] {
+            let context = covering(count);
+            context
+                .index
+                .mark(crate::cluster::index::Synced::everything);
+            context.index.timeline.follow(true);
+            let pod = context.index.read().pod("shop", "p").cloned().unwrap();
+            let disruption = context.disruption(&pod, protocol::Operation::Delete);
+            let deadline = Instant::now() + Duration::from_secs(5);
+            let denied = gate::claim(&context, &disruption, true, deadline).await;
+            let overlaps = matches!(
+                denied,
+                Err(crate::ledger::commit::Denied {
+                    why: crate::ledger::commit::Why::Overlapping { objects: 17, .. },
+                    ..
+                })
+            );
+            assert_eq!(overlaps, count == 17, "{denied:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn rule_that_covers_a_pod_as_the_seventeenth_is_refused() {
+        let apply = async |count: usize, object: Value, old: Option<Value>| {
+            let mut context = covering(count);
+            context.settings.max_rules = 100;
+            let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+            let request = review(operation, object, old);
+            let deadline = Instant::now() + Duration::from_secs(5);
+            Validate(Arc::new(context)).review(&request, deadline).await
+        };
+        for (count, app) in [(15, "web"), (30, "other")] {
+            let verdict = apply(count, limiting(50, app, 1), None).await;
+            assert!(verdict.is_allowed(), "{}", verdict.message());
+        }
+        let text = "spec.selector: 17 PodTransitionRules with an availability rule would cover Pod web-1, and at most 16 may";
+        let moved = Some(limiting(50, "other", 1));
+        for old in [None, moved] {
+            let verdict = apply(16, limiting(50, "web", 1), old).await;
+            assert_eq!(verdict.code(), 403);
+            assert!(verdict.message().starts_with(text), "{}", verdict.message());
+        }
+        // What is stored already can be relaxed.
+        let verdict = apply(17, limiting(3, "web", 2), Some(limiting(3, "web", 1))).await;
+        assert!(verdict.is_allowed(), "{}", verdict.message());
+        let mut warnings = verdict.warnings().iter();
+        assert!(warnings.any(|said| said.starts_with(text)));
     }
 
     #[tokio::test]

@@ -1,7 +1,9 @@
 //! A work queue: each key is worked on by one worker at a time, keys that come again while waiting are merged, and
-//! failures come back later with a growing, jittered pause.
+//! failures come back later with a growing, jittered pause. The namespaces of the keys share the workers.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod share;
+
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
+
+use self::share::Share;
 
 /// What a reconciler says of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,24 @@ impl Turns {
     }
 }
 
+/// A key of a queue.
+pub trait Key: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static {
+    /// The namespace that the key belongs to. Namespaces share the workers.
+    fn namespace(&self) -> &str;
+}
+
+impl Key for String {
+    fn namespace(&self) -> &str {
+        self
+    }
+}
+
+impl<T: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Key for (String, T) {
+    fn namespace(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The queue. Bounded by the number of distinct keys.
 pub struct Queue<K> {
     state: Mutex<State<K>>,
@@ -63,29 +85,35 @@ pub struct Queue<K> {
 }
 
 struct State<K> {
-    ready: VecDeque<K>,
+    ready: Share<K>,
     /// In `ready`, or to be put there when its worker is done.
     wanted: HashSet<K>,
     working: HashSet<K>,
     failures: HashMap<K, u32>,
     /// When a key is to be added next: one time each, however often it was asked for.
     due: HashMap<K, Instant>,
+    /// Keys whose last look failed slowly. Nobody works on them before they are due.
+    resting: HashSet<K>,
 }
 
 /// First pause after a failure.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause after failures.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
+/// A look that failed after this long has kept a worker from other keys, most likely by a call that timed out. Its key
+/// rests about as long as the look took, even if the object changes in the meantime.
+const SLOW: Duration = Duration::from_secs(1);
 
-impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
+impl<K: Key> Queue<K> {
     /// An empty queue, which counts in `turns`.
     pub fn new(turns: &Arc<Turns>) -> Arc<Self> {
         let state = State {
-            ready: VecDeque::new(),
+            ready: Share::default(),
             wanted: HashSet::new(),
             working: HashSet::new(),
             failures: HashMap::new(),
             due: HashMap::new(),
+            resting: HashSet::new(),
         };
         Arc::new(Queue {
             state: Mutex::new(state),
@@ -97,8 +125,11 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
     /// Asks for a key to be worked on.
     pub fn add(&self, key: K) {
         let mut state = self.state.lock();
+        if state.resting.contains(&key) {
+            return;
+        }
         if state.wanted.insert(key.clone()) && !state.working.contains(&key) {
-            state.ready.push_back(key);
+            state.ready.push(key);
             drop(state);
             self.wake.notify_one();
         }
@@ -109,11 +140,17 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         let at = Instant::now() + pause;
         {
             let mut state = self.state.lock();
-            if state.due.get(&key).is_some_and(|due| *due <= at) {
+            let is_resting = state.resting.contains(&key);
+            if is_resting || state.due.get(&key).is_some_and(|due| *due <= at) {
                 return;
             }
             state.due.insert(key.clone(), at);
         }
+        self.add_at(key, at);
+    }
+
+    /// Adds a key at the time that [`State::due`] has for it.
+    fn add_at(self: &Arc<Self>, key: K, at: Instant) {
         let queue = Arc::downgrade(self);
         tokio::spawn(async move {
             sleep_until(at).await;
@@ -131,6 +168,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         let due = state.due.get(key) == Some(&at);
         if due {
             state.due.remove(key);
+            state.resting.remove(key);
         }
         due
     }
@@ -142,11 +180,15 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
 
     /// Works on keys until cancelled, `workers` at a time. A panic of the reconciler counts as a failure of its key; any
     /// other panic of a worker goes on to the caller.
+    ///
+    /// A namespace gets another worker only while it holds fewer workers than are free: however many keys it has, and
+    /// however long each takes, others find a worker.
     pub async fn run<F, R>(self: Arc<Self>, workers: usize, stop: CancellationToken, reconcile: R)
     where
         R: Fn(K) -> F + Send + Sync + 'static,
         F: Future<Output = Outcome> + Send,
     {
+        self.state.lock().ready.set_workers(workers);
         let reconcile = Arc::new(reconcile);
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..workers {
@@ -156,6 +198,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
                 loop {
                     let key = tokio::select! { () = stop.cancelled() => return, key = queue.next() => key };
                     count(&queue.turns.begun);
+                    let begun = Instant::now();
                     let work = std::panic::AssertUnwindSafe(reconcile(key.clone())).catch_unwind();
                     let ended = tokio::select! {
                         () = stop.cancelled() => return,
@@ -172,7 +215,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
                         error!(?key, "a reconciler panicked");
                         Outcome::Retry
                     });
-                    queue.done(key, outcome);
+                    queue.done(key, outcome, begun.elapsed());
                     // A reconciler that never waits would keep a thread of the runtime from all other tasks.
                     tokio::task::yield_now().await;
                 }
@@ -191,7 +234,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         loop {
             {
                 let mut state = self.state.lock();
-                if let Some(key) = state.ready.pop_front() {
+                if let Some(key) = state.ready.take() {
                     state.wanted.remove(&key);
                     state.working.insert(key.clone());
                     if !state.ready.is_empty() {
@@ -204,11 +247,18 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
         }
     }
 
-    fn done(self: &Arc<Self>, key: K, outcome: Outcome) {
+    /// A worker has looked at a key, which took it so long.
+    fn done(self: &Arc<Self>, key: K, outcome: Outcome, took: Duration) {
         let mut state = self.state.lock();
         state.working.remove(&key);
-        if state.wanted.contains(&key) {
-            state.ready.push_back(key.clone());
+        state.ready.give_back(&key);
+        if outcome == Outcome::Retry && took >= SLOW {
+            state.wanted.remove(&key);
+            state.resting.insert(key.clone());
+        } else if state.wanted.contains(&key) {
+            state.ready.push(key.clone());
+        }
+        if !state.ready.is_empty() {
             self.wake.notify_one();
         }
         let pause = match outcome {
@@ -223,11 +273,18 @@ impl<K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static> Queue<K> {
             Outcome::Retry => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 *failures = (*failures + 1).min(12);
-                let most = MAX_PAUSE.min(MIN_PAUSE * 2u32.pow(*failures));
+                let most = (MIN_PAUSE * 2u32.pow(*failures)).max(took);
                 debug!(?key, failures, "will be tried again");
-                most.mul_f64(rand::random_range(0.5..1.0))
+                most.min(MAX_PAUSE).mul_f64(rand::random_range(0.5..1.0))
             }
         };
+        if state.resting.contains(&key) {
+            let at = Instant::now() + pause;
+            state.due.insert(key.clone(), at);
+            drop(state);
+            self.add_at(key, at);
+            return;
+        }
         drop(state);
         self.add_after(key, pause);
     }
@@ -243,6 +300,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32};
 
     use super::*;
+
+    impl Key for &'static str {
+        fn namespace(&self) -> &str {
+            self.split_once('/').map_or("", |(namespace, _)| namespace)
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_merged_while_waiting_and_tried_again_after_a_panic() {
@@ -281,6 +344,12 @@ mod tests {
     }
 
     impl Eq for Fragile {}
+
+    impl Key for Fragile {
+        fn namespace(&self) -> &'static str {
+            ""
+        }
+    }
 
     impl Hash for Fragile {
         fn hash<H: std::hash::Hasher>(&self, _state: &mut H) {
@@ -321,5 +390,59 @@ mod tests {
         stop.cancel();
         working.await.unwrap();
         assert_eq!(*looks.lock(), [10, 15]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespace_with_thousands_of_slow_keys_leaves_workers_to_others() {
+        let queue = Queue::new(&Arc::default());
+        for key in 0..2_000 {
+            queue.add(("busy".to_owned(), key));
+        }
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (looks, stop) = (Arc::clone(&seen), CancellationToken::new());
+        let working = tokio::spawn(Arc::clone(&queue).run(16, stop.clone(), move |key| {
+            looks.lock().push(key.clone());
+            async move {
+                // The API server answers nothing that the busy namespace asks.
+                let takes = if key.0 == "busy" { 15 } else { 0 };
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                Outcome::Done
+            }
+        }));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for other in ["a", "b", "c"] {
+            queue.add((other.to_owned(), 0));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        working.await.unwrap();
+        let seen = seen.lock();
+        let of = |namespace: &str| seen.iter().filter(|key| key.0 == namespace).count();
+        assert_eq!(["busy", "a", "b", "c"].map(of), [8, 1, 1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn look_that_failed_slowly_backs_off_even_if_its_object_changes() {
+        let queue = Queue::new(&Arc::default());
+        let begun = Arc::new(AtomicU32::new(0));
+        let (counter, stop) = (Arc::clone(&begun), CancellationToken::new());
+        queue.add("n/a");
+        let working = tokio::spawn(Arc::clone(&queue).run(4, stop.clone(), move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            async move {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                Outcome::Retry
+            }
+        }));
+        // Looks of 10 s, with a pause of at least 5 s after each.
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            queue.add("n/a");
+            queue.add_after("n/a", Duration::from_millis(10));
+        }
+        stop.cancel();
+        working.await.unwrap();
+        let begun = begun.load(Ordering::SeqCst);
+        assert!((3..=4).contains(&begun), "{begun}");
     }
 }

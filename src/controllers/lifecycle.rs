@@ -73,7 +73,7 @@ impl Lifecycle {
         let now = (context.now)();
         let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
         let mut step = controller_step(pod, nanos);
-        let (passed, turn) = self.passed(pod, &step).await;
+        let passed = self.passed(pod, &step);
         if !passed.is_empty() {
             step = controller_step_passing(pod, &passed, nanos);
         }
@@ -81,11 +81,7 @@ impl Lifecycle {
             warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");
         }
         let moment = self.after_the_moment(pod, &step);
-        let mut outcome = moment
-            .into_iter()
-            .chain(turn)
-            .min()
-            .map_or(Outcome::Done, Outcome::After);
+        let mut outcome = moment.map_or(Outcome::Done, Outcome::After);
         let mut patch = serde_json::Map::new();
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
@@ -139,33 +135,37 @@ impl Lifecycle {
         self.context.index.read().moment_left(pod)
     }
 
-    /// IDs of the Pod that seem ready to pass, and when to look again if the turns may have changed. Admission decides: this
-    /// only saves asking in vain.
-    async fn passed(&self, pod: &Pod, step: &Step) -> (Vec<(Stage, String)>, Option<Duration>) {
-        let mut passed = self.passed_by_rules(pod, step);
-        if passed.iter().all(|(stage, _)| *stage == Stage::PostCheck) {
-            return (passed, None);
-        }
-        let (is_next, again) = self.turns.is_next(pod).await;
-        passed.retain(|(stage, _)| is_next || *stage == Stage::PostCheck);
-        (passed, again)
+    /// IDs of the Pod that seem ready to pass. Admission decides: this only saves asking in vain. A Pod whose turn it is not
+    /// comes back when it may be: that is asked first, because the rules of many Pods that wait take long to look at.
+    fn passed(&self, pod: &Pod, step: &Step) -> Vec<(Stage, String)> {
+        let waiting = step.reevaluate.iter();
+        let mut stages = waiting.clone().map(|(stage, _)| *stage);
+        let is_next = stages.any(|stage| stage == Stage::PreCheck) && self.turns.is_next(pod);
+        let asking = waiting.filter(|(stage, _)| is_next || *stage == Stage::PostCheck);
+        let asking: Vec<_> = asking.cloned().collect();
+        self.passed_by_rules(pod, asking)
     }
 
-    /// IDs of the Pod that no rule keeps waiting, apart from the budgets.
-    fn passed_by_rules(&self, pod: &Pod, step: &Step) -> Vec<(Stage, String)> {
-        let waiting = step.reevaluate.iter();
-        if waiting.len() == 0 {
-            return Vec::new();
+    /// Those of the IDs that no rule keeps waiting, apart from the budgets.
+    fn passed_by_rules(&self, pod: &Pod, waiting: Vec<(Stage, String)>) -> Vec<(Stage, String)> {
+        if waiting.is_empty() {
+            return waiting;
         }
-        let state = self.context.index.read();
-        let may_pass = |stage: Stage, id: &str| {
-            let since = pod.label(&stage.family().key(id)).unwrap_or_default();
-            state.passes(stage, pod, &candidate(pod, id, since))
+        let candidates = |of: Stage| {
+            let ids = waiting.iter().filter(move |(stage, _)| *stage == of);
+            let candidates = ids.map(|(stage, id)| {
+                let since = pod.label(&stage.family().key(id)).unwrap_or_default();
+                candidate(pod, id, since)
+            });
+            candidates.collect::<Vec<_>>()
         };
-        waiting
-            .filter(|(stage, id)| may_pass(*stage, id))
-            .cloned()
-            .collect()
+        let state = self.context.index.read();
+        let passed = |stage: Stage| {
+            let passing = state.passing(stage, pod, candidates(stage));
+            passing.into_iter().map(move |c| (stage, c.operation))
+        };
+        let before = passed(Stage::PreCheck);
+        before.chain(passed(Stage::PostCheck)).collect()
     }
 
     /// Drops the expected finalizers of objects that do not exist, and of Services that do not select the Pod any more.

@@ -88,7 +88,7 @@ pub struct Queues {
 /// Runs all controllers until `stop`, e.g. because the lease was lost; `work` tells what they do.
 pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
     let queues = work.begin();
-    let turns = turns::Turns::new(Arc::clone(&context));
+    let turns = turns::Turns::new(&context, &queues, &stop);
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context), Arc::clone(&turns));
     let rules = rules::Rules::new(&context, &queues, &turns, &stop);
     let collasets = collaset::CollaSets::new(Arc::clone(&context));
@@ -108,7 +108,7 @@ pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
             let lifecycle = Arc::clone(&lifecycle);
             async move { lifecycle.reconcile(key).await }
         }),
-        Arc::clone(&queues.rules).run(4, stop.clone(), move |key| {
+        Arc::clone(&queues.rules).run(8, stop.clone(), move |key| {
             let rules = Arc::clone(&rules);
             async move { rules.reconcile(key).await }
         }),

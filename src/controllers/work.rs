@@ -1,13 +1,12 @@
 //! What the controllers do, for metrics and the watchdog.
 
-use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use super::Queues;
-use crate::cluster::queue::{Queue, Turns};
+use crate::cluster::queue::{Key, Queue, Turns};
 
 /// What the controllers of this process do, over all terms in which it leads.
 #[derive(Default)]
@@ -75,10 +74,11 @@ impl Work {
     }
 }
 
-fn figures<K>(controller: &'static str, turns: &Turns, queue: Option<&Arc<Queue<K>>>) -> Figures
-where
-    K: Clone + Eq + Hash + Send + Sync + std::fmt::Debug + 'static,
-{
+fn figures<K: Key>(
+    controller: &'static str,
+    turns: &Turns,
+    queue: Option<&Arc<Queue<K>>>,
+) -> Figures {
     let outcomes = [
         ("done", &turns.done),
         ("later", &turns.later),

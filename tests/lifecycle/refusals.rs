@@ -351,3 +351,49 @@ fn an_operation_without_a_type_waits_for_it() {
     world.quiesce();
     assert!(world.has(Family::Operate, "a"));
 }
+
+#[test]
+fn ninth_operation_on_a_pod_is_refused_and_stored_ones_go_on() {
+    let mut world = World::serving();
+    let begin = |pod: &mut Pod, id: &str| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(Family::Operating.key(id), "1".to_owned());
+        labels.insert(Family::OperationType.key(id), "update".to_owned());
+    };
+    for id in ["a", "b", "c", "d", "e", "f", "g"] {
+        begin(&mut world.pod, id);
+    }
+    let mut eighth = world.pod.clone();
+    begin(&mut eighth, "h");
+    assert_eq!(validate(Some(&world.pod), &eighth), []);
+
+    let mut ninth = eighth.clone();
+    begin(&mut ninth, "i");
+    let errors = validate(Some(&eighth), &ninth);
+    let paths: Vec<_> = errors.iter().map(|error| &*error.path).collect();
+    assert_eq!(
+        paths,
+        [Family::Operating, Family::OperationType]
+            .map(|f| format!("metadata.labels[{}]", f.key("i")))
+    );
+    assert_eq!(
+        errors[0].message,
+        "9 operations would be in flight on the Pod, and at most 8 may: finish or undo some first"
+    );
+    // As does a new Pod with nine, whose operations all begin.
+    let mut new = ninth.clone();
+    new.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    assert_eq!(validate(None, &new).len(), 18);
+
+    // The server's own deletion begins all the same, and nine that are stored are finished.
+    let mut deleted = eighth.clone();
+    begin(&mut deleted, "pod-delete");
+    assert_eq!(validate(Some(&eighth), &deleted), []);
+    let mut finished = ninth.clone();
+    finished.metadata.labels.remove(&Family::Operating.key("a"));
+    finished
+        .metadata
+        .labels
+        .insert(Family::UndoOperationType.key("b"), "update".to_owned());
+    assert_eq!(validate(Some(&ninth), &finished), []);
+}

@@ -12,8 +12,8 @@ use tracing::warn;
 use super::{invalid, parse, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
-use crate::admission::denial;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
+use crate::admission::{denial, overlap};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
 use crate::domain::lifecycle::restarts::{self, Restarts};
@@ -24,6 +24,10 @@ use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{Skips, unreadable_skips};
 use crate::domain::wording;
 use crate::ledger::protocol::Operation as Claimed;
+
+/// Pods of a queue that are looked at for one that waits longer. Where rules keep all of them waiting whatever the budget, those
+/// behind them may go first: the ledger decides.
+const OTHERS: usize = 50;
 
 /// Steps the lifecycle.
 pub struct Mutate(pub Arc<Context>);
@@ -209,8 +213,9 @@ impl Mutate {
         granted: bool,
     ) -> Result<Leave, String> {
         let context = &self.0;
-        let queues = if granted {
-            Vec::new()
+        let rules = context.index.rules_of(old);
+        let queues = if granted || overlap::check(&context.index, &rules, old).is_err() {
+            Vec::new() // such a claim is denied
         } else {
             self.others_wait(old)
         };
@@ -236,7 +241,7 @@ impl Mutate {
             .covering(pod)
             .filter(|entry| entry.snapshot.rules.limits().next().is_some());
         let head = |entry: &Entry| {
-            let others = entry.tally.waiting();
+            let others = entry.tally.waiting().take(OTHERS);
             let mut others = others
                 .filter(|uid| ***uid != *pod.metadata.uid)
                 .filter_map(|uid| state.pod(&pod.metadata.namespace, uid));

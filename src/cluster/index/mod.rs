@@ -168,7 +168,7 @@ pub struct Entry {
     /// Compiled, with its claims.
     pub snapshot: Snapshot,
     /// What the endpoints of its webhook rules have let pass.
-    pub verdicts: Verdicts,
+    pub verdicts: Arc<Verdicts>,
     /// Counts of the Pods that it selects.
     pub tally: Tally,
 }

@@ -3,7 +3,7 @@
 use super::{Entry, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{candidates, rejections_of};
+use crate::domain::rules::stage::{candidates, rejections_of, rejects_at_once};
 use crate::domain::rules::webhook::Candidate;
 
 impl State {
@@ -16,19 +16,27 @@ impl State {
             .filter(|entry| entry.snapshot.rules.selects(pod))
     }
 
-    /// Whether no rule of the stage keeps this operation on the Pod waiting whatever the budgets.
-    pub fn passes(&self, stage: Stage, pod: &Pod, waiting: &Candidate) -> bool {
-        let waiting = std::slice::from_ref(waiting);
-        self.covering(pod).all(|entry| {
-            rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts).is_empty()
-        })
+    /// The operations that no rule of the stage keeps waiting on the Pod whatever the budgets. Each rule object is looked for
+    /// once, however many operations wait.
+    pub fn passing(&self, stage: Stage, pod: &Pod, mut waiting: Vec<Candidate>) -> Vec<Candidate> {
+        for entry in self.covering(pod) {
+            let rules = &entry.snapshot.rules;
+            if waiting.is_empty() || rejects_at_once(rules, stage, pod) {
+                return Vec::new();
+            }
+            if rules.webhooks(stage).next().is_some() {
+                waiting.retain(|waiting| {
+                    let own = std::slice::from_ref(waiting);
+                    rejections_of(rules, stage, pod, own, &entry.verdicts).is_empty()
+                });
+            }
+        }
+        waiting
     }
 
     /// Whether no rule of the stage keeps all operations on the Pod waiting. False if none waits.
     pub fn any_passes(&self, stage: Stage, pod: &Pod) -> bool {
-        candidates(stage, pod)
-            .iter()
-            .any(|waiting| self.passes(stage, pod, waiting))
+        !self.passing(stage, pod, candidates(stage, pod)).is_empty()
     }
 }
 

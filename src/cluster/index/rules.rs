@@ -71,7 +71,7 @@ impl Index {
             home.rules.insert(
                 name.clone(),
                 Entry {
-                    verdicts: Verdicts::of(&object),
+                    verdicts: Arc::new(Verdicts::of(&object)),
                     object: Arc::new(object),
                     snapshot,
                     tally,

@@ -6,6 +6,7 @@ mod owned;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -108,6 +109,12 @@ impl Tally {
     /// Selected Pods waiting in PreCheck, the longest first.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Uid> {
         self.waiting.iter().map(|(_, uid)| uid)
+    }
+
+    /// The Pods of [`Tally::waiting`] that come after one of them (`None`: all), with the time since when each waits.
+    pub fn waiting_behind(&self, last: Option<&(u64, Uid)>) -> impl Iterator<Item = &(u64, Uid)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.waiting.range((from, Bound::Unbounded))
     }
 
     /// Selected Pods waiting in PostCheck.

@@ -14,11 +14,12 @@ use std::time::Duration;
 use kube::api::{Api, Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::turns::{Known, Round, Turns};
+use super::turns::{Asker, Known, Round, Turns};
 use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, write, write_again};
 use crate::api::keys;
@@ -104,11 +105,15 @@ impl Rules {
             return self.gone(name).await;
         };
         let unread = self.read_owners(&key).await;
-        let (round, judged) = match self.has_waiting(&name) {
-            true => self.turns.look(&name.0).await,
-            false => Known::default(),
+        let known = match self.has_waiting(&name) {
+            true => self.turns.look(&name.0, Asker::Rule(name.1.clone())),
+            false => Known::Now(Arc::default()),
         };
-        if self.wake(&name, &key.uid, generation, &round) {
+        let (round, is_known) = match known {
+            Known::Now(round) | Known::Before(round) => (round, true),
+            Known::Soon => (Arc::default(), false), // the round brings the object back here
+        };
+        if self.wake(&name, &key.uid, generation, &round).await {
             self.release(&name.0);
         }
         let doubted = self.doubts.look(&self.context, &key).await;
@@ -130,10 +135,13 @@ impl Rules {
         facts.unreadable = causes(&unread);
         facts.mended = self.doubts.mended(&key.uid);
         let head = round.head(&key.uid).cloned();
-        let status = self.status(&name, &key.uid, &facts, head).await;
+        // The status names whose turn it is.
+        let status = match is_known {
+            true => self.status(&name, &key.uid, &facts, head).await,
+            false => Outcome::Done,
+        };
         let again = release
             .into_iter()
-            .chain(judged)
             .chain(doubted)
             .chain(asked)
             .chain(woken)
@@ -171,7 +179,7 @@ impl Rules {
 
     /// Wakes waiting Pods: those that the budget has room for, those that pass PostCheck, and all of the namespace when
     /// the rules have changed. Returns whether an object that was seen before has changed.
-    fn wake(&self, name: &RuleName, uid: &Uid, generation: i64, round: &Round) -> bool {
+    async fn wake(&self, name: &RuleName, uid: &Uid, generation: i64, round: &Round) -> bool {
         let (changed, edited) = {
             let mut seen = self.seen.lock();
             let entry = seen.entry(name.clone()).or_insert(Seen {
@@ -193,19 +201,38 @@ impl Rules {
             self.wake_all(&name.0);
             return edited;
         }
-        let state = self.context.index.read();
-        let Some(entry) = state.rule(&name.0, &name.1) else {
-            return false;
+        let (next, post_waiting) = {
+            let state = self.context.index.read();
+            let Some(entry) = state.rule(&name.0, &name.1) else {
+                return false;
+            };
+            let next = entry.tally.waiting().filter(|uid| round.is_next(uid));
+            let post_waiting = entry.tally.post_waiting().cloned();
+            (
+                next.cloned().collect::<Vec<_>>(),
+                post_waiting.collect::<Vec<_>>(),
+            )
         };
-        let passing = entry.tally.post_waiting().filter(|uid| {
-            let pod = state.pod(&name.0, uid);
-            pod.is_some_and(|pod| state.any_passes(Stage::PostCheck, pod))
-        });
-        let next = entry.tally.waiting().filter(|uid| round.is_next(uid));
-        for pod in passing.chain(next) {
-            self.queues.lifecycle.add((name.0.clone(), pod.clone()));
+        let passing = self.passing(&name.0, post_waiting).await;
+        for pod in passing.into_iter().chain(next) {
+            self.queues.lifecycle.add((name.0.clone(), pod));
         }
         false
+    }
+
+    /// Those of these Pods that pass PostCheck. Each is looked at on its own: it is compared with all rules of the namespace.
+    async fn passing(&self, namespace: &str, pods: Vec<Uid>) -> Vec<Uid> {
+        let mut passing = Vec::new();
+        for uid in pods {
+            let passes = {
+                let state = self.context.index.read();
+                let pod = state.pod(namespace, &uid);
+                pod.is_some_and(|pod| state.any_passes(Stage::PostCheck, pod))
+            };
+            passing.extend(passes.then_some(uid));
+            yield_now().await;
+        }
+        passing
     }
 
     /// A rule object was edited or is gone. Owners that it held before may go on now: those that another object covers are

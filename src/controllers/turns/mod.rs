@@ -8,15 +8,15 @@ mod rounds;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
 
 use self::round::Budget;
 pub use self::round::Round;
-pub use self::rounds::Known;
 use self::rounds::Rounds;
-use super::{Context, room};
+pub use self::rounds::{Asker, Known};
+use super::{Context, Queues, room};
 use crate::cluster::index::{Entry, State};
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
@@ -29,14 +29,24 @@ pub const LOST: SignedDuration = SignedDuration::from_secs(2);
 /// The turns of all namespaces.
 pub struct Turns {
     context: Arc<Context>,
+    queues: Arc<Queues>,
+    stop: CancellationToken,
     rounds: Rounds,
 }
 
 impl Turns {
-    /// Nothing judged yet.
-    pub fn new(context: Arc<Context>) -> Arc<Self> {
-        let rounds = Rounds::default();
-        Arc::new(Turns { context, rounds })
+    /// Nothing judged yet. Who has to wait for a round is handed back to `queues`; all ends at `stop`.
+    pub fn new(
+        context: &Arc<Context>,
+        queues: &Arc<Queues>,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new(Turns {
+            context: Arc::clone(context),
+            queues: Arc::clone(queues),
+            stop: stop.clone(),
+            rounds: Rounds::default(),
+        })
     }
 
     /// Something has changed in a namespace.
@@ -52,29 +62,47 @@ impl Turns {
         self.rounds.all_changed();
     }
 
-    /// The turns in a namespace as they are known, and if they may have changed since, when to look again.
-    pub async fn look(&self, namespace: &str) -> Known {
-        let context = &self.context;
-        let measure = |state: &State, entry: &Entry| budget(context, state, entry);
-        self.rounds.look(&context.index, namespace, measure).await
+    /// The turns in a namespace as they are known. If they may have changed since, the asker comes back to its queue after
+    /// the next round. Nobody waits here, so that a tenant cannot keep the workers from the namespaces of others.
+    pub fn look(self: &Arc<Self>, namespace: &str, asker: Asker) -> Known {
+        let (known, starts) = self.rounds.look(namespace, asker);
+        if starts {
+            let (turns, namespace) = (Arc::clone(self), namespace.to_owned());
+            tokio::spawn(async move {
+                let round = turns.round(&namespace);
+                turns.stop.run_until_cancelled(round).await;
+            });
+        }
+        known
     }
 
-    /// Whether it is the Pod's turn by every rule that covers it; if not, and that may have changed, when to look again. A
-    /// Pod that is down for longer than a moment takes nothing more from a budget and needs no turn.
-    pub async fn is_next(&self, pod: &Pod) -> (bool, Option<Duration>) {
+    /// The next round in a namespace.
+    async fn round(&self, namespace: &str) {
+        let context = &self.context;
+        let measure = |state: &State, entry: &Entry| budget(context, state, entry);
+        let judge = Round::judge(&context.index, namespace, measure);
+        let hand_back = |asker| match asker {
+            Asker::Pod(uid) => self.queues.lifecycle.add((namespace.to_owned(), uid)),
+            Asker::Rule(name) => self.queues.rules.add((namespace.to_owned(), name)),
+        };
+        self.rounds.run(namespace, judge, hand_back).await;
+    }
+
+    /// Whether it is the Pod's turn by every rule that covers it; if not, and that may have changed, the Pod comes back to
+    /// the queue of the lifecycle. A Pod that is down for longer than a moment takes nothing more from a budget and needs no
+    /// turn.
+    pub fn is_next(self: &Arc<Self>, pod: &Pod) -> bool {
         let is_free = {
             let state = self.context.index.read();
             let is_down = !pod.is_available() && !state.is_down_for_a_moment(pod);
             is_down || state.covering(pod).next().is_none()
         };
-        if is_free {
-            return (true, None);
-        }
-        let (round, again) = self.look(&pod.metadata.namespace).await;
-        match round.is_next(&pod.metadata.uid) {
-            true => (true, None),
-            false => (false, again),
-        }
+        let uid = Uid::from(pod.metadata.uid.as_str());
+        is_free
+            || match self.look(&pod.metadata.namespace, Asker::Pod(uid)) {
+                Known::Now(round) | Known::Before(round) => round.is_next(&pod.metadata.uid),
+                Known::Soon => false,
+            }
     }
 }
 

@@ -1,18 +1,21 @@
 //! One judgement of all turns in a namespace.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
-use crate::api::keys::Family;
 use crate::cluster::index::{Entry, Index, State};
-use crate::cluster::tally::waiting_since;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::candidates;
+use crate::domain::rules::RuleSet;
+use crate::domain::rules::stage::{candidates, rejections_of, rejects_at_once};
+use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::Uid;
 
-/// The index is not read for longer than so many steps take, about a millisecond.
+/// A round lets others in after so many steps, about a millisecond of work.
 const STEPS_AT_ONCE: usize = 1_000;
 
 /// What one judgement has found.
@@ -22,6 +25,10 @@ pub struct Round {
     heads: HashMap<Uid, Uid>,
     /// What it took: about so many looks at a Pod, a rule or a claim.
     pub steps: usize,
+    /// Most steps without a pause in between.
+    pub at_once: usize,
+    /// How long it has worked, without its pauses.
+    pub spent: Duration,
 }
 
 /// The budget of one rule object.
@@ -67,6 +74,15 @@ impl Round {
         self.heads.get(rule)
     }
 
+    /// A round that has found nothing.
+    #[cfg(test)]
+    pub fn that_took(spent: Duration) -> Round {
+        Round {
+            spent,
+            ..Round::default()
+        }
+    }
+
     /// Judges the Pods that wait in a namespace. `measure` is called once for each rule object that a waiting Pod has, and
     /// each Pod is looked at once, so that the work grows with Pods × rules and no faster. The index is read in small
     /// parts: a change in between makes the round stale, and the next one sees it.
@@ -76,50 +92,18 @@ impl Round {
         measure: impl Fn(&State, &Entry) -> Budget,
     ) -> Round {
         let mut round = Round::default();
-        let (mut budgets, mut waiting) = (HashMap::new(), BTreeSet::new());
-        let mut rules = {
-            let state = index.read();
-            let home = state.namespace(namespace);
-            let names = home.into_iter().flat_map(|home| home.rules.keys().cloned());
-            names.collect::<Vec<_>>().into_iter()
-        };
-        while rules.len() > 0 {
-            {
-                let state = index.read();
-                let end = round.steps + STEPS_AT_ONCE;
-                while round.steps < end
-                    && let Some(rule) = rules.next()
-                {
-                    let Some(entry) = state.rule(namespace, &rule) else {
-                        continue;
-                    };
-                    round.steps += 1 + entry.tally.waiting().len();
-                    if entry.tally.waiting().len() == 0 {
-                        continue;
-                    }
-                    round.steps += entry.snapshot.claims.claims.len();
-                    waiting.extend(entry.tally.waiting().cloned());
-                    let budget = measure(&state, entry);
-                    budgets.insert(entry.snapshot.rules.uid.clone(), budget);
-                }
-            }
-            yield_now().await;
+        let mut pace = Pace::new();
+        let mut budgets = HashMap::new();
+        let waiting = waiting(index, namespace, measure, &mut budgets, &mut pace).await;
+        for uid in waiting {
+            let Some(look) = Look::at(index, namespace, &uid, &mut pace) else {
+                continue;
+            };
+            let passes = look.passes(&mut pace).await;
+            round.place(index, uid, &look, passes, &mut budgets);
+            pace.breathe().await;
         }
-        let mut waiting = longest_first(index, namespace, waiting).into_iter();
-        while waiting.len() > 0 {
-            {
-                let state = index.read();
-                let end = round.steps + STEPS_AT_ONCE;
-                while round.steps < end
-                    && let Some(uid) = waiting.next()
-                {
-                    if let Some(pod) = state.pod(namespace, &uid) {
-                        round.place(&state, uid, pod, &mut budgets);
-                    }
-                }
-            }
-            yield_now().await;
-        }
+        (round.steps, round.at_once, round.spent) = pace.end();
         round
     }
 
@@ -129,21 +113,20 @@ impl Round {
     /// it. A Pod that already has a claim needs no room: it would keep the place from all others until the claim lapses.
     /// Nor does a Pod that is down for a moment: its place in the budget is taken by the loss itself. But the budget must
     /// not be overdrawn already: the operation would make the loss last.
-    fn place(&mut self, state: &State, uid: Uid, pod: &Pod, budgets: &mut HashMap<Uid, Budget>) {
-        let covering: Vec<&Entry> = state.covering(pod).collect();
-        let rules = covering.iter().map(|e| e.snapshot.rules.rules.len());
-        let operations = candidates(Stage::PreCheck, pod).len().max(1);
-        let all = state.namespace(&pod.metadata.namespace);
-        let all = all.map_or(0, |home| home.rules.len());
-        self.steps += (all + rules.sum::<usize>()) * operations;
-
-        let passes = state.any_passes(Stage::PreCheck, pod);
-        let keys: Vec<&Uid> = covering.iter().map(|e| &e.snapshot.rules.uid).collect();
+    fn place(
+        &mut self,
+        index: &Index,
+        uid: Uid,
+        look: &Look,
+        passes: bool,
+        budgets: &mut HashMap<Uid, Budget>,
+    ) {
+        let keys: Vec<&Uid> = look.covering.iter().map(|(rules, _)| &rules.uid).collect();
         // A rule object that came during the round has no budget in it: the next round judges its Pods.
         let every = |budgets: &HashMap<Uid, Budget>, is: fn(&Budget) -> bool| {
             keys.iter().all(|key| budgets.get(*key).is_some_and(is))
         };
-        if state.is_down_for_a_moment(pod) {
+        if index.read().is_down_for_a_moment(&look.pod) {
             if passes && every(budgets, |budget| !budget.is_overdrawn) {
                 self.turns.insert(uid);
             }
@@ -163,24 +146,158 @@ impl Round {
             is_next &= has_place || budget.lost.contains(&uid);
         }
         // A Pod that is down takes nothing from a budget.
-        if is_next || (could_go && !pod.is_available()) {
+        if is_next || (could_go && !look.pod.is_available()) {
             self.turns.insert(uid);
         }
     }
 }
 
-/// These Pods in the order of [`Tally::waiting`](crate::cluster::tally::Tally::waiting).
-fn longest_first(index: &Index, namespace: &str, pods: BTreeSet<Uid>) -> Vec<Uid> {
-    let state = index.read();
-    let since = |uid: &Uid| {
-        let pod = state.pod(namespace, uid)?;
-        waiting_since(pod, Family::PreCheck)
+/// The Pods that wait, in the order of [`Tally::waiting`](crate::cluster::tally::Tally::waiting), and the budgets of the
+/// rule objects that they wait for.
+async fn waiting(
+    index: &Index,
+    namespace: &str,
+    measure: impl Fn(&State, &Entry) -> Budget,
+    budgets: &mut HashMap<Uid, Budget>,
+    pace: &mut Pace,
+) -> Vec<Uid> {
+    let rules: Vec<String> = {
+        let state = index.read();
+        let home = state.namespace(namespace).into_iter();
+        home.flat_map(|home| home.rules.keys().cloned()).collect()
     };
-    let pods = pods.into_iter();
-    let mut all: Vec<_> = pods.filter_map(|uid| Some((since(&uid)?, uid))).collect();
-    drop(state);
-    all.sort_unstable();
-    all.into_iter().map(|(_, uid)| uid).collect()
+    // A Pod that waits anew during the round is judged once, at its last place.
+    let mut waiting: HashMap<Uid, u64> = HashMap::new();
+    for rule in rules {
+        let mut last = None;
+        loop {
+            let part: Vec<(u64, Uid)> = {
+                let state = index.read();
+                let Some(entry) = state.rule(namespace, &rule) else {
+                    break;
+                };
+                pace.steps += 1;
+                if last.is_none() && entry.tally.waiting().len() > 0 {
+                    pace.steps += entry.snapshot.claims.claims.len();
+                    let budget = measure(&state, entry);
+                    budgets.insert(entry.snapshot.rules.uid.clone(), budget);
+                }
+                let part = entry.tally.waiting_behind(last.as_ref());
+                part.take(STEPS_AT_ONCE).cloned().collect()
+            };
+            pace.steps += part.len();
+            pace.breathe().await;
+            let is_last = part.len() < STEPS_AT_ONCE;
+            last = part.last().cloned();
+            waiting.extend(part.into_iter().map(|(since, uid)| (uid, since)));
+            if is_last {
+                break;
+            }
+        }
+    }
+    let mut waiting: Vec<_> = waiting
+        .into_iter()
+        .map(|(uid, since)| (since, uid))
+        .collect();
+    waiting.sort_unstable();
+    waiting.into_iter().map(|(_, uid)| uid).collect()
+}
+
+/// A waiting Pod and the rule objects that cover it, as they were at one moment. The lock of the index is not needed to judge
+/// them: that may take as long as objects × rules × operations.
+struct Look {
+    pod: Arc<Pod>,
+    covering: Vec<(Arc<RuleSet>, Arc<Verdicts>)>,
+}
+
+impl Look {
+    fn at(index: &Index, namespace: &str, uid: &str, pace: &mut Pace) -> Option<Look> {
+        let state = index.read();
+        let home = state.namespace(namespace)?;
+        let pod = home.pods.get(uid)?;
+        pace.steps += home.rules.len();
+        let covering = state.covering(pod).map(|entry| {
+            (
+                Arc::clone(&entry.snapshot.rules),
+                Arc::clone(&entry.verdicts),
+            )
+        });
+        Some(Look {
+            covering: covering.collect(),
+            pod: Arc::clone(pod),
+        })
+    }
+
+    /// Whether no rule keeps all operations on the Pod waiting, as [`State::any_passes`].
+    async fn passes(&self, pace: &mut Pace) -> bool {
+        let mut left = candidates(Stage::PreCheck, &self.pod);
+        pace.steps += left.len();
+        for (rules, verdicts) in &self.covering {
+            pace.steps += rules.rules.len();
+            pace.breathe().await;
+            if rejects_at_once(rules, Stage::PreCheck, &self.pod) {
+                return false;
+            }
+            if rules.webhooks(Stage::PreCheck).next().is_none() {
+                continue;
+            }
+            let mut passed = Vec::new();
+            for waiting in left {
+                let own = std::slice::from_ref(&waiting);
+                if rejections_of(rules, Stage::PreCheck, &self.pod, own, verdicts).is_empty() {
+                    passed.push(waiting);
+                }
+                pace.steps += rules.rules.len();
+                pace.breathe().await;
+            }
+            left = passed;
+        }
+        !left.is_empty()
+    }
+}
+
+/// Lets others in every [`STEPS_AT_ONCE`] steps, and measures the time in between.
+struct Pace {
+    steps: usize,
+    /// The steps at the last pause.
+    paused_at: usize,
+    /// Most steps between two pauses.
+    at_once: usize,
+    spent: Duration,
+    since: Instant,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace {
+            steps: 0,
+            paused_at: 0,
+            at_once: 0,
+            spent: Duration::ZERO,
+            since: Instant::now(),
+        }
+    }
+
+    /// Pauses if it is time.
+    async fn breathe(&mut self) {
+        if self.steps - self.paused_at >= STEPS_AT_ONCE {
+            self.pause();
+            yield_now().await;
+            self.since = Instant::now();
+        }
+    }
+
+    fn pause(&mut self) {
+        self.spent += self.since.elapsed();
+        self.at_once = self.at_once.max(self.steps - self.paused_at);
+        self.paused_at = self.steps;
+    }
+
+    /// All steps, most of them at once, and the time that they took.
+    fn end(mut self) -> (usize, usize, Duration) {
+        self.pause();
+        (self.steps, self.at_once, self.spent)
+    }
 }
 
 #[cfg(test)]

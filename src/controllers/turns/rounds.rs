@@ -1,27 +1,45 @@
-//! The newest round of each namespace, judged anew when something has changed, and not too often.
+//! The newest round of each namespace, judged anew when something has changed, and not too often. Whoever asks in between
+//! is parked, and comes back once, when the next round has ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-use super::round::{Budget, Round};
-use crate::cluster::index::{Entry, Index, State};
+use super::round::Round;
+use crate::ledger::store::Uid;
 
-/// After a round its namespace rests this long for each step of the round. A step takes about a tenth of this, so that the
-/// rounds of a namespace take at most a tenth of one processor, however many rules and Pods a tenant makes.
-const REST_PER_STEP: Duration = Duration::from_micros(5);
-
-/// No namespace rests longer.
-const MAX_REST: Duration = Duration::from_secs(5);
-
-/// Look again after this time while somebody else judges.
-const SOON: Duration = Duration::from_millis(5);
+/// After a round its namespace rests this many times as long as the round has worked. The rounds of a namespace take less
+/// than a tenth of one processor, however many rules and Pods a tenant makes.
+const REST: u32 = 10;
 
 /// A round is judged anew after this time even if nothing changes: claims grow old, and moments end.
 const GOOD_FOR: Duration = Duration::from_millis(500);
+
+/// A namespace rests this long after a round that has panicked.
+const REST_AFTER_PANIC: Duration = Duration::from_secs(1);
+
+/// Who asks for a turn, and comes back after the round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Asker {
+    /// A Pod, by UID.
+    Pod(Uid),
+    /// A rule object, by name.
+    Rule(String),
+}
+
+/// What is known of the turns in a namespace.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// The turns as they are.
+    Now(Arc<Round>),
+    /// Something may have changed since. The asker comes back after the next round.
+    Before(Arc<Round>),
+    /// Nothing yet. The asker comes back after the round that begins.
+    Soon,
+}
 
 /// The rounds by namespace.
 #[derive(Debug, Default)]
@@ -31,18 +49,18 @@ pub struct Rounds(Mutex<HashMap<String, Home>>);
 #[derive(Debug, Default)]
 struct Home {
     round: Arc<Round>,
-    /// When the round began; `None` if there was none.
-    begun: Option<Instant>,
+    /// Until when the round tells the present state if nothing changes; `None` if there was no round.
+    good_until: Option<Instant>,
     /// Until when no other round begins.
-    rests: Option<Instant>,
+    rests_until: Option<Instant>,
     /// Whether something has changed since the round began.
     is_stale: bool,
-    /// Whether a round is under way.
-    is_judging: bool,
+    /// Whether the next round is under way, or waits for the end of the rest.
+    is_running: bool,
+    /// Whether the round may be used while the next one is under way: it was not left alone in between.
+    is_usable: bool,
+    parked: HashSet<Asker>,
 }
-
-/// The turns as they are known, and if they may have changed since, when to look again.
-pub type Known = (Arc<Round>, Option<Duration>);
 
 impl Rounds {
     /// Something has changed in a namespace.
@@ -64,62 +82,87 @@ impl Rounds {
         self.0.lock().remove(namespace);
     }
 
-    /// The turns in a namespace. Judges them if they have changed, unless somebody does so already or the namespace rests:
-    /// nobody waits here, so that a tenant cannot keep the workers from the namespaces of others.
-    pub async fn look(
-        &self,
-        index: &Index,
-        namespace: &str,
-        measure: impl Fn(&State, &Entry) -> Budget,
-    ) -> Known {
+    /// The turns in a namespace, and whether the caller is to [run](Rounds::run) the next round, not in a worker's time.
+    /// Parks the asker unless there is nothing to wait for. A Pod whose turn it was a moment ago may go at once.
+    pub fn look(&self, namespace: &str, asker: Asker) -> (Known, bool) {
         let now = Instant::now();
-        {
-            let mut homes = self.0.lock();
-            let home = homes.entry(namespace.to_owned()).or_default();
-            if home.is_good(now) {
-                return (Arc::clone(&home.round), None);
-            }
-            if let Some(pause) = home.pause(now) {
-                return (Arc::clone(&home.round), Some(pause));
-            }
-            (home.is_judging, home.is_stale, home.begun) = (true, false, Some(now));
-        }
-        let _judging = Judging(self, namespace);
-        let round = Arc::new(Round::judge(index, namespace, measure).await);
         let mut homes = self.0.lock();
         let home = homes.entry(namespace.to_owned()).or_default();
-        let steps = u32::try_from(round.steps).unwrap_or(u32::MAX);
-        let rest = REST_PER_STEP.saturating_mul(steps).min(MAX_REST);
-        home.rests = Some(Instant::now() + rest);
-        home.round = Arc::clone(&round);
-        (round, None)
-    }
-}
-
-impl Home {
-    /// Whether the round tells the present state.
-    fn is_good(&self, now: Instant) -> bool {
-        let young = self.begun.is_some_and(|begun| now - begun < GOOD_FOR);
-        young && !self.is_stale && !self.is_judging
-    }
-
-    /// How long no round is to begin; `None` if one may begin now.
-    fn pause(&self, now: Instant) -> Option<Duration> {
-        if self.is_judging {
-            return Some(SOON);
+        let round = Arc::clone(&home.round);
+        if !home.is_stale && home.good_until.is_some_and(|until| now < until) {
+            return (Known::Now(round), false);
         }
-        let left = self.rests?.saturating_duration_since(now);
-        (!left.is_zero()).then_some(left)
+        if !home.is_running {
+            home.is_usable = home.rests_until.is_some_and(|until| now < until);
+        }
+        if home.is_usable
+            && let Asker::Pod(uid) = &asker
+            && round.is_next(uid)
+        {
+            return (Known::Before(round), false);
+        }
+        home.parked.insert(asker);
+        let known = match home.is_usable {
+            true => Known::Before(round),
+            false => Known::Soon,
+        };
+        (known, !std::mem::replace(&mut home.is_running, true))
+    }
+
+    /// Waits until the namespace has rested, judges one round, and hands back who was parked until its end.
+    pub async fn run(
+        &self,
+        namespace: &str,
+        judge: impl Future<Output = Round>,
+        hand_back: impl Fn(Asker),
+    ) {
+        let mut running = Running {
+            rounds: self,
+            namespace,
+            hand_back,
+            rest: REST_AFTER_PANIC,
+        };
+        let rests_until = {
+            let homes = self.0.lock();
+            homes.get(namespace).and_then(|home| home.rests_until)
+        };
+        if let Some(until) = rests_until {
+            sleep_until(until).await;
+        }
+        if let Some(home) = self.0.lock().get_mut(namespace) {
+            home.is_stale = false;
+        }
+        let round = judge.await;
+        running.rest = round.spent.saturating_mul(REST);
+        if let Some(home) = self.0.lock().get_mut(namespace) {
+            home.good_until = Some(Instant::now() + running.rest.max(GOOD_FOR));
+            home.is_usable = true;
+            home.round = Arc::new(round);
+        }
     }
 }
 
-/// A round that is under way. One that panics ends too.
-struct Judging<'a>(&'a Rounds, &'a str);
+/// A round that is under way. One that panics, or is cut off, ends too.
+struct Running<'a, H: Fn(Asker)> {
+    rounds: &'a Rounds,
+    namespace: &'a str,
+    hand_back: H,
+    /// How long the namespace rests afterwards.
+    rest: Duration,
+}
 
-impl Drop for Judging<'_> {
+impl<H: Fn(Asker)> Drop for Running<'_, H> {
     fn drop(&mut self) {
-        if let Some(home) = self.0.0.lock().get_mut(self.1) {
-            home.is_judging = false;
+        let mut homes = self.rounds.0.lock();
+        let Some(home) = homes.get_mut(self.namespace) else {
+            return;
+        };
+        home.is_running = false;
+        home.rests_until = Some(Instant::now() + self.rest);
+        let parked = std::mem::take(&mut home.parked);
+        drop(homes);
+        for asker in parked {
+            (self.hand_back)(asker);
         }
     }
 }
@@ -127,60 +170,124 @@ impl Drop for Judging<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::round::tests::{PODS, RULES, crowd};
     use super::*;
 
-    /// Looks once, and returns what the look says of when to look again. Counts the budgets that are measured.
-    async fn look(rounds: &Rounds, index: &Index, measured: &Cell<usize>) -> Option<Duration> {
-        let measure = |_: &State, _: &Entry| {
-            measured.set(measured.get() + 1);
-            Budget::default()
-        };
-        rounds.look(index, "n", measure).await.1
+    const PODS: usize = 50;
+
+    /// Pods of one namespace that ask for their turn as the lifecycle controller does.
+    #[derive(Default)]
+    struct World {
+        rounds: Rounds,
+        judged: AtomicUsize,
+        handed: Mutex<Vec<Asker>>,
+    }
+
+    fn pod(number: usize) -> Asker {
+        Asker::Pod(Uid::from(number.to_string()))
+    }
+
+    impl World {
+        /// Asks. A round that begins takes this long; one of zero length has ended after the next pause.
+        fn look(self: &Arc<Self>, asker: Asker, takes: Duration) -> Known {
+            let (known, starts) = self.rounds.look("n", asker);
+            if starts {
+                let world = Arc::clone(self);
+                tokio::spawn(async move {
+                    let judge = async {
+                        world.judged.fetch_add(1, Ordering::Relaxed);
+                        tokio::time::sleep(takes).await;
+                        Round::that_took(takes)
+                    };
+                    let hand_back = |asker| world.handed.lock().push(asker);
+                    world.rounds.run("n", judge, hand_back).await;
+                });
+            }
+            known
+        }
+
+        fn judged(&self) -> usize {
+            self.judged.load(Ordering::Relaxed)
+        }
+    }
+
+    async fn pause(millis: u64) {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn looks_at_all_pods_and_rules_share_a_round() {
-        let (index, rounds, measured) = (crowd(), Rounds::default(), Cell::new(0));
-        for _ in 0..PODS + RULES {
-            assert_eq!(look(&rounds, &index, &measured).await, None);
+    async fn looks_at_all_pods_share_a_round_and_come_back_once() {
+        let world = Arc::new(World::default());
+        let takes = Duration::from_millis(40);
+        for _ in 0..10 {
+            for number in 0..PODS {
+                assert!(matches!(world.look(pod(number), takes), Known::Soon));
+            }
+            pause(3).await; // still within the round
         }
-        assert_eq!(measured.get(), RULES);
-        tokio::time::advance(GOOD_FOR).await;
-        look(&rounds, &index, &measured).await;
-        assert_eq!(measured.get(), 2 * RULES);
+        pause(20).await;
+        assert_eq!((world.judged(), world.handed.lock().len()), (1, PODS));
+        for number in 0..PODS {
+            assert!(matches!(world.look(pod(number), takes), Known::Now(_)));
+        }
+        pause(2_000).await;
+        assert_eq!((world.judged(), world.handed.lock().len()), (1, PODS));
+        assert!(matches!(world.look(pod(0), takes), Known::Soon)); // too old
+        pause(100).await;
+        assert_eq!((world.judged(), world.handed.lock().len()), (2, PODS + 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changes_without_end_do_not_bring_rounds_without_end() {
-        let (index, rounds, measured) = (crowd(), Rounds::default(), Cell::new(0));
-        assert_eq!(look(&rounds, &index, &measured).await, None);
-        let mut again = None;
-        for _ in 0..1_000 {
-            rounds.changed("n");
-            again = look(&rounds, &index, &measured).await;
-            assert!(again.is_some());
+    async fn rounds_take_a_tenth_of_the_time_however_long_each_is() {
+        for seconds in [1, 2, 10] {
+            let world = Arc::new(World::default());
+            let takes = Duration::from_secs(seconds);
+            for _ in 0..1_100 {
+                world.rounds.changed("n");
+                for number in 0..PODS {
+                    world.look(pod(number), takes);
+                }
+                pause(100 * seconds).await;
+            }
+            // 110 times the length of a round.
+            assert_eq!(world.judged(), 10, "{seconds} s");
+            let handed = world.handed.lock().len();
+            assert_eq!(handed, 10 * PODS, "each Pod comes back once a round");
         }
-        assert_eq!(measured.get(), RULES);
-        tokio::time::advance(again.unwrap()).await;
-        assert_eq!(look(&rounds, &index, &measured).await, None);
-        assert_eq!(measured.get(), 2 * RULES);
     }
 
     #[tokio::test(start_paused = true)]
     async fn change_during_a_round_brings_another_one() {
-        let (index, rounds) = (crowd(), Rounds::default());
-        let measure = |_: &State, _: &Entry| {
-            rounds.changed("n");
-            Budget::default()
-        };
-        rounds.look(&index, "n", measure).await;
-        let measured = Cell::new(0);
-        let again = look(&rounds, &index, &measured).await.unwrap();
-        tokio::time::advance(again).await;
-        assert_eq!(look(&rounds, &index, &measured).await, None);
-        assert_eq!(measured.get(), RULES);
+        let world = Arc::new(World::default());
+        world.look(pod(0), Duration::from_millis(10));
+        pause(5).await;
+        world.rounds.changed("n");
+        pause(10).await;
+        assert_eq!(world.handed.lock().len(), 1);
+        let known = world.look(pod(0), Duration::ZERO);
+        assert!(matches!(known, Known::Before(_)));
+        pause(1_000).await;
+        assert_eq!((world.judged(), world.handed.lock().len()), (2, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn round_that_panics_hands_back_who_was_parked() {
+        let world = Arc::new(World::default());
+        let (_, starts) = world.rounds.look("n", pod(0));
+        assert!(starts);
+        let failing = Arc::clone(&world);
+        let ended = tokio::spawn(async move {
+            let judge = async { std::panic::resume_unwind(Box::new("as asked")) };
+            let hand_back = |asker| failing.handed.lock().push(asker);
+            failing.rounds.run("n", judge, hand_back).await;
+        });
+        assert!(ended.await.unwrap_err().is_panic());
+        assert_eq!(*world.handed.lock(), [pod(0)]);
+        world.look(pod(0), Duration::ZERO);
+        pause(10).await;
+        assert_eq!(world.judged(), 0, "the namespace rests");
+        pause(2_000).await;
+        assert_eq!(world.judged(), 1);
     }
 }

@@ -20,7 +20,8 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Context, Queues, RuleName, write};
+use self::waiting::Crowd;
+use super::{Context, Queues, RuleName, room, write};
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::rulecalls;
 use crate::api::stored::{self, MAX_STATES_BYTES};
@@ -89,18 +90,7 @@ impl Webhooks {
             self.restore(key).await?;
         }
         let now = (self.context.now)();
-        let (calls, due) = {
-            let state = self.context.index.read();
-            let Some(entry) = state.rule(&key.namespace, &key.name) else {
-                return Ok(None);
-            };
-            if entry.snapshot.rules.uid != key.uid {
-                return Ok(None);
-            }
-            let mut memories = self.memories.lock();
-            let memories = memories.entry(key.uid.clone()).or_default();
-            self.plan(&state, entry, memories, now)
-        };
+        let (calls, due) = self.plan(key, now).await;
         for call in calls {
             tokio::spawn(Arc::clone(self).begin(call));
         }
@@ -155,34 +145,68 @@ impl Webhooks {
         Ok(())
     }
 
-    fn plan(
+    /// Looks at an object and what is known of its rules; `None` when another object has its name, or none, or when what was
+    /// known has been forgotten meanwhile.
+    fn at<R>(
         &self,
-        state: &State,
-        entry: &Entry,
-        memories: &mut Memories,
-        now: Timestamp,
-    ) -> (Vec<Call>, Option<Timestamp>) {
-        let generation = entry.snapshot.rules.generation;
-        memories.retain(|id, _| webhooks(entry).any(|(rule, _)| rule.id == *id));
-        let share = MAX_STATES_BYTES / webhooks(entry).count().max(1);
+        key: &RuleKey,
+        look: impl FnOnce(&State, &Entry, &mut Memories) -> R,
+    ) -> Option<R> {
+        let state = self.context.index.read();
+        let entry = state.rule(&key.namespace, &key.name);
+        let entry = entry.filter(|entry| entry.snapshot.rules.uid == key.uid)?;
+        let mut memories = self.memories.lock();
+        let memories = memories.get_mut(&key.uid)?;
+        Some(look(&state, entry, memories))
+    }
+
+    async fn plan(&self, key: &RuleKey, now: Timestamp) -> (Vec<Call>, Option<Timestamp>) {
+        let rules = self.at(key, |_, entry, memories| {
+            memories.retain(|id, _| webhooks(entry).any(|(rule, _)| rule.id == *id));
+            let rules = webhooks(entry).map(|(rule, webhook)| (rule.clone(), Arc::clone(webhook)));
+            rules.collect::<Vec<_>>()
+        });
+        let rules = rules.unwrap_or_default();
+        let share = MAX_STATES_BYTES / rules.len().max(1);
         let (mut calls, mut due) = (Vec::new(), None);
-        for (rule, webhook) in webhooks(entry) {
-            let memory = memories.entry(rule.id.clone());
-            let memory = memory.or_insert_with(|| Memory::restore(None, generation, now));
-            if memory.generation() > generation {
-                continue; // the cache trails behind what was read
-            }
-            if memory.generation() != generation {
-                *memory = Memory::restore(memory.status().as_ref(), generation, now);
-            }
-            let waiting = waiting::of(&self.context, state, entry, rule, memories);
-            let Some(memory) = memories.get_mut(&rule.id) else {
+        for (rule, webhook) in &rules {
+            let crowd = self.at(key, |state, entry, memories| {
+                let generation = entry.snapshot.rules.generation;
+                let memory = memories.entry(rule.id.clone());
+                let memory = memory.or_insert_with(|| Memory::restore(None, generation, now));
+                if memory.generation() > generation {
+                    return None; // the cache trails behind what was read
+                }
+                if memory.generation() != generation {
+                    *memory = Memory::restore(memory.status().as_ref(), generation, now);
+                }
+                let crowd = Crowd::of(state, entry, rule, memories);
+                Some((crowd, generation))
+            });
+            let Some((crowd, generation)) = crowd.flatten() else {
                 continue;
             };
-            memory.set_share(share.saturating_sub(stored::bytes(&rule.id) + STATE_BYTES));
-            let plan = memory.plan(webhook, now, &waiting.staying, &waiting.askable);
+            let allowed = |name: &str| {
+                let state = self.context.index.read();
+                let entry = state.rule(&key.namespace, name)?;
+                room::allowed(&self.context.ledgers, &state, entry)
+            };
+            let waiting = crowd.waiting(allowed).await;
+            let plan = self.at(key, |_, entry, memories| {
+                let memory = memories.get_mut(&rule.id)?;
+                let is_same = entry.snapshot.rules.generation == generation
+                    && memory.generation() == generation;
+                // A change of the object in the meantime brings it back here.
+                is_same.then(|| {
+                    memory.set_share(share.saturating_sub(stored::bytes(&rule.id) + STATE_BYTES));
+                    memory.plan(webhook, now, &waiting.staying, &waiting.askable)
+                })
+            });
+            let Some(plan) = plan.flatten() else {
+                continue;
+            };
             calls.extend(plan.actions.into_iter().map(|action| Call {
-                key: entry.key(),
+                key: key.clone(),
                 rule: rule.id.clone(),
                 name: rule.name.clone(),
                 webhook: Arc::clone(webhook),

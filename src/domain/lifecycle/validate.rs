@@ -1,11 +1,18 @@
 //! What a write of a Pod may not do (contract section 3.4), judged by what it changes: something malformed that is
 //! there already must not block an unrelated update.
 
+use std::collections::BTreeSet;
+
 use super::name::{NAME_RULE, is_name};
 use super::run::is_operable;
 use super::{ExpectedFinalizers, Run};
 use crate::api::keys::{self, Family};
+use crate::domain::grace;
 use crate::domain::pod::Pod;
+
+/// Operations that may be in flight on one Pod. Each is judged by every rule that covers the Pod, and a Pod whose labels hold
+/// more already is still handled.
+pub const MAX_OPERATIONS: usize = 8;
 
 /// Something wrong with one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +30,14 @@ pub struct FieldError {
 pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
     let write = Write { old, new };
     let mut errors = write.annotation().into_iter().collect::<Vec<_>>();
+    let crowded = write.crowded();
     for (key, value) in &new.metadata.labels {
         if old.and_then(|pod| pod.label(key)) != Some(value) {
-            errors.extend(
-                write
-                    .label(key, value)
-                    .map(|message| field("labels", key, message)),
-            );
+            let error = write.label(key, value).or_else(|| {
+                let crowded = crowded.as_ref()?;
+                write.begins(key).then(|| crowded.clone())
+            });
+            errors.extend(error.map(|message| field("labels", key, message)));
         }
     }
     errors
@@ -56,6 +64,27 @@ impl Write<'_> {
             key,
             format!("{error}; write {form} or remove the annotation"),
         ))
+    }
+
+    /// What is said of operations that the write begins although the Pod has as many as it may; `None` while it has fewer.
+    fn crowded(&self) -> Option<String> {
+        let count = in_flight(self.new).len();
+        (count > MAX_OPERATIONS).then(|| {
+            format!(
+                "{count} operations would be in flight on the Pod, and at most {MAX_OPERATIONS} may: finish or undo some \
+                 first"
+            )
+        })
+    }
+
+    /// Whether a label belongs to an operation that the Pod did not have before. The deletion by the server itself always
+    /// may begin.
+    fn begins(&self, key: &str) -> bool {
+        let Some((family, id)) = Family::parse(key) else {
+            return false;
+        };
+        let had = || self.old.is_some_and(|old| in_flight(old).contains(id));
+        family != Family::OperationPermission && id != grace::ID && !had()
     }
 
     /// What is wrong with a label that this write adds or changes.
@@ -176,6 +205,16 @@ impl Write<'_> {
                 && matches!(Family::parse(key), Some((Family::OperationType, id)) if has_label(self.new, Family::PreChecked, id))
         })
     }
+}
+
+/// The IDs of which the Pod has labels, other than that of the deletion by the server itself.
+fn in_flight(pod: &Pod) -> BTreeSet<&str> {
+    let parsed = pod.metadata.labels.keys();
+    let parsed = parsed.filter_map(|key| Family::parse(key));
+    parsed
+        .filter(|(family, id)| *family != Family::OperationPermission && *id != grace::ID)
+        .map(|(_, id)| id)
+        .collect()
 }
 
 fn has_label(pod: &Pod, family: Family, id: &str) -> bool {

@@ -167,6 +167,15 @@ pub enum Why {
     },
     /// Too many writers, or too many waiting.
     Contended,
+    /// More rule objects with an availability rule cover the Pod than may.
+    Overlapping {
+        /// How many there are.
+        objects: usize,
+        /// How many may be.
+        most: usize,
+        /// Names of some of them.
+        names: Vec<String>,
+    },
     /// The claims of the rule object take as many bytes as its status may have for them.
     Crowded {
         /// How many there are.

@@ -3,11 +3,16 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use tokio::task::yield_now;
+
 use crate::cluster::index::{Entry, Namespace};
 use crate::cluster::sizes::{Kind, Workload};
 use crate::domain::pod::Pod;
 use crate::domain::rules::RuleSet;
 use crate::ledger::store::Uid;
+
+/// Selectors that are matched before others get their turn.
+const MATCHES_AT_ONCE: usize = 1_000;
 
 /// What an owner looked like. Any difference says that its controller did something, or has something new to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +28,31 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The owner now. `closed` are the rules of the namespace that have no room.
-    pub fn of(home: &Namespace, uid: &Uid, workload: &Workload, closed: &[&RuleSet]) -> Seen {
-        let free = |pod: &&Arc<Pod>| !closed.iter().any(|rules| rules.selects(pod));
+    /// The owner now. `free` of its Pods were counted by [`free`].
+    pub fn of(home: &Namespace, uid: &Uid, workload: &Workload, free: usize) -> Seen {
         Seen {
             version: workload.version,
             alive: living(home, uid).count(),
-            free: living(home, uid).filter(free).count(),
+            free,
             rules: fingerprint(covering(home, uid).map(|entry| &*entry.snapshot.rules)),
         }
     }
+}
+
+/// How many of these Pods no rule selects that has no room. `closed` are those rules, of the Pods' namespace. Takes as long as
+/// Pods × rules: no lock is to be held meanwhile.
+pub async fn free(pods: &[Arc<Pod>], closed: &[Arc<RuleSet>]) -> usize {
+    let (mut free, mut matched) = (0, 0);
+    for pod in pods {
+        let is_held = closed.iter().any(|rules| rules.selects(pod));
+        free += usize::from(!is_held);
+        matched += 1 + closed.len();
+        if matched >= MATCHES_AT_ONCE {
+            matched = 0;
+            yield_now().await;
+        }
+    }
+    free
 }
 
 /// The rule objects that have the owner in their counts.
@@ -80,6 +100,11 @@ pub fn uncovered(home: &Namespace) -> impl Iterator<Item = &Uid> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::iter::repeat_n;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use futures::FutureExt;
     use serde_json::{Value, json};
 
     use super::*;
@@ -132,12 +157,36 @@ mod tests {
     fn seen(index: &Index, closed: &[&str]) -> Seen {
         let state = index.read();
         let home = state.namespace("n").unwrap();
-        let closed: Vec<_> = closed
+        let closed = closed
             .iter()
-            .map(|name| &*home.rules[*name].snapshot.rules)
+            .map(|name| Arc::clone(&home.rules[*name].snapshot.rules));
+        let (uid, closed): (_, Vec<_>) = (Uid::from("set"), closed.collect());
+        let pods: Vec<_> = living(home, &uid).cloned().collect();
+        let free = free(&pods, &closed).now_or_never().unwrap();
+        Seen::of(home, &uid, home.workload("set").unwrap(), free)
+    }
+
+    #[test]
+    fn free_pods_are_counted_in_small_parts() {
+        let index = index();
+        let state = index.read();
+        let rules = &state.namespace("n").unwrap().rules;
+        let never: Vec<_> = repeat_n(&rules["first"].snapshot.rules, 200)
+            .cloned()
             .collect();
-        let uid = Uid::from("set");
-        Seen::of(home, &uid, home.workload("set").unwrap(), &closed)
+        let free_pod = Arc::new(pod("web-1", json!({ "pod": "1" })));
+        let pods: Vec<_> = repeat_n(free_pod, 100).collect();
+        let mut counting = pin!(free(&pods, &never));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut parts = 1;
+        let found = loop {
+            match counting.as_mut().poll(&mut context) {
+                Poll::Ready(found) => break found,
+                Poll::Pending => parts += 1,
+            }
+        };
+        assert_eq!(found, 100);
+        assert!(parts >= 20_000 / MATCHES_AT_ONCE, "{parts}");
     }
 
     #[test]

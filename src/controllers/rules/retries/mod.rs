@@ -20,10 +20,12 @@ mod wake;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use parking_lot::Mutex;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -174,7 +176,7 @@ impl Retries {
             true => self.denying.lock().insert(name.clone()),
             false => self.denying.lock().remove(name),
         };
-        let mut due = self.due(context, name);
+        let mut due = self.due(context, name).await;
         self.send(context, &mut due).await;
         for back in std::mem::take(&mut due.set_back) {
             if back.send(context).await
@@ -238,7 +240,8 @@ impl Retries {
         can.is_ok()
     }
 
-    fn due(&self, context: &Context, name: &RuleName) -> Due {
+    async fn due(&self, context: &Context, name: &RuleName) -> Due {
+        let free = self.free(context, name).await;
         let mut due = Due::default();
         let state = context.index.read();
         let (Some(home), Some(entry)) = (state.namespace(&name.0), state.rule(&name.0, &name.1))
@@ -248,7 +251,7 @@ impl Retries {
         let now = Instant::now();
         let mut owners = self.owners.lock();
         owners.retain(|(namespace, uid), _| *namespace != name.0 || home.has_workload(uid));
-        let (closed, sets) = (OnceCell::new(), OnceCell::new());
+        let sets = OnceCell::new();
         for uid in entry.tally.owners() {
             let key = (name.0.clone(), uid.clone());
             let held = |w: &&Workload| look::deletes_more(home, uid, w);
@@ -256,8 +259,10 @@ impl Retries {
                 owners.remove(&key);
                 continue;
             };
-            let closed = closed.get_or_init(|| self.closed(context, &state, &name.0, home));
-            let seen = Seen::of(home, uid, workload, closed);
+            let Some(free) = free.get(uid) else {
+                continue; // it began in this very moment: the change brings the rule back here
+            };
+            let seen = Seen::of(home, uid, workload, *free);
             let pod = look::messenger(home, uid).filter(|_| seen.free > 0);
             let Some(pod) = pod else {
                 owners.remove(&key); // room that appears later is news
@@ -281,28 +286,68 @@ impl Retries {
         due
     }
 
-    /// The rules of a namespace that let no available Pod go. None while the namespace is excluded from the webhooks.
-    fn closed<'a>(
+    /// How many Pods of each owner below a rule object may go by all rules, for the owners that have Pods to delete. The
+    /// index is read in small parts: a change in between brings the rule back here.
+    async fn free(&self, context: &Context, name: &RuleName) -> HashMap<Uid, usize> {
+        let (held, rules) = {
+            let state = context.index.read();
+            let (Some(home), Some(entry)) =
+                (state.namespace(&name.0), state.rule(&name.0, &name.1))
+            else {
+                return HashMap::new();
+            };
+            let deletes_more = |uid: &&Uid| {
+                let workload = home.workload(uid);
+                workload.is_some_and(|workload| look::deletes_more(home, uid, workload))
+            };
+            let held: Vec<Uid> = entry.tally.owners().filter(deletes_more).cloned().collect();
+            let is_free = held.is_empty() || is_excluded(context, &name.0, home);
+            // A rule that selects a Pod of an owner has the owner in its counts.
+            let rules = home
+                .rules
+                .iter()
+                .filter(|(_, entry)| !is_free && held.iter().any(|uid| entry.tally.has_owner(uid)));
+            let rules: Vec<String> = rules.map(|(rule, _)| rule.clone()).collect();
+            (held, rules)
+        };
+        let closed = self.closed(context, &name.0, rules).await;
+        let mut free = HashMap::new();
+        for uid in held {
+            let pods: Vec<_> = {
+                let state = context.index.read();
+                let home = state.namespace(&name.0).into_iter();
+                home.flat_map(|home| look::living(home, &uid).cloned())
+                    .collect()
+            };
+            free.insert(uid, look::free(&pods, &closed).await);
+        }
+        free
+    }
+
+    /// Those of these rules of a namespace that let no available Pod go. Each is measured on its own: that takes as long as
+    /// its claims are many.
+    async fn closed(
         &self,
         context: &Context,
-        state: &State,
         namespace: &str,
-        home: &'a Namespace,
-    ) -> Vec<&'a RuleSet> {
-        if is_excluded(context, namespace, home) {
-            return Vec::new();
+        rules: Vec<String>,
+    ) -> Vec<Arc<RuleSet>> {
+        let mut closed = Vec::new();
+        for rule in rules {
+            let name = (namespace.to_owned(), rule);
+            let denies = {
+                let state = context.index.read();
+                let entry = state.rule(namespace, &name.1);
+                entry.and_then(|entry| {
+                    let allowed = room::allowed(&context.ledgers, &state, entry)?;
+                    let denies = allowed == 0 || self.denying.lock().contains(&name);
+                    denies.then(|| Arc::clone(&entry.snapshot.rules))
+                })
+            };
+            closed.extend(denies);
+            yield_now().await;
         }
-        let denying = self.denying.lock();
-        let denies = |entry: &Entry| {
-            let rules = &entry.snapshot.rules;
-            let name = (namespace.to_owned(), rules.name.clone());
-            match room::allowed(&context.ledgers, state, entry) {
-                Some(allowed) => allowed == 0 || denying.contains(&name),
-                None => false,
-            }
-        };
-        let closed = home.rules.values().filter(|entry| denies(entry));
-        closed.map(|entry| &*entry.snapshot.rules).collect()
+        closed
     }
 
     /// An owner has Pods to delete, and the rules let none of them go.

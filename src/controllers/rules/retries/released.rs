@@ -36,7 +36,8 @@ impl Released {
         let (now, mut all) = (Instant::now(), self.0.lock());
         for uid in look::uncovered(home).take(MOST) {
             if let Some(workload) = home.workload(uid) {
-                let pace = Pace::new(Seen::of(home, uid, workload, &[]), now, TRIES);
+                let all_free = look::living(home, uid).count();
+                let pace = Pace::new(Seen::of(home, uid, workload, all_free), now, TRIES);
                 all.insert((namespace.to_owned(), uid.clone()), pace);
             }
         }

@@ -153,3 +153,45 @@ async fn broken_pod_that_waits_needs_no_place_but_a_rule_with_room() {
     let round = Round::judge(&index, "n", |_, _| room(Some(0))).await;
     assert_eq!(next(&round), [""; 0]);
 }
+
+#[tokio::test]
+async fn pod_with_many_operations_is_judged_in_small_parts() {
+    let mut waiting = pod("a", "q", 1);
+    let labels = waiting["metadata"]["labels"].as_object_mut().unwrap();
+    for i in 0..100 {
+        for family in ["operating", "pre-check", "operation-type"] {
+            let key = format!("{family}.podopslifecycle.kusionstack.io/id-{i}");
+            labels.insert(key, json!("1"));
+        }
+    }
+    let asking = |i: usize| {
+        let mut rule = rule(&format!("rule-{i}"), &["q"]);
+        let config = json!({ "clientConfig": { "url": "https://a" } });
+        // The last operation has passed: all rules of all objects are looked at for it, and for some others.
+        let rules =
+            (0..10).map(|n| json!({ "name": format!("ask-{n}"), "webhook": config.clone() }));
+        rule["spec"]["rules"] = rules.collect();
+        let passed = json!([{ "name": "a", "podUID": "a", "operation": "id-99", "since": "1" }]);
+        let states = (0..10).map(|n| {
+            let passed = passed.clone();
+            json!({ "name": format!("ask-{n}"), "webhookStatus": { "generation": 1, "passed": passed } })
+        });
+        rule["status"] = json!({ "ruleStates": states.collect::<Vec<_>>() });
+        rule
+    };
+    let index = index((0..100).map(asking).collect(), vec![waiting]);
+    let round = Round::judge(&index, "n", |_, _| room(None)).await;
+    assert_eq!(next(&round), ["a"]);
+    assert!(round.steps > 2 * STEPS_AT_ONCE, "{}", round.steps);
+    assert!(round.at_once < 2 * STEPS_AT_ONCE, "{}", round.at_once);
+}
+
+#[tokio::test]
+async fn thousands_of_waiting_pods_are_collected_in_small_parts() {
+    let pods = (0..3_000).map(|i| pod(&format!("pod-{i}"), "q", 3_000 - i));
+    let index = index(vec![rule("web", &["q"])], pods.collect());
+    let round = Round::judge(&index, "n", |_, _| room(Some(2))).await;
+    assert_eq!(next(&round), ["pod-2998", "pod-2999"]);
+    assert_eq!(round.head("web").map(|uid| &**uid), Some("pod-2999"));
+    assert!(round.at_once < 2 * STEPS_AT_ONCE + 10, "{}", round.at_once);
+}

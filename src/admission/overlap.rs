@@ -1,0 +1,120 @@
+//! How many rule objects with an availability rule may cover one Pod. Each of them is one more ledger in which a disruption
+//! of the Pod is written down, so that their number decides what a single request costs.
+
+use std::sync::Arc;
+
+use tokio::task::yield_now;
+
+use super::context::Context;
+use crate::cluster::index::Index;
+use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
+use crate::ledger::commit::{Denied, Why};
+use crate::ledger::store::RuleKey;
+
+/// Rule objects with an availability rule that may cover one Pod.
+pub const MAX_OBJECTS_PER_POD: usize = 16;
+/// Names of rule objects that a message tells.
+const NAMED: usize = 3;
+/// Selectors that are matched before others get their turn.
+const MATCHES_AT_ONCE: usize = 1_000;
+/// Selectors that are matched for one rule that is applied. What more Pods there are is not looked at: admission denies what
+/// the rules of such a Pod can't decide.
+const MATCHES: usize = 200_000;
+
+/// A Pod that more rule objects cover, or would cover, than may.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// Its name.
+    pub pod: String,
+    /// How many objects cover it, with the one that is applied.
+    pub objects: usize,
+    /// Whether the object that is applied did not cover the Pod before.
+    pub is_new: bool,
+}
+
+/// Refuses a disruption of a Pod that too many of these rule objects cover, before any owner or ledger is asked.
+pub fn check(index: &Index, rules: &[RuleKey], pod: &Pod) -> Result<(), Denied> {
+    if rules.len() <= MAX_OBJECTS_PER_POD {
+        return Ok(());
+    }
+    let state = index.read();
+    let limits = |key: &&RuleKey| {
+        let entry = state.rule(&key.namespace, &key.name);
+        entry.is_some_and(|entry| is_limiting(&entry.snapshot.rules))
+    };
+    let names = rules.iter().filter(limits).map(|key| key.name.as_str());
+    let names: Vec<&str> = names.collect();
+    if names.len() <= MAX_OBJECTS_PER_POD {
+        return Ok(());
+    }
+    tracing::debug!(pod = %pod.metadata.name, objects = names.len(), "too many rules cover a Pod");
+    Err(Denied::unknown(Why::Overlapping {
+        objects: names.len(),
+        most: MAX_OBJECTS_PER_POD,
+        names: names.into_iter().take(NAMED).map(str::to_owned).collect(),
+    }))
+}
+
+/// A Pod of the cache that `new`, which is applied in place of `old`, covers beside too many others; the first that is found,
+/// and one that `old` did not cover before others.
+pub async fn look(context: &Context, new: &RuleSet, old: Option<&RuleSet>) -> Option<Overlap> {
+    if !is_limiting(new) {
+        return None;
+    }
+    let (others, pods): (Vec<Arc<RuleSet>>, Vec<Arc<Pod>>) = {
+        let state = context.index.read();
+        let home = state.namespace(&new.namespace)?;
+        let others = home.rules.values().map(|entry| &entry.snapshot.rules);
+        let others = others.filter(|rules| rules.name != new.name && is_limiting(rules));
+        let others: Vec<_> = others.cloned().collect();
+        if others.len() < MAX_OBJECTS_PER_POD {
+            return None; // as everywhere but where rules are many
+        }
+        (others, home.pods.values().cloned().collect())
+    };
+    let old = old.filter(|old| is_limiting(old));
+    let (mut matched, mut paused_at, mut known) = (0, 0, None);
+    for pod in pods {
+        matched += 1;
+        if new.selects(&pod) {
+            matched += others.len();
+            let covering = others.iter().filter(|rules| rules.selects(&pod)).count();
+            let overlap = Overlap {
+                pod: pod.metadata.name.clone(),
+                objects: covering + 1,
+                is_new: !old.is_some_and(|old| old.selects(&pod)),
+            };
+            if overlap.objects > MAX_OBJECTS_PER_POD {
+                if overlap.is_new {
+                    return Some(overlap);
+                }
+                known.get_or_insert(overlap);
+            }
+        }
+        if matched >= MATCHES {
+            break;
+        }
+        if matched - paused_at >= MATCHES_AT_ONCE {
+            paused_at = matched;
+            yield_now().await;
+        }
+    }
+    known
+}
+
+/// Whether an object has a rule that is written down in its ledger.
+fn is_limiting(rules: &RuleSet) -> bool {
+    rules.limits().next().is_some()
+}
+
+impl Overlap {
+    /// What is said of it.
+    pub fn text(&self) -> String {
+        format!(
+            "spec.selector: {} PodTransitionRules with an availability rule would cover Pod {}, and at most \
+             {MAX_OBJECTS_PER_POD} may: put the rules into spec.rules of fewer objects, or narrow spec.selector",
+            self.objects, self.pod
+        )
+    }
+}
