@@ -329,6 +329,7 @@ impl Plant {
             collasets: true,
             grace_delete: false,
             now: Timestamp::now,
+            earliest: Timestamp::now,
         });
         let (work, stop) = (Arc::clone(&self.work), self.supervisor.stop().clone());
         tokio::spawn(async move { controllers::run(context, &work, stop).await })
