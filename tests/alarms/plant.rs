@@ -83,7 +83,8 @@ fn api() -> Client {
     let service = tower::service_fn(|request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         async move {
-            if !query.contains("limit=") || query.contains("watch=") {
+            let is_list = query.contains("limit=") || query.contains("fieldSelector=");
+            if !is_list || query.contains("watch=") {
                 std::future::pending::<()>().await;
             }
             let list = json!({ "metadata": { "resourceVersion": "7" }, "items": [] });
