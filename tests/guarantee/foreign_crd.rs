@@ -117,6 +117,28 @@ async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
     nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, told).await;
 }
 
+/// The replica that is asked for a claim may not be the leader, and a claim of which nothing is stored brings no event.
+#[tokio::test]
+async fn dropped_ledger_is_told_before_anybody_asks_for_a_claim() {
+    let bed = Bed::own().await;
+    let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+    let drop = |field: &str| json!([{"op": "remove", "path": format!("{status}/{field}")}]);
+    let scope = bed.scope("foreign").await;
+    scope.rule("first", json!({"app": "web"}), json!(1)).await;
+    change(&bed, drop("ledger")).await;
+    scope.deploy_where_open("web", 2).await;
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    until_usable(&scope, "False", "LedgerNotStored").await;
+
+    // Where the conditions are dropped, too, the metric tells.
+    change(&bed, drop("conditions")).await;
+    wait::until("the metric", async || {
+        let replicas = bed.metric("operating_ledgers_not_stored").await;
+        replicas.iter().any(|rules| *rules >= 1.0)
+    })
+    .await;
+}
+
 /// The control: a rule that is deleted holds nobody, at once.
 #[tokio::test]
 async fn deleted_rule_frees_its_pods() {
