@@ -35,7 +35,7 @@ const NOT_SERVED: &str = "the API server does not serve PodTransitionRules with 
                           CustomResourceDefinition back with `operating install`";
 
 /// Why an answer does not hold the claims of the request.
-pub const NOT_STORED: &str = "the API server did not store status.ledger as it was written, because the CustomResourceDefinition \
+const NOT_STORED: &str = "the API server did not store status.ledger as it was written, because the CustomResourceDefinition \
                           in the cluster, or another webhook, drops fields of it: put the CustomResourceDefinition back with \
                           `operating install`";
 
