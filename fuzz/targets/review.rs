@@ -144,6 +144,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
             endpoints: Default::default(),
         },
         now,
+        earliest: now,
     };
     (Arc::new(context), asked)
 }

@@ -13,6 +13,7 @@ use crate::cluster::index::Index;
 use crate::cluster::presence::Kinds;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
+use crate::domain::lifecycle::restarts::Moment;
 use crate::domain::pod::Pod;
 use crate::domain::rules::webhook::Networks;
 use crate::ledger::commit::{Disruption, Ledgers};
@@ -65,12 +66,24 @@ pub struct Context {
     pub settings: Settings,
     /// The clock, a parameter so that tests can set it.
     pub now: fn() -> Timestamp,
+    /// The earliest time that it may be, see [`crate::cluster::clock::earliest`]. What is believed when a while is over goes by
+    /// this: to believe it too early would count a Pod as available that is yet to go.
+    pub earliest: fn() -> Timestamp,
 }
 
 impl Context {
     /// Nanoseconds since the epoch: the value of lifecycle labels.
     pub fn nanos(&self) -> u64 {
         u64::try_from((self.now)().as_nanosecond()).unwrap_or(0)
+    }
+
+    /// When a restart is written or judged.
+    pub fn moment(&self) -> Moment {
+        let nanos = |time: Timestamp| u64::try_from(time.as_nanosecond()).unwrap_or(0);
+        Moment {
+            now: self.nanos(),
+            earliest: nanos((self.earliest)()),
+        }
     }
 
     /// A disruption of a Pod, now.
@@ -119,6 +132,7 @@ impl Context {
                 endpoints: Networks::default(),
             },
             now: || Timestamp::UNIX_EPOCH,
+            earliest: || Timestamp::UNIX_EPOCH,
         }
     }
 }

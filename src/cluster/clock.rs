@@ -5,8 +5,13 @@
 //! So all of them go by one clock. Every answer of the API server tells its time, in the header `Date`.
 //!
 //! API servers may differ among themselves. Then the time must not jump back and forth with each answer: the first answer
-//! counts at once, and another time only when nothing else has been told for a while.
+//! counts at once, and another time only when nothing else has been told for a while. And what must not be believed too early
+//! goes by the one that is behind the others: see [`earliest`].
+//!
+//! This machine's own clock is read once. From then on its monotonic clock counts, so that nobody who sets the clock, by
+//! hand or over the network, makes an hour pass in a moment.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
@@ -24,20 +29,57 @@ const AGREEING: Duration = Duration::from_secs(10);
 /// No second warning sooner.
 const QUIET: Duration = Duration::from_secs(60);
 
+/// An API server's clock that was behind counts in [`earliest`] for at least this long, and for at most twice as long while
+/// others answer.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
 static TOLD: Mutex<Told> = Mutex::new(Told {
     ahead: None,
     other: None,
     warned: None,
+    behind: Behind {
+        current: None,
+        before: None,
+        since: None,
+    },
 });
+
+/// When this process first asked for the time, by both clocks of the machine.
+static BEGIN: LazyLock<(Instant, Timestamp)> = LazyLock::new(|| (Instant::now(), Timestamp::now()));
 
 /// What the answers of the API servers have told.
 #[derive(Debug, Default)]
 struct Told {
-    /// By how many seconds the API server's clock is ahead of this machine's; `None` before the first answer.
+    /// By how many seconds the API server's clock is ahead of this machine's as [`here`] tells it; `None` before the first
+    /// answer.
     ahead: Option<i64>,
     /// What all answers since the last that agreed with `ahead` have told instead.
     other: Option<Other>,
     warned: Option<Instant>,
+    behind: Behind,
+}
+
+/// The least that answers have told of late, in two spans of time of [`REMEMBERED`].
+#[derive(Debug, Default)]
+struct Behind {
+    current: Option<i64>,
+    before: Option<i64>,
+    /// When the current span began.
+    since: Option<Instant>,
+}
+
+impl Behind {
+    fn hear(&mut self, ahead: i64, at: Instant) {
+        let since = *self.since.get_or_insert(at);
+        if at.duration_since(since) >= REMEMBERED {
+            (self.before, self.current, self.since) = (self.current.take(), None, Some(at));
+        }
+        self.current = Some(self.current.map_or(ahead, |least| least.min(ahead)));
+    }
+
+    fn least(&self) -> Option<i64> {
+        self.current.into_iter().chain(self.before).min()
+    }
 }
 
 #[derive(Debug)]
@@ -49,7 +91,26 @@ struct Other {
 
 /// The time now by the API server's clock, as its answers told.
 pub fn now() -> Timestamp {
-    by(Timestamp::now(), TOLD.lock().ahead.unwrap_or(0))
+    by(here(), TOLD.lock().ahead.unwrap_or(0))
+}
+
+/// The time now by the clock that is furthest behind, of the API servers that have answered in the last ten minutes: never
+/// later than [`now`]. What is to be believed when a while is over goes by this, so that no API server whose clock is ahead
+/// ends the while early. An API server that this process has not heard may be further behind.
+pub fn earliest() -> Timestamp {
+    let ahead = TOLD.lock().earliest();
+    by(here(), ahead)
+}
+
+/// The time now by this machine, as its clock stood when this process first asked.
+fn here() -> Timestamp {
+    steady(*BEGIN, Instant::now())
+}
+
+fn steady((begin, time): (Instant, Timestamp), at: Instant) -> Timestamp {
+    let passed = SignedDuration::try_from(at.saturating_duration_since(begin));
+    let now = passed.ok().and_then(|passed| time.checked_add(passed).ok());
+    now.unwrap_or(time)
 }
 
 /// Learns from the headers of an answer.
@@ -57,7 +118,7 @@ pub fn observe(headers: &HeaderMap) {
     let date = headers.get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
     let Some(date) = date else { return };
-    let ahead = ahead(date.timestamp(), Timestamp::now());
+    let ahead = ahead(date.timestamp(), here());
     let mut told = TOLD.lock();
     if told.hear(ahead, Instant::now()) {
         let used = told.ahead.unwrap_or(0);
@@ -65,8 +126,8 @@ pub fn observe(headers: &HeaderMap) {
         tracing::warn!(
             ahead,
             used,
-            "an API server's clock is `ahead` of this machine's by so many seconds; its time is taken to be ahead by `used`. \
-             Synchronize the clocks of the control plane's machines and of this one"
+            "an API server's clock is `ahead` of this machine's, as that stood when the process began, by so many seconds; its \
+             time is taken to be ahead by `used`. Synchronize the clocks of the control plane's machines and of this one"
         );
     }
 }
@@ -74,6 +135,7 @@ pub fn observe(headers: &HeaderMap) {
 impl Told {
     /// An answer told that its clock is ahead by so much. Whether to warn.
     fn hear(&mut self, ahead: i64, at: Instant) -> bool {
+        self.behind.hear(ahead, at);
         let before = self.ahead.unwrap_or(0);
         let used = *self.ahead.get_or_insert(ahead);
         if is_near(ahead, used) {
@@ -98,6 +160,12 @@ impl Told {
             self.warned = Some(at);
         }
         warns
+    }
+
+    /// By how many seconds the clock that is furthest behind is ahead of this machine's; never more than what is used.
+    fn earliest(&self) -> i64 {
+        let used = self.ahead.unwrap_or(0);
+        self.behind.least().map_or(used, |least| least.min(used))
     }
 }
 
@@ -167,6 +235,49 @@ mod tests {
         assert!(used[13..].iter().all(|used| *used == 7), "{used:?}");
         assert_eq!(warnings, 1);
         assert_eq!(heard([0, 1, -2, 3]), (vec![0; 4], 0));
+    }
+
+    #[test]
+    fn earliest_time_is_that_of_the_clock_that_is_behind() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        // The first answer counts as the time, and the second API server is the one that is behind; then the other way round.
+        for (first, second, least) in [(0, -40, -40), (40, 0, 0), (-40, 0, -40), (0, 40, 0)] {
+            let mut told = Told::default();
+            assert_eq!(told.earliest(), 0);
+            for n in 0..60 {
+                let ahead = if n % 2 == 0 { first } else { second };
+                told.hear(ahead, at(n));
+            }
+            assert_eq!((told.ahead, told.earliest()), (Some(first), least));
+        }
+    }
+
+    #[test]
+    fn clock_that_jumps_ahead_is_not_believed_early() {
+        let mut told = Told::default();
+        let start = Instant::now();
+        told.hear(0, start);
+        let last = 2 * REMEMBERED.as_secs();
+        for second in 1..=last {
+            told.hear(3_600, start + Duration::from_secs(second));
+            if second < REMEMBERED.as_secs() {
+                assert_eq!(told.earliest(), 0, "{second}");
+            }
+        }
+        assert_eq!((told.ahead, told.earliest()), (Some(3_600), 3_600));
+        // One that jumps back counts at once.
+        told.hear(0, start + Duration::from_secs(last + 1));
+        assert_eq!((told.ahead, told.earliest()), (Some(3_600), 0));
+    }
+
+    #[test]
+    fn own_clock_counts_from_the_begin_alone() {
+        let begin = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let later = begin.0 + Duration::from_secs(90);
+        assert_eq!(steady(begin, later).as_second(), 90);
+        let before = begin.0.checked_sub(Duration::from_secs(1)).unwrap();
+        assert_eq!(steady(begin, before), begin.1);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod lease;
 mod owners;
 pub mod path;
 pub mod pods;
+mod position;
 pub mod presence;
 pub mod pulse;
 pub mod queue;

@@ -34,6 +34,19 @@ impl Objects {
         Ok(Objects(Request::new(path)))
     }
 
+    /// The objects at the path of a watch, which is never taken from an object. Of a kind of namespaced objects, those in
+    /// the namespace `default`.
+    pub fn of_watch(path: &str) -> Objects {
+        let is_clusters =
+            |plural: &str| plural == "namespaces" || plural.ends_with("webhookconfigurations");
+        match path.rsplit_once('/') {
+            Some((api, plural)) if !is_clusters(plural) => {
+                Objects(Request::new(format!("{api}/namespaces/default/{plural}")))
+            }
+            _ => Objects(Request::new(path)),
+        }
+    }
+
     /// The path of the collection.
     pub fn path(&self) -> &str {
         &self.0.url_path
@@ -53,6 +66,14 @@ impl Objects {
     /// When the parameters contradict each other.
     pub fn list(&self, params: &ListParams) -> Result<Built, Error> {
         built(self.0.list(params))
+    }
+
+    /// Lists the metadata of objects.
+    ///
+    /// # Errors
+    /// When the parameters contradict each other.
+    pub fn list_metadata(&self, params: &ListParams) -> Result<Built, Error> {
+        built(self.0.list_metadata(params))
     }
 
     /// Creates an object from its JSON.
@@ -211,6 +232,24 @@ fn refused(what: &str, value: &str, problem: &str) -> Error {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn objects_of_a_watch_are_those_of_one_namespace_if_they_have_one() {
+        for (watched, path) in [
+            ("/api/v1/pods", "/api/v1/namespaces/default/pods"),
+            (
+                "/apis/apps/v1/deployments",
+                "/apis/apps/v1/namespaces/default/deployments",
+            ),
+            ("/api/v1/namespaces", "/api/v1/namespaces"),
+            (
+                "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+                "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+            ),
+        ] {
+            assert_eq!(Objects::of_watch(watched).path(), path);
+        }
+    }
 
     const HOSTILE: [&str; 13] = [
         "",

@@ -2,20 +2,22 @@
 
 mod stored;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
+use parking_lot::Mutex;
 use serde_json::json;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::failure;
-use super::index::Index;
-use super::path;
+use super::index::{Change, Index};
+use super::path::{self, Objects};
+use super::position::{self, Unread};
 use super::watch::CatchUp;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::inplace;
@@ -32,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(400);
 const NOT_SERVED: &str = "the API server does not serve PodTransitionRules with their status: put the \
                           CustomResourceDefinition back with `operating install`";
 
-/// What an answer says that does not hold the claims of the request.
+/// Why an answer does not hold the claims of the request.
 const NOT_STORED: &str = "the API server did not store status.ledger as it was written, because the CustomResourceDefinition \
                           in the cluster, or another webhook, drops fields of it: put the CustomResourceDefinition back with \
                           `operating install`";
@@ -42,6 +44,8 @@ pub struct RuleStore {
     client: Client,
     index: Arc<Index>,
     catch_up: CatchUp,
+    /// Whether the API server has kept what this replica wrote last, or tried to write, where that is worth knowing.
+    kept: Mutex<HashMap<RuleKey, bool>>,
 }
 
 impl RuleStore {
@@ -51,6 +55,7 @@ impl RuleStore {
             client,
             index,
             catch_up,
+            kept: Mutex::default(),
         })
     }
 
@@ -59,11 +64,29 @@ impl RuleStore {
         &self.index
     }
 
-    /// Asks the API server by a dry run whether it would let the claims be written.
+    /// Whether the API server kept the ledger of a rule object when this replica last wrote it or asked by a dry run. `None`
+    /// if this replica has not asked, and has had no reason to doubt it.
+    pub fn keeps(&self, key: &RuleKey) -> Option<bool> {
+        self.kept.lock().get(key).copied()
+    }
+
+    /// How many rule objects there are whose ledger the API server did not keep when this replica wrote it last.
+    pub fn unkept(&self) -> usize {
+        let unkept: Vec<_> = {
+            let kept = self.kept.lock();
+            let unkept = kept.iter().filter(|(_, kept)| !**kept);
+            unkept.map(|(key, _)| key.clone()).collect()
+        };
+        let present = unkept.iter().filter(|key| self.cached(key).is_some());
+        present.count()
+    }
+
+    /// Asks the API server by a dry run whether it would let the claims be written, and keep them: false if its answer does
+    /// not hold them.
     ///
     /// # Errors
     /// What the API server answers to the write, or that it does not answer.
-    pub async fn try_swap(&self, key: &RuleKey, claims: &Claims) -> Result<(), Error> {
+    pub async fn try_swap(&self, key: &RuleKey, claims: &Claims) -> Result<bool, Error> {
         let next = Claims {
             attempts: claims.attempts.saturating_add(1), // a policy may let a write pass that changes nothing
             ..claims.clone()
@@ -72,7 +95,57 @@ impl RuleStore {
             dry_run: true,
             ..PatchParams::default()
         };
-        self.write(key, None, &next, &dry).await.map(drop)
+        let written = self.write(key, None, &next, &dry).await?;
+        Ok(self.is_kept(key, &written, &next, true))
+    }
+
+    /// Whether the object that the API server answered with holds the claims of the request. That it does is remembered for
+    /// those who `asked`, and where it did not before.
+    fn is_kept(
+        &self,
+        key: &RuleKey,
+        written: &PodTransitionRule,
+        claims: &Claims,
+        asked: bool,
+    ) -> bool {
+        let ledger = written.status.as_ref().and_then(|s| s.ledger.as_ref());
+        let is_kept = ledger.is_some_and(|ledger| stored::holds(ledger, claims));
+        let before = {
+            let mut kept = self.kept.lock();
+            let before = kept.get(key).copied();
+            if asked || !is_kept || before.is_some() {
+                kept.insert(key.clone(), is_kept);
+            }
+            before
+        };
+        match (before, is_kept) {
+            (None | Some(true), false) => {
+                warn!(namespace = %key.namespace, rule = %key.name, "{NOT_STORED}");
+            }
+            (Some(false), true) => {
+                info!(namespace = %key.namespace, rule = %key.name, "the API server stores status.ledger again");
+            }
+            (None | Some(true), true) | (Some(false), false) => return is_kept,
+        }
+        self.clear_away();
+        // No event may tell: what is not kept changes nothing.
+        let (namespace, name) = (key.namespace.clone(), key.name.clone());
+        self.index.tell(Change::Rule(namespace, name));
+        is_kept
+    }
+
+    /// Forgets rule objects that are gone, now and then.
+    fn clear_away(&self) {
+        let known: Vec<RuleKey> = {
+            let kept = self.kept.lock();
+            match kept.len().is_power_of_two() {
+                true => kept.keys().cloned().collect(),
+                false => return,
+            }
+        };
+        for key in known.iter().filter(|key| self.cached(key).is_none()) {
+            self.kept.lock().remove(key);
+        }
     }
 
     /// Writes the claims, on condition of a resourceVersion if there is one.
@@ -170,9 +243,7 @@ impl Store for RuleStore {
             Ok(written) => written,
             Err(e) => return Err(self.failure(key, e).await),
         };
-        let ledger = written.status.as_ref().and_then(|s| s.ledger.as_ref());
-        if !ledger.is_some_and(|ledger| stored::holds(ledger, claims)) {
-            warn!(namespace = %key.namespace, rule = %key.name, "{NOT_STORED}");
+        if !self.is_kept(key, &written, claims, false) {
             return Err(WriteError::NotStored(NOT_STORED.to_owned()));
         }
         Ok(Snapshot::of(&written, Some(base), self.index.skips()))
@@ -204,13 +275,12 @@ impl Store for RuleStore {
     }
 
     async fn present(&self, namespace: &str) -> Result<u64, WriteError> {
-        let pods: Api<Pod> = path::namespaced(&self.client, namespace).map_err(write_error)?;
-        let newest = ListParams::default().limit(1); // without a resourceVersion: as etcd has it
-        let list = pods.list_metadata(&newest).await.map_err(write_error)?;
-        let version = list.metadata.resource_version.unwrap_or_default();
-        let unusable =
-            |_| WriteError::Unreachable(format!("a list of Pods has version {version:?}"));
-        version.parse().map_err(unusable)
+        let pods = Objects::of("/api/v1", namespace, "pods").map_err(write_error)?;
+        let read = position::read(&self.client, &pods, None).await;
+        read.map_err(|e| match e {
+            Unread::Failed(e) => write_error(e),
+            e @ Unread::Version(_) => WriteError::Unreachable(e.to_string()),
+        })
     }
 
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send {
@@ -249,7 +319,8 @@ impl Store for RuleStore {
 }
 
 impl Snapshot {
-    /// The object as the ledger sees it; what `known` has compiled from the same generation is used again.
+    /// The object as the ledger sees it; what `known` has compiled from the same generation is used again, and so are its
+    /// claims if the ledger has vanished.
     pub fn of(object: &PodTransitionRule, known: Option<&Snapshot>, skips: Skips) -> Snapshot {
         let meta = &object.metadata;
         let ledger = object.status.as_ref().and_then(|s| s.ledger.as_ref());
@@ -260,12 +331,16 @@ impl Snapshot {
                 && Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
         };
-        Snapshot {
-            version: meta
-                .resource_version
-                .as_deref()
-                .and_then(|v| v.parse().ok())
-                .unwrap_or(0),
+        let version = meta.resource_version.as_deref();
+        let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);
+        // An unusable ledger is emptied to begin anew. Any other one has vanished.
+        let is_emptied = known.is_some_and(|known| known.fault.is_some());
+        let snapshot = Snapshot {
+            version,
+            held: match ledger.is_some() || is_emptied {
+                true => version,
+                false => 0,
+            },
             rules: known.filter(same).map_or_else(
                 || {
                     let compiled = RuleSet::compile(object);
@@ -275,6 +350,10 @@ impl Snapshot {
             ),
             claims: Arc::new(ledger.map(stored::read).unwrap_or_default()),
             fault: ledger.and_then(stored::fault).map(Arc::from),
+        };
+        match known {
+            Some(known) => snapshot.outlasting(known),
+            None => snapshot,
         }
     }
 }
@@ -288,14 +367,4 @@ fn write_error(e: Error) -> WriteError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refused_write_says_the_message_of_the_status_alone() {
-        let message = "admission webhook \"x\" denied the request: no";
-        let status = kube::core::Status::failure(message, "Forbidden").with_code(403);
-        let said = write_error(Error::Api(Box::new(status))).to_string();
-        assert_eq!(said, message);
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::{AsyncBufReadExt, StreamExt};
 use kube::Client;
 use kube::core::Request;
-use kube::core::params::{ListParams, WatchParams};
+use kube::core::params::WatchParams;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::failure;
+use super::path::Objects;
+use super::position;
 use super::timeline::Timeline;
 use list::list;
 
@@ -183,21 +185,11 @@ struct Versioned {
     metadata: PageMeta,
 }
 
-/// The position of the kind in etcd at this moment, by a consistent read.
+/// The position of the kind in etcd at this moment; `None` if it can't be read.
 async fn present(client: &Client, source: &Source) -> Option<u64> {
-    #[derive(Deserialize)]
-    struct List {
-        metadata: PageMeta,
-    }
-    let newest = ListParams {
-        limit: Some(1), // without a resourceVersion: as etcd has it
-        field_selector: source.fields.clone(),
-        ..ListParams::default()
-    };
-    let request = Request::new(source.path).list_metadata(&newest).ok()?;
-    let text = timeout(Duration::from_secs(30), client.request_text(request)).await;
-    let list: List = serde_json::from_str(&text.ok()?.ok()?).ok()?;
-    list.metadata.resource_version.parse().ok()
+    let at = Objects::of_watch(source.path);
+    let read = position::read(client, &at, source.fields.as_deref());
+    timeout(Duration::from_secs(30), read).await.ok()?.ok()
 }
 
 /// Follows the watch from `version` until it has to be listed again. Returns the version up to which it was followed.

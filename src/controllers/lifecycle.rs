@@ -86,7 +86,8 @@ impl Lifecycle {
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
         }
-        match restarts::believed_in(pod, nanos) {
+        let earliest = u64::try_from((context.earliest)().as_nanosecond()).unwrap_or(0);
+        match restarts::believed_in(pod, earliest) {
             // The webhook drops it, by its own clock.
             Some(0) => {
                 let record = json!({ keys::AWAITS_RESTART: null });

@@ -69,6 +69,9 @@ pub struct Context {
     pub grace_delete: bool,
     /// The clock.
     pub now: fn() -> Timestamp,
+    /// The earliest time that it may be, see [`crate::cluster::clock::earliest`]. What is believed when a while is over goes by
+    /// this: to believe it too early would count a Pod as available that is yet to go.
+    pub earliest: fn() -> Timestamp,
 }
 
 /// The queues of all controllers.

@@ -26,10 +26,12 @@ pub fn gauges(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -
 }
 
 /// How many more disruptions the object lets pass; `None` if it limits none. 0 while an owner does not set its number of
-/// Pods, or while nothing can be decided by the ledger: admission denies all disruptions then.
+/// Pods, while nothing can be decided by the ledger, or while the API server drops it: admission denies all disruptions then.
 pub fn allowed(ledgers: &Arc<Ledgers<RuleStore>>, state: &State, entry: &Entry) -> Option<u32> {
     entry.snapshot.rules.limits().next()?;
-    if entry.tally.unset_owners().next().is_some() || entry.snapshot.fault.is_some() {
+    let is_dropped = ledgers.store().keeps(&entry.key()) == Some(false);
+    let is_unusable = entry.snapshot.fault.is_some() || is_dropped;
+    if is_unusable || entry.tally.unset_owners().next().is_some() {
         return Some(0);
     }
     gauges(ledgers, state, entry).map(|g| g.allowed)

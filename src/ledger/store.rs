@@ -136,8 +136,24 @@ pub struct Snapshot {
     pub rules: Arc<RuleSet>,
     /// The claims.
     pub claims: Arc<Claims>,
+    /// resourceVersion at which the object held these claims, or was found without any that count. Where that is before
+    /// [`Snapshot::version`], the ledger has vanished since, and what it admitted may still be under way. 0: nobody has seen
+    /// a ledger.
+    pub held: u64,
     /// Why nothing can be decided by the claims as they are stored, with the remedy. Nothing is written to such a ledger.
     pub fault: Option<Arc<str>>,
+}
+
+impl Snapshot {
+    /// This object with the claims that `known` has of it, if its own ledger has vanished and these are later ones.
+    pub fn outlasting(mut self, known: &Snapshot) -> Snapshot {
+        let is_later = self.held < self.version && known.held > self.held;
+        if is_later && known.rules.uid == self.rules.uid && known.fault.is_none() {
+            self.claims = Arc::clone(&known.claims);
+            self.held = known.held;
+        }
+        self
+    }
 }
 
 /// Why a write did not happen, or is not known to have happened.

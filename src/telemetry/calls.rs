@@ -11,6 +11,7 @@ use hyper::body::Body;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use serde::Deserialize;
 use tower::{Layer, Service};
 
 use super::metrics::Exposition;
@@ -118,8 +119,8 @@ where
                 .await
                 .map_or_else(|_| Bytes::new(), |b| b.to_bytes());
             let failure = match code {
-                403 if !is_probe && is_for_want_of_a_right(&body) => "no-right",
-                500 if !is_of_an_owner(&body) => "server-error",
+                403 if !is_probe && Said::of(&body).is_for_want_of_a_right() => "no-right",
+                500 if !Said::of(&body).is_of_an_owner() => "server-error",
                 _ => "",
             };
             calls.add(verb, code, failure);
@@ -146,18 +147,68 @@ fn is_of_metadata<A>(request: &Request<A>) -> bool {
     accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata"))
 }
 
-/// Whether a 403 comes from authorization and not from admission: `pods is forbidden: User "x" cannot list resource …`.
-fn is_for_want_of_a_right(body: &[u8]) -> bool {
-    has(body, "forbidden: User ") && has(body, " cannot ")
+/// What an answer of the API server says of a failure, as far as it counts here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    reason: String,
+    message: String,
+    details: Option<About>,
 }
 
-/// Whether a 500 speaks of the object whose `scale` was asked for: its author has left a field out, and the rule says so.
-fn is_of_an_owner(body: &[u8]) -> bool {
-    has(body, "the spec replicas field ")
+/// What the failed request was about.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct About {
+    name: String,
+    group: String,
+    kind: String,
 }
 
-fn has(body: &[u8], text: &str) -> bool {
-    body.windows(text.len()).any(|part| part == text.as_bytes())
+impl Said {
+    /// An answer that is no `Status` says nothing.
+    fn of(body: &[u8]) -> Said {
+        serde_json::from_slice(body).unwrap_or_default()
+    }
+
+    /// Whether a 403 comes from authorization and not from admission: `pods is forbidden: User "x" cannot list resource …`.
+    ///
+    /// Tenants write texts of admission, with their webhooks, policies and the names of their quotas. Such a text stands behind
+    /// words of the API server's own, `admission webhook "x" denied the request: ` or `pods "web" is forbidden: exceeded quota: `.
+    /// So the message counts from its beginning, which the details of the answer give.
+    fn is_for_want_of_a_right(&self) -> bool {
+        if self.reason != "Forbidden" {
+            return false;
+        }
+        let about = self.details.as_ref();
+        let about = about.map(About::forbidden).unwrap_or_default();
+        let refused = self.message.strip_prefix(&about);
+        let refused = refused.and_then(|said| said.strip_prefix("forbidden: User \""));
+        refused.is_some_and(|said| said.contains("\" cannot "))
+    }
+
+    /// Whether a 500 speaks of the object whose `scale` was asked for: its author has left a field out, and the rule says so.
+    fn is_of_an_owner(&self) -> bool {
+        let said = self.message.strip_prefix("Internal error occurred: ");
+        let said = said.unwrap_or(&self.message);
+        said.starts_with("the spec replicas field ")
+    }
+}
+
+impl About {
+    /// How the API server begins to say that a request about this is forbidden. Empty for a path that is no resource.
+    fn forbidden(&self) -> String {
+        let About { name, group, kind } = self;
+        let kind = match (kind.as_str(), group.as_str()) {
+            ("", _) => return String::new(),
+            (kind, "") => kind.to_owned(),
+            (kind, group) => format!("{kind}.{group}"),
+        };
+        match name.as_str() {
+            "" => format!("{kind} is "),
+            name => format!("{kind} \"{name}\" is "),
+        }
+    }
 }
 
 fn verb(method: &Method, uri: &http::Uri) -> &'static str {
@@ -219,10 +270,14 @@ mod tests {
         assert_eq!(verb_of(Method::OPTIONS, "/api/v1/pods"), "other");
     }
 
-    const FORBIDDEN: &str = r#"{"message":"pods is forbidden: User \"operating\" cannot list resource \"pods\" in API group \"\" at the cluster scope"}"#;
-    const REFUSED: &str = r#"{"message":"pods \"web\" is forbidden: exceeded quota: small"}"#;
-    const UNSET: &str =
-        r#"{"message":"the spec replicas field \".spec.replicas\" does not exist"}"#;
+    const FORBIDDEN: &str = r#"{"kind":"Status","reason":"Forbidden","details":{"kind":"pods"},"message":"pods is forbidden: User \"operating\" cannot list resource \"pods\" in API group \"\" at the cluster scope"}"#;
+    const FORBIDDEN_BY_NAME: &str = r#"{"reason":"Forbidden","details":{"name":"web","group":"apps","kind":"deployments"},"message":"deployments.apps \"web\" is forbidden: User \"operating\" cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"shop\": RBAC: clusterrole \"x\" not found"}"#;
+    const FORBIDDEN_PATH: &str = r#"{"reason":"Forbidden","details":{},"message":"forbidden: User \"operating\" cannot get path \"/apis\""}"#;
+    const REFUSED: &str = r#"{"reason":"Forbidden","details":{"name":"web","kind":"pods"},"message":"pods \"web\" is forbidden: exceeded quota: small"}"#;
+    const REFUSED_IN_THE_WORDS_OF_RBAC: &str = r#"{"reason":"Forbidden","details":{"name":"web","kind":"pods"},"message":"admission webhook \"x\" denied the request: pods \"web\" is forbidden: User \"operating\" cannot list resource \"pods\""}"#;
+    const REFUSED_BY_A_POLICY: &str = r#"{"reason":"Forbidden","details":{"name":"web","kind":"pods"},"message":"pods \"web\" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'y' denied request: pods is forbidden: User \"operating\" cannot list"}"#;
+    const UNSET: &str = r#"{"message":"Internal error occurred: the spec replicas field \".spec.replicas\" does not exist"}"#;
+    const FAILED_IN_THE_WORDS_OF_A_SCALE: &str = r#"{"message":"Internal error occurred: failed calling webhook \"x\": the spec replicas field is down"}"#;
 
     /// Makes a call that is answered by the path: a code, a `/`, and `wait` for the header. The line that is counted.
     async fn counted(method: Method, accept: &str, answer: &str, body: &'static str) -> String {
@@ -264,7 +319,12 @@ mod tests {
             ("0", "", "no-answer"),
             ("401", "", "unauthenticated"),
             ("403", FORBIDDEN, "no-right"),
+            ("403", FORBIDDEN_BY_NAME, "no-right"),
+            ("403", FORBIDDEN_PATH, "no-right"),
             ("403", REFUSED, ""),
+            ("403", REFUSED_IN_THE_WORDS_OF_RBAC, ""),
+            ("403", REFUSED_BY_A_POLICY, ""),
+            ("403", "pods is forbidden: User \"x\" cannot list", ""),
             ("404", "", ""),
             ("409", "", ""),
             ("422", "", ""),
@@ -272,6 +332,7 @@ mod tests {
             ("429/wait", "", "throttled"),
             ("500", "failed calling webhook", "server-error"),
             ("500", UNSET, ""),
+            ("500", FAILED_IN_THE_WORDS_OF_A_SCALE, "server-error"),
             ("503/wait", "", "server-error"),
             ("200", "", ""),
         ] {

@@ -228,6 +228,12 @@ async fn answers_that_belong_to_the_work_raise_no_alarm() {
             false,
             "pods \"web-1\" is forbidden: exceeded quota: small",
         );
+        // The text of a tenant's webhook.
+        plant.call(
+            403,
+            false,
+            "admission webhook \"x\" denied the request: pods is forbidden: User \"operating\" cannot list",
+        );
         plant.call(404, false, "pods \"web-1\" not found");
         plant.call(409, false, "the object has been modified");
         plant.call(429, false, "Pod web-1 is held by rule availability");

@@ -83,7 +83,8 @@ fn api() -> Client {
     let service = tower::service_fn(|request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         async move {
-            if !query.contains("limit=") || query.contains("watch=") {
+            let is_list = query.contains("limit=") || query.contains("fieldSelector=");
+            if !is_list || query.contains("watch=") {
                 std::future::pending::<()>().await;
             }
             let list = json!({ "metadata": { "resourceVersion": "7" }, "items": [] });
@@ -292,7 +293,10 @@ impl Plant {
     /// Patches a Pod; the API server answers like this, and with a time to wait if `wait`.
     pub fn call(&self, code: u16, wait: bool, message: &'static str) {
         let service = self.calls.layer(tower::service_fn(move |_: Request<()>| {
-            let mut answer = Response::new(Body::from(message.as_bytes().to_vec()));
+            let about = json!({ "name": "web-1", "kind": "pods" });
+            let reason = if code == 403 { "Forbidden" } else { "" };
+            let status = json!({ "reason": reason, "message": message, "details": about });
+            let mut answer = Response::new(Body::from(status.to_string().into_bytes()));
             *answer.status_mut() = StatusCode::from_u16(code).unwrap();
             if wait {
                 let second = HeaderValue::from_static("1");
@@ -329,6 +333,7 @@ impl Plant {
             collasets: true,
             grace_delete: false,
             now: Timestamp::now,
+            earliest: Timestamp::now,
         });
         let (work, stop) = (Arc::clone(&self.work), self.supervisor.stop().clone());
         tokio::spawn(async move { controllers::run(context, &work, stop).await })

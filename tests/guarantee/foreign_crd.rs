@@ -41,11 +41,12 @@ async fn refusals(scope: &Scope, pods: &[String]) -> Vec<String> {
 }
 
 /// Under the definition that `broken` makes all is denied, and the definition of `operating install` ends that: then the rule
-/// lets exactly one Pod go.
+/// lets exactly one Pod go. The condition of the rule says so meanwhile and after that, if `told` is its reason then and after.
 async fn nothing_goes_until_the_definition_is_put_back(
     broken: Value,
     is_in_force: impl AsyncFn(&Scope) -> bool,
     reason: &str,
+    told: Option<(&str, &str)>,
 ) {
     let bed = Bed::own().await;
     let (scope, pods) = web(&bed).await;
@@ -57,6 +58,9 @@ async fn nothing_goes_until_the_definition_is_put_back(
         assert!(message.contains(reason), "{message}");
         assert!(message.contains("operating install"), "{message}");
     }
+    if let Some((meanwhile, _)) = told {
+        until_usable(&scope, "False", meanwhile).await;
+    }
 
     let url = bed.setup.url.clone();
     let installed = bed.operating(&["install", "--webhook-url", &url]);
@@ -67,6 +71,19 @@ async fn nothing_goes_until_the_definition_is_put_back(
     .await;
     let refused = refusals(&scope, &pods[1..]).await;
     assert_eq!(refused.len(), PODS - 1, "{refused:#?}");
+    if let Some((_, after)) = told {
+        until_usable(&scope, "True", after).await;
+    }
+}
+
+/// Waits until the condition `LedgerUsable` of the rule `web` has this status and reason.
+async fn until_usable(scope: &Scope, status: &str, reason: &str) {
+    wait::until("the condition LedgerUsable", async || {
+        let conditions = scope.status("web").await.conditions;
+        let mut of_ledger = conditions.iter().filter(|c| c.type_ == "LedgerUsable");
+        of_ledger.any(|c| c.status == status && c.reason == reason)
+    })
+    .await;
 }
 
 /// Whether the API server refuses to write the status of the rule `web` as it does what it does not serve.
@@ -80,15 +97,15 @@ async fn status_is_not_served(scope: &Scope) -> bool {
 #[tokio::test]
 async fn without_a_status_subresource_nothing_is_admitted() {
     let broken = json!([{"op": "remove", "path": "/spec/versions/0/subresources"}]);
-    nothing_goes_until_the_definition_is_put_back(broken, status_is_not_served, "does not serve")
-        .await;
+    let (is_broken, why) = (status_is_not_served, "does not serve");
+    nothing_goes_until_the_definition_is_put_back(broken, is_broken, why, None).await;
 }
 
 #[tokio::test]
 async fn version_that_is_not_served_frees_no_pod() {
     let broken = json!([{"op": "replace", "path": "/spec/versions/0/served", "value": false}]);
-    nothing_goes_until_the_definition_is_put_back(broken, status_is_not_served, "does not serve")
-        .await;
+    let (is_broken, why) = (status_is_not_served, "does not serve");
+    nothing_goes_until_the_definition_is_put_back(broken, is_broken, why, None).await;
 }
 
 #[tokio::test]
@@ -96,7 +113,30 @@ async fn claim_that_is_dropped_when_it_is_stored_admits_nothing() {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/ledger";
     let broken = json!([{"op": "remove", "path": path}]);
     let is_dropped = async |scope: &Scope| scope.status("web").await.ledger.is_none();
-    nothing_goes_until_the_definition_is_put_back(broken, is_dropped, "status.ledger").await;
+    let (why, told) = ("status.ledger", Some(("LedgerNotStored", "LedgerStored")));
+    nothing_goes_until_the_definition_is_put_back(broken, is_dropped, why, told).await;
+}
+
+/// The replica that is asked for a claim may not be the leader, and a claim of which nothing is stored brings no event.
+#[tokio::test]
+async fn dropped_ledger_is_told_before_anybody_asks_for_a_claim() {
+    let bed = Bed::own().await;
+    let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+    let drop = |field: &str| json!([{"op": "remove", "path": format!("{status}/{field}")}]);
+    let scope = bed.scope("foreign").await;
+    scope.rule("first", json!({"app": "web"}), json!(1)).await;
+    change(&bed, drop("ledger")).await;
+    scope.deploy_where_open("web", 2).await;
+    scope.rule("web", json!({"app": "web"}), json!(1)).await;
+    until_usable(&scope, "False", "LedgerNotStored").await;
+
+    // Where the conditions are dropped, too, the metric tells.
+    change(&bed, drop("conditions")).await;
+    wait::until("the metric", async || {
+        let replicas = bed.metric("operating_ledgers_not_stored").await;
+        replicas.iter().any(|rules| *rules >= 1.0)
+    })
+    .await;
 }
 
 /// The control: a rule that is deleted holds nobody, at once.

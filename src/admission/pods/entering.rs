@@ -42,7 +42,7 @@ pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Op
         let why = "this write also restarts or ends it; change the labels in a write of their own";
         (FORBIDDEN, why.to_owned())
     } else {
-        outstanding(old, request.old_object.as_deref(), (context.now)())?
+        outstanding(old, request.old_object.as_deref(), (context.earliest)())?
     };
     let name = &new.metadata.name;
     let text = format!("Pod {name} can't come under {entered} now: {why}");

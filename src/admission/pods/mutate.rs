@@ -195,7 +195,7 @@ impl Mutate {
             _ => old,
         };
         let lost = old.spec != new.spec && writes::is_lost(&self.0, old);
-        let value = restarts::after(old, new, seen, lost, self.0.nanos()).value();
+        let value = restarts::after(old, new, seen, lost, self.0.moment()).value();
         let change = annotation(request, new, value.as_deref());
         let annotations = &mut new.metadata.annotations;
         match value {

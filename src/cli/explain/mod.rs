@@ -104,6 +104,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
             endpoints: Networks::default(),
         },
         now: Timestamp::now,
+        earliest: Timestamp::now,
     });
     let paths = route::paths(&request)?;
     let handlers = admission::handlers(&context);

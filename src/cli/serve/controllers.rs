@@ -58,6 +58,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),
         now: clock::now,
+        earliest: clock::earliest,
     });
     let (leading, work) = (parts.leading, Arc::clone(parts.work));
     leading.send_replace(!args.leader_elect);

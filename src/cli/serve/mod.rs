@@ -141,6 +141,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
             endpoints,
         },
         now: clock::now,
+        earliest: clock::earliest,
     });
     let socket = bind("--listen", args.listen).await?;
     let address = socket.local_addr()?;

@@ -175,6 +175,11 @@ impl Reads {
             "0 while the stored webhook configurations send less than the rules hold",
             f64::from(u8::from(self.index.registration.is_whole())),
         )?;
+        out.gauge(
+            "ledgers_not_stored",
+            "Rules whose status.ledger the API server did not store as this replica wrote it last; their Pods are held",
+            self.ledgers.store().unkept() as f64,
+        )?;
         let mut oldest = BTreeMap::<&str, f64>::new();
         for age in self.index.pulses.ages((self.clock)()) {
             let known = oldest.entry(age.resource).or_default();

@@ -11,7 +11,7 @@ use super::status::Facts;
 use crate::api::keys;
 use crate::cluster::index::{Entry, State};
 use crate::cluster::selected;
-use crate::domain::rules::effect::{self, Matches, Place};
+use crate::domain::rules::effect::{self, Matches, Place, Storing};
 use crate::domain::rules::mark::Mark;
 use crate::ledger::store::Uid;
 
@@ -50,7 +50,7 @@ impl Memory {
         self.0.lock().remove(uid);
     }
 
-    /// The facts except [`Facts::unreadable`] and [`Facts::mended`], and when to ask for them again; `None` if the object is gone.
+    /// The facts except [`Facts::unreadable`], [`Facts::mended`] and [`Facts::storing`], and when to ask for them again; `None` if the object is gone.
     pub async fn facts(
         &self,
         context: &Context,
@@ -103,6 +103,7 @@ impl Memory {
                 matches,
                 unreadable: Vec::new(),
                 mended: None,
+                storing: Storing::default(),
             };
             return Some((facts, again));
         }
@@ -128,6 +129,7 @@ impl Memory {
             matches,
             unreadable: Vec::new(),
             mended: None,
+            storing: Storing::default(),
         };
         Some((facts, again))
     }

@@ -6,6 +6,7 @@ mod facts;
 mod retries;
 mod rollouts;
 mod status;
+mod storing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::turns::{Asker, Known, Round, Turns};
 use super::webhooks::Webhooks;
@@ -28,6 +29,7 @@ use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::cluster::sizes::Unreadable;
 use crate::domain::lifecycle::Stage;
+use crate::domain::rules::effect::DROPPED;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// The status of one object is written at most this often.
@@ -56,6 +58,7 @@ pub struct Rules {
     deadlines: claims::Deadlines,
     doubts: doubts::Doubts,
     facts: facts::Memory,
+    storing: storing::Storing,
     webhooks: Arc<Webhooks>,
     retries: retries::Retries,
 }
@@ -65,6 +68,8 @@ struct Seen {
     uid: Uid,
     generation: i64,
     written: Option<Instant>,
+    /// Whether the API server kept the conditions at the last write.
+    keeps_conditions: bool,
 }
 
 impl Rules {
@@ -85,6 +90,7 @@ impl Rules {
             doubts: doubts::Doubts::default(),
             retries: retries::Retries::default(),
             facts: facts::Memory::default(),
+            storing: storing::Storing::default(),
         })
     }
 
@@ -117,6 +123,7 @@ impl Rules {
             self.release(&name.0);
         }
         let doubted = self.doubts.look(&self.context, &key).await;
+        let tried = self.storing.look(&self.context, &key).await;
         let release = claims::release(&self.context, &self.deadlines, &key).await;
         let (asked, looked) = match self.webhooks.look(&key).await {
             Ok(due) => (due, Outcome::Done),
@@ -134,6 +141,7 @@ impl Rules {
         let owners = (!unread.is_empty()).then_some(OWNERS_PERIOD);
         facts.unreadable = causes(&unread);
         facts.mended = self.doubts.mended(&key.uid);
+        facts.storing = storing::found(&self.context, &key);
         let head = round.head(&key.uid).cloned();
         // The status names whose turn it is.
         let status = match is_known {
@@ -143,6 +151,7 @@ impl Rules {
         let again = release
             .into_iter()
             .chain(doubted)
+            .chain(tried)
             .chain(asked)
             .chain(woken)
             .chain(released)
@@ -186,11 +195,13 @@ impl Rules {
                 uid: uid.clone(),
                 generation: UNSEEN,
                 written: None,
+                keeps_conditions: true,
             });
             if entry.uid != *uid {
                 self.webhooks.forget(&entry.uid);
                 self.doubts.forget(&entry.uid);
                 self.facts.forget(&entry.uid);
+                self.storing.forget(&entry.uid);
             }
             let changed = entry.uid != *uid || entry.generation != generation;
             let edited = changed && entry.generation != UNSEEN;
@@ -269,6 +280,7 @@ impl Rules {
             self.doubts.forget(&seen.uid);
             self.webhooks.forget(&seen.uid);
             self.facts.forget(&seen.uid);
+            self.storing.forget(&seen.uid);
             self.retries.forget(&name);
             self.release(&name.0);
         }
@@ -358,7 +370,26 @@ impl Rules {
         let failing = self.retries.is_unwritable(name);
         let stored = write_again("write a rule's status", failing, store).await;
         self.retries.status_written(name, stored.is_ok());
-        stored.map_or_else(|outcome| outcome, |_| Outcome::Done)
+        match stored {
+            Ok(stored) => {
+                self.tell_dropped_conditions(name, &stored);
+                Outcome::Done
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Nothing but the log and the metrics can tell what is wrong with a rule object whose conditions are dropped, too.
+    fn tell_dropped_conditions(&self, name: &RuleName, stored: &PodTransitionRule) {
+        let status = stored.status.as_ref();
+        let kept = status.is_some_and(|status| !status.conditions.is_empty()); // `Enforced` is always there
+        let mut seen = self.seen.lock();
+        let Some(seen) = seen.get_mut(name) else {
+            return;
+        };
+        if std::mem::replace(&mut seen.keeps_conditions, kept) && !kept {
+            warn!(namespace = %name.0, rule = %name.1, "the API server did not store status.conditions: {DROPPED}");
+        }
     }
 }
 

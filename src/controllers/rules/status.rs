@@ -12,7 +12,7 @@ use crate::cluster::selected;
 use crate::domain::lifecycle::{Stage, untyped};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
-use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent};
+use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent, Storing};
 use crate::domain::rules::rollouts;
 use crate::domain::rules::stage::{candidates, rejections};
 use crate::domain::rules::webhook::Candidate;
@@ -40,6 +40,8 @@ pub struct Facts {
     pub unreadable: Vec<String>,
     /// How its ledger was set right, if it was: a clause.
     pub mended: Option<String>,
+    /// Whether its ledger is stored as it is written.
+    pub storing: Storing,
 }
 
 /// The fields as a merge patch, if they differ from what is stored, and whether Pods wait for them to be.
@@ -73,7 +75,8 @@ pub fn changed(
         denies_all: silent.denies_all(),
     };
     let fault = entry.snapshot.fault.as_deref();
-    let allowed = match look.denies_all || fault.is_some() {
+    let is_dropped = facts.storing == Storing::Dropped;
+    let allowed = match look.denies_all || fault.is_some() || is_dropped {
         true => 0,
         false => gauges.allowed,
     };
@@ -102,7 +105,8 @@ pub fn changed(
         Some(("Matched", matched)),
         effect::expected_known(rules, silent).map(|found| ("ExpectedKnown", found)),
         rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
-        effect::ledger_usable(fault, facts.mended.as_deref()).map(|f| ("LedgerUsable", f)),
+        effect::ledger_usable(fault, facts.storing, facts.mended.as_deref())
+            .map(|found| ("LedgerUsable", found)),
     ];
     let conditions: Vec<_> = conditions
         .into_iter()
@@ -374,6 +378,7 @@ mod tests {
             matches: Matches::Managed,
             unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
             mended: None,
+            storing: Storing::default(),
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
@@ -422,6 +427,60 @@ mod tests {
         assert!(message.contains("formatVersion is 9"), "{message}");
     }
 
+    /// The condition `LedgerUsable` over `stored`, and how many may go: first as it is written over an empty status.
+    fn usable(stored: Value, storing: Storing) -> Option<(Value, Value)> {
+        let index = Index::default();
+        index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
+        let gauges = Gauges {
+            expected: 3,
+            base: 3,
+            available: 3,
+            limit: 1,
+            allowed: 1,
+            ..Gauges::default()
+        };
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: Vec::new(),
+            mended: None,
+            storing,
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
+        let (patch, _) = changed(&state, entry, gauges, None, &facts, &turns, now)?;
+        let all = patch["conditions"].as_array().unwrap();
+        let found = all.iter().find(|c| c["type"] == "LedgerUsable");
+        let found = found.cloned().unwrap_or_default();
+        Some((found, patch["disruptionsAllowed"].clone()))
+    }
+
+    #[test]
+    fn ledger_that_is_dropped_allows_nothing_until_it_is_kept_again() {
+        let (dropped, allowed) = usable(json!({}), Storing::Dropped).unwrap();
+        assert_eq!(allowed, 0);
+        let told = |found: &Value| [found["status"].clone(), found["reason"].clone()];
+        assert_eq!(told(&dropped), ["False", "LedgerNotStored"]);
+        let message = dropped["message"].as_str().unwrap();
+        assert!(message.contains("operating install"), "{message}");
+        let stored = json!({ "conditions": [dropped] });
+        let conditions: Vec<_> = serde_json::from_value(stored["conditions"].clone()).unwrap();
+        // Another leader knows it by the condition until it has tried.
+        assert_eq!(Storing::of(None, &conditions), Storing::Dropped);
+        assert_eq!(Storing::of(Some(false), &conditions), Storing::Dropped);
+        let again = Storing::of(Some(true), &conditions);
+        let (again, allowed) = usable(stored, again).unwrap();
+        assert_eq!(allowed, 1);
+        assert_eq!(told(&again), ["True", "LedgerStored"]);
+        let conditions = [serde_json::from_value(again).unwrap()];
+        assert_eq!(Storing::of(None, &conditions), Storing::Again);
+        assert_eq!(Storing::of(Some(false), &conditions), Storing::Dropped);
+        assert_eq!(Storing::of(Some(true), &[]), Storing::NotDoubted);
+        let (none, _) = usable(json!({}), Storing::NotDoubted).unwrap();
+        assert_eq!(none, Value::Null);
+    }
+
     /// A managed Pod that waits in PreCheck; available unless it has no type.
     fn waiting(name: &str, since: &str, typed: bool) -> Pod {
         let mut labels = json!({
@@ -463,6 +522,7 @@ mod tests {
             matches: Matches::Managed,
             unreadable: Vec::new(),
             mended: None,
+            storing: Storing::default(),
         };
         let turns = Turns {
             head: head.map(Uid::from),
@@ -508,6 +568,7 @@ mod tests {
             matches: Matches::Managed,
             unreadable: vec!["x".repeat(1_000_000)],
             mended: None,
+            storing: Storing::default(),
         };
         let gauges = Gauges {
             expected: 200,

@@ -111,11 +111,11 @@ fn rolled_out_by(pod: &Pod) -> Option<String> {
     Some(format!("Deployment {deployment}"))
 }
 
-/// Whether a condition says that owners can't be read or set no number of replicas.
+/// Whether a condition says that owners can't be read or set no number of replicas, or that the ledger can't be used.
 fn is_denying(condition: &Condition) -> bool {
-    condition.type_ == "ExpectedKnown"
-        && condition.status == "False"
-        && effect::DENYING.contains(&condition.reason.as_str())
+    let is_of = |type_: &str| condition.type_ == type_ && condition.status == "False";
+    is_of(effect::LEDGER_USABLE)
+        || is_of("ExpectedKnown") && effect::DENYING.contains(&condition.reason.as_str())
 }
 
 /// Why the rules of the namespace are not enforced.

@@ -54,8 +54,13 @@ fn whole(explanation: &Explanation) -> Value {
 
 #[test]
 fn owner_that_can_not_be_read_or_sets_no_number_comes_first() {
-    for reason in ["OwnerUnreadable", "ReplicasNotSet"] {
-        let mut observed = observed(true, "ExpectedKnown", reason, "Rollout web is silent");
+    for (type_, reason) in [
+        ("ExpectedKnown", "OwnerUnreadable"),
+        ("ExpectedKnown", "ReplicasNotSet"),
+        ("LedgerUsable", "LedgerNotStored"),
+        ("LedgerUsable", "LedgerUnusable"),
+    ] {
+        let mut observed = observed(true, type_, reason, "Rollout web is silent");
         observed.around.trial = Some(Trial::Denied {
             code: 429,
             message: "held".to_owned(),

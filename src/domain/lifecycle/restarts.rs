@@ -256,18 +256,35 @@ pub fn told(pod: &Pod) -> Option<String> {
     Some(text)
 }
 
-/// What is to be recorded when a write turns `old` into `new`, at `now` in nanoseconds since 1970. `seen` is the Pod with
+/// A moment by clocks that may differ, in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The time. What begins now is recorded with it.
+    pub now: u64,
+    /// The earliest time that it may be. What is over by then is over by every clock.
+    pub earliest: u64,
+}
+
+/// By a clock that nobody doubts.
+impl From<u64> for Moment {
+    fn from(now: u64) -> Moment {
+        Moment { now, earliest: now }
+    }
+}
+
+/// What is to be recorded when a write turns `old` into `new` at this moment. `seen` is the Pod with
 /// the status that the API server stores: `new` for a write of `pods/status`, `old` for any other. `lost`: the Pod has been
 /// down for so long that its changes need no claim.
-pub fn after(old: &Pod, new: &Pod, seen: &Pod, lost: bool, now: u64) -> Restarts {
+pub fn after(old: &Pod, new: &Pod, seen: &Pod, lost: bool, at: impl Into<Moment>) -> Restarts {
+    let at = at.into();
     let mut restarts = Restarts::of(old).unwrap_or_default();
-    restarts.settle(&Containers::of(seen), now);
-    restarts.add(old, new, lost, now);
+    restarts.settle(&Containers::of(seen), at.earliest);
+    restarts.add(old, new, lost, at.now);
     restarts
 }
 
 /// In how many nanoseconds the restarts of the Pod are believed although they cannot be proven; 0: now. `None` if one has
-/// not come yet, or all are proven.
+/// not come yet, or all are proven. `now` is the earliest time that it may be.
 pub fn believed_in(pod: &Pod, now: u64) -> Option<u64> {
     let Restarts(all) = awaited(pod)?;
     let containers = Containers::of(pod);
@@ -340,6 +357,12 @@ mod tests {
         .unwrap()
     }
 
+    fn with_image(pod: &Pod, image: &str) -> Pod {
+        let mut new = pod.clone();
+        new.spec.containers[0].image = image.to_owned();
+        new
+    }
+
     /// The Pod as a write of its spec leaves it.
     fn written(old: &Pod, image: &str) -> Pod {
         let mut new = old.clone();
@@ -392,13 +415,35 @@ mod tests {
         assert_eq!(believed_in(&restarted, NOW), Some(BELIEVED_AFTER));
         let later = NOW + BELIEVED_AFTER;
         assert_eq!(believed_in(&restarted, later), Some(0));
-        let value = |now| after(&changed, &restarted, &restarted, false, now).value();
+        let value = |now: u64| after(&changed, &restarted, &restarted, false, now).value();
         assert!(value(later - 1).is_some());
         assert_eq!(value(later), None);
         let unchanged = reported(&changed, "run-1", "a:1");
         assert_eq!(believed_in(&unchanged, later), None);
         let kept = after(&changed, &unchanged, &unchanged, false, later);
         assert!(kept.value().is_some(), "no time replaces a restart");
+    }
+
+    #[test]
+    fn restart_is_not_believed_by_a_clock_that_is_ahead() {
+        let changed = written(&pod("a:1", "run-1", "a:1"), "retag:1");
+        let restarted = reported(&changed, "run-2", "a:1");
+        let ahead = Moment {
+            now: NOW + BELIEVED_AFTER,
+            earliest: NOW + 1,
+        };
+        let kept = after(&changed, &restarted, &restarted, false, ahead);
+        assert!(kept.value().is_some());
+        // What begins is recorded with the time that is ahead: others may go by that.
+        let anew = after(
+            &restarted,
+            &with_image(&restarted, "retag:2"),
+            &restarted,
+            false,
+            ahead,
+        );
+        let since = format!("\"since\":\"{}\"", ahead.now);
+        assert!(anew.value().unwrap().contains(&since), "{anew:?}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use super::mark::Mark;
 use super::registration;
 use super::{Expected, Limits, RuleKind, RuleSet, Stage};
@@ -339,13 +341,66 @@ pub fn expected_unknown(rules: &RuleSet, owners: Silent) -> Option<String> {
     (!is_by_count(rules)).then(|| format!("PodTransitionRule {}: {}", rules.name, found.message))
 }
 
+/// Whether the API server stores the ledger of an object as it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storing {
+    /// As far as anybody has seen.
+    #[default]
+    NotDoubted,
+    /// It drops fields of the ledger, or all of it.
+    Dropped,
+    /// It dropped fields before, and does not any more.
+    Again,
+}
+
+impl Storing {
+    /// By whether the last write was kept, if there was any, and by the conditions that are stored.
+    pub fn of(kept: Option<bool>, conditions: &[Condition]) -> Storing {
+        let is_told = |reason| {
+            let mut of_ledger = conditions.iter().filter(|c| c.type_ == LEDGER_USABLE);
+            of_ledger.any(|c| c.reason == reason)
+        };
+        let was_dropped = is_told(LEDGER_NOT_STORED);
+        match kept {
+            Some(false) => Storing::Dropped,
+            None if was_dropped => Storing::Dropped,
+            _ if was_dropped || is_told(LEDGER_STORED) => Storing::Again,
+            _ => Storing::NotDoubted,
+        }
+    }
+}
+
+/// Why the API server may not store a field of the status, and the remedy.
+pub const DROPPED: &str = "the PodTransitionRule definition in this cluster drops the field, or another webhook does. Apply the \
+                           CustomResourceDefinitions of this version: `operating install`";
+
+/// The condition of [`ledger_usable`].
+pub const LEDGER_USABLE: &str = "LedgerUsable";
+const LEDGER_NOT_STORED: &str = "LedgerNotStored";
+const LEDGER_STORED: &str = "LedgerStored";
+
 /// The condition `LedgerUsable`; `None` where there is nothing to say. `fault` is why nothing can be decided by the ledger,
 /// `mended` how it was set right.
-pub fn ledger_usable(fault: Option<&str>, mended: Option<&str>) -> Option<Finding> {
+pub fn ledger_usable(
+    fault: Option<&str>,
+    storing: Storing,
+    mended: Option<&str>,
+) -> Option<Finding> {
     if let Some(fault) = fault {
         let message =
             format!("every disruption of an available Pod of this rule is denied: {fault}");
         return Some(finding("False", "LedgerUnusable", message));
+    }
+    if storing == Storing::Dropped {
+        let message = format!(
+            "every disruption of an available Pod of this rule is denied, because the API server does not store status.ledger as \
+             it is written: {DROPPED}"
+        );
+        return Some(finding("False", LEDGER_NOT_STORED, message));
+    }
+    if storing == Storing::Again && mended.is_none() {
+        let message = "the API server stores status.ledger again as it is written".to_owned();
+        return Some(finding("True", LEDGER_STORED, message));
     }
     let mended = mended?;
     let message = format!(

@@ -133,6 +133,7 @@ impl<S: Store> Ledgers<S> {
             }
             self.counters.conflicts.fetch_add(1, Ordering::Relaxed);
             pause(round).await;
+            let known = base;
             base = timeout_at(Instant::now() + CALL_TIMEOUT, self.store.live(key))
                 .await
                 .map_err(|_| unreachable("the read timed out"))?
@@ -141,7 +142,7 @@ impl<S: Store> Ledgers<S> {
                     e => unreachable(e.to_string()),
                 })?
                 .ok_or(End::Gone)?;
-            base = usable(base).map_err(End::Held)?;
+            base = usable(base.outlasting(&known)).map_err(End::Held)?;
         }
         Err(End::Held(Why::Contended))
     }

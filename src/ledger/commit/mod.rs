@@ -227,6 +227,8 @@ impl<S: Store> Ledgers<S> {
             Some(written) if written.version > cached.version && self.store.lost().is_none() => {
                 written
             }
+            // What was written in another history counts no more.
+            Some(written) if self.store.lost().is_none() => cached.clone().outlasting(&written),
             _ => cached.clone(),
         }
     }

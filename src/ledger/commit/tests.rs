@@ -122,6 +122,7 @@ impl Store for Memory {
             return Err(WriteError::Conflict);
         }
         stored.version += 1;
+        stored.held = stored.version;
         stored.claims = Arc::new(claims.clone());
         Ok(stored.clone())
     }
@@ -197,6 +198,7 @@ impl Memory {
             version: 1,
             rules: Arc::new(RuleSet::compile(&object)),
             claims: Arc::default(),
+            held: 1,
             fault: None,
         };
         self.rules.lock().insert(key.clone(), snapshot);
@@ -303,6 +305,46 @@ async fn claim_that_is_not_stored_is_refused() {
     let refused = ask(&ledgers, &key, "a").await.unwrap_err();
     assert_eq!(refused.why, Why::Unusable("dropped".into()));
     assert!(ask(&ledgers, &key, "a").await.is_ok());
+}
+
+/// Something drops the ledger, as a foreign CustomResourceDefinition does: another write of the object takes it along.
+fn drop_ledger(store: &Memory, key: &RuleKey) {
+    let mut rules = store.rules.lock();
+    let stored = rules.get_mut(key).unwrap();
+    stored.version += 7;
+    (stored.claims, stored.held) = (Arc::default(), 0);
+}
+
+#[tokio::test]
+async fn claims_of_a_ledger_that_has_vanished_count() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule_of("web", 1);
+    ask(&ledgers, &key, "a").await.unwrap();
+    drop_ledger(ledgers.store(), &key);
+    let full = ask(&ledgers, &key, "b").await.unwrap_err();
+    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    // The next write brings them back.
+    ask(&ledgers, &key, "a").await.unwrap();
+    let stored = ledgers.store().cached(&key).unwrap();
+    assert!(stored.claims.holds(&"a".into()));
+    assert_eq!(stored.claims.attempts, 2, "no number is used again");
+}
+
+#[tokio::test]
+async fn claims_of_a_ledger_that_vanishes_under_a_write_count() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule_of("web", 2);
+    ask(&ledgers, &key, "a").await.unwrap();
+    let (reached, on) = ledgers.store().halt();
+    let dropping = async {
+        reached.notified().await; // the second claim is being written
+        drop_ledger(ledgers.store(), &key);
+        on.notify_one();
+    };
+    let (second, ()) = tokio::join!(ask(&ledgers, &key, "b"), dropping);
+    second.unwrap();
+    let full = ask(&ledgers, &key, "c").await.unwrap_err();
+    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
 }
 
 #[tokio::test]

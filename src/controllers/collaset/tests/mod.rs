@@ -56,6 +56,7 @@ impl Bed {
             collasets: true,
             grace_delete: false,
             now: || Timestamp::UNIX_EPOCH,
+            earliest: || Timestamp::UNIX_EPOCH,
         });
         api.put(
             SET,

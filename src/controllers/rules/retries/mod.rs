@@ -218,7 +218,7 @@ impl Retries {
         }
     }
 
-    /// Asks the API server whether the ledger of a rule object can be written.
+    /// Asks the API server whether the ledger of a rule object can be written and is kept.
     async fn ask(&self, context: &Context, key: &RuleKey, name: &RuleName, due: &mut Due) -> bool {
         let Some(snapshot) = context.ledgers.latest(key) else {
             return false; // the rule is gone: a look at its end wakes the owners
@@ -227,17 +227,17 @@ impl Retries {
         let failing = self.is_unwritable(name);
         let can = write_again("write a ledger (dry run)", failing, asked).await;
         match can {
-            Ok(()) => {
+            Ok(true) => {
                 let held_back = self.unwritable.lock().remove(name).unwrap_or(false);
                 if held_back && let Some(pause) = self.restart(&name.0) {
                     due.look_after(pause);
                 }
             }
-            Err(_) => {
+            Ok(false) | Err(_) => {
                 self.unwritable.lock().insert(name.clone(), true);
             }
         }
-        can.is_ok()
+        can.is_ok_and(|kept| kept)
     }
 
     async fn due(&self, context: &Context, name: &RuleName) -> Due {

@@ -1,0 +1,156 @@
+//! Whether the API server stores the ledgers as they are written. An old or foreign CustomResourceDefinition drops them, and
+//! every claim is denied then.
+//!
+//! The replica that is asked for a claim sees that, and it may not be the leader, which writes the conditions; and a write of which
+//! nothing is kept changes nothing, so that no event tells. The leader therefore tries by a dry run where it sees no ledger.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::super::{CALL_TIMEOUT, Context};
+use crate::cluster::failure;
+use crate::domain::rules::effect::Storing as Finding;
+use crate::ledger::store::{RuleKey, Uid};
+
+/// A rule object that has no ledger yet is tried again after this long if something about it changes.
+const LATER: Duration = Duration::from_secs(60);
+/// One whose ledger is dropped, or that could not be tried, is tried again after this long.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Between the tries for any two rule objects.
+const PACE: Duration = Duration::from_millis(200);
+
+/// When each rule object is to be tried.
+#[derive(Debug, Default)]
+pub struct Storing(Mutex<Tries>);
+
+#[derive(Debug, Default)]
+struct Tries {
+    /// By UID of the rule object.
+    due: HashMap<Uid, Due>,
+    /// The first moment that is free for any of them.
+    free: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: Instant,
+    /// Whether the rule object is to be looked at when the moment has come, whatever happens until then.
+    waits: bool,
+}
+
+impl Tries {
+    /// Takes the next free moment that is not before `from`.
+    fn take(&mut self, rule: &Uid, from: Instant) -> Instant {
+        let at = self.free.map_or(from, |free| free.max(from));
+        self.free = Some(at + PACE);
+        self.due.insert(rule.clone(), Due { at, waits: true });
+        at
+    }
+
+    /// How long until the rule object may be tried; zero if now. `None` if that is only to be looked at when something changes.
+    fn left(&mut self, rule: &Uid, now: Instant) -> Option<Duration> {
+        let (at, waits) = match self.due.get(rule) {
+            Some(due) => (due.at, due.waits),
+            None => (self.take(rule, now), true),
+        };
+        let left = at.saturating_duration_since(now);
+        (left.is_zero() || waits).then_some(left)
+    }
+}
+
+impl Storing {
+    /// The object is gone.
+    pub fn forget(&self, rule: &Uid) {
+        self.0.lock().due.remove(rule);
+    }
+
+    /// Tries to write the ledger of a rule object where it seems not to be kept. Returns when to look again.
+    pub async fn look(&self, context: &Context, key: &RuleKey) -> Option<Duration> {
+        let store = context.ledgers.store();
+        let snapshot = context.ledgers.latest(key)?;
+        let is_dropped = found(context, key) == Finding::Dropped;
+        let is_limited = snapshot.rules.limits().next().is_some();
+        if snapshot.fault.is_some() || !is_limited {
+            return None;
+        }
+        // Nobody has decided by such a ledger yet, or it was dropped.
+        let is_absent = snapshot.claims.watermark == 0 || snapshot.held < snapshot.version;
+        if !is_dropped && !is_absent {
+            self.forget(&key.uid);
+            return None;
+        }
+        let left = self.0.lock().left(&key.uid, Instant::now())?;
+        if !left.is_zero() {
+            return Some(left);
+        }
+        let tried = timeout(CALL_TIMEOUT, store.try_swap(key, &snapshot.claims)).await;
+        let now = Instant::now();
+        let mut tries = self.0.lock();
+        match tried {
+            Ok(Ok(true)) => {
+                let (at, waits) = (now + LATER, false);
+                tries.due.insert(key.uid.clone(), Due { at, waits });
+                return None;
+            }
+            Ok(Ok(false)) => {}
+            Ok(Err(e)) => {
+                let error = failure::text(&e);
+                tracing::debug!(namespace = %key.namespace, rule = %key.name, error, "a ledger could not be tried");
+            }
+            Err(_) => {
+                tracing::debug!(namespace = %key.namespace, rule = %key.name, "a ledger could not be tried in time");
+            }
+        }
+        Some(
+            tries
+                .take(&key.uid, now + AGAIN)
+                .saturating_duration_since(now),
+        )
+    }
+}
+
+/// What is known of the ledger of a rule object: by the last write or try of this process, else by the condition that another
+/// leader has left.
+pub fn found(context: &Context, key: &RuleKey) -> Finding {
+    let keeps = context.ledgers.store().keeps(key);
+    let state = context.index.read();
+    let entry = state.rule(&key.namespace, &key.name);
+    let status = entry.and_then(|entry| entry.object.status.as_ref());
+    let conditions = status.map_or(&[][..], |status| &status.conditions);
+    Finding::of(keeps, conditions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_objects_are_tried_one_after_another() {
+        let (mut tries, now) = (Tries::default(), Instant::now());
+        let rules = ["a", "b", "c"].map(Uid::from);
+        let left = |tries: &mut Tries, now| rules.each_ref().map(|rule| tries.left(rule, now));
+        let first = [Some(Duration::ZERO), Some(PACE), Some(2 * PACE)];
+        assert_eq!(left(&mut tries, now), first);
+        assert_eq!(left(&mut tries, now), first, "each keeps its turn");
+        let later = left(&mut tries, now + PACE);
+        assert_eq!(
+            later,
+            [Some(Duration::ZERO), Some(Duration::ZERO), Some(PACE)]
+        );
+    }
+
+    #[test]
+    fn rule_object_that_was_tried_is_left_alone_until_something_changes() {
+        let (mut tries, now, rule) = (Tries::default(), Instant::now(), Uid::from("a"));
+        let due = Due {
+            at: now + LATER,
+            waits: false,
+        };
+        tries.due.insert(rule.clone(), due);
+        assert_eq!(tries.left(&rule, now), None);
+        assert_eq!(tries.left(&rule, now + LATER), Some(Duration::ZERO));
+    }
+}
