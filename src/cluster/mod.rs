@@ -21,5 +21,6 @@ pub mod sizes;
 pub mod sources;
 pub mod tally;
 pub mod timeline;
+pub mod unread;
 pub mod watch;
 pub mod workloads;

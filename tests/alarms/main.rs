@@ -182,6 +182,15 @@ async fn callers_that_are_refused() {
 }
 
 #[tokio::test]
+async fn reviews_that_are_shed_before_the_first_scrape() {
+    let plant = Plant::new().await;
+    plant.overload();
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingOverloaded"]);
+    assert_eq!(plant.alarms(20, |_| {}, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
 async fn reviews_that_are_shed() {
     let plant = Plant::new().await;
     let shed = |_| plant.overload();
@@ -247,12 +256,10 @@ async fn right_that_the_server_lacks() {
 #[tokio::test]
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
-    let read = |minute| {
-        if minute == 3 {
-            plant.index.count_unreadable();
-        }
-    };
-    let fired = plant.alarms(5, read, |_, text| text).await;
+    // Before the first scrape.
+    plant.rule("web", json!({ "watermark": [] }));
+    assert_eq!(plant.index.unread.count(), 1);
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);
 }
 

@@ -16,6 +16,7 @@ use crate::admission::denial;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
+use crate::domain::footprint;
 use crate::domain::lifecycle::restarts::{self, Restarts};
 use crate::domain::lifecycle::{Run, Stage, untyped, validate};
 use crate::domain::pod::Pod;
@@ -75,6 +76,19 @@ impl Handler for Mutate {
     }
 }
 
+/// What to say of a managed Pod that becomes too large to be cached.
+fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
+    let bytes = new.bytes();
+    let is_news = bytes > footprint::MOST && old.is_none_or(|old| old.bytes() <= footprint::MOST);
+    is_news.then(|| {
+        let excess = footprint::excess(bytes);
+        match new.metadata.name.as_str() {
+            "" => format!("the Pod {excess}"),
+            name => format!("Pod {name} {excess}"),
+        }
+    })
+}
+
 impl Mutate {
     /// What to say if the request sets an annotation to skip rules that can't be read.
     fn skip_warning(&self, request: &Request) -> Option<String> {
@@ -104,7 +118,9 @@ impl Mutate {
         let mut patch = labels(request, &run);
         patch.extend(annotation(request, &new, None)); // of a Pod that this one was copied from
         patch.extend(readiness_gate(&new).filter(|_| has_spec(request)));
-        Verdict::allow().with_patch(Patch(patch))
+        let verdict = Verdict::allow().with_patch(Patch(patch));
+        let warning = size_warning(None, &new);
+        warning.into_iter().fold(verdict, Verdict::warn)
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
@@ -176,7 +192,12 @@ impl Mutate {
         let mut patch = labels(request, &settled);
         patch.extend(recorded);
         let verdict = bypassed.with_patch(Patch(patch));
-        waits.into_iter().fold(verdict, Verdict::warn)
+        let warning = match request.sub_resource {
+            Some(_) => None, // the kubelet's, who can do nothing about it
+            None => size_warning(Some(&old), &new),
+        };
+        let warnings = waits.into_iter().chain(warning);
+        warnings.fold(verdict, Verdict::warn)
     }
 
     /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them, and returns the change of
