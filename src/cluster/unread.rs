@@ -22,7 +22,7 @@ impl Unread {
 
     /// Adds an object. Returns whether it is new here: a tenant may write such an object again and again, and each event must
     /// not be a line of the log.
-    pub(super) fn add(&self, source: &Source, object: &str) -> bool {
+    pub fn add(&self, source: &Source, object: &str) -> bool {
         let mut all = self.0.lock();
         all.entry(key(source))
             .or_default()

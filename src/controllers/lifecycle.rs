@@ -292,7 +292,7 @@ mod tests {
                 "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
             },
             "spec": { "containers": [{ "name": "app", "image": image }], "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
-            "status": { "phase": "Running", "conditions": [{ "type": "ContainersReady", "status": "True" }] },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "False" }] },
         })
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use operating::admission::review::Verdict;
 use operating::cluster::registration;
+use operating::cluster::watch::Source;
 use operating::domain::rules::registration::Needed;
 use operating::telemetry::logs;
 use serde_json::json;
@@ -26,6 +27,22 @@ const NONE: [&str; 0] = [];
 async fn healthy_server_raises_no_alarm() {
     let plant = Plant::new().await;
     assert_eq!(plant.alarms(30, |_| {}, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn series_that_alarms_read_are_there_from_the_start() {
+    let plant = Plant::new().await;
+    let text = plant.fresh();
+    let selectors = docs::selectors();
+    assert!(selectors.len() > 20, "{selectors:?}");
+    for (metric, labels) in selectors {
+        let mut samples = text.lines().filter(|line| {
+            let rest = line.strip_prefix(metric.as_str());
+            let is_metric = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
+            is_metric && labels.iter().all(|label| line.contains(label))
+        });
+        assert!(samples.next().is_some(), "{metric} {labels:?}");
+    }
 }
 
 #[tokio::test]
@@ -257,8 +274,12 @@ async fn right_that_the_server_lacks() {
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
     // Before the first scrape.
-    plant.rule("web", json!({ "watermark": [] }));
-    assert_eq!(plant.index.unread.count(), 1);
+    let pods = Source {
+        path: "/api/v1/pods",
+        labels: None,
+        fields: None,
+    };
+    assert!(plant.index.unread.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);
 }

@@ -525,4 +525,43 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn who_stores_a_pod_above_the_bound_is_told_once() {
+        let sized = |bytes: usize| {
+            let pod = json!({ "metadata": { "name": "web-1" }, "spec": { "restartPolicy": "x".repeat(bytes) } });
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        let (small, large) = (sized(10), sized(footprint::MOST));
+        let said = size_warning(None, &large).unwrap();
+        for part in [
+            "Pod web-1 takes 9",
+            "more than 98304",
+            "counts as not available",
+            "Give it fewer",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(size_warning(Some(&small), &large), Some(said));
+        assert_eq!(size_warning(Some(&large), &large), None);
+        assert_eq!(size_warning(None, &small), None);
+    }
+
+    #[tokio::test]
+    async fn creation_of_a_pod_above_the_bound_warns() {
+        let service = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, Infallible>>()
+        });
+        let context = Context::at_epoch(kube::Client::new(service, "default"));
+        let mut new = pod(None);
+        new["metadata"]["labels"] = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
+        new["spec"] =
+            json!({ "containers": [{ "name": "a", "image": "x".repeat(footprint::MOST) }] });
+        let request = review(&Value::Null, &new);
+        let verdict = Mutate(Arc::new(context))
+            .review(&request, Instant::now())
+            .await;
+        assert!(verdict.is_allowed());
+        assert_eq!(verdict.warnings().len(), 1, "{:?}", verdict.warnings());
+    }
 }

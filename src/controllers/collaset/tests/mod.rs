@@ -5,7 +5,6 @@ mod api;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::apply::{Done, Work, apply};
