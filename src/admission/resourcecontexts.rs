@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use super::answers;
 use super::review::{Handler, Request, Verdict};
 use crate::api::resourcecontext::ResourceContext;
-use crate::api::validation::resourcecontext::validate;
+use crate::api::validation::FieldErrors;
+use crate::api::validation::resourcecontext::check;
 
 const KIND: &str = "ResourceContext";
 
@@ -20,12 +21,12 @@ impl Handler for Validate {
             Ok(object) => object,
             Err(denial) => return denial,
         };
-        let mut errors = validate(&object.spec);
-        // What was stored with a fault can be changed in other ways.
         let old = request.old_object.as_deref();
-        if let Some(Ok(old)) = old.map(|raw| answers::read::<ResourceContext>(Some(raw), KIND)) {
-            errors.forgive(&validate(&old.spec));
-        }
+        let old = old.and_then(|raw| answers::read::<ResourceContext>(Some(raw), KIND).ok());
+        let mut errors = FieldErrors::forgiving(|errors| {
+            old.iter().for_each(|old| check(&old.spec, errors));
+        });
+        check(&object.spec, &mut errors);
         if errors.is_empty() {
             return Verdict::allow();
         }

@@ -198,7 +198,7 @@ fn is_unchanged(old: Option<&PodTransitionRule>, object: &PodTransitionRule) -> 
 /// was stored with a fault, by an earlier version perhaps, can be changed in other ways: a rule that holds a drain must be
 /// open to be relaxed.
 fn judge(context: &Context, request: &Request) -> Verdict {
-    use validation::podtransitionrule::validate;
+    use validation::podtransitionrule::check;
     let object: PodTransitionRule = match answers::read(request.object.as_deref(), KIND) {
         Ok(object) => object,
         Err(denial) => return denial,
@@ -207,9 +207,10 @@ fn judge(context: &Context, request: &Request) -> Verdict {
     if is_unchanged(old.as_ref(), &object) {
         return Verdict::allow();
     }
-    let mut errors = validate(&object.spec);
-    let before = old.map(|old| validate(&old.spec)).unwrap_or_default();
-    let kept = errors.forgive(&before);
+    let mut errors = validation::FieldErrors::forgiving(|errors| {
+        old.iter().for_each(|old| check(&old.spec, errors));
+    });
+    check(&object.spec, &mut errors);
     if !errors.is_empty() {
         return answers::invalid(KIND, &request.name, &errors);
     }
@@ -217,7 +218,7 @@ fn judge(context: &Context, request: &Request) -> Verdict {
         Operation::Create => crowded(context, request).unwrap_or_else(Verdict::allow),
         _ => Verdict::allow(),
     };
-    kept.0.into_iter().fold(verdict, |verdict, error| {
+    errors.forgiven().iter().fold(verdict, |verdict, error| {
         verdict.warn(format!("stored as it was: {error}"))
     })
 }

@@ -18,28 +18,23 @@ impl Selector {
     /// `matchExpressions[0].operator`.
     pub fn compile(selector: &LabelSelector) -> Result<Selector, FieldErrors> {
         let mut errors = FieldErrors::default();
-        for (key, value) in selector.match_labels.iter().flatten() {
-            let path = format!("matchLabels[{key}]");
-            errors.extend(
-                labels::key_problem(key).map(|problem| FieldError::new(&path, key, problem)),
-            );
-            errors.extend(
-                labels::value_problem(value).map(|problem| FieldError::new(&path, value, problem)),
-            );
-        }
-        for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
-            check(
-                expression,
-                &format!("matchExpressions[{index}]"),
-                &mut errors,
-            );
-        }
+        walk(selector, &mut |error| errors.push(error));
         if !errors.is_empty() {
             return Err(errors);
         }
         kube::core::Selector::try_from(selector.clone())
             .map(Selector)
             .map_err(|e| FieldErrors::from(FieldError::new("matchExpressions", "", e.to_string())))
+    }
+
+    /// Adds to `errors` all that is wrong with a selector at `path`: more than [`Selector::compile`] keeps, where a stored
+    /// selector has to be compared with a new one.
+    pub fn check(selector: &LabelSelector, path: &str, errors: &mut FieldErrors) {
+        match Selector::compile(selector) {
+            Ok(_) => {}
+            Err(all) if !all.is_full() => errors.extend(all.into_iter().map(|e| e.below(path))),
+            Err(_) => walk(selector, &mut |error| errors.push(error.below(path))),
+        }
     }
 
     /// Whether labels match every requirement. As in Kubernetes, `NotIn` and `DoesNotExist` match where the key is absent.
@@ -55,18 +50,36 @@ impl fmt::Display for Selector {
     }
 }
 
-fn check(expression: &LabelSelectorRequirement, path: &str, errors: &mut FieldErrors) {
+/// Tells everything that is wrong with a selector.
+fn walk(selector: &LabelSelector, tell: &mut dyn FnMut(FieldError)) {
+    for (key, value) in selector.match_labels.iter().flatten() {
+        let path = format!("matchLabels[{key}]");
+        if let Some(problem) = labels::key_problem(key) {
+            tell(FieldError::new(&path, key, problem));
+        }
+        if let Some(problem) = labels::value_problem(value) {
+            tell(FieldError::new(&path, value, problem));
+        }
+    }
+    for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
+        check(expression, &format!("matchExpressions[{index}]"), tell);
+    }
+}
+
+fn check(expression: &LabelSelectorRequirement, path: &str, tell: &mut dyn FnMut(FieldError)) {
     let values = expression.values.as_deref().unwrap_or_default();
-    let problem = labels::key_problem(&expression.key);
-    errors.extend(
-        problem.map(|problem| FieldError::new(format!("{path}.key"), &expression.key, problem)),
-    );
+    if let Some(problem) = labels::key_problem(&expression.key) {
+        let path = format!("{path}.key");
+        tell(FieldError::new(path, &expression.key, problem));
+    }
     for (index, value) in values.iter().enumerate() {
-        let problem = labels::value_problem(value);
-        errors.extend(
-            problem
-                .map(|problem| FieldError::new(format!("{path}.values[{index}]"), value, problem)),
-        );
+        if let Some(problem) = labels::value_problem(value) {
+            tell(FieldError::new(
+                format!("{path}.values[{index}]"),
+                value,
+                problem,
+            ));
+        }
     }
     match (expression.operator.as_str(), values) {
         ("In" | "NotIn", []) => {
@@ -74,18 +87,18 @@ fn check(expression: &LabelSelectorRequirement, path: &str, errors: &mut FieldEr
                 "must not be empty with operator {}: list the values that are meant",
                 expression.operator
             );
-            errors.push(FieldError::missing(format!("{path}.values"), problem));
+            tell(FieldError::missing(format!("{path}.values"), problem));
         }
         ("Exists" | "DoesNotExist", [first, ..]) => {
             let problem = format!(
                 "must be empty with operator {}: use In or NotIn to compare values",
                 expression.operator
             );
-            errors.push(FieldError::new(format!("{path}.values"), first, problem));
+            tell(FieldError::new(format!("{path}.values"), first, problem));
         }
         ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => {}
         (other, _) => {
-            errors.push(FieldError::new(
+            tell(FieldError::new(
                 format!("{path}.operator"),
                 other,
                 "must be In, NotIn, Exists or DoesNotExist",

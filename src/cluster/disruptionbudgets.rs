@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::index::Index;
 use super::path;
 use super::sources;
+use super::unread::Unread;
 use super::watch::{CatchUp, Sink, Source};
 use crate::domain::disruptionbudget::{DisruptionBudget, Refusal, refusal};
 use crate::domain::pod::Pod;
@@ -118,6 +119,9 @@ impl Sink<DisruptionBudget> for Budgets {
         self.0.disruption_budgets.delete(&object);
     }
     fn bookmark(&self, _version: u64) {}
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.0.unread)
+    }
     /// The budget as it was may refuse for ever; without it the API server is asked.
     fn unreadable(&self, raw: &str) -> Option<DisruptionBudget> {
         #[derive(Deserialize)]
@@ -129,7 +133,6 @@ impl Sink<DisruptionBudget> for Budgets {
             namespace: String,
             name: String,
         }
-        self.0.count_unreadable();
         let Named { metadata } = serde_json::from_str(raw).ok()?;
         let unknown = DisruptionBudget::selecting_nothing(metadata.namespace, metadata.name);
         Some(unknown)

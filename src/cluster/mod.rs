@@ -22,5 +22,6 @@ pub mod sizes;
 pub mod sources;
 pub mod tally;
 pub mod timeline;
+pub mod unread;
 pub mod watch;
 pub mod workloads;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::unread::Unread;
 use super::watch::Sink;
 
 /// The pulses of all watches.
@@ -111,6 +112,12 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
     }
     fn unreadable(&self, raw: &str) -> Option<T> {
         self.sink.unreadable(raw)
+    }
+    fn fault(&self, object: &T) -> Option<String> {
+        self.sink.fault(object)
+    }
+    fn unread(&self) -> Option<&Unread> {
+        self.sink.unread()
     }
     fn absent(&self) -> bool {
         let is_news = self.sink.absent();

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::index::{Change, Index};
 use super::sources;
+use super::unread::Unread;
 use super::watch::{CatchUp, Sink, Source};
 use crate::api::keys;
 use crate::domain::rules::mark::Mark;
@@ -172,6 +173,9 @@ impl Sink<Configuration> for One {
     fn parse(&self, raw: &str) -> serde_json::Result<Configuration> {
         serde_json::from_str(raw)
     }
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.index.unread)
+    }
     fn replace(&self, objects: Vec<Configuration>, _version: u64) {
         let found = objects.into_iter().next();
         self.set(found.map_or(Stored::Absent, Stored::There));
@@ -184,7 +188,6 @@ impl Sink<Configuration> for One {
     }
     fn bookmark(&self, _version: u64) {}
     fn unreadable(&self, _raw: &str) -> Option<Configuration> {
-        self.index.count_unreadable();
         self.set(Stored::Unknown);
         None
     }

@@ -7,7 +7,6 @@ use kube::Client;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::Error as _;
-use tracing::warn;
 
 use super::disruptionbudgets;
 use super::index::{Index, NamespaceFacts};
@@ -15,10 +14,11 @@ use super::owners::Neighbours;
 use super::pulse::Felt;
 use super::sizes::wire::{self, Object};
 use super::sizes::{Kind, Workload};
+use super::unread::Unread;
 use super::watch::{self, CatchUp, Sink, Source};
 use super::workloads;
 use crate::api::podtransitionrule::{self, PodTransitionRule};
-use crate::domain::footprint::MOST;
+use crate::domain::footprint::{MOST, excess};
 use crate::domain::pod::{Metadata, Pod};
 use crate::ledger::store::Uid;
 use crate::tasks::Supervisor;
@@ -148,13 +148,16 @@ impl Sink<Pod> for Pods {
             let Metadata {
                 namespace, name, ..
             } = &pod.metadata;
+            let excess = excess(bytes);
             return Err(serde_json::Error::custom(format!(
-                "Pod {namespace}/{name} would take {bytes} bytes of each replica, more than {MOST}: it counts as not \
-                 available. Give it fewer or shorter labels, annotations, owners, finalizers, volumes or containers"
+                "Pod {namespace}/{name} {excess}"
             )));
         }
         self.neighbours.lock().share(&mut pod);
         Ok(pod)
+    }
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.index.unread)
     }
     fn replace(&self, objects: Vec<Pod>, version: u64) {
         self.index.replace_pods(objects, version);
@@ -179,7 +182,6 @@ impl Sink<Pod> for Pods {
         struct Bare {
             metadata: Metadata,
         }
-        self.index.count_unreadable();
         let Bare { metadata } = serde_json::from_str(raw).ok()?;
         Some(Pod {
             metadata: metadata.reduced(),
@@ -197,12 +199,19 @@ impl Sink<PodTransitionRule> for Rules {
         rule.metadata.managed_fields = None;
         rule.metadata.annotations = None;
         rule.metadata.labels = None;
-        if let Some(fault) = &rule.spec.unreadable {
-            let (namespace, name) = (&rule.metadata.namespace, &rule.metadata.name);
-            warn!(?namespace, rule = ?name, %fault, "a rule can't be read; all Pods that it may cover are held");
-            self.0.count_unreadable();
-        }
         Ok(rule)
+    }
+    fn fault(&self, rule: &PodTransitionRule) -> Option<String> {
+        let fault = rule.spec.unreadable.as_ref()?;
+        let metadata = &rule.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        Some(format!(
+            "PodTransitionRule {namespace}/{name}: {fault}; all Pods that it may cover are held"
+        ))
+    }
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.0.unread)
     }
     fn replace(&self, objects: Vec<PodTransitionRule>, _version: u64) {
         self.0.replace_rules(objects);
@@ -216,7 +225,6 @@ impl Sink<PodTransitionRule> for Rules {
     fn bookmark(&self, _version: u64) {}
     /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
     fn unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
-        self.0.count_unreadable();
         podtransitionrule::by_parts(raw)
     }
 }
@@ -226,6 +234,9 @@ pub(crate) struct Namespaces(pub(crate) Arc<Index>);
 impl Sink<NamespaceFacts> for Namespaces {
     fn parse(&self, raw: &str) -> serde_json::Result<NamespaceFacts> {
         serde_json::from_str(raw).map(facts)
+    }
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.0.unread)
     }
     fn replace(&self, objects: Vec<NamespaceFacts>, _version: u64) {
         self.0.replace_namespaces(objects);
@@ -238,7 +249,6 @@ impl Sink<NamespaceFacts> for Namespaces {
     }
     fn bookmark(&self, _version: u64) {}
     fn unreadable(&self, _raw: &str) -> Option<NamespaceFacts> {
-        self.0.count_unreadable();
         None
     }
 }
@@ -284,6 +294,9 @@ impl Sink<Owned> for Workloads {
     fn parse(&self, raw: &str) -> serde_json::Result<Owned> {
         serde_json::from_str(raw).map(|object| self.read(object))
     }
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.index.unread)
+    }
     fn replace(&self, objects: Vec<Owned>, version: u64) {
         let all: Vec<_> = objects
             .into_iter()
@@ -320,7 +333,6 @@ impl Sink<Owned> for Workloads {
         true
     }
     fn unreadable(&self, _raw: &str) -> Option<Owned> {
-        self.index.count_unreadable();
         None
     }
 }
@@ -377,11 +389,35 @@ mod tests {
         assert_eq!(deliver(&index, "MODIFIED", &pod), Some(8));
         assert_eq!(figures(&index), (8, 1, 0));
         assert!(!index.read().pod("n", "web-1").unwrap().is_readable());
-        assert_eq!(index.unreadable(), 1);
+        assert_eq!(index.unread.count(), 1);
 
         pod["metadata"]["resourceVersion"] = json!("9");
         assert_eq!(deliver(&index, "DELETED", &pod), Some(9));
         assert_eq!(figures(&index), (9, 0, 0));
+        assert_eq!(index.unread.count(), 0);
+    }
+
+    #[test]
+    fn pod_above_the_bound_counts_once_whatever_its_events() {
+        let index = Arc::new(Index::default());
+        let pod = |version: u64, image: &str| {
+            json!({
+                "metadata": {
+                    "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": version.to_string(),
+                    "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+                },
+                "spec": { "containers": [{ "name": "app", "image": image }] },
+            })
+        };
+        let long = "x".repeat(MOST);
+        for version in 7..10 {
+            deliver(&index, "MODIFIED", &pod(version, &long));
+            assert!(!index.read().pod("n", "web-1").unwrap().is_readable());
+            assert_eq!(index.unread.count(), 1);
+        }
+        deliver(&index, "MODIFIED", &pod(10, "app:1"));
+        assert!(index.read().pod("n", "web-1").unwrap().is_readable());
+        assert_eq!(index.unread.count(), 0);
     }
 
     /// Hands an event to the sink of rules; whether it was taken.
@@ -432,7 +468,7 @@ mod tests {
         ));
         let (spec, ledger) = faults(&index).unwrap();
         assert!(spec.unwrap().starts_with("spec.rules[0].availablePolicy: "));
-        assert_eq!((ledger, index.unreadable()), (None, 1));
+        assert_eq!((ledger, index.unread.count()), (None, 1));
 
         assert!(deliver_rule(
             &index,
@@ -440,14 +476,14 @@ mod tests {
             &rule(3, good.clone(), json!("lost"))
         ));
         let (spec, ledger) = faults(&index).unwrap();
-        assert_eq!((spec, index.unreadable()), (None, 2));
+        assert_eq!((spec, index.unread.count()), (None, 1));
         assert!(ledger.unwrap().starts_with("status.ledger can't be read"));
 
         let odd = json!({ "conditions": [7], "ledger": { "watermark": "5" } });
         assert!(deliver_rule(&index, "MODIFIED", &rule(4, good, odd)));
         assert_eq!(
-            (faults(&index), index.unreadable()),
-            (Some((None, None)), 2)
+            (faults(&index), index.unread.count()),
+            (Some((None, None)), 0)
         );
 
         // The last state of a deleted object need not be readable.
@@ -490,7 +526,7 @@ mod tests {
         assert_eq!(figures(&index), (7, 1, 1));
         assert_eq!(deliver(&index, "MODIFIED", &pod(8, 10_000)), Some(8));
         assert_eq!(figures(&index), (8, 1, 0), "the label zone is not kept");
-        assert_eq!(index.unreadable(), 1);
+        assert_eq!(index.unread.count(), 1);
         assert_eq!(deliver(&index, "MODIFIED", &pod(9, 10)), Some(9));
         assert_eq!(figures(&index), (9, 1, 1));
         assert_eq!(deliver(&index, "MODIFIED", &pod(10, 10_000)), Some(10));

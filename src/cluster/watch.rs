@@ -25,6 +25,7 @@ use super::failure;
 use super::path::Objects;
 use super::position;
 use super::timeline::Timeline;
+use super::unread::{self, Unread};
 use list::list;
 
 /// The API server ends a watch after this long; the next one continues where it stopped.
@@ -54,6 +55,14 @@ pub trait Sink<T>: Send + Sync + 'static {
     /// An object can't be read. What to take it for instead, from the JSON as it is. `None` leaves what was known of it; the
     /// next list is then one without it.
     fn unreadable(&self, raw: &str) -> Option<T>;
+    /// Why an object that was read is not understood in a part; a clause.
+    fn fault(&self, _object: &T) -> Option<String> {
+        None
+    }
+    /// Where the objects are noted that cannot be read, if anywhere.
+    fn unread(&self) -> Option<&Unread> {
+        None
+    }
     /// The API server does not serve the kind (404). It is asked again later. Returns whether the sink takes that for news:
     /// by default it proves nothing, what is known stays, and the watch counts as one that hears nothing.
     fn absent(&self) -> bool {
@@ -163,14 +172,32 @@ struct PageMeta {
     r#continue: Option<String>,
 }
 
-fn parse<T, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> Option<T> {
-    match sink.parse(raw.get()) {
-        Ok(object) => Some(object),
-        Err(e) => {
-            warn!(path = source.path, error = %e, "an object can't be read");
-            sink.unreadable(raw.get())
+/// Reads an object, and notes whether it can be read; its ID if it cannot.
+fn parse<T, S: Sink<T>>(source: &Source, sink: &S, raw: &RawValue) -> (Option<T>, Option<String>) {
+    let (object, fault) = match sink.parse(raw.get()) {
+        Ok(object) => {
+            let fault = sink.fault(&object);
+            (Some(object), fault)
         }
+        Err(e) => (sink.unreadable(raw.get()), Some(e.to_string())),
+    };
+    let Some(fault) = fault else {
+        if let Some(unread) = sink.unread() {
+            unread.remove(source, raw.get());
+        }
+        return (object, None);
+    };
+    let id = unread::id(raw.get());
+    // Said once for each object.
+    if sink.unread().is_none_or(|unread| unread.add(source, &id)) {
+        warn!(
+            path = source.path,
+            uid = id,
+            error = fault,
+            "an object can't be read"
+        );
     }
+    (object, Some(id))
 }
 
 #[derive(Deserialize)]
@@ -309,11 +336,19 @@ pub(crate) fn deliver<T, S: Sink<T>>(
     }
     match event.kind.as_str() {
         "BOOKMARK" => sink.bookmark(version),
-        kind => match (kind, parse(source, sink, &event.object)) {
-            ("DELETED", Some(object)) => sink.delete(object),
-            ("DELETED", None) => return None, // which one is gone, the list will say
-            (_, Some(object)) => sink.apply(object),
-            (_, None) => sink.bookmark(version),
+        "DELETED" => {
+            let (object, _) = parse(source, sink, &event.object);
+            if let Some(unread) = sink.unread() {
+                unread.remove(source, event.object.get());
+            }
+            match object {
+                Some(object) => sink.delete(object),
+                None => return None, // which one is gone, the list will say
+            }
+        }
+        _ => match parse(source, sink, &event.object).0 {
+            Some(object) => sink.apply(object),
+            None => sink.bookmark(version),
         },
     }
     Some(version)

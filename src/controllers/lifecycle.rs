@@ -55,12 +55,31 @@ impl Lifecycle {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
             return Outcome::Done;
         };
-        if !pod.is_readable() {
-            return Outcome::Done; // no ground to act on; a newer version brings it back here
+        let live = match pod.is_readable() {
+            true => Ok(Some(pod)),
+            false => self.read(&pod).await.map(|live| live.map(Arc::new)),
+        };
+        match live {
+            Ok(Some(pod)) => match self.step(&pod).await {
+                Ok(outcome) | Err(outcome) => outcome,
+            },
+            Ok(None) => Outcome::Done,
+            Err(outcome) => outcome,
         }
-        match self.step(&pod).await {
-            Ok(outcome) | Err(outcome) => outcome,
-        }
+    }
+
+    /// A Pod of which the cache has the metadata alone, because the rest is too large or is not understood. `None` if there is
+    /// no ground to act on: a newer version brings the Pod back here.
+    async fn read(&self, cached: &Pod) -> Result<Option<Pod>, Outcome> {
+        let metadata = &cached.metadata;
+        let read = async {
+            match pods::get(&self.context.client, &metadata.namespace, &metadata.name).await {
+                Err(kube::Error::SerdeError(_)) => Ok(None),
+                read => read,
+            }
+        };
+        let live = write("read a Pod that is not in the cache", read).await?;
+        Ok(live.filter(|live| live.metadata.uid == metadata.uid && live.is_readable()))
     }
 
     async fn step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
@@ -254,4 +273,65 @@ impl Lifecycle {
 fn selects(service: &Service, pod: &Pod) -> bool {
     let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
     selector.is_some_and(|s| !s.is_empty() && s.iter().all(|(k, v)| pod.label(k) == Some(v)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn pod(image: &str) -> Value {
+        json!({
+            "metadata": {
+                "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": "7",
+                "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+            },
+            "spec": { "containers": [{ "name": "app", "image": image }], "readinessGates": [{ "conditionType": keys::SERVICE_READY }] },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "False" }] },
+        })
+    }
+
+    /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
+    async fn look(live: Value) -> (Outcome, Vec<String>) {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&calls);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let call = format!("{} {}", request.method(), request.uri().path());
+            seen.lock().push(call);
+            let body = Body::from(live.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(http::Response::new(body)) }
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        let stub = json!({ "metadata": pod("")["metadata"] });
+        context
+            .index
+            .apply_pod(serde_json::from_value(stub).unwrap());
+        let turns = Turns::new(Arc::clone(&context));
+        let lifecycle = Lifecycle::new(context, turns);
+        let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
+        let calls = calls.lock().clone();
+        (outcome, calls)
+    }
+
+    #[tokio::test]
+    async fn pod_that_is_too_large_for_the_cache_is_read_and_stepped() {
+        let path = "/api/v1/namespaces/n/pods/web-1";
+        let (_, calls) = look(pod("a")).await;
+        assert_eq!(calls[0], format!("GET {path}"));
+        let written = calls[1..].iter().any(|call| call.starts_with("PATCH "));
+        assert!(written, "{calls:?}");
+        // Another Pod of the name, and one that nobody can read.
+        let mut other = pod("a");
+        other["metadata"]["uid"] = "other".into();
+        for live in [other, json!({ "metadata": 1 })] {
+            let (outcome, calls) = look(live).await;
+            assert_eq!((outcome, calls.len()), (Outcome::Done, 1));
+        }
+    }
 }

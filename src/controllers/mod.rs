@@ -74,6 +74,31 @@ pub struct Context {
     pub earliest: fn() -> Timestamp,
 }
 
+#[cfg(test)]
+impl Context {
+    /// A context with an empty index, at the epoch.
+    fn at_epoch(client: Client) -> Arc<Context> {
+        use crate::cluster::watch::CatchUp;
+        let index = Arc::new(Index::default());
+        let store = RuleStore::new(client.clone(), Arc::clone(&index), CatchUp::default());
+        Arc::new(Context {
+            client: client.clone(),
+            namespace: "kusionstack-system".to_owned(),
+            owners: LiveOwners::new(&index),
+            index,
+            ledgers: Ledgers::new(store),
+            events: Recorder::new(client, || Timestamp::UNIX_EPOCH),
+            request_timeout: Duration::from_secs(60),
+            wait_notice: Duration::from_secs(60),
+            calls: Arc::default(),
+            collasets: true,
+            grace_delete: false,
+            now: || Timestamp::UNIX_EPOCH,
+            earliest: || Timestamp::UNIX_EPOCH,
+        })
+    }
+}
+
 /// The queues of all controllers.
 pub struct Queues {
     /// Lifecycle of Pods.

@@ -16,6 +16,15 @@ pub const MOST_LABELS: usize = 16 << 10;
 /// Bytes of the reference to the controller that are kept then. Names that lead to an object fit.
 const MOST_OWNER: usize = 1 << 10;
 
+/// What a Pod of so many bytes means for who stores it.
+pub fn excess(bytes: usize) -> String {
+    format!(
+        "takes {bytes} bytes of the cache of each replica, more than {MOST}: it counts as not available under every \
+         PodTransitionRule, and what it needs is read live, which takes longer. Give it fewer or shorter labels, annotations, \
+         owners, finalizers, volumes or containers"
+    )
+}
+
 impl Pod {
     /// About how many bytes the Pod takes.
     pub fn bytes(&self) -> usize {

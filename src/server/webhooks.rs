@@ -80,6 +80,7 @@ pub fn router(routes: Routes, limits: &Limits, metrics: &ServerMetrics) -> Route
     });
     let mut router = Router::new();
     for (path, handler) in routes {
+        metrics.begin(path);
         let route = Arc::new(Route {
             path,
             handler,

@@ -131,6 +131,9 @@ fn review_histogram() -> Histogram {
     ))
 }
 
+/// Values of [`RefusedLabel::reason`].
+const REFUSALS: [&str; 2] = ["certificate", "path"];
+
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RefusedLabel {
@@ -139,6 +142,13 @@ pub struct RefusedLabel {
 }
 
 impl ServerMetrics {
+    /// Creates the counters of a webhook path at 0: `increase()` sees nothing of the event that makes a series.
+    pub fn begin(&self, route: &'static str) {
+        for family in [&self.shed, &self.late, &self.panics] {
+            drop(family.get_or_create(&RouteLabel { route }));
+        }
+    }
+
     /// Gives every metric with labels a sample, for the reference of the metrics.
     pub fn touch(&self) {
         let (route, listener) = ("", "");
@@ -148,12 +158,9 @@ impl ServerMetrics {
             code: "",
         };
         drop(self.reviews.get_or_create(&labels));
-        for family in [&self.shed, &self.late, &self.panics] {
-            drop(family.get_or_create(&RouteLabel { route }));
-        }
+        self.begin(route);
         drop(self.duration.get_or_create(&RouteLabel { route }));
         drop(self.connections.get_or_create(&ListenerLabel { listener }));
-        drop(self.refused.get_or_create(&RefusedLabel { reason: "" }));
         self.load.standing(listener, "");
         self.load.shed(listener, "");
         self.load.bodies("");
@@ -226,6 +233,9 @@ impl ServerMetrics {
                 m.certificate_failures.clone(),
             );
         });
+        for reason in REFUSALS {
+            drop(m.refused.get_or_create(&RefusedLabel { reason }));
+        }
         m
     }
 }

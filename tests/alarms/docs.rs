@@ -1,6 +1,7 @@
 //! The pages about alarms and metrics speak of those that there are.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 const ALARMS: &str = include_str!("../../manifests/monitoring/alarms.yaml");
 const ON_CALL: &str = include_str!("../../docs/on-call.md");
@@ -39,4 +40,86 @@ fn alarms_use_metrics_that_there_are() {
         count += 1;
     }
     assert!(count > 10);
+}
+
+/// The metrics that the alarms read, each with labels such as `reason="path"`: one entry for each alternative of a pattern.
+pub fn selectors() -> BTreeSet<(String, Vec<String>)> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let expressions: Vec<_> = ALARMS
+        .lines()
+        .filter(|line| !line.contains("summary:"))
+        .collect();
+    let text = expressions.join("\n");
+    let mut found = BTreeSet::new();
+    for (at, _) in text
+        .match_indices("operating_")
+        .chain(text.match_indices("process_"))
+    {
+        if text[..at].ends_with(is_name) {
+            continue;
+        }
+        let rest = &text[at..];
+        let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+        let (metric, rest) = rest.split_at(end);
+        let matchers = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let mut all = vec![Vec::new()];
+        for matcher in matchers
+            .into_iter()
+            .flat_map(|(inside, _)| inside.split(','))
+        {
+            if matcher.contains("!=") {
+                continue;
+            }
+            let (label, value) = matcher.split_once('=').unwrap();
+            let values: Vec<_> = value.trim_matches(['~', '"']).split('|').collect();
+            let with = |known: &Vec<String>| {
+                let known = known.clone();
+                let one =
+                    |value: &&str| [known.clone(), vec![format!("{label}=\"{value}\"")]].concat();
+                values.iter().map(one).collect::<Vec<_>>()
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        found.extend(all.into_iter().map(|labels| (metric.to_owned(), labels)));
+    }
+    found
+}
+
+#[test]
+fn no_label_takes_a_value_that_a_tenant_chooses() {
+    fn sources(folder: &Path, out: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, out);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                out.push(std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut all = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut all);
+    let mut fields = 0;
+    for text in &all {
+        for labels in text.split("EncodeLabelSet)]").skip(1) {
+            let (body, _) = labels.split_once("\n}").unwrap();
+            for line in body
+                .lines()
+                .filter(|line| line.trim_end().ends_with(',') && !line.contains("///"))
+            {
+                let (name, kind) = line.split_once(": ").unwrap();
+                // A text of the program itself, or the code of `operating_api_calls_total`, which is bounded there.
+                let is_code = name.trim() == "pub code" && kind == "u16,";
+                assert!(is_code || kind == "&'static str,", "{line}");
+                fields += 1;
+            }
+        }
+    }
+    assert!(fields > 10, "{fields}");
+    // `reads` writes labels by hand; its rows are of type `&'static str`.
+    let by_hand = all
+        .iter()
+        .filter(|text| text.contains(".encode_family("))
+        .count();
+    assert_eq!(by_hand, 1);
 }

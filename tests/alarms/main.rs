@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use operating::admission::review::Verdict;
 use operating::cluster::registration;
+use operating::cluster::watch::Source;
 use operating::domain::rules::registration::Needed;
 use operating::telemetry::logs;
 use serde_json::json;
@@ -26,6 +27,22 @@ const NONE: [&str; 0] = [];
 async fn healthy_server_raises_no_alarm() {
     let plant = Plant::new().await;
     assert_eq!(plant.alarms(30, |_| {}, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
+async fn series_that_alarms_read_are_there_from_the_start() {
+    let plant = Plant::new().await;
+    let text = plant.fresh();
+    let selectors = docs::selectors();
+    assert!(selectors.len() > 20, "{selectors:?}");
+    for (metric, labels) in selectors {
+        let mut samples = text.lines().filter(|line| {
+            let rest = line.strip_prefix(metric.as_str());
+            let is_metric = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
+            is_metric && labels.iter().all(|label| line.contains(label))
+        });
+        assert!(samples.next().is_some(), "{metric} {labels:?}");
+    }
 }
 
 #[tokio::test]
@@ -182,6 +199,15 @@ async fn callers_that_are_refused() {
 }
 
 #[tokio::test]
+async fn reviews_that_are_shed_before_the_first_scrape() {
+    let plant = Plant::new().await;
+    plant.overload();
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingOverloaded"]);
+    assert_eq!(plant.alarms(20, |_| {}, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
 async fn reviews_that_are_shed() {
     let plant = Plant::new().await;
     let shed = |_| plant.overload();
@@ -253,12 +279,14 @@ async fn right_that_the_server_lacks() {
 #[tokio::test]
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
-    let read = |minute| {
-        if minute == 3 {
-            plant.index.count_unreadable();
-        }
+    // Before the first scrape.
+    let pods = Source {
+        path: "/api/v1/pods",
+        labels: None,
+        fields: None,
     };
-    let fired = plant.alarms(5, read, |_, text| text).await;
+    assert!(plant.index.unread.add(&pods, "web-1"));
+    let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);
 }
 

@@ -29,6 +29,7 @@ use operating::server::doors::guard;
 use operating::server::{Limits, webhooks};
 use operating::tasks::Supervisor;
 use operating::telemetry::calls::Calls;
+use operating::telemetry::logs;
 use operating::telemetry::metrics::{Exposition, ServerMetrics};
 use operating::telemetry::process;
 use operating::telemetry::watchdog::{self, Probe, Sight};
@@ -62,6 +63,8 @@ pub struct Plant {
     resolver: Arc<Resolver>,
     denials: Denials,
     calls: Calls,
+    /// Panics of the tests before this one.
+    panics: u64,
     alone: Option<MutexGuard<'static, ()>>,
 }
 
@@ -173,11 +176,33 @@ impl Plant {
             resolver,
             denials,
             calls,
+            panics: logs::panics(),
             alone: Some(alone),
         };
         plant.certificate(60 * 24);
         plant.index.wait_synced().await;
         plant
+    }
+
+    /// What a server shows that has just begun, and that nobody has called.
+    pub fn fresh(&self) -> String {
+        let handlers: webhooks::Routes = vec![("/pods", Arc::new(Fixed(Verdict::allow)))];
+        drop(webhooks::router(
+            handlers,
+            &Limits::default(),
+            &self.metrics,
+        ));
+        self.exposition.encode().unwrap()
+    }
+
+    /// What the process shows, as if it had begun with this test.
+    fn scrape(&self) -> String {
+        let (name, panics) = ("operating_panics_total", logs::panics());
+        let text = self.exposition.encode().unwrap();
+        text.replace(
+            &format!("{name} {panics}\n"),
+            &format!("{name} {}\n", panics - self.panics),
+        )
     }
 
     /// Alarms that fire after so many minutes. Each minute something is done, and what is scraped then is edited.
@@ -193,7 +218,7 @@ impl Plant {
             act(minute);
             // A server at rest calls now and then.
             self.calls.count("get", 200);
-            let text = edit(minute, self.exposition.encode().unwrap());
+            let text = edit(minute, self.scrape());
             let at = begin + 60 * minute;
             scrapes.push(json!({ "at": at, "instance": "replica-0", "text": text }));
         }

@@ -80,7 +80,7 @@ pub async fn about(
             Err(_) => Finding::Unknown("the API server gave no answer in time".into()),
         };
         match finding {
-            Finding::Wrong(errors) => report.errors.extend(errors.0),
+            Finding::Wrong(errors) => report.errors.extend(errors),
             Finding::Doubtful(why) => {
                 let what =
                     "nothing can be created from it as things stand, so it was not fully checked";

@@ -181,11 +181,16 @@ impl Change {
 
     /// What is wrong and was not before. An object that was stored with a fault can be changed in other ways.
     fn errors(&self) -> validation::FieldErrors {
-        use validation::collaset::{validate, validate_change};
-        let mut errors = validate(self.name(), &self.new.spec);
-        if let Some(old) = &self.old {
-            errors.forgive(&validate(self.name(), &old.spec));
-            errors.extend(validate_change(&old.spec, &self.new.spec).0);
+        use validation::collaset::{check, validate_change, validate_claims};
+        let old = self.old.as_ref().map(|old| &old.spec);
+        let mut errors = validation::FieldErrors::forgiving(|errors| {
+            old.into_iter()
+                .for_each(|old| check(self.name(), old, errors));
+        });
+        errors.extend(validate_claims(old, &self.new.spec));
+        check(self.name(), &self.new.spec, &mut errors);
+        if let Some(old) = old {
+            errors.extend(validate_change(old, &self.new.spec));
         }
         errors
     }
@@ -198,13 +203,18 @@ impl Change {
             .old
             .as_mut()
             .map(|old| probe::Templates::of(&mut old.spec));
-        let same = old.is_some_and(|old| old == new);
-        let probes = if same { Vec::new() } else { new.probes() };
-        ask::about(&context.client, &request.namespace, probes, deadline).await
+        let same = old.as_ref().is_some_and(|old| *old == new);
+        let (probes, unasked) = match same {
+            true => (Vec::new(), None),
+            false => new.probes(old),
+        };
+        let mut report = ask::about(&context.client, &request.namespace, probes, deadline).await;
+        report.errors.extend(unasked);
+        report
     }
 
     fn verdict(&self, mut errors: validation::FieldErrors, report: Report) -> Verdict {
-        errors.extend(report.errors.0);
+        errors.extend(report.errors);
         if !errors.is_empty() {
             let generated = self.new.metadata.generate_name.as_deref();
             let name = Some(self.name()).filter(|n| !n.is_empty()).or(generated);

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::collaset::CollaSetSpec;
 use crate::api::keys;
+use crate::api::validation::collaset::MOST_CLAIMS;
 use crate::api::validation::{FieldError, FieldErrors, cut};
 
 /// Longest text of the API server that is passed on, in characters.
@@ -51,8 +52,11 @@ impl Templates {
         }
     }
 
-    /// Their probes. Templates without a spec have none.
-    pub fn probes(self) -> Vec<Probe> {
+    /// Their probes, and what is wrong where there would be too many. Templates without a spec have none.
+    ///
+    /// The claims are those that are not stored already, each distinct one once: their names do not matter to the API server.
+    pub fn probes(self, old: Option<Templates>) -> (Vec<Probe>, Option<FieldError>) {
+        let old = old.map(|old| old.claims).unwrap_or_default();
         let pod = object(self.pod, "Pod").map(|mut object| {
             mount(&mut object["spec"], &self.claims);
             // Not managed: the webhooks for Pods would call ourselves.
@@ -66,14 +70,34 @@ impl Templates {
             }
         });
         let claims = self.claims.into_iter().enumerate();
-        let claims = claims.filter_map(|(index, template)| {
-            Some(Probe {
+        let claims = claims.filter(|(index, claim)| {
+            let same_place = old.get(*index).is_some_and(|old| old == claim);
+            !same_place && !old.contains(claim)
+        });
+        let mut probes: Vec<Probe> = pod.into_iter().collect();
+        let others = probes.len();
+        for (index, template) in claims {
+            let Some(object) = object(template, "PersistentVolumeClaim") else {
+                continue;
+            };
+            if probes[others..].iter().any(|probe| probe.object == object) {
+                continue;
+            }
+            if probes.len() - others == MOST_CLAIMS {
+                let problem = format!(
+                    "more than {MOST_CLAIMS} different entries are new or changed, and no more are tried at a time: change \
+                     them in several steps"
+                );
+                let error = FieldError::missing("spec.volumeClaimTemplates", problem);
+                return (probes, Some(error));
+            }
+            probes.push(Probe {
                 resource: "persistentvolumeclaims",
                 at: format!("spec.volumeClaimTemplates[{index}]"),
-                object: object(template, "PersistentVolumeClaim")?,
-            })
-        });
-        pod.into_iter().chain(claims).collect()
+                object,
+            });
+        }
+        (probes, None)
     }
 }
 
@@ -172,7 +196,7 @@ mod tests {
 
     fn probes(spec: Value) -> Vec<Probe> {
         let mut spec: CollaSetSpec = serde_json::from_value(spec).unwrap();
-        Templates::of(&mut spec).probes()
+        Templates::of(&mut spec).probes(None).0
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, overlap};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
+use crate::domain::footprint;
 use crate::domain::lifecycle::restarts::{self, Restarts};
 use crate::domain::lifecycle::{Run, Stage, untyped, validate};
 use crate::domain::pod::Pod;
@@ -79,6 +80,19 @@ impl Handler for Mutate {
     }
 }
 
+/// What to say of a managed Pod that becomes too large to be cached.
+fn size_warning(old: Option<&Pod>, new: &Pod) -> Option<String> {
+    let bytes = new.bytes();
+    let is_news = bytes > footprint::MOST && old.is_none_or(|old| old.bytes() <= footprint::MOST);
+    is_news.then(|| {
+        let excess = footprint::excess(bytes);
+        match new.metadata.name.as_str() {
+            "" => format!("the Pod {excess}"),
+            name => format!("Pod {name} {excess}"),
+        }
+    })
+}
+
 impl Mutate {
     /// What to say if the request sets an annotation to skip rules that can't be read.
     fn skip_warning(&self, request: &Request) -> Option<String> {
@@ -108,7 +122,9 @@ impl Mutate {
         let mut patch = labels(request, &run);
         patch.extend(annotation(request, &new, None)); // of a Pod that this one was copied from
         patch.extend(readiness_gate(&new).filter(|_| has_spec(request)));
-        Verdict::allow().with_patch(Patch(patch))
+        let verdict = Verdict::allow().with_patch(Patch(patch));
+        let warning = size_warning(None, &new);
+        warning.into_iter().fold(verdict, Verdict::warn)
     }
 
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
@@ -180,7 +196,12 @@ impl Mutate {
         let mut patch = labels(request, &settled);
         patch.extend(recorded);
         let verdict = bypassed.with_patch(Patch(patch));
-        waits.into_iter().fold(verdict, Verdict::warn)
+        let warning = match request.sub_resource {
+            Some(_) => None, // the kubelet's, who can do nothing about it
+            None => size_warning(Some(&old), &new),
+        };
+        let warnings = waits.into_iter().chain(warning);
+        warnings.fold(verdict, Verdict::warn)
     }
 
     /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them, and returns the change of
@@ -508,5 +529,44 @@ mod tests {
                 "{old} {new}: {said}"
             );
         }
+    }
+
+    #[test]
+    fn who_stores_a_pod_above_the_bound_is_told_once() {
+        let sized = |bytes: usize| {
+            let pod = json!({ "metadata": { "name": "web-1" }, "spec": { "restartPolicy": "x".repeat(bytes) } });
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        let (small, large) = (sized(10), sized(footprint::MOST));
+        let said = size_warning(None, &large).unwrap();
+        for part in [
+            "Pod web-1 takes 9",
+            "more than 98304",
+            "counts as not available",
+            "Give it fewer",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(size_warning(Some(&small), &large), Some(said));
+        assert_eq!(size_warning(Some(&large), &large), None);
+        assert_eq!(size_warning(None, &small), None);
+    }
+
+    #[tokio::test]
+    async fn creation_of_a_pod_above_the_bound_warns() {
+        let service = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, Infallible>>()
+        });
+        let context = Context::at_epoch(kube::Client::new(service, "default"));
+        let mut new = pod(None);
+        new["metadata"]["labels"] = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
+        new["spec"] =
+            json!({ "containers": [{ "name": "a", "image": "x".repeat(footprint::MOST) }] });
+        let request = review(&Value::Null, &new);
+        let verdict = Mutate(Arc::new(context))
+            .review(&request, Instant::now())
+            .await;
+        assert!(verdict.is_allowed());
+        assert_eq!(verdict.warnings().len(), 1, "{:?}", verdict.warnings());
     }
 }

@@ -1,7 +1,9 @@
 //! Errors of fields.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 
 /// Longest text of a value that an error shows, in characters.
@@ -10,7 +12,7 @@ const LONGEST: usize = 100;
 const MOST: usize = 100;
 
 /// Something wrong with one field. Written as `spec.rules[0].name: "x": must be …`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldError {
     /// Path of the field, such as `spec.rules[0].name`.
     pub path: String,
@@ -79,40 +81,122 @@ pub fn cut(text: &str, characters: usize) -> Cow<'_, str> {
 
 /// What is wrong with an object, up to a hundred errors; who mends those is told of the next. Written as one line, separated by
 /// semicolons.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldErrors(pub Vec<FieldError>);
+#[derive(Clone, Debug, Default)]
+pub struct FieldErrors {
+    listed: Vec<FieldError>,
+    mode: Mode,
+}
+
+/// What becomes of the errors that are added.
+#[derive(Clone, Debug, Default)]
+enum Mode {
+    /// The first hundred are listed.
+    #[default]
+    List,
+    /// All of them are recorded, and none is listed.
+    Record(Recorded),
+    /// Those that are not recorded are listed, up to a hundred, and up to a hundred of the others are kept.
+    Forgive(Recorded, Vec<FieldError>),
+}
+
+/// Any number of errors by their hashes, which nobody can choose: an object of a megabyte can have a hundred thousand errors,
+/// and two lists that end at a hundred can not be compared.
+#[derive(Clone, Debug, Default)]
+struct Recorded {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Recorded {
+    fn add(&mut self, error: &FieldError) {
+        self.hashes.insert(self.hasher.hash_one(error));
+    }
+
+    fn has(&self, error: &FieldError) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(error))
+    }
+}
 
 impl FieldErrors {
+    /// A list that leaves out the errors that `before` adds, however many there are: what was stored with a fault can be
+    /// changed in other ways.
+    pub fn forgiving(before: impl FnOnce(&mut FieldErrors)) -> Self {
+        let mut stored = FieldErrors {
+            mode: Mode::Record(Recorded::default()),
+            ..FieldErrors::default()
+        };
+        before(&mut stored);
+        let recorded = match stored.mode {
+            Mode::Record(recorded) | Mode::Forgive(recorded, _) => recorded,
+            Mode::List => Recorded::default(),
+        };
+        FieldErrors {
+            listed: Vec::new(),
+            mode: Mode::Forgive(recorded, Vec::new()),
+        }
+    }
+
     /// Adds an error, unless there are enough.
     pub fn push(&mut self, error: FieldError) {
-        self.extend([error]);
+        match &mut self.mode {
+            Mode::Record(recorded) => return recorded.add(&error),
+            Mode::Forgive(recorded, forgiven) if recorded.has(&error) => {
+                if forgiven.len() < MOST {
+                    forgiven.push(error);
+                }
+                return;
+            }
+            Mode::Forgive(..) | Mode::List => {}
+        }
+        if self.listed.len() < MOST {
+            self.listed.push(error);
+        }
     }
 
     /// Adds errors until there are enough; what comes after them is not even made.
     pub fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
-        let room = MOST.saturating_sub(self.0.len());
-        self.0.extend(errors.into_iter().take(room));
+        let mut errors = errors.into_iter();
+        while !self.is_full()
+            && let Some(error) = errors.next()
+        {
+            self.push(error);
+        }
     }
 
     /// Whether further errors are dropped.
     pub fn is_full(&self) -> bool {
-        self.0.len() >= MOST
+        self.listed.len() >= MOST
     }
 
-    /// Takes out the faults that were there `before`, and returns them: what was stored with a fault can be changed in other
-    /// ways.
-    pub fn forgive(&mut self, before: &FieldErrors) -> FieldErrors {
-        let (old, new) = std::mem::take(&mut self.0)
-            .into_iter()
-            .partition(|error| before.contains(error));
-        self.0 = new;
-        FieldErrors(old)
+    /// The errors that were left out by [`FieldErrors::forgiving`], up to a hundred.
+    pub fn forgiven(&self) -> &[FieldError] {
+        match &self.mode {
+            Mode::Forgive(_, forgiven) => forgiven,
+            Mode::List | Mode::Record(_) => &[],
+        }
+    }
+}
+
+impl PartialEq for FieldErrors {
+    fn eq(&self, other: &Self) -> bool {
+        self.listed == other.listed
+    }
+}
+
+impl Eq for FieldErrors {}
+
+impl IntoIterator for FieldErrors {
+    type Item = FieldError;
+    type IntoIter = std::vec::IntoIter<FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.listed.into_iter()
     }
 }
 
 impl fmt::Display for FieldErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
+        for (index, error) in self.listed.iter().enumerate() {
             write!(f, "{}{error}", if index == 0 { "" } else { "; " })?;
         }
         match self.is_full() {
@@ -126,7 +210,10 @@ impl std::error::Error for FieldErrors {}
 
 impl From<FieldError> for FieldErrors {
     fn from(error: FieldError) -> Self {
-        FieldErrors(vec![error])
+        FieldErrors {
+            listed: vec![error],
+            mode: Mode::List,
+        }
     }
 }
 
@@ -134,7 +221,7 @@ impl Deref for FieldErrors {
     type Target = Vec<FieldError>;
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.listed
     }
 }
 
@@ -165,6 +252,22 @@ mod tests {
         let text = errors.to_string();
         let end = "a[99]: is required; only the first 100 errors are listed";
         assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn errors_beyond_the_hundredth_are_compared() {
+        let wrong = |range: std::ops::Range<usize>, errors: &mut FieldErrors| {
+            errors.extend(range.map(|n| FieldError::missing(format!("a[{n}]"), "is required")));
+        };
+        let mut errors = FieldErrors::forgiving(|stored| wrong(0..250, stored));
+        wrong(0..250, &mut errors);
+        assert!(errors.is_empty() && errors.forgiven().len() == MOST);
+        wrong(249..251, &mut errors);
+        assert_eq!(errors.to_string(), "a[250]: is required");
+        // What is mended makes no old error a new one.
+        let mut errors = FieldErrors::forgiving(|stored| wrong(0..250, stored));
+        wrong(150..250, &mut errors);
+        assert!(errors.is_empty());
     }
 
     #[test]

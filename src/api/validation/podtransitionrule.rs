@@ -15,15 +15,21 @@ use crate::api::podtransitionrule::{
 use crate::api::selector::Selector;
 use crate::api::stored::{self, MAX_SPEC_BYTES};
 
-/// All that is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
+/// What is wrong with a spec; empty when nothing is. Disabled rules are judged too: they are to be enabled one day.
 pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
-    if let Some(fault) = &spec.unreadable {
-        return fault.clone().into();
-    }
     let mut errors = FieldErrors::default();
+    check(spec, &mut errors);
+    errors
+}
+
+/// Adds to `errors` what is wrong with a spec.
+pub fn check(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
+    if let Some(fault) = &spec.unreadable {
+        return errors.push(fault.clone());
+    }
     let remedy = "is required: write {} to select every Pod of the namespace";
-    selector(spec.selector.as_ref(), "spec.selector", remedy, &mut errors);
-    check_size(spec, &mut errors);
+    selector(spec.selector.as_ref(), "spec.selector", remedy, errors);
+    check_size(spec, errors);
     let mut names = BTreeSet::new();
     for (index, rule) in spec.rules.iter().enumerate() {
         if errors.is_full() {
@@ -37,9 +43,8 @@ pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
             let problem = "is the name of an earlier rule: give each rule a name of its own";
             errors.push(FieldError::new(format!("{path}.name"), &rule.name, problem));
         }
-        check_rule(rule, &path, &mut errors);
+        check_rule(rule, &path, errors);
     }
-    errors
 }
 
 fn check_size(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
@@ -123,10 +128,9 @@ fn check_rule(rule: &Rule, path: &str, errors: &mut FieldErrors) {
 }
 
 fn selector(selector: Option<&LabelSelector>, path: &str, remedy: &str, errors: &mut FieldErrors) {
-    match selector.map(Selector::compile) {
+    match selector {
         None => errors.push(FieldError::missing(path, remedy)),
-        Some(Ok(_)) => {}
-        Some(Err(found)) => errors.extend(found.0.into_iter().map(|e| e.below(path))),
+        Some(selector) => Selector::check(selector, path, errors),
     }
 }
 

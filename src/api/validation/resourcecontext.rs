@@ -8,9 +8,15 @@ use crate::api::resourcecontext::ResourceContextSpec;
 /// Key in `data` with the name of the CollaSet that an instance ID belongs to.
 const OWNER: &str = "Owner";
 
-/// All that is wrong with a spec; empty when nothing is.
+/// What is wrong with a spec; empty when nothing is.
 pub fn validate(spec: &ResourceContextSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
+    check(spec, &mut errors);
+    errors
+}
+
+/// Adds to `errors` what is wrong with a spec.
+pub fn check(spec: &ResourceContextSpec, errors: &mut FieldErrors) {
     let owner = |data: &BTreeMap<String, String>| data.get(OWNER).cloned().unwrap_or_default();
     let owners: BTreeSet<String> = spec.contexts.iter().map(|c| owner(&c.data)).collect();
     let named: Vec<&str> = owners
@@ -45,7 +51,6 @@ pub fn validate(spec: &ResourceContextSpec) -> FieldErrors {
             errors.push(FieldError::missing(format!("{path}.data.{OWNER}"), problem));
         }
     }
-    errors
 }
 
 #[cfg(test)]

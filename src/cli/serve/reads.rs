@@ -139,11 +139,6 @@ impl Reads {
             out.counter(name, help, counter.load(Ordering::Relaxed))?;
         }
         out.counter(
-            "unreadable_objects",
-            "Objects of a watch that could not be read, and Pods too large to be cached; such a Pod counts as not available, and such a rule holds its Pods",
-            self.index.unreadable(),
-        )?;
-        out.counter(
             "panics",
             "Panics of all tasks and threads, those included that were caught",
             logs::panics(),
@@ -165,6 +160,11 @@ impl Reads {
         };
         out.gauge("managed_pods", "Managed Pods in the cache", pods as f64)?;
         out.gauge("rules", "PodTransitionRules in the cache", rules as f64)?;
+        out.gauge(
+            "unreadable_objects",
+            "Objects of a watch that can't be read now, and Pods too large to be cached; such a Pod counts as not available, and such a rule holds its Pods",
+            self.index.unread.count() as f64,
+        )?;
         out.gauge(
             "watermark_lag",
             "How far the Pod cache is behind the highest watermark of a rule, in resourceVersions; normally 0",

@@ -12,7 +12,6 @@ mod workloads;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,6 +25,7 @@ use super::registration::Registration;
 use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
 use super::timeline::Timeline;
+use super::unread::Unread;
 use super::workloads::{self as objects, Objects};
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::pod::{Owner, Pod};
@@ -65,6 +65,8 @@ pub struct Index {
     pub disruption_budgets: DisruptionBudgets,
     /// The stored webhook configurations of the server.
     pub registration: Registration,
+    /// What cannot be read of all that is watched.
+    pub unread: Unread,
     /// When each watch was last heard of.
     pub pulses: Pulses,
     /// Whether the API server still tells the history that this index holds.
@@ -73,7 +75,6 @@ pub struct Index {
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
     changes: broadcast::Sender<Change>,
-    unreadable: AtomicU64,
     skips: Skips,
 }
 
@@ -197,7 +198,7 @@ impl Default for Index {
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),
             changes: broadcast::Sender::new(CHANGES),
-            unreadable: AtomicU64::new(0),
+            unread: Unread::default(),
             skips: Skips::default(),
         }
     }
@@ -252,16 +253,6 @@ impl Index {
     /// The rule objects that cover a Pod, by its own labels.
     pub fn rules_of(&self, pod: &Pod) -> Vec<RuleKey> {
         self.read().covering(pod).map(Entry::key).collect()
-    }
-
-    /// How many objects of all kinds could not be read so far.
-    pub fn unreadable(&self) -> u64 {
-        self.unreadable.load(Ordering::Relaxed)
-    }
-
-    /// Counts an object that could not be read.
-    pub fn count_unreadable(&self) {
-        self.unreadable.fetch_add(1, Ordering::Relaxed);
     }
 
     fn advance(&self, state: &mut State, version: u64, event: bool) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::wire::{SetObject, Wire};
 use crate::cluster::index::{Change, Index};
 use crate::cluster::sources::Workloads;
+use crate::cluster::unread::Unread;
 use crate::cluster::watch::Sink;
 use crate::domain::pod::Metadata;
 
@@ -79,8 +80,10 @@ impl<W: Wire> Sink<W> for Feed<W> {
     }
 
     fn unreadable(&self, _raw: &str) -> Option<W> {
-        self.index.count_unreadable();
         None
+    }
+    fn unread(&self) -> Option<&Unread> {
+        Some(&self.index.unread)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Deadlines {
     seen: Mutex<HashMap<Claimed, Seen>>,
     /// When claims of a rule object were last released.
     released: Mutex<HashMap<Uid, Instant>>,
+    /// Which version of its Pod, which the cache does not hold whole, was read last for a claim, and when.
+    read: Mutex<HashMap<Claimed, (u64, Instant)>>,
 }
 
 /// Rule object, Pod and operation of a claim.
@@ -97,8 +99,23 @@ impl Deadlines {
         current
     }
 
+    /// Whether the Pod of a claim is to be read live, of which the cache has this version: once for each version, and again
+    /// after a while, since a read may fail.
+    fn may_read(&self, claimed: Claimed, version: u64, now: Instant) -> bool {
+        let mut read = self.read.lock();
+        let known = read.get(&claimed);
+        let is_due = known.is_none_or(|(last, at)| *last < version || now - *at >= MARGIN);
+        if is_due {
+            read.insert(claimed, (version, now));
+        }
+        is_due
+    }
+
     /// Forgets claims of a rule object that are not in `current`.
     fn keep(&self, rule: &Uid, current: impl Fn(&Uid, Operation) -> bool) {
+        self.read
+            .lock()
+            .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
         self.seen
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
@@ -141,18 +158,12 @@ pub async fn release(
     let mut proven = Vec::new();
     let mut urgent = false;
     for ((pod, operation), claim) in claims {
-        let (sighting, position, is_known) = {
-            let state = context.index.read();
-            let sighting = sight(&state, key, pod, *operation, claim);
-            let is_known = state.pod(&key.namespace, pod).is_some();
-            (sighting, state.position, is_known)
-        };
-        let sighting = match sighting {
-            Some(gone @ Sighting::Gone { .. }) if !is_conditional(*operation) => {
-                confirm(context, key, pod, *operation, claim, gone).await
-            }
-            sighting => sighting,
-        };
+        let claimed = (pod, *operation);
+        let Look {
+            sighting,
+            position,
+            is_known,
+        } = look(context, deadlines, key, claimed, claim).await;
         let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
             // The claim of an available Pod is all that keeps its place taken.
@@ -215,6 +226,57 @@ pub async fn release(
     next.into_iter().min()
 }
 
+/// What is known of the Pod of a claim.
+struct Look {
+    sighting: Option<Sighting>,
+    /// Position of the cache.
+    position: u64,
+    /// Whether the cache has the Pod.
+    is_known: bool,
+}
+
+/// Looks at the Pod of a claim: in the cache, and live where the cache does not tell enough.
+async fn look(
+    context: &Arc<Context>,
+    deadlines: &Deadlines,
+    key: &RuleKey,
+    (pod, operation): (&Uid, Operation),
+    claim: &Claim<Detail>,
+) -> Look {
+    let (sighting, position, cached) = {
+        let state = context.index.read();
+        let sighting = sight(&state, key, pod, operation, claim);
+        let cached = state.pod(&key.namespace, pod);
+        let cached = cached
+            .filter(|cached| !cached.is_readable())
+            .map(|stub| stub.metadata.resource_version);
+        let is_known = state.pod(&key.namespace, pod).is_some();
+        (sighting, state.position, (cached, is_known))
+    };
+    let (stub, is_known) = cached;
+    let sighting = match (sighting, stub) {
+        (None, Some(version)) => {
+            let claimed = (key.uid.clone(), pod.clone(), operation);
+            match deadlines.may_read(claimed, version, Instant::now()) {
+                true => {
+                    let live = read(context, key, pod, claim).await.flatten();
+                    live.map(|live| sighting_of(&live, operation, claim))
+                }
+                false => None,
+            }
+        }
+        (Some(gone @ Sighting::Gone { .. }), _) if !is_conditional(operation) => {
+            confirm(context, key, pod, operation, claim, gone).await
+        }
+        (sighting, _) => sighting,
+    };
+    Look {
+        sighting,
+        position,
+        is_known,
+    }
+}
+
 fn evidence_of(
     pod: &Uid,
     operation: Operation,
@@ -232,7 +294,8 @@ fn evidence_of(
     }
 }
 
-/// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or the Pod can't be read.
+/// The Pod of a claim as the cache has it; `None` while the cache is older than the claim, or if it does not hold what tells
+/// the effect of the operation.
 fn sight(
     state: &State,
     key: &RuleKey,
@@ -241,14 +304,28 @@ fn sight(
     claim: &Claim<Detail>,
 ) -> Option<Sighting> {
     match state.pod(&key.namespace, pod) {
-        Some(seen) => seen.is_readable().then(|| sighting(seen, operation, claim)),
+        Some(seen) if seen.is_readable() => Some(sighting_of(seen, operation, claim)),
+        Some(stub) => sighting_of_stub(stub, operation),
         None => (state.last_event > claim.at).then_some(Sighting::Gone {
             version: state.last_event,
         }),
     }
 }
 
-fn sighting(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> Sighting {
+/// What the metadata of a Pod tell that is too large to be cached. They are enough for its end, and for operations that are
+/// conditional on the version: a newer one is all that these need. Such a Pod counts as not available with or without claim.
+fn sighting_of_stub(pod: &Pod, operation: Operation) -> Option<Sighting> {
+    let terminating = pod.is_terminating();
+    (terminating || is_conditional(operation)).then_some(Sighting::Seen {
+        version: pod.metadata.resource_version,
+        terminating,
+        available: false,
+        applied: false,
+        restart: inplace::Restart::Awaited,
+    })
+}
+
+fn sighting_of(pod: &Pod, operation: Operation, claim: &Claim<Detail>) -> Sighting {
     Sighting::Seen {
         version: pod.metadata.resource_version,
         terminating: pod.is_terminating() || pod.is_finished(),
@@ -295,7 +372,7 @@ async fn confirm(
     gone: Sighting,
 ) -> Option<Sighting> {
     let live = read(context, key, pod, claim).await?;
-    Some(live.map_or(gone, |live| sighting(&live, operation, claim)))
+    Some(live.map_or(gone, |live| sighting_of(&live, operation, claim)))
 }
 
 /// Whether the Pod of a claim, which the cache has not known for so long, does not exist: the present position of the Pods. A
@@ -330,7 +407,7 @@ async fn has_lapsed(
     claim: &Claim<Detail>,
 ) -> Option<u64> {
     let live = read(context, key, pod, claim).await??; // gone: the cache will say so
-    let nothing_comes = lapsed(operation, sighting(&live, operation, claim))
+    let nothing_comes = lapsed(operation, sighting_of(&live, operation, claim))
         || (operation == Operation::Reown && has_controller(context, &live));
     nothing_comes.then_some(live.metadata.resource_version)
 }
@@ -373,7 +450,13 @@ async fn read(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+
     use jiff::Timestamp;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -428,5 +511,114 @@ mod tests {
         let now = begin + TIMEOUT;
         let new = Seen::of(&claim(5, 6), Some(old), now);
         assert_eq!(new.closes_in(&claim(5, 6), TIMEOUT, now), Some(TIMEOUT));
+    }
+
+    /// What the cache has of a Pod that is too large for it.
+    fn stub(metadata: Value) -> Pod {
+        let mut base =
+            json!({ "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": "6" });
+        json_patch::merge(&mut base, &metadata);
+        serde_json::from_value(json!({ "metadata": base })).unwrap()
+    }
+
+    #[test]
+    fn metadata_alone_release_what_is_conditional_or_over() {
+        let released = |pod: &Pod, operation| {
+            sighting_of_stub(pod, operation).and_then(|seen| evidence(operation, 5, seen))
+        };
+        let (living, going) = (
+            stub(json!({})),
+            stub(json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" })),
+        );
+        for operation in Operation::ALL {
+            let conditional = is_conditional(operation);
+            assert_eq!(released(&living, operation), conditional.then_some(6));
+            assert_eq!(released(&going, operation), Some(6), "{operation:?}");
+        }
+        let same = stub(json!({ "resourceVersion": "5" }));
+        assert_eq!(released(&same, Operation::Delete), None);
+    }
+
+    #[test]
+    fn pod_is_read_once_for_each_version() {
+        let (deadlines, now) = (Deadlines::default(), Instant::now());
+        let claimed: Claimed = ("rule".into(), "web-1".into(), Operation::InPlace);
+        let reads = |version, now| deadlines.may_read(claimed.clone(), version, now);
+        assert!(reads(6, now) && !reads(6, now) && reads(7, now));
+        assert!(reads(7, now + MARGIN) && !reads(7, now + MARGIN));
+        deadlines.forget(&"rule".into());
+        assert!(reads(7, now + MARGIN));
+    }
+
+    /// Claims on a Pod that is too large to be cached, of which the API server holds this, after one look.
+    async fn left(operation: &str, detail: Value, live: Value) -> usize {
+        let bed = bed(live);
+        let mut claim = json!({
+            "podName": "web-1", "podUID": "web-1", "operation": operation, "resourceVersion": "5",
+            "attempt": 1, "since": Timestamp::UNIX_EPOCH, "until": Timestamp::UNIX_EPOCH,
+        });
+        json_patch::merge(&mut claim, &detail);
+        let rule = json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": "5", "generation": 1 },
+            "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+            "status": { "ledger": { "claims": [claim], "watermark": "5", "attempts": 1 } },
+        });
+        bed.context
+            .index
+            .apply_rule(serde_json::from_value(rule).unwrap());
+        bed.context.index.apply_pod(stub(json!({})));
+        let key = RuleKey {
+            namespace: "n".into(),
+            name: "web".into(),
+            uid: "rule".into(),
+        };
+        let (sighting, claims) = {
+            let state = bed.context.index.read();
+            let entry = state.rule("n", "web").unwrap();
+            (state.position, entry.snapshot.claims.claims.clone())
+        };
+        assert_eq!((sighting, claims.len()), (6, 1));
+        let deadlines = Deadlines::default();
+        let mut left = 0;
+        for ((pod, operation), claim) in &claims {
+            let seen = look(&bed.context, &deadlines, &key, (pod, *operation), claim).await;
+            let based_on = seen
+                .sighting
+                .and_then(|s| evidence(*operation, claim.at, s));
+            left += usize::from(based_on.is_none());
+        }
+        left
+    }
+
+    #[tokio::test]
+    async fn in_place_claim_of_a_large_pod_is_released_by_a_live_read() {
+        let pod = |image: &str, seconds: u64| {
+            json!({
+                "metadata": { "namespace": "n", "name": "web-1", "uid": "web-1", "resourceVersion": "7" },
+                "spec": { "containers": [{ "name": "app", "image": image }], "activeDeadlineSeconds": seconds },
+            })
+        };
+        let target = json!({ "target": "60" });
+        assert_eq!(left("Deadline", target.clone(), pod("a", 60)).await, 1);
+        assert_eq!(left("Deadline", target, pod("a", 90)).await, 0);
+        assert_eq!(left("Delete", json!({}), json!(null)).await, 0);
+        assert_eq!(left("Evict", json!({}), pod("a", 60)).await, 1);
+    }
+
+    struct Bed {
+        context: Arc<Context>,
+    }
+
+    /// An API server that holds this Pod.
+    fn bed(live: Value) -> Bed {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            assert_eq!(request.uri().path(), "/api/v1/namespaces/n/pods/web-1");
+            let body = Body::from(live.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(http::Response::new(body)) }
+        });
+        let client = Client::new(service, "default");
+        Bed {
+            context: Context::at_epoch(client),
+        }
     }
 }

@@ -12,18 +12,40 @@ use super::{FieldError, FieldErrors};
 use crate::api::collaset::{CollaSetSpec, PodNamingSuffixPolicy};
 use crate::api::selector::Selector;
 
-/// All that is wrong with a CollaSet by itself; empty when nothing is. `name` is empty as long as `generateName` has not
+/// Claim templates of a CollaSet at most. Sets have one to three, rarely eight.
+pub const MOST_CLAIMS: usize = 16;
+
+/// What is wrong with a CollaSet by itself; empty when nothing is. `name` is empty as long as `generateName` has not
 /// been resolved.
 pub fn validate(name: &str, spec: &CollaSetSpec) -> FieldErrors {
     let mut errors = FieldErrors::default();
-    names::of_collaset(name, naming(spec), &mut errors);
-    non_negative(spec.replicas, "spec.replicas", &mut errors);
-    let labels = template::check(&spec.template, &mut errors);
-    selector(spec.selector.as_ref(), labels.as_ref(), &mut errors);
-    claims::check(&spec.volume_claim_templates, &mut errors);
-    strategy::check(spec, &mut errors);
-    non_negative(spec.history_limit, "spec.historyLimit", &mut errors);
+    check(name, spec, &mut errors);
     errors
+}
+
+/// Adds to `errors` what is wrong with a CollaSet by itself, see [`validate`].
+pub fn check(name: &str, spec: &CollaSetSpec, errors: &mut FieldErrors) {
+    names::of_collaset(name, naming(spec), errors);
+    non_negative(spec.replicas, "spec.replicas", errors);
+    let labels = template::check(&spec.template, errors);
+    selector(spec.selector.as_ref(), labels.as_ref(), errors);
+    claims::check(&spec.volume_claim_templates, errors);
+    strategy::check(spec, errors);
+    non_negative(spec.history_limit, "spec.historyLimit", errors);
+}
+
+/// A CollaSet with more claim templates than it may have, unless it was stored with as many: each distinct one costs the API
+/// server a dry run.
+pub fn validate_claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Option<FieldError> {
+    let count = |spec: &CollaSetSpec| spec.volume_claim_templates.len();
+    let most = old.map_or(0, count).max(MOST_CLAIMS);
+    (count(new) > most).then(|| {
+        let problem = format!(
+            "has {} entries and may have {most}: put the data on fewer volumes and mount parts of one with subPath",
+            count(new)
+        );
+        FieldError::missing("spec.volumeClaimTemplates", problem)
+    })
 }
 
 /// What a change touches that must stay as it is.
@@ -95,7 +117,7 @@ fn selector(
         return;
     }
     match (Selector::compile(selector), labels) {
-        (Err(found), _) => errors.extend(found.0.into_iter().map(|e| e.below(path))),
+        (Err(_), _) => Selector::check(selector, path, errors),
         (Ok(compiled), Some(labels)) if !compiled.matches(labels) => {
             let problem = format!(
                 "must match spec.selector, which is {compiled}: a Pod that it does not select is released at once; add \

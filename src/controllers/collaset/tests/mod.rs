@@ -5,7 +5,6 @@ mod api;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::apply::{Done, Work, apply};
@@ -13,18 +12,12 @@ use super::memory::{HELD, Memory, SPACING};
 use super::observe::observe;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
-use crate::cluster::events::Recorder;
-use crate::cluster::index::Index;
 use crate::cluster::queue::Outcome;
-use crate::cluster::rulestore::RuleStore;
-use crate::cluster::sizes::LiveOwners;
-use crate::cluster::watch::CatchUp;
 use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::observed::{Observed, Revision};
 use crate::domain::collaset::plan::{ClaimChange, Plan, PodChange, PodPatch, RevisionChange};
 use crate::domain::pod::Pod;
-use crate::ledger::commit::Ledgers;
 use api::{FakeApi, Refusal};
 
 const SET: &str = "/apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web";
@@ -41,23 +34,7 @@ struct Bed {
 impl Bed {
     fn new() -> Bed {
         let api = FakeApi::default();
-        let index = Arc::new(Index::default());
-        let store = RuleStore::new(api.client(), Arc::clone(&index), CatchUp::default());
-        let context = Arc::new(Context {
-            client: api.client(),
-            namespace: "kusionstack-system".to_owned(),
-            owners: LiveOwners::new(&index),
-            index,
-            ledgers: Ledgers::new(store),
-            events: Recorder::new(api.client(), || Timestamp::UNIX_EPOCH),
-            request_timeout: Duration::from_secs(60),
-            wait_notice: Duration::from_secs(60),
-            calls: Arc::default(),
-            collasets: true,
-            grace_delete: false,
-            now: || Timestamp::UNIX_EPOCH,
-            earliest: || Timestamp::UNIX_EPOCH,
-        });
+        let context = Context::at_epoch(api.client());
         api.put(
             SET,
             json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set" } }),
