@@ -195,7 +195,15 @@ mod tests {
         let reason = if code == 404 { "NotFound" } else { "Other" };
         let body = json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": reason, "code": code,
+            "details": { "name": "web", "group": "example.com", "kind": "things" },
         });
+        (code, body)
+    }
+
+    /// A 404 of a path, and of no object.
+    fn unnamed() -> (u16, Value) {
+        let (code, mut body) = status(404);
+        body["details"] = json!({});
         (code, body)
     }
 
@@ -367,6 +375,7 @@ mod tests {
             (thing("a", false), None),
             (status(403), None),
             (status(500), None),
+            (unnamed(), None),
         ] {
             let said = format!("{answer:?}");
             let found = free(

@@ -1,5 +1,6 @@
 //! What this replica knows of the cluster, and how it writes to it.
 
+mod absent;
 pub mod clock;
 pub mod disruptionbudgets;
 pub mod events;

@@ -1,7 +1,8 @@
 //! Whether an object of any kind exists, read from the API server.
 //!
 //! The server may not read every kind. Where it may not read the object itself but its `scale` subresource, the answer of
-//! that tells as much. Everything else is [`Presence::Unknown`].
+//! that tells as much. Everything else is [`Presence::Unknown`], a 404 too that does not name the object: the version of the
+//! kind may be served no more, and the object live on under another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use kube::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::absent;
 use super::path::{self, is_plain};
 use crate::cluster::failure;
 use crate::domain::pod::Owner;
@@ -80,8 +82,9 @@ impl Kinds {
             Err(why) => return Presence::Unknown(why),
         };
         let read = async {
-            let client = &self.client;
-            let found = read(client, namespace, &owner.name, &resource, &capabilities).await?;
+            let found = self
+                .read(namespace, &owner.name, &resource, &capabilities)
+                .await?;
             Ok(found.filter(|uid| *uid == owner.uid).is_some())
         };
         in_time(read).await
@@ -117,7 +120,7 @@ impl Kinds {
         }
         for (resource, capabilities) in kinds {
             let read = async {
-                let found = read(&self.client, namespace, name, &resource, &capabilities).await?;
+                let found = self.read(namespace, name, &resource, &capabilities).await?;
                 Ok(found.is_some())
             };
             match in_time(read).await {
@@ -145,6 +148,58 @@ impl Kinds {
         *known = Some((Instant::now(), served.clone()));
         served
     }
+
+    /// UID of the object, unless its deletion has begun; `None` if there is none.
+    async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+        resource: &ApiResource,
+        capabilities: &ApiCapabilities,
+    ) -> Result<Option<String>, Error> {
+        let api = path::dynamic(&self.client, namespace, resource, &capabilities.scope)?;
+        let is_absent = |error: &Error| {
+            let ApiResource { group, plural, .. } = resource;
+            matches!(error, Error::Api(status) if absent::is_told(status, group, plural, name))
+        };
+        let denied = match api.get_metadata(name).await {
+            Ok(object) => {
+                let alive = Some(object).filter(|o| o.metadata.deletion_timestamp.is_none());
+                return Ok(alive.and_then(|o| o.metadata.uid));
+            }
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => e,
+        };
+        if !has_scale(capabilities) || !matches!(&denied, Error::Api(status) if status.code == 403)
+        {
+            return Err(denied);
+        }
+        match api.get_scale(name).await {
+            Ok(scale) => Ok(scale.metadata.uid),
+            // A kind that has lost its `scale` answers so for every object.
+            Err(e) if is_absent(&e) && self.scales_still(resource).await => Ok(None),
+            Err(_) => Err(denied),
+        }
+    }
+
+    /// Whether the kind has a `scale` by what was read at most [`DOUBTED`] ago.
+    async fn scales_still(&self, resource: &ApiResource) -> bool {
+        let ApiResource {
+            group,
+            version,
+            kind,
+            ..
+        } = resource;
+        let kind = GroupVersionKind::gvk(group, version, kind);
+        let served = self.served(DOUBTED).await.ok();
+        let found = served.and_then(|served| served.resolve_gvk(&kind));
+        found.is_some_and(|(_, capabilities)| has_scale(&capabilities))
+    }
+}
+
+fn has_scale(capabilities: &ApiCapabilities) -> bool {
+    let mut subresources = capabilities.subresources.iter();
+    subresources.any(|(r, _)| r.plural.rsplit('/').next() == Some("scale"))
 }
 
 async fn in_time(read: impl Future<Output = Result<bool, Error>>) -> Presence {
@@ -153,35 +208,5 @@ async fn in_time(read: impl Future<Output = Result<bool, Error>>) -> Presence {
         Ok(Ok(false)) => Presence::Gone,
         Ok(Err(e)) => Presence::Unknown(failure::text(&e)),
         Err(_) => Presence::Unknown(NO_ANSWER.to_owned()),
-    }
-}
-
-/// UID of the object, unless its deletion has begun; `None` if there is none.
-async fn read(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-    resource: &ApiResource,
-    capabilities: &ApiCapabilities,
-) -> Result<Option<String>, Error> {
-    let api = path::dynamic(client, namespace, resource, &capabilities.scope)?;
-    let denied = match api.get_metadata_opt(name).await {
-        Ok(object) => {
-            let alive = object.filter(|o| o.metadata.deletion_timestamp.is_none());
-            return Ok(alive.and_then(|o| o.metadata.uid));
-        }
-        Err(e) => e,
-    };
-    let has_scale = capabilities.subresources.iter().any(|(r, _)| {
-        let name = r.plural.rsplit('/').next();
-        name == Some("scale")
-    });
-    if !has_scale || !matches!(&denied, Error::Api(status) if status.code == 403) {
-        return Err(denied);
-    }
-    match api.get_scale(name).await {
-        Ok(scale) => Ok(scale.metadata.uid),
-        Err(Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(_) => Err(denied),
     }
 }

@@ -69,7 +69,8 @@ fn resize(pod: &Pod) -> Resize {
     let (said, wanted) = (pending.observed_generation, pod.metadata.generation);
     match pending.reason.as_str() {
         _ if said != 0 && said < wanted => Resize::InProgress,
-        "Infeasible" => Resize::Infeasible,
+        "Infeasible" if said != 0 => Resize::Infeasible,
+        // Kubernetes 1.33 does not say which resize it is about: the last one may have room.
         _ => Resize::Deferred,
     }
 }
@@ -502,9 +503,14 @@ mod tests {
         of_the_last.status.conditions[0].observed_generation = 1;
         assert_eq!(far(&of_the_last), Restart::Awaited);
         assert!(!is_pending(&of_the_last));
-        let mut unseen = infeasible;
+        let mut unseen = infeasible.clone();
         unseen.metadata.generation = 3;
         assert_eq!(far(&unseen), Restart::Awaited);
+        let mut of_1_33 = infeasible;
+        of_1_33.metadata.generation = 3;
+        of_1_33.status.observed_generation = 0;
+        of_1_33.status.conditions[0].observed_generation = 0;
+        assert_eq!(far(&of_1_33), Restart::Awaited, "of which resize?");
     }
 
     #[test]

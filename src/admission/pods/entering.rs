@@ -38,6 +38,29 @@ pub fn refused(context: &Context, request: &Request, old: &Pod, new: &Pod) -> Op
     };
     // A replica that has yet to see all rules can't tell.
     let entered = entered.or_else(|| (!index.synced().all()).then(|| "a rule".to_owned()))?;
+    refused_by(context, request, old, new, &entered)
+}
+
+/// As [`refused`], by the review alone: which rules there are is not known, so any change of labels may bring one.
+pub fn refused_by_itself(
+    context: &Context,
+    request: &Request,
+    old: &Pod,
+    new: &Pod,
+) -> Option<Verdict> {
+    if !gate::are_labels_changed(old, new) {
+        return None;
+    }
+    refused_by(context, request, old, new, "a rule")
+}
+
+fn refused_by(
+    context: &Context,
+    request: &Request,
+    old: &Pod,
+    new: &Pod,
+    entered: &str,
+) -> Option<Verdict> {
     let ((code, reason), why) = if writes::may_end_on_entry(context, old, new) {
         let why = "this write also restarts or ends it; change the labels in a write of their own";
         (FORBIDDEN, why.to_owned())

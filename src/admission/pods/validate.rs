@@ -38,7 +38,13 @@ impl Handler for Validate {
             Ok(old) => old,
             Err(verdict) => return verdict,
         };
-        let free = held::by_itself(request, &old).or_else(|| self.frees(request, &old));
+        let free = match request.operation {
+            Operation::Update => match parse(request, request.object.as_deref()) {
+                Ok(new) => self.frees_update(request, &old, &new),
+                Err(verdict) => return verdict,
+            },
+            _ => held::by_itself(request, &old).or_else(|| self.frees_deletion(&old)),
+        };
         if let Some(reason) = free {
             return Verdict::allow().audit("free", reason);
         }
@@ -206,35 +212,39 @@ impl Validate {
         denial::verdict(&pod.metadata.name, denied, (self.0.now)())
     }
 
-    /// Why the budget of no rule holds the request, as far as the review tells. What the caches do not know proves nothing:
+    /// Why the budget of no rule holds a deletion, as far as the review tells. What the caches do not know proves nothing:
     /// a rule may have been made a moment ago, or have come back with a restore of etcd.
-    fn frees(&self, request: &Request, old: &Pod) -> Option<&'static str> {
-        let deletes = request.operation == Operation::Delete;
-        if deletes && grace::is_due(self.0.settings.grace_delete, old) {
+    fn frees_deletion(&self, old: &Pod) -> Option<&'static str> {
+        if grace::is_due(self.0.settings.grace_delete, old) {
             return None;
         }
-        let lets_go = !deletes || is_operated(old);
-        if !old.is_available() && !self.ends(request, old) && lets_go {
-            return Some("unavailable");
-        }
-        (!self.disrupts(request, old)).then_some("no-disruption")
+        (!old.is_available() && is_operated(old)).then_some("unavailable")
     }
 
-    /// Whether the request can disturb an available Pod at all.
-    fn disrupts(&self, request: &Request, old: &Pod) -> bool {
-        if request.operation == Operation::Delete {
-            return true;
+    /// As [`Validate::frees_deletion`] of an UPDATE. Every write that a look at the rules could refuse or have claimed for is
+    /// held: which rules the Pod comes under or leaves cannot be told.
+    fn frees_update(&self, request: &Request, old: &Pod, new: &Pod) -> Option<&'static str> {
+        let may_be_held = held::by_itself(request, new).is_none();
+        if may_be_held && entering::refused_by_itself(&self.0, request, old, new).is_some() {
+            return None;
         }
-        let Ok(new) = parse(request, request.object.as_deref()) else {
-            return true;
-        };
-        writes::may_disrupt(&self.0, old, &new) || old.metadata.labels != new.metadata.labels
-    }
-
-    /// Whether the request is an UPDATE that may end or restart the Pod.
-    fn ends(&self, request: &Request, old: &Pod) -> bool {
-        let new = parse(request, request.object.as_deref());
-        new.is_ok_and(|new| writes::may_disrupt(&self.0, old, &new))
+        if let Some(reason) = held::by_itself(request, old) {
+            return Some(reason);
+        }
+        if new.is_managed() && !validate(Some(old), new).is_empty() {
+            return None;
+        }
+        if writes::may_disrupt_by_itself(&self.0, old, new) {
+            return None;
+        }
+        if !gate::are_labels_changed(old, new) {
+            // Of its labels, those of the lifecycle at most.
+            let is_begun_or_ended = old.metadata.labels != new.metadata.labels;
+            return (!is_begun_or_ended || !old.is_available()).then_some("no-disruption");
+        }
+        let may_leave =
+            !old.is_available() && in_flight(old).is_none() && restarts::awaited(old).is_none();
+        may_leave.then_some("unavailable")
     }
 }
 
@@ -335,5 +345,83 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    /// The verdict without a look at anything on an UPDATE of a Pod. `change` is made to what is stored.
+    fn blind(old: &Value, change: impl FnOnce(&mut Value)) -> Verdict {
+        let context = Context::at_epoch(Client::new(
+            tower::service_fn(|_: http::Request<kube::client::Body>| async {
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+            }),
+            "default",
+        ));
+        context.index.mark(Synced::everything);
+        let mut new = old.clone();
+        change(&mut new);
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": "UPDATE", "namespace": "shop", "name": "web-1",
+            "kind": { "group": "", "version": "v1", "kind": "Pod" },
+            "resource": { "group": "", "version": "v1", "resource": "pods" },
+            "userInfo": { "username": "ann" }, "oldObject": old, "object": new,
+        } });
+        let request = Request::parse(review.to_string().as_bytes()).unwrap();
+        Validate(Arc::new(context)).fallback(&request, "nobody can look")
+    }
+
+    fn stored(labels: Value) -> Value {
+        json!({
+            "metadata": {
+                "name": "web-1", "namespace": "shop", "uid": "p", "resourceVersion": "7", "generation": 2,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels,
+            },
+            "spec": { "containers": [{ "name": "app", "image": "a:1" }] },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "False" }] },
+        })
+    }
+
+    #[tokio::test]
+    async fn without_a_look_a_pod_that_is_down_leaves_no_rule_while_an_operation_is_in_flight() {
+        let leave = |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!("other");
+        let key = Family::Operating.key("x");
+        let operated = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE, (key): "1" }));
+        assert!(!blind(&operated, leave).is_allowed());
+        let down = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE }));
+        assert!(blind(&down, leave).is_allowed(), "nobody is served by it");
+    }
+
+    #[tokio::test]
+    async fn without_a_look_no_pod_comes_under_a_rule_with_a_change_to_come() {
+        let enter =
+            |pod: &mut Value| pod["metadata"]["labels"][keys::CONTROL] = json!(keys::CONTROL_VALUE);
+        let mut changed = stored(json!({}));
+        assert!(!blind(&changed, enter).is_allowed(), "its spec has changed");
+        let relabel = |pod: &mut Value| pod["metadata"]["labels"]["app"] = json!("web");
+        assert!(blind(&changed, relabel).is_allowed(), "not managed at all");
+        changed["metadata"]["labels"] = json!({ (keys::CONTROL): keys::CONTROL_VALUE });
+        assert!(
+            !blind(&changed, relabel).is_allowed(),
+            "its spec has changed"
+        );
+        changed["metadata"]["generation"] = json!(1);
+        assert!(blind(&changed, relabel).is_allowed());
+    }
+
+    #[tokio::test]
+    async fn without_a_look_nothing_restarts_ends_or_forges_the_lifecycle() {
+        let down = stored(json!({ (keys::CONTROL): keys::CONTROL_VALUE }));
+        let image = |pod: &mut Value| pod["spec"]["containers"][0]["image"] = json!("a:2");
+        assert!(!blind(&down, image).is_allowed());
+        let deadline = |pod: &mut Value| pod["spec"]["activeDeadlineSeconds"] = json!(9);
+        assert!(!blind(&down, deadline).is_allowed());
+        let owned = |pod: &mut Value| {
+            pod["metadata"]["ownerReferences"] =
+                json!([{ "apiVersion": "v1", "kind": "Thing", "name": "a", "uid": "a" }]);
+        };
+        assert!(!blind(&down, owned).is_allowed());
+        let forge =
+            |pod: &mut Value| pod["metadata"]["labels"][Family::Operate.key("x")] = json!("1");
+        assert!(!blind(&down, forge).is_allowed());
+        let note = |pod: &mut Value| pod["metadata"]["annotations"] = json!({ "a": "b" });
+        assert!(blind(&down, note).is_allowed());
     }
 }

@@ -16,7 +16,7 @@ use crate::ledger::commit::Disruption;
 use crate::ledger::protocol::Operation;
 
 /// The disruptions that an UPDATE brings, each to be claimed for. Owners that are not in the cache are looked up until
-/// `deadline`; an owner that cannot be read counts as absent.
+/// `deadline`. A new owner that cannot be read counts as absent, an old one as present.
 pub async fn disruptions(
     context: &Context,
     old: &Arc<Pod>,
@@ -42,15 +42,11 @@ pub async fn disruptions(
     }
     if let Some(reowned) = ownership::change(old, new) {
         let mut left = OWNERS_LOOKED_UP;
-        // Both defaults let the write claim: an owner that was not looked up is not there to keep the Pod, and was there to
-        // replace it.
-        let lives = is_any_here(context, new, deadline, &mut left).await;
-        let lives = lives.unwrap_or(false);
+        // What is unknown lets the write claim: such an owner is not there to keep the Pod, and was there to replace it.
+        let lives = owners_of(context, new, deadline, &mut left).await == Owners::OneIsHere;
         // No claim saves a Pod from the garbage collector, but an owner that exists does.
-        let saves = lives
-            && !is_any_here(context, old, deadline, &mut left)
-                .await
-                .unwrap_or(true);
+        let saves =
+            lives && owners_of(context, old, deadline, &mut left).await == Owners::AllAreGone;
         if !saves && (reowned.other_controller || !lives) {
             let mut disruption = context.disruption(old, Operation::Reown);
             // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
@@ -78,6 +74,13 @@ pub fn may_end_on_entry(context: &Context, old: &Pod, new: &Pod) -> bool {
     may_end(context, old, new) || !old.is_managed() && inplace::change(old, new).is_some()
 }
 
+/// Whether an UPDATE may need a claim, told by the review alone: what the caches say of a Pod that is down is not believed.
+pub fn may_disrupt_by_itself(context: &Context, old: &Pod, new: &Pod) -> bool {
+    let restarts = inplace::change(old, new)
+        .is_some_and(|change| !old.is_broken() && !is_held_for(&change, old, new));
+    restarts || may_disrupt(context, old, new)
+}
+
 /// The restart that an in-place change brings and that needs a claim.
 ///
 /// It needs none if a lifecycle keeps the Pod off traffic before and after the write, and the restart is recorded on the
@@ -88,10 +91,15 @@ pub fn may_end_on_entry(context: &Context, old: &Pod, new: &Pod) -> bool {
 fn in_place(context: &Context, old: &Pod, new: &Pod) -> Option<Change> {
     let change = inplace::change(old, new)?;
     let recorded = Restarts::of(new).unwrap_or_default();
-    let is_held =
-        is_held_throughout(old, new) && recorded.cover(&change) && !inplace::is_resize_untold(old);
     let is_lost = || (old.is_broken() || recorded.cover_images(&change)) && is_lost(context, old);
-    (!is_held && !is_lost()).then_some(change)
+    (!is_held_for(&change, old, new) && !is_lost()).then_some(change)
+}
+
+/// Whether a lifecycle keeps the Pod off traffic before and after a change, and until the restart that it brings.
+fn is_held_for(change: &Change, old: &Pod, new: &Pod) -> bool {
+    is_held_throughout(old, new)
+        && Restarts::of(new).unwrap_or_default().cover(change)
+        && !inplace::is_resize_untold(old)
 }
 
 /// Whether a Pod is down and will hardly come back by itself, other than by the end of an operation.
@@ -117,35 +125,47 @@ fn deadline_of(old: &Pod, new: &Pod) -> Option<i64> {
         .then_some(seconds)
 }
 
-/// Whether one of the Pod's owners is known to exist; `None` if there are more owners than may be looked up, and none was
-/// found among the first `left`.
-async fn is_any_here(
-    context: &Context,
-    pod: &Pod,
-    deadline: Instant,
-    left: &mut usize,
-) -> Option<bool> {
+/// What is known of the owners of a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owners {
+    /// At least one exists.
+    OneIsHere,
+    /// None exists, or the Pod names none.
+    AllAreGone,
+    /// None is known to exist, and one could not be read, or was not looked up.
+    Unknown,
+}
+
+/// What is known of the owners of a Pod, of which the first `left` may be looked up.
+async fn owners_of(context: &Context, pod: &Pod, deadline: Instant, left: &mut usize) -> Owners {
     let namespace = &pod.metadata.namespace;
     let owners = &pod.metadata.owner_references;
     {
         let state = context.index.read();
         let home = state.namespace(namespace);
         if home.is_some_and(|home| owners.iter().any(|o| home.has_owner(o))) {
-            return Some(true);
+            return Owners::OneIsHere;
         }
     }
     let may = (*left).min(owners.len());
     *left -= may;
     let look_up = async {
+        let mut all_are_gone = may == owners.len();
         for owner in &owners[..may] {
-            if context.kinds.of_owner(namespace, owner).await == Presence::Here {
-                return true;
+            match context.kinds.of_owner(namespace, owner).await {
+                Presence::Here => return Owners::OneIsHere,
+                Presence::Gone => {}
+                Presence::Unknown(_) => all_are_gone = false,
             }
         }
-        false
+        match all_are_gone {
+            true => Owners::AllAreGone,
+            false => Owners::Unknown,
+        }
     };
-    let found = timeout_at(deadline, look_up).await.unwrap_or(false);
-    (found || may == owners.len()).then_some(found)
+    timeout_at(deadline, look_up)
+        .await
+        .unwrap_or(Owners::Unknown)
 }
 
 #[cfg(test)]
@@ -330,8 +350,8 @@ mod tests {
             ..workload()
         };
         let old = with(None, Some("old"));
-        let saved = disruptions(&context, &old, &new, soon).await;
-        assert!(saved.is_empty(), "its owner was gone");
+        let unread = disruptions(&context, &old, &new, soon).await;
+        assert_eq!(unread.len(), 1, "whether its owner is gone is not known");
         context
             .index
             .set_workload("shop", "old".into(), Some(other));
@@ -376,7 +396,7 @@ mod tests {
                 _ => {
                     let status = json!({
                         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
-                        "message": "no",
+                        "message": "no", "details": { "name": name, "group": "example.com", "kind": "things" },
                     });
                     (404, status)
                 }

@@ -45,8 +45,31 @@ impl Discovery {
         api_version: &str,
         kind: &str,
     ) -> Result<Option<Resource>, Failure> {
+        self.known(client, api_version, kind, KEPT).await
+    }
+
+    /// As [`Discovery::resource`], after an answer that makes doubtful what was found before.
+    ///
+    /// # Errors
+    /// What the API server answered, or why it could not be asked.
+    pub async fn resource_again(
+        &self,
+        client: &Client,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<Option<Resource>, Failure> {
+        self.known(client, api_version, kind, DOUBTED).await
+    }
+
+    async fn known(
+        &self,
+        client: &Client,
+        api_version: &str,
+        kind: &str,
+        kept: Duration,
+    ) -> Result<Option<Resource>, Failure> {
         let age = |answer: &Result<Arc<Kinds>, _>| match answer {
-            Ok(kinds) if kinds.get(kind).is_some_and(|r| r.scale) => KEPT,
+            Ok(kinds) if kinds.get(kind).is_some_and(|r| r.scale) => kept,
             _ => DOUBTED,
         };
         let key = api_version.to_owned();

@@ -102,6 +102,11 @@ impl Kind {
         path::object(version, Some(namespace), plural, name, None)
     }
 
+    /// The plural in the path of its objects.
+    pub fn plural(self) -> &'static str {
+        self.path().rsplit_once('/').unwrap_or_default().1
+    }
+
     /// `apiVersion` of its objects.
     pub fn api_version(self) -> String {
         let (version, _) = self.path().rsplit_once('/').unwrap_or_default();

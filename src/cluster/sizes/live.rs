@@ -20,7 +20,7 @@ use super::shared::Shared;
 use super::wire::{self, Object};
 use super::{Basis, Kind, Reading, Workload};
 use crate::cluster::index::Index;
-use crate::cluster::path;
+use crate::cluster::{absent, path};
 use crate::domain::pod::Owner;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -319,11 +319,19 @@ impl LiveOwners {
             let path = kind
                 .object_path(namespace, &owner.name)
                 .map_err(|e| Failure::no_request(&e))?;
-            let found: Option<Object> = match get(client, &path).await? {
+            let found: Option<Object> = match get(client, &path, owner, kind.plural()).await? {
                 Answer::Found(object) => Some(object),
                 Answer::NoObject => None,
                 Answer::Unset(field) => return Ok(Followed::Unset(field)),
-                Answer::NotServed => return Ok(Followed::NoScale),
+                Answer::NotServed => {
+                    let again =
+                        self.discovery
+                            .resource_again(client, &owner.api_version, &owner.kind);
+                    return match again.await? {
+                        None => Ok(Followed::NoScale),
+                        Some(_) => Err(not_served(&path)),
+                    };
+                }
             };
             let ((_, found), workload) = found.map(|o| wire::read(kind, o)).unwrap_or_default();
             let workload = workload.filter(|_| *found == *owner.uid);
@@ -345,14 +353,20 @@ impl LiveOwners {
             Some("scale"),
         )
         .map_err(|e| Failure::no_request(&e))?;
-        let scale: Option<Scale> = match get(client, &path).await? {
+        let scale: Option<Scale> = match get(client, &path, owner, &resource.plural).await? {
             Answer::Found(scale) => Some(scale),
-            Answer::NoObject => None,
-            Answer::Unset(field) => return Ok(Followed::Unset(field)),
-            Answer::NotServed => {
-                let cause = format!("the API server does not serve {path} yet");
-                return Err(Failure::passing(cause));
+            Answer::NoObject => {
+                // A kind that has lost its `scale` answers so for every object.
+                let again = self
+                    .discovery
+                    .resource_again(client, &owner.api_version, &owner.kind);
+                if !again.await?.is_some_and(|r| r.scale) {
+                    return Ok(Followed::NoScale);
+                }
+                None
             }
+            Answer::Unset(field) => return Ok(Followed::Unset(field)),
+            Answer::NotServed => return Err(not_served(&path)),
         };
         let scale = scale
             .filter(|s| s.metadata.uid == owner.uid && s.metadata.deletion_timestamp.is_none());
@@ -405,22 +419,35 @@ fn describe(owner: &Owner) -> String {
 enum Answer<T> {
     Found(T),
     NoObject,
-    /// 404 without a word of an object: the path is not known.
+    /// 404 without a word of the object: the path is not known, or the answer is not the API server's.
     NotServed,
     /// An error: the object does not set this field, see [`unset_field`].
     Unset(String),
 }
 
-async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Answer<T>, Failure> {
+fn not_served(path: &str) -> Failure {
+    Failure::passing(format!("the API server does not serve {path} now"))
+}
+
+/// Reads the object of an owner, or a subresource of it; `resource` is the plural of its kind.
+async fn get<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    owner: &Owner,
+    resource: &str,
+) -> Result<Answer<T>, Failure> {
     let request = Request::get(path)
         .body(Vec::new())
         .map_err(|e| Failure::no_request(&e))?;
     match client.request::<T>(request).await {
         Ok(found) => Ok(Answer::Found(found)),
-        Err(Error::Api(status)) if status.code == 404 => match status.reason.as_str() {
-            "NotFound" => Ok(Answer::NoObject),
-            _ => Ok(Answer::NotServed),
-        },
+        Err(Error::Api(status)) if status.code == 404 => {
+            let group = owner.api_version.split_once('/').map_or("", |(g, _)| g);
+            match absent::is_told(&status, group, resource, &owner.name) {
+                true => Ok(Answer::NoObject),
+                false => Ok(Answer::NotServed),
+            }
+        }
         Err(error) => {
             debug!(path, %error, "an owner of Pods can't be read");
             let field = match &error {

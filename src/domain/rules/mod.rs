@@ -143,7 +143,7 @@ impl RuleSet {
         let skipped = skipped(pod);
         let would_hold = |rule: &&Rule| match &rule.kind {
             RuleKind::Availability(limits) => limits.if_healthy || !unavailable,
-            RuleKind::Broken(_) => !unavailable,
+            RuleKind::Broken(_) => true,
             RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => false,
         };
         let rules = self
@@ -203,9 +203,15 @@ impl RuleSet {
         }
     }
 
-    /// Whether one of the rules holds Pods that are not available too.
+    /// Whether one of the rules holds Pods that are not available too. One that can't be read may.
     pub fn holds_unavailable(&self) -> bool {
-        self.limits().any(|limits| limits.if_healthy)
+        let mut before = self
+            .rules
+            .iter()
+            .filter(|rule| rule.stage == Stage::PreCheck);
+        self.selector.is_err()
+            || before.any(|rule| matches!(rule.kind, RuleKind::Broken(_)))
+            || self.limits().any(|limits| limits.if_healthy)
     }
 
     /// The webhook rules of a stage, in the order of the spec.

@@ -148,8 +148,17 @@ pub fn let_go(
     if pod.status.phase == "Pending" {
         return Ok(());
     }
-    let Availability::Held(held) = rules.availability(pod) else {
-        return Ok(()); // a rule that can't be read holds what serves
+    let held = match rules.availability(pod) {
+        Availability::NotHeld => return Ok(()),
+        Availability::Held(held) => held,
+        // It may have an `unhealthyPodPolicy`.
+        Availability::Broken { rule, why } => {
+            return Err(Denied {
+                object: rules.name.clone(),
+                rule,
+                why: Why::Broken(why),
+            });
+        }
     };
     let strict = held
         .into_iter()

@@ -475,6 +475,28 @@ proptest! {
     }
 }
 
+#[test]
+fn a_pod_that_is_down_is_held_by_a_rule_that_can_not_be_read() {
+    let object = |rules: serde_json::Value| {
+        let object = json!({
+            "metadata": { "name": "web", "namespace": "n" }, "spec": { "selector": {}, "rules": rules },
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        });
+        RuleSet::compile(&serde_json::from_value(object).unwrap())
+    };
+    let mut pod = (*delete("down").pod).clone();
+    pod.status.phase = "Running".to_owned();
+    for odd in [
+        json!([{ "name": "a", "availablePolicy": "balanced" }]),
+        json!([{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1, "unhealthyPodPolicy": "Newer" } }]),
+    ] {
+        let rules = object(odd.clone());
+        assert!(rules.holds_unavailable(), "{odd}");
+        let answer = decide::let_go(&NineUp, &rules, &Claims::default(), &pod);
+        assert!(matches!(answer.unwrap_err().why, Why::Broken(_)), "{odd}");
+    }
+}
+
 #[tokio::test]
 async fn rule_of_another_uid_holds_until_the_cache_has_it() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());

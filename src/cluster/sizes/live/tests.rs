@@ -32,8 +32,7 @@ impl Fake {
             let path = request.uri().path().to_owned();
             let known = fake.answers.lock().get(&path).cloned();
             fake.asked.lock().push(path);
-            let missing = (404, json!({ "reason": "NotFound", "message": "not found" }));
-            let (code, mut body) = known.unwrap_or(missing);
+            let (code, mut body) = known.unwrap_or_else(|| (404, missing(request.uri().path())));
             if code >= 400 {
                 body["kind"] = json!("Status");
                 body["apiVersion"] = json!("v1");
@@ -45,6 +44,19 @@ impl Fake {
         });
         Client::new(service, "default")
     }
+}
+
+/// What the API server says of an object that is not there.
+fn missing(path: &str) -> Value {
+    let mut parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
+    if parts.last() == Some(&"scale") {
+        parts.pop();
+    }
+    let name = parts.pop().unwrap_or_default();
+    let kind = parts.pop().unwrap_or_default();
+    let group = parts.get(1).copied().unwrap_or_default();
+    let details = json!({ "name": name, "group": group, "kind": kind });
+    json!({ "reason": "NotFound", "message": "not found", "details": details })
 }
 
 struct Rig {
@@ -189,7 +201,7 @@ async fn scale_that_a_kind_gets_later_is_found() {
 
 #[tokio::test]
 async fn failed_read_is_an_error_that_names_the_owner() {
-    let not_served = "the API server does not serve /apis/argoproj.io/v1alpha1/namespaces/n/rollouts/web/scale yet";
+    let not_served = "the API server does not serve /apis/argoproj.io/v1alpha1/namespaces/n/rollouts/web/scale now";
     let answered = |code: u16| format!("HTTP {code} at {SCALE}");
     for (code, cause) in [
         (403, answered(403)),
@@ -207,6 +219,49 @@ async fn failed_read_is_an_error_that_names_the_owner() {
             format!("Rollout web can't be read: {cause}")
         );
     }
+}
+
+#[tokio::test]
+async fn not_found_that_does_not_name_the_owner_says_nothing_of_it() {
+    let of_another = json!({ "name": "other", "group": "argoproj.io", "kind": "rollouts" });
+    for details in [json!({}), of_another] {
+        let rig = rig(2, rollout());
+        serve_rollouts(&rig.fake, true);
+        let said = json!({ "reason": "NotFound", "message": "no", "details": details });
+        rig.fake.answer(SCALE, 404, said);
+        assert!(rig.refresh().await.is_err(), "{details}");
+    }
+}
+
+#[tokio::test]
+async fn watched_kind_that_answers_a_bare_404_is_not_known_while_it_is_served() {
+    let set =
+        json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set" });
+    let rig = rig(2, set);
+    let resources = json!([{ "name": "statefulsets", "kind": "StatefulSet", "namespaced": true }]);
+    let list = json!({ "groupVersion": "apps/v1", "resources": resources });
+    rig.fake.answer("/apis/apps/v1", 200, list);
+    let path = "/apis/apps/v1/namespaces/n/statefulsets/web";
+    rig.fake.answer(
+        path,
+        404,
+        json!({ "reason": "", "message": "404 page not found" }),
+    );
+    assert!(rig.refresh().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scale_that_a_kind_loses_says_nothing_of_its_objects() {
+    let rig = rig(2, rollout());
+    serve_rollouts(&rig.fake, true);
+    rig.fake.answer(SCALE, 200, scale("u", 10));
+    rig.refresh().await.unwrap();
+    // As a CustomResourceDefinition without `scale` answers: in the name of the object.
+    serve_rollouts(&rig.fake, false);
+    rig.fake.answer(SCALE, 404, missing(SCALE));
+    tokio::time::sleep(RECENT).await;
+    rig.refresh().await.unwrap();
+    assert_eq!((rig.expected(), rig.unknown()), (2, 1));
 }
 
 #[tokio::test]
