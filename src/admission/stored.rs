@@ -95,8 +95,8 @@ mod tests {
         stored: Option<Value>,
     ) -> Result<Option<u64>, Why> {
         let service = tower::service_fn(move |_: http::Request<Body>| {
-            let gone =
-                json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
+            let gone = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+                "details": { "kind": "pods", "name": "web-1" } });
             let code = if stored.is_some() { 200 } else { 404 };
             let body = Body::from(stored.clone().unwrap_or(gone).to_string().into_bytes());
             let response = Response::builder().status(code).body(body).unwrap();

@@ -5,6 +5,7 @@ use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::absent;
 use super::path::Objects;
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -13,7 +14,8 @@ fn pods(namespace: &str) -> Result<Objects, Error> {
     Objects::of("/api/v1", namespace, "pods")
 }
 
-/// Reads a Pod from etcd; `None` when there is none of that name.
+/// Reads a Pod from etcd; `None` when the API server says that there is none of that name. A 404 that does not name the Pod may
+/// come from something before the API server and is an error: what looks gone needs no claim.
 pub async fn get(client: &Client, namespace: &str, name: &str) -> Result<Option<Pod>, Error> {
     read(client, namespace, name).await
 }
@@ -31,7 +33,7 @@ async fn read<T: DeserializeOwned>(
     let request = pods(namespace)?.get(name)?;
     match client.request(request).await {
         Ok(pod) => Ok(Some(pod)),
-        Err(Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(Error::Api(status)) if absent::is_told(&status, "", "pods", name) => Ok(None),
         Err(e) => Err(e),
     }
 }
@@ -121,4 +123,34 @@ fn deletion(pod: &Pod, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
         ..DeleteParams::default()
     };
     pods(&pod.metadata.namespace)?.delete(&pod.metadata.name, &params)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use kube::client::Body;
+
+    use super::*;
+
+    /// What a read of the Pod `web-1` gives when the API server answers 404 with these details.
+    async fn read(details: Value) -> Result<Option<Pod>, Error> {
+        let answer = json!({
+            "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "details": details,
+        });
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let body = Body::from(answer.to_string().into_bytes());
+            let answer = http::Response::builder().status(404).body(body);
+            async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
+        });
+        get(&Client::new(service, "default"), "n", "web-1").await
+    }
+
+    #[tokio::test]
+    async fn pod_is_gone_only_if_the_answer_names_it() {
+        let told = read(json!({ "kind": "pods", "name": "web-1" })).await;
+        assert_eq!(told.unwrap(), None);
+        for details in [json!({}), json!({ "kind": "pods", "name": "web-2" })] {
+            assert!(read(details.clone()).await.is_err(), "{details}");
+        }
+    }
 }

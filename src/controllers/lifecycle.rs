@@ -283,7 +283,9 @@ mod tests {
     use kube::Client;
     use kube::client::Body;
     use parking_lot::Mutex;
+    use tokio_util::sync::CancellationToken;
 
+    use super::super::work::Work;
     use super::*;
 
     fn pod(image: &str) -> Value {
@@ -312,7 +314,11 @@ mod tests {
         context
             .index
             .apply_pod(serde_json::from_value(stub).unwrap());
-        let turns = Turns::new(Arc::clone(&context));
+        let turns = Turns::new(
+            &context,
+            &Work::default().begin(),
+            &CancellationToken::new(),
+        );
         let lifecycle = Lifecycle::new(context, turns);
         let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
         let calls = calls.lock().clone();
