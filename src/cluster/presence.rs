@@ -90,6 +90,18 @@ impl Kinds {
         in_time(read).await
     }
 
+    /// Whether an object that an owner reference names may exist: not if nothing of its group is served. Where only the version
+    /// or the kind is not, the object may live on under another.
+    pub async fn may_exist(&self, owner: &Owner) -> bool {
+        match owner.api_version.split_once('/') {
+            Some((group, _)) => match self.served(DOUBTED).await {
+                Ok(served) => served.has_group(group),
+                Err(_) => true,
+            },
+            None => true,
+        }
+    }
+
     /// The resource of a kind; `None` if the API server serves none.
     async fn resolve(
         &self,

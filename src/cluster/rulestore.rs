@@ -32,12 +32,12 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// Why a rule object is not found though nothing proves that it is gone. Neither a kind nor its status is served any more
 /// after its CustomResourceDefinition was changed.
 const NOT_SERVED: &str = "the API server does not serve PodTransitionRules with their status: put the \
-                          CustomResourceDefinition back with `operating install`";
+                          CustomResourceDefinition back with `operating crds | kubectl apply -f -`";
 
 /// Why an answer does not hold the claims of the request.
 const NOT_STORED: &str = "the API server did not store status.ledger as it was written, because the CustomResourceDefinition \
                           in the cluster, or another webhook, drops fields of it: put the CustomResourceDefinition back with \
-                          `operating install`";
+                          `operating crds | kubectl apply -f -`";
 
 /// Claims in the API server.
 pub struct RuleStore {
@@ -247,6 +247,10 @@ impl Store for RuleStore {
             return Err(WriteError::NotStored(NOT_STORED.to_owned()));
         }
         Ok(Snapshot::of(&written, Some(base), self.index.skips()))
+    }
+
+    fn unkept(&self, key: &RuleKey) -> Option<String> {
+        (self.keeps(key) == Some(false)).then(|| NOT_STORED.to_owned())
     }
 
     fn position(&self) -> u64 {

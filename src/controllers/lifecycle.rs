@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::turns::Turns;
-use super::{Context, PodKey, write};
+use super::{Context, PodKey, whole, write};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
@@ -55,31 +55,13 @@ impl Lifecycle {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
             return Outcome::Done;
         };
-        let live = match pod.is_readable() {
-            true => Ok(Some(pod)),
-            false => self.read(&pod).await.map(|live| live.map(Arc::new)),
-        };
-        match live {
-            Ok(Some(pod)) => match self.step(&pod).await {
+        match whole(&self.context, pod).await {
+            Ok(Some(pod)) if pod.is_readable() => match self.step(&pod).await {
                 Ok(outcome) | Err(outcome) => outcome,
             },
-            Ok(None) => Outcome::Done,
+            Ok(_) => Outcome::Done,
             Err(outcome) => outcome,
         }
-    }
-
-    /// A Pod of which the cache has the metadata alone, because the rest is too large or is not understood. `None` if there is
-    /// no ground to act on: a newer version brings the Pod back here.
-    async fn read(&self, cached: &Pod) -> Result<Option<Pod>, Outcome> {
-        let metadata = &cached.metadata;
-        let read = async {
-            match pods::get(&self.context.client, &metadata.namespace, &metadata.name).await {
-                Err(kube::Error::SerdeError(_)) => Ok(None),
-                read => read,
-            }
-        };
-        let live = write("read a Pod that is not in the cache", read).await?;
-        Ok(live.filter(|live| live.metadata.uid == metadata.uid && live.is_readable()))
     }
 
     async fn step(&self, pod: &Pod) -> Result<Outcome, Outcome> {

@@ -24,9 +24,11 @@ use tracing::{debug, warn};
 use crate::cluster::events::Recorder;
 use crate::cluster::failure;
 use crate::cluster::index::Index;
+use crate::cluster::pods;
 use crate::cluster::queue::{Outcome, Queue};
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
+use crate::domain::pod::Pod;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
@@ -154,6 +156,24 @@ pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
         }),
     );
     work.end();
+}
+
+/// A Pod with all that it has: read live where the cache has a part of its metadata alone, because the rest is too large or is
+/// not understood. `None` if there is no ground to act on: a newer version brings the Pod back.
+async fn whole(context: &Context, cached: Arc<Pod>) -> Result<Option<Arc<Pod>>, Outcome> {
+    if cached.is_readable() {
+        return Ok(Some(cached));
+    }
+    let metadata = &cached.metadata;
+    let read = async {
+        match pods::get(&context.client, &metadata.namespace, &metadata.name).await {
+            Err(Error::SerdeError(_)) => Ok(None),
+            read => read,
+        }
+    };
+    let live = write("read a Pod that is not in the cache", read).await?;
+    let is_same = |live: &Pod| live.metadata.uid == metadata.uid;
+    Ok(live.filter(is_same).map(Arc::new))
 }
 
 /// Awaits a write with a deadline and says what to do next: a conflict waits for the newer object, anything else is

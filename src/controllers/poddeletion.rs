@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::info;
 
-use super::{Context, PodKey, write};
+use super::{Context, PodKey, whole, write};
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
@@ -29,6 +29,11 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
     }
     let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else {
         return Outcome::Done;
+    };
+    let pod = match whole(context, pod).await {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return Outcome::Done,
+        Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let done = match next(&pod, nanos) {
@@ -70,7 +75,49 @@ fn next(pod: &Pod, nanos: u64) -> Next {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::convert::Infallible;
+
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
     use super::*;
+
+    /// The methods of the calls that a look makes at a Pod that is cached in part, and that the API server has so.
+    async fn calls(live: Value) -> Vec<String> {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&calls);
+        let answer = live.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            seen.lock().push(request.method().to_string());
+            let body = Body::from(answer.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(http::Response::new(body)) }
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        let mut stub = json!({ "metadata": live["metadata"] });
+        stub["metadata"]["uid"] = "web-1".into();
+        let stub = serde_json::from_value(stub).unwrap();
+        context.index.apply_pod(stub);
+        reconcile(&context, ("n".into(), "web-1".into())).await;
+        let calls = calls.lock();
+        calls.clone()
+    }
+
+    #[tokio::test]
+    async fn pod_that_is_cached_in_part_is_read_before_it_is_stepped() {
+        let live = |uid: &str| {
+            json!({
+                "metadata": {
+                    "namespace": "n", "name": "web-1", "uid": uid, "resourceVersion": "7",
+                    "labels": { (keys::CONTROL): "true", (keys::TO_DELETE): "1" },
+                },
+                "spec": { "containers": [{ "name": "main", "image": "a" }] }, "status": { "phase": "Running" },
+            })
+        };
+        assert_eq!(calls(live("web-1")).await, ["GET", "PATCH"]);
+        assert_eq!(calls(live("another")).await, ["GET"]);
+    }
 
     fn pod(labels: &[(&str, &str)]) -> Pod {
         let mut pod = Pod::default();

@@ -196,6 +196,8 @@ pub trait Store: Send + Sync + 'static {
         base: &Snapshot,
         claims: &Claims,
     ) -> impl Future<Output = Result<Snapshot, WriteError>> + Send;
+    /// Why claims are known not to be kept, if so: a dry run writes none and would not notice.
+    fn unkept(&self, key: &RuleKey) -> Option<String>;
     /// The largest resourceVersion that the Pod watch has delivered.
     fn position(&self) -> u64;
     /// Whether the Pod watch is connected, so that the cache is about as new as the cluster.

@@ -132,9 +132,23 @@ impl<'a> OwnNode<'a> {
 async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
     for pod in pods {
         let name = pod.name_any();
+        let mut seen = String::new();
         wait::until("the deletion of a Pod that is not ready", async || {
             let pod = scope.pods().get(&name).await;
-            pod.is_ok_and(|pod| !is_available(&pod)) && scope.delete(&name).await.is_ok()
+            let is_lost = pod.as_ref().is_ok_and(|pod| !is_available(pod));
+            let now = match is_lost {
+                true => scope.delete(&name).await.map_err(|e| e.to_string()),
+                false => Err(pod.map_or_else(
+                    |e| e.to_string(),
+                    |pod| format!("{:?}", pod.status.and_then(|status| status.conditions)),
+                )),
+            };
+            let Err(why) = now else { return true };
+            if why != seen {
+                println!("{name} is not deleted: {why}");
+                seen = why;
+            }
+            false
         })
         .await;
     }

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys;
 use serde_json::json;
+use xtask::binaries::Kubernetes;
 
 use crate::bed::objects::{claims, condition, names, refusal};
 use crate::bed::{Bed, Scope, wait};
@@ -120,9 +121,20 @@ async fn infeasible_resize_gives_its_place_back_and_can_be_changed_back() {
     let (scope, pods) = resizable(1).await;
     answer_resizes(&scope, &pods[0], "Infeasible").await;
     resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
-    scope.until_at_rest("web", 2).await;
-    scope.delete(&pods[1]).await.unwrap();
-    scope.until_at_rest("web", 2).await;
+    // Kubernetes 1.33 does not tell which resize is infeasible, so that the place is kept until the change is taken back.
+    let tells_which = Kubernetes::of_environment().unwrap() != Kubernetes::Oldest;
+    if tells_which {
+        scope.until_at_rest("web", 2).await;
+        scope.delete(&pods[1]).await.unwrap();
+        scope.until_at_rest("web", 2).await;
+    } else {
+        scope
+            .until_pod(&pods[0], "infeasible", |pod| {
+                condition(pod, "PodResizePending") == Some(true)
+            })
+            .await;
+        refusal(scope.delete(&pods[1]).await);
+    }
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
     scope.until_at_rest("web", 2).await;
     let pod = scope.get(&pods[0]).await;

@@ -171,6 +171,7 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
         .await;
     let held = scope.delete(&pods[1]).await;
     assert_eq!(refusal(held).code, 429);
+    // Nothing of its group is served: there is nobody who could replace the Pod.
     scope
         .patch(&pods[0], owned_by(json!(former)))
         .await

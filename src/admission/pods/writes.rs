@@ -155,7 +155,9 @@ async fn owners_of(context: &Context, pod: &Pod, deadline: Instant, left: &mut u
             match context.kinds.of_owner(namespace, owner).await {
                 Presence::Here => return Owners::OneIsHere,
                 Presence::Gone => {}
-                Presence::Unknown(_) => all_are_gone = false,
+                Presence::Unknown(_) => {
+                    all_are_gone &= !context.kinds.may_exist(owner).await;
+                }
             }
         }
         match all_are_gone {
@@ -476,5 +478,20 @@ mod tests {
         assert_eq!(cost(&["new-0"], &bare, &new).await, (3, None));
         assert_eq!(cost(&["new-0"], &old, &new).await, (4, None));
         assert_eq!(cost(&["new-0", "old-0"], &old, &new).await, (4, Some(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_owner_of_a_group_that_is_not_served_is_gone_and_of_an_unserved_version_is_not() {
+        let new = owned("Thing", names("new", 1));
+        for (api_version, target) in [
+            ("none.test/v1", None),
+            ("example.com/v0", Some(None)),
+            ("v0", Some(None)),
+        ] {
+            let mut old = Pod::clone(&owned("Thing", names("old", 1)));
+            old.metadata.owner_references[0].api_version = api_version.to_owned();
+            let (_, found) = cost(&["new-0"], &Arc::new(old), &new).await;
+            assert_eq!(found, target, "{api_version}");
+        }
     }
 }

@@ -96,6 +96,7 @@ fn cells(row: &Row) -> [String; 9] {
         row.name.clone(),
         match row.limit {
             _ if !row.enforced => "not enforced".to_owned(),
+            _ if row.denies_all => "denies all".to_owned(),
             _ if !row.limited => "no limit".to_owned(),
             _ if !row.observed => "not counted".to_owned(),
             None if row.expected > 0 => "holds no Pod".to_owned(),
@@ -150,6 +151,7 @@ mod tests {
             namespace: "shop".into(),
             name: "web".into(),
             limited: true,
+            denies_all: false,
             observed: true,
             allowed: None,
             unavailable: 0,
@@ -173,6 +175,7 @@ mod tests {
             namespace: "shop".into(),
             name: "web".into(),
             limited: true,
+            denies_all: false,
             observed: true,
             allowed: Some(0),
             unavailable: 3,
@@ -185,6 +188,7 @@ mod tests {
         };
         let fresh = Row {
             name: "a-longer-name".into(),
+            denies_all: false,
             observed: false,
             problem: Some("Invalid: mend it".into()),
             ..row.clone()

@@ -463,7 +463,7 @@ mod tests {
         let told = |found: &Value| [found["status"].clone(), found["reason"].clone()];
         assert_eq!(told(&dropped), ["False", "LedgerNotStored"]);
         let message = dropped["message"].as_str().unwrap();
-        assert!(message.contains("operating install"), "{message}");
+        assert!(message.contains("operating crds"), "{message}");
         let stored = json!({ "conditions": [dropped] });
         let conditions: Vec<_> = serde_json::from_value(stored["conditions"].clone()).unwrap();
         // Another leader knows it by the condition until it has tried.

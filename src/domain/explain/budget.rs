@@ -14,6 +14,9 @@ pub struct Row {
     pub name: String,
     /// Whether it limits how many Pods are unavailable, that is, has a rule with an availablePolicy.
     pub limited: bool,
+    /// Whether every disruption is denied, whatever the figures are; absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub denies_all: bool,
     /// Whether the figures speak of the present spec.
     pub observed: bool,
     /// How many more Pods may go now, by the tightest rule; absent where nothing limits it.
@@ -81,6 +84,8 @@ fn row(object: &RuleObject) -> Row {
         namespace: object.set.namespace.clone(),
         name: object.set.name.clone(),
         limited: object.set.limits().next().is_some(),
+        denies_all: object.denies_all().is_some()
+            || failed("Enforced").is_some_and(|c| c.reason == "Invalid"),
         observed: status.observed_generation > 0
             && status.observed_generation == object.set.generation,
         allowed: status.disruptions_allowed.map(count),
@@ -138,6 +143,7 @@ mod tests {
         let names: Vec<_> = rows.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, ["odd", "busy", "also-full", "full", "roomy"]);
         assert_eq!(rows[0].problem.as_deref(), Some("Invalid: mend it"));
+        assert!(rows[0].denies_all && !rows[1].denies_all);
     }
 
     #[test]

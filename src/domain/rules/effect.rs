@@ -372,7 +372,7 @@ impl Storing {
 
 /// Why the API server may not store a field of the status, and the remedy.
 pub const DROPPED: &str = "the PodTransitionRule definition in this cluster drops the field, or another webhook does. Apply the \
-                           CustomResourceDefinitions of this version: `operating install`";
+                           CustomResourceDefinitions of this version: `operating crds | kubectl apply -f -`";
 
 /// The condition of [`ledger_usable`].
 pub const LEDGER_USABLE: &str = "LedgerUsable";

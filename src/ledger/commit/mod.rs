@@ -87,7 +87,11 @@ impl<S: Store> Ledgers<S> {
         rules.sort();
         if rules.len() > 1 || dry_run {
             for key in &rules {
-                self.would_admit(key, disruption)?;
+                let answer = self.would_admit(key, disruption)?;
+                let needs_claim = matches!(answer, Answer::Granted(_));
+                if let Some(why) = self.store.unkept(key).filter(|_| dry_run && needs_claim) {
+                    return Err(Denied::by(key, Why::Unusable(why)));
+                }
             }
         }
         if dry_run {

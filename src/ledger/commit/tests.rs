@@ -143,6 +143,12 @@ impl Store for Memory {
         }
     }
 
+    fn unkept(&self, _: &RuleKey) -> Option<String> {
+        let mishaps = self.mishaps.lock();
+        let next = mishaps.front();
+        matches!(next, Some(Mishap::NotStored)).then(|| "dropped".to_owned())
+    }
+
     fn position(&self) -> u64 {
         *self.position.lock()
     }
@@ -302,8 +308,13 @@ async fn claim_that_is_not_stored_is_refused() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
     let key = ledgers.store().rule("web");
     ledgers.store().will([Mishap::NotStored]);
-    let refused = ask(&ledgers, &key, "a").await.unwrap_err();
-    assert_eq!(refused.why, Why::Unusable("dropped".into()));
+    // A dry run writes nothing, and says the same.
+    for dry_run in [true, false] {
+        let soon = Instant::now() + Duration::from_secs(1);
+        let keys = vec![key.clone()];
+        let refused = ledgers.claim(keys, &delete("a"), dry_run, soon).await;
+        assert_eq!(refused.unwrap_err().why, Why::Unusable("dropped".into()));
+    }
     assert!(ask(&ledgers, &key, "a").await.is_ok());
 }
 
