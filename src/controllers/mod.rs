@@ -5,6 +5,7 @@ pub mod collaset;
 mod dispatch;
 pub mod lifecycle;
 pub mod namespaces;
+mod pace;
 pub mod poddeletion;
 mod room;
 pub mod rules;

@@ -1,56 +1,201 @@
 //! Events about Pods that wait long, and about the rules that they wait for. Nothing is read from the API server, and
 //! where nobody waits nothing is written.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
+use super::pace::Pace;
 use crate::api::keys;
 use crate::cluster::events::about_pod;
-use crate::cluster::index::{Namespace, State};
 use crate::domain::explain::notices::{self, Notice, Notices, Waiting, line};
 use crate::domain::explain::{Around, Controller, Observed, RuleObject};
+use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
+use crate::domain::rules::webhook::Verdicts;
 
 /// Looks this often, or as often as is needed to see a shorter threshold pass.
 const PERIOD: Duration = Duration::from_secs(15);
+
+/// After a look its namespace rests this many times as long as the look has worked: a tenant with many Pods and rules gets
+/// its Events later, and takes nothing from others.
+const RESTS: u32 = 10;
+
+/// Operations of a namespace that one look judges, the longest waiting. The others are not told of before some of these go on.
+const MOST_JUDGED: usize = 500;
 
 /// Tells of waits until `stop`.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let threshold = SignedDuration::try_from(context.wait_notice).unwrap_or(SignedDuration::MAX);
     let mut notices = Notices::new(threshold);
     let period = (context.wait_notice / 4).clamp(Duration::from_millis(250), PERIOD);
-    tokio::select! { () = stop.cancelled() => return, () = context.index.wait_synced() => {} }
-    loop {
-        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(period) => {} }
-        for (about, warning, reason, message) in look(&context, &mut notices) {
-            context.events.record(&about, warning, reason, &message);
+    let mut rests: HashMap<String, Instant> = HashMap::new();
+    let tell = async {
+        context.index.wait_synced().await;
+        loop {
+            tokio::time::sleep(period).await;
+            let names: Vec<String> = {
+                let state = context.index.read();
+                state
+                    .namespaces()
+                    .map(|(name, _)| name.to_owned())
+                    .collect()
+            };
+            let now = Instant::now();
+            rests.retain(|_, until| *until > now);
+            for name in names {
+                if rests.contains_key(&name) {
+                    continue;
+                }
+                let mut pace = Pace::new();
+                for (about, warning, reason, message) in
+                    look(&context, &name, &mut notices, &mut pace).await
+                {
+                    context.events.record(&about, warning, reason, &message);
+                }
+                let (_, _, spent) = pace.end();
+                rests.insert(name, Instant::now() + spent * RESTS);
+            }
         }
-    }
+    };
+    stop.run_until_cancelled(tell).await;
 }
 
 /// An Event: about what, whether it warns, reason, message.
 type Event = (ObjectReference, bool, &'static str, String);
 
-fn look(context: &Context, notices: &mut Notices) -> Vec<Event> {
-    let state = context.index.read();
-    let mut waits = Vec::new();
-    for (_, namespace) in state.namespaces() {
-        let rules: Vec<RuleObject> = objects(namespace).collect();
-        let in_flight = namespace.pods.values().filter(|pod| is_in_flight(pod));
-        waits.extend(
-            in_flight.flat_map(|pod| notices::waiting(pod, rules.iter()).collect::<Vec<_>>()),
-        );
+/// A namespace as it was at one moment. What is judged by it needs no lock.
+struct Seen {
+    pods: Vec<Arc<Pod>>,
+    rules: Vec<(RuleObject, Arc<Verdicts>)>,
+}
+
+impl Seen {
+    fn at(context: &Context, namespace: &str) -> Option<Seen> {
+        let state = context.index.read();
+        let home = state.namespace(namespace)?;
+        let rules = home.rules.values().map(|entry| {
+            let object = RuleObject {
+                object: Arc::clone(&entry.object),
+                set: Arc::clone(&entry.snapshot.rules),
+            };
+            (object, Arc::clone(&entry.verdicts))
+        });
+        Some(Seen {
+            rules: rules.collect(),
+            pods: home.pods.values().cloned().collect(),
+        })
     }
-    let told = notices.decide(waits, (context.now)());
-    told.into_iter()
-        .filter_map(|notice| event(context, &state, notice))
-        .collect()
+
+    /// The operations that wait longer than is worth a word, the longest first, with the rule objects that hold them.
+    async fn waits(&self, is_long: impl Fn(&Waiting) -> bool, pace: &mut Pace) -> Vec<Waiting> {
+        let mut all: Vec<(&Pod, Waiting, Option<Stage>)> = Vec::new();
+        for pod in &self.pods {
+            pace.steps += 1 + pod.metadata.labels.len() / 10;
+            pace.breathe().await;
+            if is_in_flight(pod) {
+                let waiting = notices::waiting(pod).filter(|(waiting, _)| is_long(waiting));
+                all.extend(waiting.map(|(waiting, stage)| (&**pod, waiting, stage)));
+            }
+        }
+        all.sort_by(|(_, a, _), (_, b, _)| {
+            (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation))
+        });
+        all.truncate(MOST_JUDGED);
+        let mut waits = Vec::new();
+        for (pod, mut waiting, stage) in all {
+            for (rule, verdicts) in &self.rules {
+                pace.steps += 1 + rule.set.rules.len();
+                pace.breathe().await;
+                if stage.is_some_and(|stage| notices::holds(rule, verdicts, stage, pod)) {
+                    waiting.rules.push(Arc::clone(&rule.set.uid));
+                }
+            }
+            waits.push(waiting);
+        }
+        waits
+    }
+
+    /// The Pod of a wait, and the explanation in one line.
+    fn explained(
+        &self,
+        context: &Context,
+        namespace: &str,
+        wait: &Waiting,
+    ) -> Option<(Arc<Pod>, String)> {
+        let pod = self.pods.iter().find(|pod| pod.metadata.uid == wait.pod)?;
+        let owner = pod.controller().filter(|owner| owner.is_collaset());
+        let sets = &context.index.objects.sets;
+        let set = owner.and_then(|owner| sets.get(namespace, &owner.name));
+        let observed = Observed {
+            pod: Arc::clone(pod),
+            rules: self.rules.iter().map(|(rule, _)| rule.clone()).collect(),
+            pods: self.pods.clone(),
+            controller: set.map(Controller::CollaSet),
+            jobs: Vec::new(),
+            around: Around::default(),
+            notes: Vec::new(),
+            now: (context.now)(),
+        };
+        Some((Arc::clone(pod), line(&observed, &wait.operation)?))
+    }
+
+    fn event(&self, context: &Context, namespace: &str, notice: &Notice) -> Option<Event> {
+        match notice {
+            Notice::Pod(wait) => {
+                let (pod, line) = self.explained(context, namespace, wait)?;
+                let (reason, warning) = notices::reason(wait.phase);
+                Some((about_pod(&pod), warning, reason, line))
+            }
+            Notice::Rule {
+                rule,
+                waiting,
+                longest,
+            } => {
+                let (pod, line) = self.explained(context, namespace, longest)?;
+                let mut rules = self.rules.iter();
+                let (object, _) = rules.find(|(object, _)| object.set.uid == *rule)?;
+                let name = &pod.metadata.name;
+                let message = match *waiting {
+                    1 => format!("Pod {name} waits: {line}"),
+                    n => format!("{n} operations wait, that on Pod {name} the longest: {line}"),
+                };
+                let about = object.object.object_ref(&());
+                Some((about, false, notices::RULE_REASON, message))
+            }
+        }
+    }
+}
+
+/// One look at a namespace.
+async fn look(
+    context: &Context,
+    namespace: &str,
+    notices: &mut Notices,
+    pace: &mut Pace,
+) -> Vec<Event> {
+    let Some(seen) = Seen::at(context, namespace) else {
+        return Vec::new();
+    };
+    let now = (context.now)();
+    let waits = seen
+        .waits(|waiting| notices.is_long(waiting.since, now), pace)
+        .await;
+    let mut events = Vec::new();
+    for notice in notices.decide(waits, now) {
+        events.extend(seen.event(context, namespace, &notice));
+        // An explanation looks at all Pods and rules.
+        pace.steps += super::pace::STEPS_AT_ONCE;
+        pace.breathe().await;
+    }
+    events
 }
 
 fn is_in_flight(pod: &Pod) -> bool {
@@ -58,67 +203,76 @@ fn is_in_flight(pod: &Pod) -> bool {
     labels.any(|key| key.contains(keys::LIFECYCLE_DOMAIN))
 }
 
-fn objects(namespace: &Namespace) -> impl Iterator<Item = RuleObject> {
-    namespace.rules.values().map(|entry| RuleObject {
-        object: Arc::clone(&entry.object),
-        set: Arc::clone(&entry.snapshot.rules),
-    })
-}
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
 
-fn event(context: &Context, state: &State, notice: Notice) -> Option<Event> {
-    match notice {
-        Notice::Pod(wait) => {
-            let (pod, line) = explained(context, state, &wait)?;
-            let (reason, warning) = notices::reason(wait.phase);
-            let about = about_pod(&pod);
-            Some((about, warning, reason, line))
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::super::pace::STEPS_AT_ONCE;
+    use super::*;
+
+    const PODS: usize = 700;
+    const RULES: usize = 40;
+    const CHECKS: usize = 20;
+
+    /// A namespace of many Pods whose operations wait for many rules.
+    fn crowd() -> Arc<Context> {
+        let service = tower::service_fn(|_: http::Request<Body>| async {
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        for rule in 0..RULES {
+            let checks = (0..CHECKS).map(|n| {
+                let requires = json!({ "matchLabels": { "never": "there" } });
+                json!({ "name": format!("check-{n}"), "labelCheck": { "requires": requires } })
+            });
+            let name = format!("rule-{rule}");
+            let rule = json!({
+                "metadata": { "namespace": "n", "name": name, "uid": name, "generation": 1, "resourceVersion": "1" },
+                "spec": { "selector": {}, "rules": checks.collect::<Vec<_>>() },
+            });
+            context
+                .index
+                .apply_rule(serde_json::from_value(rule).unwrap());
         }
-        Notice::Rule {
-            rule,
-            waiting,
-            longest,
-        } => {
-            let (pod, line) = explained(context, state, &longest)?;
-            let home = state.namespace(&pod.metadata.namespace)?;
-            let entry = home
-                .rules
-                .values()
-                .find(|e| *e.snapshot.rules.uid == *rule)?;
-            let message = match waiting {
-                1 => format!("Pod {} waits: {line}", pod.metadata.name),
-                n => format!(
-                    "{n} operations wait, that on Pod {} the longest: {line}",
-                    pod.metadata.name
-                ),
-            };
-            Some((
-                entry.object.object_ref(&()),
-                false,
-                notices::RULE_REASON,
-                message,
-            ))
+        for pod in 0..PODS {
+            let name = format!("pod-{pod:03}");
+            let pod = json!({
+                "metadata": {
+                    "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+                    "labels": {
+                        (keys::CONTROL): keys::CONTROL_VALUE,
+                        "operating.podopslifecycle.kusionstack.io/id": "1800000000000000000",
+                        "pre-check.podopslifecycle.kusionstack.io/id": "1800000000000000000",
+                        "operation-type.podopslifecycle.kusionstack.io/id": "update",
+                    },
+                },
+                "spec": { "containers": [{ "name": "app" }] },
+            });
+            context
+                .index
+                .apply_pod(serde_json::from_value(pod).unwrap());
+        }
+        context
+    }
+
+    #[tokio::test]
+    async fn many_waits_under_many_rules_are_judged_in_small_parts_and_told_of_little_by_little() {
+        let context = crowd();
+        // The context lives at the epoch, and the waits have begun after it.
+        let mut notices = Notices::new(SignedDuration::MIN);
+        for told in [2, 1] {
+            let mut pace = Pace::new();
+            let events = look(&context, "n", &mut notices, &mut pace).await;
+            assert_eq!(events.len(), told * notices::MOST_AT_ONCE);
+            let (steps, at_once, _) = pace.end();
+            let judged = MOST_JUDGED * RULES * (CHECKS + 1);
+            assert!(steps < judged + 100 * STEPS_AT_ONCE, "{steps}");
+            assert!(at_once <= 2 * STEPS_AT_ONCE, "{at_once}");
         }
     }
-}
-
-/// The Pod of a wait, and the explanation in one line.
-fn explained(context: &Context, state: &State, wait: &Waiting) -> Option<(Arc<Pod>, String)> {
-    let mut namespaces = state.namespaces();
-    let (name, home, pod) = namespaces.find_map(|(name, home)| {
-        let pod = home.pods.get(wait.pod.as_str())?;
-        Some((name, home, pod))
-    })?;
-    let owner = pod.controller().filter(|owner| owner.is_collaset());
-    let set = owner.and_then(|owner| context.index.objects.sets.get(name, &owner.name));
-    let observed = Observed {
-        pod: Arc::clone(pod),
-        rules: objects(home).collect(),
-        pods: home.pods.values().cloned().collect(),
-        controller: set.map(Controller::CollaSet),
-        jobs: Vec::new(),
-        around: Around::default(),
-        notes: Vec::new(),
-        now: (context.now)(),
-    };
-    Some((Arc::clone(pod), line(&observed, &wait.operation)?))
 }

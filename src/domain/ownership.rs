@@ -4,6 +4,7 @@
 //! is the controller. An object without any reference is left alone, and one reference to an object that exists is
 //! enough to keep it (`attemptToDeleteItem` in `pkg/controller/garbagecollector/garbagecollector.go`).
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::pod::{Owner, Pod};
@@ -18,12 +19,20 @@ pub struct Reowned<'a> {
 }
 
 impl Reowned<'_> {
-    /// UID of the new controller, or of the first owner if there is no controller.
-    pub fn target(&self) -> &str {
+    /// The new controller as a [`word`], or the first owner if there is no controller.
+    pub fn target(&self) -> Cow<'_, str> {
         let controller = self.owners.iter().find(|o| o.controller);
-        controller
-            .or(self.owners.first())
-            .map_or("", |o| o.uid.as_str())
+        let target = controller.or(self.owners.first());
+        target.map_or(Cow::Borrowed(""), |owner| word(&owner.uid))
+    }
+}
+
+/// A UID without spaces, so that several can be stored in one text. The API server takes any text that is not empty for the UID
+/// of an owner.
+pub fn word(uid: &str) -> Cow<'_, str> {
+    match uid.contains([' ', '%']) {
+        true => Cow::Owned(uid.replace('%', "%25").replace(' ', "%20")),
+        false => Cow::Borrowed(uid),
     }
 }
 
@@ -75,7 +84,7 @@ mod tests {
     /// Whether the change is named, whether it is one of the controller, and its target.
     fn judged(old: &[&str], new: &[&str]) -> Option<(bool, String)> {
         let (old, new) = (owned(old), owned(new));
-        change(&old, &new).map(|c| (c.other_controller, c.target().to_owned()))
+        change(&old, &new).map(|c| (c.other_controller, c.target().into_owned()))
     }
 
     #[test]

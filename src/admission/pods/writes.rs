@@ -51,7 +51,7 @@ pub async fn disruptions(
             let mut disruption = context.disruption(old, Operation::Reown);
             // The claim is held as long as the Pod carries the target. With an owner that exists nothing more happens to
             // the Pod, so the claim ends with the next version of the Pod.
-            disruption.detail.target = (!lives).then(|| reowned.target().to_owned());
+            disruption.detail.target = (!lives).then(|| reowned.target().into_owned());
             found.push(disruption);
         }
     }

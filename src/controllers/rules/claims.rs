@@ -12,6 +12,7 @@ use super::super::{CALL_TIMEOUT, Context, turns};
 use crate::cluster::index::State;
 use crate::cluster::{failure, pods};
 use crate::domain::inplace;
+use crate::domain::ownership::word;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Evidence;
 use crate::ledger::evidence::{MARGIN, Sighting, evidence, is_conditional, lapsed};
@@ -355,7 +356,7 @@ fn is_applied(pod: &Pod, operation: Operation, detail: &Detail) -> bool {
         // Without a controller the target is another owner: the garbage collector looks at all of them.
         Operation::Reown => {
             let mut owners = pod.metadata.owner_references.iter();
-            owners.any(|owner| target.split(' ').any(|uid| owner.uid == uid))
+            owners.any(|owner| target.split(' ').any(|one| one == word(&owner.uid)))
         }
         _ => false,
     }
@@ -461,6 +462,37 @@ mod tests {
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// The API server takes any text that is not empty for the UID of an owner.
+    #[test]
+    fn owner_whose_uid_has_spaces_is_found_on_its_pod() {
+        let owned = |uid: &str| -> Pod {
+            let owner = json!({ "apiVersion": "example.com/v1", "kind": "Thing", "name": "a", "uid": uid, "controller": true });
+            serde_json::from_value(
+                json!({ "metadata": { "uid": "p", "ownerReferences": [owner] } }),
+            )
+            .unwrap()
+        };
+        let bare: Pod = serde_json::from_value(json!({ "metadata": { "uid": "p" } })).unwrap();
+        let uids = ["x y", "x", "y", "%20", "x%20y", " ", "a b c d e f g h i"];
+        for uid in uids {
+            let new = owned(uid);
+            let change = crate::domain::ownership::change(&bare, &new).unwrap();
+            let earlier = Detail {
+                target: Some("earlier".into()),
+                ..claim(1, 1).detail
+            };
+            let detail = Detail {
+                target: Some(change.target().into_owned()),
+                ..claim(1, 1).detail
+            };
+            let detail = detail.after(Some(&earlier), Operation::Reown, false);
+            for other in uids {
+                let is_applied = is_applied(&owned(other), Operation::Reown, &detail);
+                assert_eq!(is_applied, other == uid, "{other} for {uid}");
+            }
+        }
+    }
 
     fn claim(opened: u64, attempt: u64) -> Claim<Detail> {
         Claim {

@@ -4,9 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::yield_now;
-use tokio::time::Instant;
-
+use super::super::pace::{Pace, STEPS_AT_ONCE};
 use crate::cluster::index::{Entry, Index, State};
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
@@ -14,9 +12,6 @@ use crate::domain::rules::RuleSet;
 use crate::domain::rules::stage::{candidates, rejections_of, rejects_at_once};
 use crate::domain::rules::webhook::Verdicts;
 use crate::ledger::store::Uid;
-
-/// A round lets others in after so many steps, about a millisecond of work.
-const STEPS_AT_ONCE: usize = 1_000;
 
 /// What one judgement has found.
 #[derive(Debug, Default)]
@@ -253,50 +248,6 @@ impl Look {
             left = passed;
         }
         !left.is_empty()
-    }
-}
-
-/// Lets others in every [`STEPS_AT_ONCE`] steps, and measures the time in between.
-struct Pace {
-    steps: usize,
-    /// The steps at the last pause.
-    paused_at: usize,
-    /// Most steps between two pauses.
-    at_once: usize,
-    spent: Duration,
-    since: Instant,
-}
-
-impl Pace {
-    fn new() -> Pace {
-        Pace {
-            steps: 0,
-            paused_at: 0,
-            at_once: 0,
-            spent: Duration::ZERO,
-            since: Instant::now(),
-        }
-    }
-
-    /// Pauses if it is time.
-    async fn breathe(&mut self) {
-        if self.steps - self.paused_at >= STEPS_AT_ONCE {
-            self.pause();
-            yield_now().await;
-            self.since = Instant::now();
-        }
-    }
-
-    fn pause(&mut self) {
-        self.spent += self.since.elapsed();
-        self.at_once = self.at_once.max(self.steps - self.paused_at);
-        self.paused_at = self.steps;
-    }
-
-    /// All steps, most of them at once, and the time that they took.
-    fn end(mut self) -> (usize, usize, Duration) {
-        self.pause();
-        (self.steps, self.at_once, self.spent)
     }
 }
 

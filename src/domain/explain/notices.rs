@@ -1,6 +1,7 @@
 //! Which waits are worth an Event: those beyond a threshold, seldom, and few for each rule object.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,11 +10,16 @@ use crate::api::keys::Family;
 use crate::domain::lifecycle::{Phase, Stage, phases};
 use crate::domain::pod::Pod;
 use crate::domain::rules::Availability;
+use crate::domain::rules::stage::{rejections, rejects_at_once};
+use crate::domain::rules::webhook::Verdicts;
 
 /// The same wait is told of again after this long.
 pub const AGAIN: SignedDuration = SignedDuration::from_mins(5);
 /// Pods that are told of for each rule object within [`AGAIN`], the longest waiting first; the rule's own Event sums up.
 pub const MOST: usize = 10;
+
+/// Notices of one kind that are told at once: each costs an explanation.
+pub const MOST_AT_ONCE: usize = 10;
 
 /// An operation that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +33,7 @@ pub struct Waiting {
     /// Since when.
     pub since: Timestamp,
     /// UIDs of the rule objects that hold it.
-    pub rules: Vec<String>,
+    pub rules: Vec<Arc<str>>,
 }
 
 /// Something to tell.
@@ -38,7 +44,7 @@ pub enum Notice {
     /// About a rule object.
     Rule {
         /// UID of the object.
-        rule: String,
+        rule: Arc<str>,
         /// How many operations wait for it beyond the threshold.
         waiting: usize,
         /// The longest waiting of them.
@@ -46,11 +52,9 @@ pub enum Notice {
     },
 }
 
-/// Operations on a Pod that wait for somebody else than their operator, and the rule objects that hold them.
-pub fn waiting<'a>(
-    pod: &'a Pod,
-    rules: impl Iterator<Item = &'a RuleObject> + Clone + 'a,
-) -> impl Iterator<Item = Waiting> + 'a {
+/// Operations on a Pod that wait for somebody else than their operator, and the stage of the rules that may hold each. Which
+/// rule objects do is left open.
+pub fn waiting(pod: &Pod) -> impl Iterator<Item = (Waiting, Option<Stage>)> {
     let living = !pod.is_terminating() && pod.is_managed();
     let all = phases(pod).into_iter().filter(move |_| living);
     all.filter_map(move |(operation, phase)| {
@@ -61,35 +65,39 @@ pub fn waiting<'a>(
             Phase::Completing => (Family::Completing, None),
             Phase::Idle | Phase::Operate => return None,
         };
-        let since = stamp(pod.label(&family.key(&operation)))?;
-        let holding = rules
-            .clone()
-            .filter(|rule| stage.is_some_and(|s| holds(rule, s, pod)));
-        Some(Waiting {
+        let waiting = Waiting {
             pod: pod.metadata.uid.clone(),
-            rules: holding.map(|rule| rule.set.uid.to_string()).collect(),
+            since: stamp(pod.label(&family.key(&operation)))?,
+            rules: Vec::new(),
             operation,
             phase,
-            since,
-        })
+        };
+        Some((waiting, stage))
     })
 }
 
-/// Whether an object keeps a Pod waiting, by its status.
-fn holds(rule: &RuleObject, stage: Stage, pod: &Pod) -> bool {
-    if !rule.rejections(stage, pod).is_empty() {
+/// Whether an object keeps a Pod waiting, by its status and these verdicts of its endpoints.
+pub fn holds(rule: &RuleObject, verdicts: &Verdicts, stage: Stage, pod: &Pod) -> bool {
+    let set = &rule.set;
+    if rejects_at_once(set, stage, pod) {
         return true;
     }
-    let Availability::Held(held) = rule.set.availability(pod) else {
+    let asks = set.webhooks(stage).next().is_some();
+    if asks && !rejections(set, stage, pod, verdicts).is_empty() {
+        return true;
+    }
+    if stage != Stage::PreCheck || !pod.is_available() {
+        return false;
+    }
+    let Availability::Held(held) = set.availability(pod) else {
         return false;
     };
-    let status = rule.status().cloned().unwrap_or_default();
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    let (expected, available) = (count(status.expected_pods), count(status.available_pods));
-    let mut full = held
-        .iter()
-        .map(|(_, limits)| available <= limits.desired(expected));
-    stage == Stage::PreCheck && pod.is_available() && full.any(|full| full)
+    let (expected, available) = rule.status().map_or((0, 0), |status| {
+        (count(status.expected_pods), count(status.available_pods))
+    });
+    held.iter()
+        .any(|(_, limits)| available <= limits.desired(expected))
 }
 
 /// Reason of an Event about a Pod that waits in a phase, and whether something may be wrong.
@@ -117,8 +125,8 @@ pub fn line(observed: &Observed, operation: &str) -> Option<String> {
 pub struct Notices {
     threshold: SignedDuration,
     /// By Pod and operation: when, and the rule object that it was told for.
-    pods: HashMap<(String, String), (Timestamp, Option<String>)>,
-    rules: HashMap<String, Timestamp>,
+    pods: HashMap<(String, String), (Timestamp, Option<Arc<str>>)>,
+    rules: HashMap<Arc<str>, Timestamp>,
 }
 
 impl Notices {
@@ -131,14 +139,20 @@ impl Notices {
         }
     }
 
-    /// What to tell now.
+    /// Whether an operation that waits since then is worth a word.
+    pub fn is_long(&self, since: Timestamp, now: Timestamp) -> bool {
+        now.duration_since(since) >= self.threshold
+    }
+
+    /// What to tell now: at most [`MOST_AT_ONCE`] Notices about Pods, and as many about rules. What is left over is told the
+    /// next time.
     pub fn decide(&mut self, mut waits: Vec<Waiting>, now: Timestamp) -> Vec<Notice> {
         let recent = |told: &Timestamp| now.duration_since(*told) < AGAIN;
         self.pods.retain(|_, (told, _)| recent(told));
         self.rules.retain(|_, told| recent(told));
-        waits.retain(|wait| now.duration_since(wait.since) >= self.threshold);
+        waits.retain(|wait| self.is_long(wait.since, now));
         waits.sort_by(|a, b| (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation)));
-        let mut told: HashMap<Option<String>, usize> = HashMap::new();
+        let mut told: HashMap<Option<Arc<str>>, usize> = HashMap::new();
         for (_, rule) in self.pods.values() {
             *told.entry(rule.clone()).or_default() += 1;
         }
@@ -147,6 +161,9 @@ impl Notices {
             let key = (wait.pod.clone(), wait.operation.clone());
             let rule = wait.rules.first().cloned();
             let count = told.entry(rule.clone()).or_default();
+            if notices.len() >= MOST_AT_ONCE {
+                break;
+            }
             if *count >= MOST || self.pods.contains_key(&key) {
                 continue;
             }
@@ -160,21 +177,24 @@ impl Notices {
 
     /// One Notice for each rule object; `waits` are sorted, the longest first.
     fn sums(&mut self, waits: &[Waiting], now: Timestamp) -> Vec<Notice> {
-        let mut sums: BTreeMap<&str, (usize, &Waiting)> = BTreeMap::new();
+        let mut sums: BTreeMap<&Arc<str>, (usize, &Waiting)> = BTreeMap::new();
         for wait in waits {
             for rule in &wait.rules {
                 sums.entry(rule).or_insert((0, wait)).0 += 1;
             }
         }
         sums.retain(|rule, _| !self.rules.contains_key(*rule));
-        let sums = sums.into_iter().map(|(rule, (waiting, longest))| {
-            self.rules.insert(rule.to_owned(), now);
-            Notice::Rule {
-                rule: rule.to_owned(),
-                waiting,
-                longest: longest.clone(),
-            }
-        });
+        let sums = sums
+            .into_iter()
+            .take(MOST_AT_ONCE)
+            .map(|(rule, (waiting, longest))| {
+                self.rules.insert(Arc::clone(rule), now);
+                Notice::Rule {
+                    rule: Arc::clone(rule),
+                    waiting,
+                    longest: longest.clone(),
+                }
+            });
         sums.collect()
     }
 }
@@ -199,7 +219,7 @@ mod tests {
             operation: "upgrade".to_owned(),
             phase: Phase::PreCheck,
             since: at(since),
-            rules: rules.iter().map(|r| (*r).to_owned()).collect(),
+            rules: rules.iter().map(|r| Arc::from(*r)).collect(),
         }
     }
 
@@ -220,7 +240,7 @@ mod tests {
         let long = wait(1, 0, &["web", "other"]);
         let told = notices.decide(vec![long.clone()], at(60));
         let rule = |rule: &str| Notice::Rule {
-            rule: rule.to_owned(),
+            rule: rule.into(),
             waiting: 1,
             longest: long.clone(),
         };
@@ -255,6 +275,18 @@ mod tests {
     }
 
     #[test]
+    fn rules_beyond_those_that_are_told_at_once_come_next() {
+        let mut notices = minute();
+        let rules: Vec<String> = (0..25).map(|n| format!("rule-{n:02}")).collect();
+        let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+        let told = (0..4).map(|_| notices.decide(vec![wait(1, 0, &rules)], at(60)).len());
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [1 + MOST_AT_ONCE, MOST_AT_ONCE, 5, 0]
+        );
+    }
+
+    #[test]
     fn nothing_is_remembered_for_ever() {
         let mut notices = minute();
         notices.decide(vec![wait(1, 0, &["web"])], at(60));
@@ -274,8 +306,8 @@ mod tests {
             .unwrap()
         };
         let of = |pod: &Pod| {
-            waiting(pod, [].iter())
-                .map(|w| (w.phase, w.since))
+            waiting(pod)
+                .map(|(w, _)| (w.phase, w.since))
                 .collect::<Vec<_>>()
         };
         assert_eq!(of(&pod(Family::Operate)), []);

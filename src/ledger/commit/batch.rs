@@ -54,13 +54,16 @@ impl<S: Store> Ledgers<S> {
     /// Commits a batch and answers its asks.
     pub(super) async fn commit(&self, key: &RuleKey, lane: &Mutex<Lane>, mut batch: Vec<Ask>) {
         match self.settle(key, lane, &mut batch).await {
-            Ok(outcomes) => self.tell(batch, outcomes),
+            Ok(outcomes) => {
+                let unwanted = self.tell(batch, outcomes);
+                lane.lock().waiting.extend(unwanted); // the lane goes on as long as there are any
+            }
             Err(End::Gone) => batch
                 .into_iter()
-                .for_each(|ask| ask.answer(Ok(Answer::NotHeld))),
+                .for_each(|ask| drop(ask.answer(Ok(Answer::NotHeld)))),
             Err(End::Held(why)) => batch
                 .into_iter()
-                .for_each(|ask| ask.answer(Err(Denied::by(key, why.clone())))),
+                .for_each(|ask| drop(ask.answer(Err(Denied::by(key, why.clone()))))),
         }
     }
 
@@ -214,8 +217,35 @@ impl<S: Store> Ledgers<S> {
         Ok(present)
     }
 
-    /// Counts the outcomes, and answers.
-    fn tell(&self, batch: Vec<Ask>, outcomes: Vec<Outcome>) {
+    /// Reads once where the ledgers begin on which nobody has decided yet, before the first of them is written: each write has a
+    /// later version, which the Pod cache would have to reach for the next ledger.
+    pub(super) async fn start_all(&self, keys: &[RuleKey], deadline: Instant) {
+        let mut fresh = Vec::new();
+        for key in keys {
+            let Ok(Some(base)) = self.current(key) else {
+                continue;
+            };
+            let lane = self.lane(key);
+            let known = lane.lock().start;
+            if base.claims.watermark == 0 && known.is_none_or(|(at, _)| at != base.version) {
+                fresh.push((lane, base.version));
+            }
+        }
+        let Some(key) = keys.first().filter(|_| fresh.len() > 1) else {
+            return;
+        };
+        let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
+        // Whoever decides reads it again if this fails.
+        if let Ok(Ok(present)) = timeout_at(limit, self.store.present(&key.namespace)).await {
+            for (lane, version) in fresh {
+                lane.lock().start = Some((version, present));
+            }
+        }
+    }
+
+    /// Counts the outcomes, and answers. Returns what takes back claims that nobody waits for any more.
+    fn tell(&self, batch: Vec<Ask>, outcomes: Vec<Outcome>) -> Vec<Ask> {
+        let mut unwanted = Vec::new();
         for (ask, outcome) in batch.into_iter().zip(outcomes) {
             let counter = match &outcome {
                 Outcome::Answered(Ok(_)) => &self.counters.granted,
@@ -230,9 +260,10 @@ impl<S: Store> Ledgers<S> {
                 self.counters.lapsed.fetch_add(1, Ordering::Relaxed);
             }
             if let Outcome::Answered(answer) = outcome {
-                ask.answer(answer);
+                unwanted.extend(ask.answer(answer));
             }
         }
+        unwanted
     }
 }
 

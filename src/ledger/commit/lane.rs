@@ -49,7 +49,7 @@ pub enum Ask {
 /// The asks of one rule object, and the one task that works on them.
 #[derive(Default)]
 pub struct Lane {
-    waiting: Vec<Ask>,
+    pub(super) waiting: Vec<Ask>,
     running: bool,
     /// The object as this replica wrote it last: the watch may trail behind it.
     pub written: Option<Snapshot>,
@@ -106,7 +106,8 @@ impl<S: Store> Ledgers<S> {
         let mut state = lane.lock();
         if state.waiting.len() >= MAX_WAITING {
             drop(state);
-            return ask.answer(Err(Denied::by(key, Why::Contended)));
+            drop(ask.answer(Err(Denied::by(key, Why::Contended))));
+            return;
         }
         state.waiting.push(ask);
         if !state.running {
@@ -119,7 +120,7 @@ impl<S: Store> Ledgers<S> {
 
     /// The lane of a rule object. A lane stays while its rule does, for what this replica wrote and its watch has yet to
     /// deliver; whoever opens another one clears away those of rules that are gone.
-    fn lane(&self, key: &RuleKey) -> Arc<Mutex<Lane>> {
+    pub(super) fn lane(&self, key: &RuleKey) -> Arc<Mutex<Lane>> {
         let known = self.lanes.lock().get(key).cloned();
         known.unwrap_or_else(|| {
             self.clear_away();
@@ -174,10 +175,22 @@ impl Ask {
         matches!(self, Ask::Mend)
     }
 
-    /// Answers, if anybody waits.
-    pub fn answer(self, answer: Result<Answer, Denied>) {
-        if let Ask::Claim { reply, .. } = self {
-            let _ = reply.send(answer); // the review may have run into its deadline
+    /// Answers, if anybody waits. A claim that nobody waits for any more, because the review has run into its deadline and was
+    /// denied, is to be taken back by the ask that is returned.
+    pub fn answer(self, answer: Result<Answer, Denied>) -> Option<Ask> {
+        let Ask::Claim {
+            disruption, reply, ..
+        } = self
+        else {
+            return None;
+        };
+        match reply.send(answer) {
+            Err(Ok(Answer::Granted(grant))) => Some(Ask::Withdraw {
+                pod: disruption.pod.metadata.uid.as_str().into(),
+                operation: disruption.operation,
+                grant,
+            }),
+            _ => None,
         }
     }
 }

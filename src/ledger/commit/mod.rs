@@ -97,6 +97,7 @@ impl<S: Store> Ledgers<S> {
         if dry_run {
             return Ok(Vec::new());
         }
+        self.start_all(&rules, deadline).await;
         let mut grants = Vec::new();
         for key in rules {
             match self.ask(&key, disruption.clone(), deadline).await {

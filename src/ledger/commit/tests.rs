@@ -303,6 +303,37 @@ async fn ask_that_is_dropped_at_its_deadline_says_so() {
     assert_eq!(why, Why::Unreachable(wanted.into()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let (reached, on) = ledgers.store().halt();
+    let soon = Instant::now() + Duration::from_secs(1);
+    let late = ledgers.ask(&key, delete("a"), soon);
+    tokio::pin!(late);
+    assert!(futures::poll!(&mut late).is_pending());
+    reached.notified().await;
+    late.await.unwrap_err();
+    on.notify_one();
+    while ledgers.lanes.lock()[&key].lock().is_running() {
+        tokio::task::yield_now().await;
+    }
+    let claims = ledgers.store().cached(&key).unwrap().claims;
+    assert!(claims.claims.is_empty(), "{claims:?}");
+}
+
+#[tokio::test]
+async fn ledgers_that_begin_together_begin_at_one_position() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let store = ledgers.store();
+    *store.present.lock() = 5;
+    let keys: Vec<_> = ["a", "b", "c"].map(|name| store.rule(name)).into();
+    let soon = Instant::now() + Duration::from_secs(1);
+    let granted = ledgers.claim(keys, &delete("a"), false, soon).await;
+    assert_eq!(granted.unwrap().len(), 3);
+    assert_eq!(store.lists.load(Ordering::Relaxed), 1);
+}
+
 #[tokio::test]
 async fn claim_that_is_not_stored_is_refused() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
