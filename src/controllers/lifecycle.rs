@@ -7,7 +7,6 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
-use tracing::warn;
 
 use super::turns::Turns;
 use super::{Context, PodKey, whole, write};
@@ -27,6 +26,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Objects whose finalizer is expected are looked at again after this long, because they are not watched.
 const OBJECTS_AGAIN: Duration = Duration::from_secs(30);
+/// Objects that one look at a Pod reads: its annotation may name thousands.
+const READ_AT_ONCE: usize = 16;
 /// As [`OBJECTS_AGAIN`], where none of them can be read.
 const UNREADABLE_AGAIN: Duration = Duration::from_secs(600);
 /// Reason of the Event about an expected finalizer that the server cannot judge.
@@ -79,7 +80,11 @@ impl Lifecycle {
             step = controller_step_passing(pod, &passed, nanos);
         }
         if let Some(problem) = &step.problem {
-            warn!(namespace = %pod.metadata.namespace, pod = %pod.metadata.name, problem, "a Pod can't come back");
+            // An Event and no line in the log: whoever may write Pods could fill it.
+            let message = format!("The Pod can't come back: {problem}");
+            context
+                .events
+                .record(&about_pod(pod), true, EVENT, &message);
         }
         let moment = self.after_the_moment(pod, &step);
         let mut outcome = moment.map_or(Outcome::Done, Outcome::After);
@@ -171,10 +176,12 @@ impl Lifecycle {
     }
 
     /// Drops the expected finalizers of objects that do not exist, and of Services that do not select the Pod any more.
-    /// Returns when to look again. If an object cannot be read, its entry stays and an Event on the Pod says what to do.
+    /// Returns when to look again. If an object cannot be read, its entry stays and an Event on the Pod says what to do. Of many
+    /// objects a look reads a few, and the next look others.
     async fn clean(&self, pod: &Pod, keys: &[String]) -> Result<Duration, Outcome> {
         let (mut gone, mut unknown) = (Vec::new(), Vec::new());
-        for key in keys {
+        let read = in_turn(keys, (self.context.now)());
+        for key in read {
             match self.wants(pod, key).await? {
                 Presence::Gone => gone.push(key.clone()),
                 Presence::Here => {}
@@ -206,6 +213,11 @@ impl Lifecycle {
         if ![namespace, name].into_iter().all(path::is_plain) {
             return Ok(Presence::Gone); // the API server stores no object of such a name
         }
+        // A Pod of one namespace must not tell what there is in another.
+        if namespace != pod.metadata.namespace {
+            let why = "it is in another namespace than the Pod".to_owned();
+            return Ok(Presence::Unknown(why));
+        }
         if kind == "Service" {
             // From an annotation: no Service can have a name that does not fit into a path.
             let service = match path::checked_name(name)
@@ -218,11 +230,6 @@ impl Lifecycle {
                 true => Presence::Here,
                 false => Presence::Gone,
             });
-        }
-        // A Pod of one namespace must not tell what there is in another.
-        if namespace != pod.metadata.namespace {
-            let why = "it is in another namespace than the Pod".to_owned();
-            return Ok(Presence::Unknown(why));
         }
         Ok(self.kinds.find(kind, namespace, name).await)
     }
@@ -250,6 +257,15 @@ impl Lifecycle {
         let about = about_pod(pod);
         self.context.events.record(&about, true, EVENT, &message);
     }
+}
+
+/// The objects that a look at this time reads.
+fn in_turn(keys: &[String], now: Timestamp) -> &[String] {
+    let parts: Vec<_> = keys.chunks(READ_AT_ONCE).collect();
+    let look = u64::try_from(now.as_second()).unwrap_or(0) / OBJECTS_AGAIN.as_secs().max(1);
+    let turn = look.checked_rem(parts.len() as u64).unwrap_or(0);
+    let turn = usize::try_from(turn).unwrap_or(0);
+    parts.get(turn).copied().unwrap_or_default()
 }
 
 fn selects(service: &Service, pod: &Pod) -> bool {
@@ -305,6 +321,23 @@ mod tests {
         let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
         let calls = calls.lock().clone();
         (outcome, calls)
+    }
+
+    #[test]
+    fn many_expected_finalizers_are_read_a_few_at_a_time() {
+        let keys: Vec<String> = (0..1_500).map(|n| format!("Service/n/{n}")).collect();
+        let looks = (0..200).map(|look| {
+            let now = Timestamp::from_second(1_800_000_000 + 30 * look).unwrap();
+            in_turn(&keys, now)
+        });
+        let mut read: Vec<&String> = looks
+            .inspect(|keys| assert!(keys.len() <= READ_AT_ONCE))
+            .flatten()
+            .collect();
+        read.sort();
+        read.dedup();
+        assert_eq!(read.len(), keys.len());
+        assert!(in_turn(&[], Timestamp::UNIX_EPOCH).is_empty());
     }
 
     #[tokio::test]

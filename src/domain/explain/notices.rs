@@ -120,12 +120,15 @@ pub fn line(observed: &Observed, operation: &str) -> Option<String> {
     Some(summary::operation(observed, found))
 }
 
+/// When something was told, and the rule object that it was told for.
+type Told = (Timestamp, Option<Arc<str>>);
+
 /// What was told, so that it is not told again too soon. It may be lost: then it is told once more.
 #[derive(Debug)]
 pub struct Notices {
     threshold: SignedDuration,
     /// By Pod and operation: when, and the rule object that it was told for.
-    pods: HashMap<(String, String), (Timestamp, Option<Arc<str>>)>,
+    pods: HashMap<(String, String), Told>,
     rules: HashMap<Arc<str>, Timestamp>,
 }
 
