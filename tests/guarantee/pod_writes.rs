@@ -179,6 +179,30 @@ async fn pod_goes_back_to_its_controller_though_nothing_replaces_it() {
     scope.until_at_rest("web", 6).await;
 }
 
+/// The API server takes any text that is not empty for the UID of an owner.
+#[tokio::test]
+async fn hand_over_to_an_owner_whose_uid_has_a_space_keeps_its_place() {
+    let (scope, pods) = six("reown-space", json!({})).await;
+    let away = json!([{
+        "apiVersion": "none.test/v1", "kind": "None", "name": "nobody", "controller": true, "uid": "x y",
+    }]);
+    let away = json!({"metadata": {"ownerReferences": away}});
+    scope.patch(&pods[0], away).await.unwrap();
+    // What later versions of the Pod show must not end the claim.
+    for round in 0..3 {
+        let touch = json!({"metadata": {"annotations": {"example.com/round": round.to_string()}}});
+        scope.patch(&pods[0], touch).await.unwrap();
+        let expected = PODS + 1;
+        scope
+            .until_status("web", "the replacement", |s| {
+                s.expected_pods == i32::try_from(expected).unwrap()
+            })
+            .await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    assert_eq!(claims(&scope.status("web").await), 1);
+}
+
 #[tokio::test]
 async fn owner_that_borrows_the_uid_of_another_object() {
     let (scope, pods) = six("borrowed", json!({})).await;
