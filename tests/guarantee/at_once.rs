@@ -154,3 +154,19 @@ async fn deletes_evictions_and_lifecycles_at_once_share_one_budget() {
         .await
         .at_least(PODS - LIMIT);
 }
+
+/// Each ledger begins where the Pods are at that time, which each write of another one moves on.
+#[tokio::test]
+async fn first_disruption_under_sixteen_new_rules_is_admitted() {
+    let scope = Bed::shared().await.scope("sixteen").await;
+    scope.deploy_where_open("web", 4).await;
+    let pods = names(&scope.all_available("app=web", 4).await);
+    scope.rule("first", json!({"app": "web"}), json!(4)).await;
+    scope.until_at_rest("first", 4).await;
+    for n in 0..15 {
+        let name = format!("more-{n:02}");
+        scope.rule(&name, json!({"app": "web"}), json!(1)).await;
+        scope.until_at_rest(&name, 4).await;
+    }
+    scope.delete(&pods[0]).await.unwrap();
+}
