@@ -1,6 +1,7 @@
 //! The own calls to the API server, counted by verb and code, and by what has failed.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -12,6 +13,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use serde::Deserialize;
+use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use super::metrics::Exposition;
@@ -135,10 +137,15 @@ where
         let verb = verb(request.method(), request.uri());
         let is_probe = verb == "get" && is_of_metadata(&request);
         let (calls, answer) = (self.calls.clone(), self.inner.call(request));
+        let waiting = Waiting::new(&calls, verb);
         Box::pin(async move {
             let answer = match answer.await {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    waiting.end();
+                    answer
+                }
                 Err(e) => {
+                    waiting.end();
                     calls.add(verb, 0, "no-answer");
                     return Err(e);
                 }
@@ -163,6 +170,40 @@ where
             calls.add(verb, code, failure);
             Ok(Response::from_parts(head, Either::Right(Full::new(body))))
         })
+    }
+}
+
+/// A call whose caller gives it up later than this has had no answer. Earlier, the caller had no more use for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A call without an answer yet. Callers have deadlines of their own, and drop it then.
+struct Waiting {
+    calls: Calls,
+    verb: &'static str,
+    since: Instant,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn new(calls: &Calls, verb: &'static str) -> Waiting {
+        Waiting {
+            calls: calls.clone(),
+            verb,
+            since: Instant::now(),
+            is_over: false,
+        }
+    }
+
+    fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.is_over && self.since.elapsed() >= PATIENCE {
+            self.calls.add(self.verb, 0, "no-answer");
+        }
     }
 }
 
@@ -299,6 +340,26 @@ mod tests {
         assert!(codes.len() < 80, "{}", codes.len());
         for (code, shown) in [(0, 0), (200, 200), (429, 429), (499, 400), (599, 500)] {
             assert_eq!(known(code), shown);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_that_is_given_up_after_a_while_had_no_answer() {
+        let service = tower::service_fn(|_: Request<Full<Bytes>>| {
+            futures::future::pending::<Result<Response<Full<Bytes>>, std::convert::Infallible>>()
+        });
+        let calls = Calls::default();
+        for (seconds, unanswered) in [(1, 0), (5, 1), (3, 2)] {
+            let request = Request::get("/api/v1/pods").body(Full::default()).unwrap();
+            let call = calls.layer(service).oneshot(request);
+            let patience = Duration::from_secs(seconds);
+            tokio::time::timeout(patience, call).await.unwrap_err();
+            let labels = CallLabels {
+                verb: "list",
+                code: 0,
+                failure: "no-answer",
+            };
+            assert_eq!(calls.0.get_or_create(&labels).get(), unanswered);
         }
     }
 

@@ -277,6 +277,20 @@ async fn right_that_the_server_lacks() {
 }
 
 #[tokio::test]
+async fn api_server_that_has_not_loaded_the_rights_yet_raises_no_alarm() {
+    let message = "pods is forbidden: User \"operating\" cannot list resource \"pods\"";
+    for minutes in [10, 12, 15] {
+        let plant = Plant::new().await;
+        let call = |minute| {
+            if minute == 3 {
+                (0..10).for_each(|_| plant.call(403, false, message));
+            }
+        };
+        assert_eq!(plant.alarms(minutes, call, |_, text| text).await, NONE);
+    }
+}
+
+#[tokio::test]
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
     // Before the first scrape.
