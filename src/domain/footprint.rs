@@ -20,8 +20,8 @@ const MOST_OWNER: usize = 1 << 10;
 pub fn excess(bytes: usize) -> String {
     format!(
         "takes {bytes} bytes of the cache of each replica, more than {MOST}: it counts as not available under every \
-         PodTransitionRule, and what it needs is read live, which takes longer. Give it fewer or shorter labels, annotations, \
-         owners, finalizers, volumes or containers"
+         PodTransitionRule, and what it needs is read live, which takes longer. Give it fewer or shorter labels, lifecycle \
+         annotations, owners, finalizers, volumes or containers"
     )
 }
 
