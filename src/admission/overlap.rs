@@ -8,12 +8,10 @@ use tokio::task::yield_now;
 use super::context::Context;
 use crate::cluster::index::Index;
 use crate::domain::pod::Pod;
-use crate::domain::rules::RuleSet;
+use crate::domain::rules::{MAX_OBJECTS_PER_POD, RuleSet};
 use crate::ledger::commit::{Denied, Why};
 use crate::ledger::store::RuleKey;
 
-/// Rule objects with an availability rule that may cover one Pod.
-pub const MAX_OBJECTS_PER_POD: usize = 16;
 /// Names of rule objects that a message tells.
 const NAMED: usize = 3;
 /// Selectors that are matched before others get their turn.

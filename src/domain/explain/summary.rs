@@ -1,5 +1,7 @@
 //! The whole in one sentence, and what happens next.
 
+use std::collections::BTreeSet;
+
 use super::Observed;
 use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
 use super::operations::expected;
@@ -7,6 +9,7 @@ use super::rules::BROKEN;
 use crate::api::keys;
 use crate::domain::inplace;
 use crate::domain::lifecycle::Stage;
+use crate::domain::rules::MAX_OBJECTS_PER_POD;
 use crate::domain::wording;
 
 /// Where the way out is told.
@@ -69,6 +72,13 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
             "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it: nothing holds it"
         );
     }
+    let overlapping = overlapping(all);
+    if overlapping > MAX_OBJECTS_PER_POD {
+        return format!(
+            "Pod {name} is available, and held: {overlapping} PodTransitionRules with an availability rule cover it, and at most \
+             {MAX_OBJECTS_PER_POD} may; merge them into fewer, or narrow their selectors"
+        );
+    }
     let Some(rule) = holding(all) else {
         return match &all.deletion {
             Some(Trial::Denied { message, .. }) => format!(
@@ -90,6 +100,16 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         }
         _ => format!("Pod {name} is available, and an operation on it would wait for {by}: {why}"),
     }
+}
+
+/// How many rule objects with an availability rule cover the Pod.
+fn overlapping(all: &Explanation) -> usize {
+    let limits = all
+        .rules
+        .iter()
+        .filter(|rule| rule.kind == "availablePolicy");
+    let objects: BTreeSet<&str> = limits.map(|rule| rule.object.as_str()).collect();
+    objects.len()
 }
 
 /// The place that an available Pod itself takes in a budget, and until when; `None` if it takes none.

@@ -83,6 +83,29 @@ fn owner_that_can_not_be_read_or_sets_no_number_comes_first() {
 }
 
 #[test]
+fn more_rules_over_a_pod_than_may_are_told() {
+    for (objects, is_told) in [(16, false), (17, true)] {
+        let mut all = observed(true, "Matched", "None", "");
+        all.rules = (0..objects)
+            .map(|n| {
+                RuleObject::compile(
+                    serde_json::from_value(json!({
+                        "metadata": { "namespace": "n", "name": format!("web-{n}"), "generation": 1 },
+                        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+                        "status": { "observedGeneration": 1, "expectedPods": 3, "availablePods": 3 },
+                    }))
+                    .unwrap(),
+                )
+            })
+            .collect();
+        let said = explain(&all).summary;
+        let wanted =
+            "held: 17 PodTransitionRules with an availability rule cover it, and at most 16 may";
+        assert_eq!(said.contains(wanted), is_told, "{said}");
+    }
+}
+
+#[test]
 fn owner_that_can_not_be_read_does_not_hold_unavailable_pod() {
     let said = explain(&observed(
         false,

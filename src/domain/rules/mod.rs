@@ -30,6 +30,9 @@ pub enum Skips {
     Ignored,
 }
 
+/// Rule objects with an availability rule that may cover one Pod: each is one more ledger in which a disruption is written down.
+pub const MAX_OBJECTS_PER_POD: usize = 16;
+
 /// One rule object, compiled.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
