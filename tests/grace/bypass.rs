@@ -18,7 +18,11 @@ async fn who_may_bypass_a_full_budget_does_so_at_once_and_where_there_is_room_th
     full.patch("web", reason.clone()).await.unwrap();
     full.delete("web").await.unwrap();
     let gone = full.get("web").await; // its finalizer keeps it
-    assert!(is_terminating(&gone) && !is_marked(&gone), "{:?}", gone.metadata);
+    assert!(
+        is_terminating(&gone) && !is_marked(&gone),
+        "{:?}",
+        gone.metadata
+    );
 
     let room = protected(bed, true).await;
     room.patch("web", reason).await.unwrap();

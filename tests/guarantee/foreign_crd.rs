@@ -56,7 +56,7 @@ async fn nothing_goes_until_the_definition_is_put_back(
     assert_eq!(refused.len(), PODS, "{refused:#?}");
     for message in &refused {
         assert!(message.contains(reason), "{message}");
-        assert!(message.contains("operating install"), "{message}");
+        assert!(message.contains("operating crds"), "{message}");
     }
     if let Some((meanwhile, _)) = told {
         until_usable(&scope, "False", meanwhile).await;
