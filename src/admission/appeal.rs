@@ -19,7 +19,7 @@ use tracing::warn;
 
 use super::context::Context;
 use super::review::{Request, Verdict};
-use super::{denial, gate};
+use super::{denial, gate, overlap};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
 use crate::cluster::failure;
@@ -205,10 +205,18 @@ impl Appeal<'_> {
                 | Why::UnknownOwner(_)
                 | Why::Unset { .. }
         );
-        if !by_rule || beyond.contains(&denied.object) {
+        let by_number = matches!(denied.why, Why::Overlapping { .. }) && beyond.is_empty();
+        if !by_number && (!by_rule || beyond.contains(&denied.object)) {
             return Err(Refused { denied, note: None });
         }
-        let note = match self.may_bypass(&denied.object).await {
+        let rule = by_rule.then_some(denied.object.as_str());
+        let note = match self.may_bypass(rule).await {
+            Ok(()) if by_number => {
+                let (index, rules) = (&self.context.index, self.context.index.rules_of(pod));
+                let names = overlap::limiting(index, &rules).into_iter();
+                beyond.extend(names.map(str::to_owned));
+                return Ok(());
+            }
             Ok(()) => {
                 beyond.insert(denied.object);
                 return Ok(());
@@ -234,8 +242,9 @@ impl Appeal<'_> {
         self.reason().is_some()
     }
 
-    /// Whether the user may bypass a rule object; else what to tell them, nothing where they did not ask.
-    pub async fn may_bypass(&self, rule: &str) -> Result<(), Option<String>> {
+    /// Whether the user may bypass a rule object, all of the namespace where none is named; else what to tell them, nothing
+    /// where they did not ask.
+    pub async fn may_bypass(&self, rule: Option<&str>) -> Result<(), Option<String>> {
         let key = keys::BYPASS;
         let Some(reason) = self.reason() else {
             return Err(None);
@@ -250,8 +259,12 @@ impl Appeal<'_> {
         let why = match timeout_at(limit, self.is_allowed(rule)).await {
             Ok(Ok(true)) => return Ok(()),
             Ok(Ok(false)) => {
+                let object = rule.map_or_else(
+                    || format!("all {PLURAL} of the namespace"),
+                    |rule| format!("{PLURAL}/{rule}"),
+                );
                 return Err(Some(format!(
-                    "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {VERB} on {PLURAL}/{rule}"
+                    "its annotation {key} asks to bypass that, but {user} lacks the RBAC verb {VERB} on {object}"
                 )));
             }
             Ok(Err(e)) => failure::text(&e),
@@ -262,7 +275,7 @@ impl Appeal<'_> {
         )))
     }
 
-    async fn is_allowed(&self, rule: &str) -> kube::Result<bool> {
+    async fn is_allowed(&self, rule: Option<&str>) -> kube::Result<bool> {
         let user = &self.request.user_info;
         let extra = user.extra.iter().flatten();
         let extra = extra.map(|(key, values)| (key.clone(), values.clone().unwrap_or_default()));
@@ -278,7 +291,7 @@ impl Appeal<'_> {
                     group: Some(keys::GROUP.to_owned()),
                     version: Some(keys::VERSION.to_owned()),
                     resource: Some(PLURAL.to_owned()),
-                    name: Some(rule.to_owned()),
+                    name: rule.map(str::to_owned),
                     ..ResourceAttributes::default()
                 }),
                 ..SubjectAccessReviewSpec::default()

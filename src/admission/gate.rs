@@ -39,7 +39,7 @@ pub async fn claim_by(
     dry_run: bool,
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
-    overlap::check(&context.index, &rules, &disruption.pod)?;
+    overlap::check(&context.index, &rules, &disruption.beyond, &disruption.pod)?;
     let of_budgets = rules.iter().filter(|key| {
         let beyond = disruption.beyond.contains(&key.name);
         !beyond && has_budget(context, key, &disruption.pod)
@@ -140,7 +140,7 @@ pub async fn let_go(
     }
     same_history(context, namespace, deadline).await?;
     let mut strict = strict(&context.index, pod);
-    overlap::check(&context.index, &strict, pod)?;
+    overlap::check(&context.index, &strict, beyond, pod)?;
     strict.retain(|key| !beyond.contains(&key.name));
     know_owners(context, strict.iter(), deadline).await?;
     context.ledgers.let_go(&strict, pod, deadline).await

@@ -1,6 +1,7 @@
 //! How many rule objects with an availability rule may cover one Pod. Each of them is one more ledger in which a disruption
 //! of the Pod is written down, so that their number decides what a single request costs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::yield_now;
@@ -31,18 +32,19 @@ pub struct Overlap {
     pub is_new: bool,
 }
 
-/// Refuses a disruption of a Pod that too many of these rule objects cover, before any owner or ledger is asked.
-pub fn check(index: &Index, rules: &[RuleKey], pod: &Pod) -> Result<(), Denied> {
+/// Refuses a disruption of a Pod that too many of these rule objects cover, before any owner or ledger is asked. Those that
+/// are bypassed, by name in `beyond`, do not count.
+pub fn check(
+    index: &Index,
+    rules: &[RuleKey],
+    beyond: &BTreeSet<String>,
+    pod: &Pod,
+) -> Result<(), Denied> {
     if rules.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }
-    let state = index.read();
-    let limits = |key: &&RuleKey| {
-        let entry = state.rule(&key.namespace, &key.name);
-        entry.is_some_and(|entry| is_limiting(&entry.snapshot.rules))
-    };
-    let names = rules.iter().filter(limits).map(|key| key.name.as_str());
-    let names: Vec<&str> = names.collect();
+    let mut names = limiting(index, rules);
+    names.retain(|name| !beyond.contains(*name));
     if names.len() <= MAX_OBJECTS_PER_POD {
         return Ok(());
     }
@@ -52,6 +54,20 @@ pub fn check(index: &Index, rules: &[RuleKey], pod: &Pod) -> Result<(), Denied> 
         most: MAX_OBJECTS_PER_POD,
         names: names.into_iter().take(NAMED).map(str::to_owned).collect(),
     }))
+}
+
+/// The names of those of these rule objects that have an availability rule.
+pub fn limiting<'a>(index: &Index, rules: &'a [RuleKey]) -> Vec<&'a str> {
+    let state = index.read();
+    let limits = |key: &&RuleKey| {
+        let entry = state.rule(&key.namespace, &key.name);
+        entry.is_some_and(|entry| is_limiting(&entry.snapshot.rules))
+    };
+    rules
+        .iter()
+        .filter(limits)
+        .map(|key| key.name.as_str())
+        .collect()
 }
 
 /// A Pod of the cache that `new`, which is applied in place of `old`, covers beside too many others; the first that is found,

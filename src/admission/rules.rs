@@ -362,14 +362,15 @@ mod tests {
 
     #[tokio::test]
     async fn sixteen_availability_objects_may_cover_a_pod_and_no_more() {
+        let none = Default::default();
         let pod = covering(0).index.read().pod("shop", "p").cloned().unwrap();
         for count in [3, 16, 17] {
             let index = covering(count).index;
-            let checked = overlap::check(&index, &index.rules_of(&pod), &pod);
+            let checked = overlap::check(&index, &index.rules_of(&pod), &none, &pod);
             assert_eq!(checked.is_ok(), count <= 16, "{count}");
         }
         let index = covering(17).index;
-        let denied = overlap::check(&index, &index.rules_of(&pod), &pod).unwrap_err();
+        let denied = overlap::check(&index, &index.rules_of(&pod), &none, &pod).unwrap_err();
         let text = crate::admission::denial::text("web-1", &denied, jiff::Timestamp::UNIX_EPOCH);
         assert_eq!(
             text,
@@ -382,7 +383,7 @@ mod tests {
         other["spec"]["rules"] = json!([{ "name": "a", "labelCheck": { "requires": {} } }]);
         index.apply_rule(serde_json::from_value(other).unwrap());
         assert_eq!(index.rules_of(&pod).len(), 17);
-        assert!(overlap::check(&index, &index.rules_of(&pod), &pod).is_ok());
+        assert!(overlap::check(&index, &index.rules_of(&pod), &none, &pod).is_ok());
     }
 
     #[tokio::test]

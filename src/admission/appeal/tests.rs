@@ -68,7 +68,7 @@ async fn outcome(
         dry_run: false,
         deadline: Instant::now() + Duration::from_secs(10),
     };
-    let said = appeal.may_bypass("web").await;
+    let said = appeal.may_bypass(Some("web")).await;
     let asked = asked.lock().clone();
     (said, asked)
 }
@@ -162,5 +162,52 @@ async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
         let refused = appeal.against(denied, &pod, &mut beyond).await.unwrap_err();
         let said = refused.text("web-1", Timestamp::UNIX_EPOCH);
         assert_eq!(said.contains("skips no rule"), told, "{text}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn more_rules_than_may_cover_a_pod_are_bypassed_by_who_may_bypass_them_all() {
+    for (allowed, bypassed) in [(true, 17), (false, 0)] {
+        let (context, asked) = context(review(json!({ "allowed": allowed })));
+        for number in 0..17 {
+            let rule = json!({
+                "metadata": { "namespace": "shop", "name": format!("r-{number}"), "uid": format!("r-{number}") },
+                "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+            });
+            context
+                .index
+                .apply_rule(serde_json::from_value(rule).unwrap());
+        }
+        let pod: Pod = serde_json::from_value(json!({ "metadata": {
+            "namespace": "shop", "name": "web-1", "uid": "p", "resourceVersion": "1",
+            "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+            "annotations": { (keys::BYPASS): "fire" },
+        } }))
+        .unwrap();
+        let appeal = Appeal {
+            context: &context,
+            request: &request(),
+            carrier: &pod,
+            dry_run: false,
+            deadline: Instant::now() + Duration::from_secs(10),
+        };
+        let rules = context.index.rules_of(&pod);
+        let mut beyond = BTreeSet::new();
+        let denied = overlap::check(&context.index, &rules, &beyond, &pod).unwrap_err();
+        let said = appeal.against(denied, &pod, &mut beyond).await;
+        assert_eq!((said.is_ok(), beyond.len()), (allowed, bypassed));
+        let attributes = &asked.lock()[0]["spec"]["resourceAttributes"];
+        assert_eq!(attributes.get("name"), None, "the right over all of them");
+        assert_eq!(
+            overlap::check(&context.index, &rules, &beyond, &pod).is_ok(),
+            allowed
+        );
+        if let Err(refused) = said {
+            let text = refused.text("web-1", Timestamp::UNIX_EPOCH);
+            assert!(
+                text.contains("on all podtransitionrules of the namespace"),
+                "{text}"
+            );
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Steps the lifecycle of a Pod within the request that changes it, and takes the claim when one begins.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -235,13 +236,14 @@ impl Mutate {
     ) -> Result<Leave, String> {
         let context = &self.0;
         let rules = context.index.rules_of(old);
-        let queues = if granted || overlap::check(&context.index, &rules, old).is_err() {
-            Vec::new() // such a claim is denied
-        } else {
-            self.others_wait(old)
-        };
+        let queues =
+            if granted || overlap::check(&context.index, &rules, &BTreeSet::new(), old).is_err() {
+                Vec::new() // such a claim is denied
+            } else {
+                self.others_wait(old)
+            };
         for (rule, head) in queues {
-            if let Err(note) = appeal.may_bypass(&rule).await {
+            if let Err(note) = appeal.may_bypass(Some(&rule)).await {
                 let text = format!(
                     "Pod {} {}, which waits longer for the budget of PodTransitionRule {rule}",
                     old.metadata.name,
