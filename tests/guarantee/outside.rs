@@ -1,11 +1,14 @@
 //! What happens to a running replica from outside: rights are taken away, it stands still, its file descriptors run out. It
 //! goes on as far as it can, the others go on too, and no rule is broken.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::{Api, PostParams};
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use xtask::proxy::{Effect, Fault};
 
@@ -73,6 +76,15 @@ fn concern(rule: &PolicyRule, resource: &str) -> bool {
     resources.any(|r| r == resource)
 }
 
+/// Puts the server's role in place of the stored one.
+async fn store<R>(roles: &Api<R>, role: &R) -> R
+where
+    R: Clone + Debug + DeserializeOwned + Serialize,
+{
+    let stored = roles.replace(ROLE, &PostParams::default(), role).await;
+    stored.unwrap()
+}
+
 #[tokio::test]
 async fn without_right_to_lease_nobody_leads_and_the_budget_is_exact() {
     let bed = Bed::own().await;
@@ -90,20 +102,14 @@ async fn without_right_to_lease_nobody_leads_and_the_budget_is_exact() {
     role.rules
         .get_or_insert_default()
         .retain(|rule| !concern(rule, "leases"));
-    role = roles
-        .replace(ROLE, &PostParams::default(), &role)
-        .await
-        .unwrap();
+    role = store(&roles, &role).await;
     until_leaders(&bed, 0).await;
     let outcomes = at_once(&pods, async |pod| scope.delete(&pod).await).await;
     assert_eq!(outcomes.iter().filter(|o| o.is_ok()).count(), 2);
     bed.assert_all_run().await;
 
     role.rules = rights;
-    roles
-        .replace(ROLE, &PostParams::default(), &role)
-        .await
-        .unwrap();
+    store(&roles, &role).await;
     until_leaders(&bed, 1).await;
     scope.open_nodes().await;
     scope.all_available("app=web", 5).await;
@@ -122,10 +128,7 @@ async fn replicas_that_may_not_watch_pods_any_more_break_no_rule() {
             rule.verbs.retain(|verb| verb == "patch");
         }
     }
-    role = roles
-        .replace(ROLE, &PostParams::default(), &role)
-        .await
-        .unwrap();
+    role = store(&roles, &role).await;
     // Rights are looked at when a watch begins.
     bed.stop_apiserver().await.unwrap();
     bed.start_apiserver().await.unwrap();
@@ -141,10 +144,7 @@ async fn replicas_that_may_not_watch_pods_any_more_break_no_rule() {
     bed.assert_all_run().await;
 
     role.rules = rights;
-    roles
-        .replace(ROLE, &PostParams::default(), &role)
-        .await
-        .unwrap();
+    store(&roles, &role).await;
     until_evicted(&scope).await;
     disrupt(&scope).await;
     observer.fewest_available(|_| true, 6).await.at_least(4);

@@ -361,8 +361,8 @@ mod tests {
         })
     }
 
-    /// What is written over `stored` if these owners can't be read.
-    fn written(stored: Value, unreadable: &[&str]) -> Option<Value> {
+    /// What is written over `stored` where one of three Pods may go, if these owners can't be read and the ledger is stored so.
+    fn patch(stored: Value, unreadable: &[&str], storing: Storing) -> Option<Value> {
         let index = Index::default();
         index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
         let gauges = Gauges {
@@ -378,12 +378,16 @@ mod tests {
             matches: Matches::Managed,
             unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
             mended: None,
-            storing: Storing::default(),
+            storing,
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
-        let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        changed(&state, entry, gauges, None, &facts, &Turns::default(), now).map(|(patch, _)| patch)
+        let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
+        changed(&state, entry, gauges, None, &facts, &turns, now).map(|(patch, _)| patch)
+    }
+
+    fn written(stored: Value, unreadable: &[&str]) -> Option<Value> {
+        patch(stored, unreadable, Storing::default())
     }
 
     #[test]
@@ -429,27 +433,7 @@ mod tests {
 
     /// The condition `LedgerUsable` over `stored`, and how many may go: first as it is written over an empty status.
     fn usable(stored: Value, storing: Storing) -> Option<(Value, Value)> {
-        let index = Index::default();
-        index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
-        let gauges = Gauges {
-            expected: 3,
-            base: 3,
-            available: 3,
-            limit: 1,
-            allowed: 1,
-            ..Gauges::default()
-        };
-        let facts = Facts {
-            place: Place::default(),
-            matches: Matches::Managed,
-            unreadable: Vec::new(),
-            mended: None,
-            storing,
-        };
-        let state = index.read();
-        let entry = state.rule("n", "web").unwrap();
-        let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
-        let (patch, _) = changed(&state, entry, gauges, None, &facts, &turns, now)?;
+        let patch = patch(stored, &[], storing)?;
         let all = patch["conditions"].as_array().unwrap();
         let found = all.iter().find(|c| c["type"] == "LedgerUsable");
         let found = found.cloned().unwrap_or_default();
