@@ -76,11 +76,6 @@ pub fn everything() -> Result<ExitCode> {
             // Of the whole workspace, so that the next step finds the dependencies compiled.
             test.args(["test", "--workspace", "--locked", "--test", "tasks"]);
             test.args(["--features", "operating/faults"]);
-            // All is compiled for this one test: quickly rather than well.
-            for package in ["operating", "xtask"] {
-                let level = format!("profile.dev.package.{package}.opt-level=0");
-                test.args(["--config", &level]);
-            }
             succeed(test)
         }),
         ("tests", || cargo(["test", "--workspace", "--locked"])),

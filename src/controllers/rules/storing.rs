@@ -51,10 +51,11 @@ impl Tries {
     }
 
     /// How long until the rule object may be tried; zero if now. `None` if that is only to be looked at when something changes.
-    fn left(&mut self, rule: &Uid, now: Instant) -> Option<Duration> {
+    /// Of a ledger that is dropped no change may tell when it is kept again.
+    fn left(&mut self, rule: &Uid, is_dropped: bool, now: Instant) -> Option<Duration> {
         let (at, waits) = match self.due.get(rule) {
-            Some(due) => (due.at, due.waits),
-            None => (self.take(rule, now), true),
+            Some(due) if due.waits || !is_dropped => (due.at, due.waits),
+            _ => (self.take(rule, now), true),
         };
         let left = at.saturating_duration_since(now);
         (left.is_zero() || waits).then_some(left)
@@ -82,7 +83,7 @@ impl Storing {
             self.forget(&key.uid);
             return None;
         }
-        let left = self.0.lock().left(&key.uid, Instant::now())?;
+        let left = self.0.lock().left(&key.uid, is_dropped, Instant::now())?;
         if !left.is_zero() {
             return Some(left);
         }
@@ -131,7 +132,8 @@ mod tests {
     fn rule_objects_are_tried_one_after_another() {
         let (mut tries, now) = (Tries::default(), Instant::now());
         let rules = ["a", "b", "c"].map(Uid::from);
-        let left = |tries: &mut Tries, now| rules.each_ref().map(|rule| tries.left(rule, now));
+        let left =
+            |tries: &mut Tries, now| rules.each_ref().map(|rule| tries.left(rule, false, now));
         let first = [Some(Duration::ZERO), Some(PACE), Some(2 * PACE)];
         assert_eq!(left(&mut tries, now), first);
         assert_eq!(left(&mut tries, now), first, "each keeps its turn");
@@ -150,7 +152,21 @@ mod tests {
             waits: false,
         };
         tries.due.insert(rule.clone(), due);
-        assert_eq!(tries.left(&rule, now), None);
-        assert_eq!(tries.left(&rule, now + LATER), Some(Duration::ZERO));
+        assert_eq!(tries.left(&rule, false, now), None);
+        let later = now + LATER;
+        assert_eq!(tries.left(&rule, false, later), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn ledger_that_is_dropped_after_a_try_that_kept_it_is_tried_again_without_any_change() {
+        let (mut tries, now, rule) = (Tries::default(), Instant::now(), Uid::from("a"));
+        let due = Due {
+            at: now + LATER,
+            waits: false,
+        };
+        tries.due.insert(rule.clone(), due);
+        assert_eq!(tries.left(&rule, true, now), Some(Duration::ZERO));
+        let again = tries.take(&rule, now + AGAIN);
+        assert_eq!(tries.left(&rule, true, now), Some(again - now));
     }
 }
