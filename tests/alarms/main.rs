@@ -199,6 +199,27 @@ async fn callers_that_are_refused() {
 }
 
 #[tokio::test]
+async fn few_handshakes_that_fail_where_nothing_else_comes_through() {
+    let plant = Plant::new().await;
+    let fail = |minute: i64| {
+        if minute % 8 == 7 {
+            plant.metrics.handshakes_failed.inc();
+        }
+    };
+    let fired = plant.alarms(35, fail, |_, text| text).await;
+    assert_eq!(fired, ["OperatingCallersRefused"]);
+    // Somebody else's: the API server's calls arrive.
+    let plant = Plant::again(plant).await;
+    let both = |minute: i64| {
+        if minute % 8 == 7 {
+            plant.metrics.handshakes_failed.inc();
+        }
+        plant.decide(Verdict::allow);
+    };
+    assert_eq!(plant.alarms(35, both, |_, text| text).await, NONE);
+}
+
+#[tokio::test]
 async fn reviews_that_are_shed_before_the_first_scrape() {
     let plant = Plant::new().await;
     plant.overload();

@@ -59,7 +59,7 @@ pub struct Plant {
     /// What the probe of the watchdog finds.
     pub stalled: Arc<Mutex<bool>>,
     exposition: Exposition,
-    metrics: ServerMetrics,
+    pub metrics: ServerMetrics,
     resolver: Arc<Resolver>,
     denials: Denials,
     calls: Calls,

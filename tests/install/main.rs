@@ -19,7 +19,7 @@ use kube::{Client, Resource, ResourceExt};
 use operating::admission::routes::{ClientConfig, MUTATING, Settings, VALIDATING, WEBHOOKS};
 use operating::api::{crd, keys};
 use operating::cli::install::{self, names};
-use operating::cli::uninstall::uninstall;
+use operating::cli::uninstall::{left, uninstall};
 use serde_json::{Value, json};
 
 /// Nobody listens there.
@@ -341,7 +341,24 @@ async fn uninstalling_leaves_pods_and_nothing_else() {
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "s", "uid": owner.unwrap(),
         "controller": true,
     }]);
-    cluster.create_pod(&namespace, owned).await;
+    owned["spec"]["readinessGates"] = json!([{"conditionType": keys::SERVICE_READY}]);
+    cluster.create_pod(&namespace, owned.clone()).await;
+    let template = json!({"metadata": {"labels": {"app": "gated"}}, "spec": owned["spec"]});
+    let gated = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "gated", "namespace": namespace},
+        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "gated"}}, "template": template},
+    });
+    let gated: DynamicObject = serde_json::from_value(gated).unwrap();
+    cluster.create(gated).await;
+    let warned = left::warnings(&client).await.unwrap();
+    assert!(
+        warned[0].ends_with(&format!(": {namespace}/owned")),
+        "{warned:#?}"
+    );
+    assert!(
+        warned[1].ends_with(&format!(": {namespace}/gated")),
+        "{warned:#?}"
+    );
     let secret = json!({"metadata": {"name": names::SECRET}});
     let secrets: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
     secrets

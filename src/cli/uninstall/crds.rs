@@ -1,6 +1,6 @@
 //! The CRDs and the objects of their kinds.
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -38,25 +38,63 @@ pub async fn remove(client: &Client) -> anyhow::Result<()> {
     for crd in &crds {
         let name = crd.name_any();
         let mut nudge = Instant::now() + NUDGE;
+        let mut told = None;
         while request_opt(&format!("get CRD {name}"), || api.get_metadata(&name))
             .await?
             .is_some()
         {
-            ensure!(
-                Instant::now() < until,
-                "CRD {name} is not gone after {} s: finalizers of others hold objects of it. Remove them (kubectl get \
-                 {name} -A -o custom-columns=NS:.metadata.namespace,NAME:.metadata.name,HELD:.metadata.finalizers) and \
-                 run this again",
-                PATIENCE.as_secs()
-            );
+            if Instant::now() > until {
+                let held = held(client, crd).await?.unwrap_or_default();
+                bail!(
+                    "CRD {name} is not gone after {} s{held}. Remove finalizers of others (kubectl get {name} -A -o \
+                     custom-columns=NS:.metadata.namespace,NAME:.metadata.name,HELD:.metadata.finalizers) and run this again",
+                    PATIENCE.as_secs()
+                );
+            }
             if Instant::now() > nudge {
                 nudge = Instant::now() + NUDGE;
                 self::nudge(&api, &name).await?;
+                let held = held(client, crd).await?;
+                if held.is_some() && held != told {
+                    eprintln!(
+                        "waiting for CRD {name} to go{}",
+                        held.as_deref().unwrap_or_default()
+                    );
+                    told = held;
+                }
             }
             sleep(POLL).await;
         }
     }
     Ok(())
+}
+
+/// A clause about an object of a CRD, or the CRD itself, that a finalizer holds; `None` if there is none.
+async fn held(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<Option<String>> {
+    let resource = resource(crd)?;
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let one = ListParams::default().limit(1);
+    let what = format!("list {}", resource.plural);
+    let listed = request_opt(&what, || objects.list_metadata(&one)).await?;
+    if let Some(object) = listed.and_then(|listed| listed.items.into_iter().next()) {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let (kind, by) = (&crd.spec.names.kind, object.finalizers());
+        return Ok(Some(format!(
+            ": {kind} {namespace}/{name} has the finalizers {by:?}"
+        )));
+    }
+    let (crds, name) = (
+        Api::<CustomResourceDefinition>::all(client.clone()),
+        crd.name_any(),
+    );
+    let now = request_opt(&format!("get CRD {name}"), || crds.get_metadata(&name)).await?;
+    // The API server's own goes with the objects.
+    let others = now.map(|crd| crd.finalizers().to_vec()).unwrap_or_default();
+    let others: Vec<_> = others
+        .into_iter()
+        .filter(|f| !f.starts_with("customresourcecleanup."))
+        .collect();
+    Ok((!others.is_empty()).then(|| format!(": it has the finalizers {others:?}")))
 }
 
 /// Makes the API server look at a CRD again that it is deleting.

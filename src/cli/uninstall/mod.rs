@@ -2,6 +2,7 @@
 
 mod crds;
 mod finalizers;
+pub mod left;
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -28,6 +29,9 @@ use crate::api::keys;
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
     let client = connect::client(&args.cluster).await?;
+    for warning in left::warnings(&client).await? {
+        eprintln!("warning: {warning}");
+    }
     output::write(&uninstall(&client, namespace, args.keep_crds).await?)
 }
 
