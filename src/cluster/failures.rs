@@ -86,7 +86,8 @@ mod tests {
             let pause = failures.pause(&"web", now);
             now += pause.unwrap_or_default();
         }
-        assert_eq!((tries, told), (88, 2));
+        assert!((80..100).contains(&tries), "{tries} tries in 20 minutes");
+        assert_eq!(told, 2);
         assert_eq!(failures.pause(&"web", now), None);
         failures.forget(&"web");
         assert!(failures.failed(&"web", now), "another failure is news");
