@@ -12,9 +12,11 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::failure;
+use super::failures::Failures;
 use super::index::{Change, Index};
 use super::path::{self, Objects};
 use super::position::{self, Unread};
@@ -46,6 +48,8 @@ pub struct RuleStore {
     catch_up: CatchUp,
     /// Whether the API server has kept what this replica wrote last, or tried to write, where that is worth knowing.
     kept: Mutex<HashMap<RuleKey, bool>>,
+    /// Writes that failed the last time.
+    failures: Failures<RuleKey>,
 }
 
 impl RuleStore {
@@ -56,6 +60,7 @@ impl RuleStore {
             index,
             catch_up,
             kept: Mutex::default(),
+            failures: Failures::default(),
         })
     }
 
@@ -68,6 +73,24 @@ impl RuleStore {
     /// if this replica has not asked, and has had no reason to doubt it.
     pub fn keeps(&self, key: &RuleKey) -> Option<bool> {
         self.kept.lock().get(key).copied()
+    }
+
+    /// How long nothing is to be written to a ledger that could wait, because writes have failed.
+    pub fn pause(&self, key: &RuleKey) -> Option<Duration> {
+        self.failures.pause(key, Instant::now())
+    }
+
+    /// A write has failed.
+    fn failed(&self, key: &RuleKey, error: &WriteError) {
+        let why = match error {
+            WriteError::Unreachable(why) => why,
+            WriteError::NotStored(_) => "", // the log is told where that is found
+            WriteError::Conflict | WriteError::Gone | WriteError::Replaced => return,
+        };
+        self.failures.retain(|key| self.cached(key).is_some());
+        if self.failures.failed(key, Instant::now()) && !why.is_empty() {
+            warn!(namespace = %key.namespace, rule = %key.name, why, "a ledger could not be written");
+        }
     }
 
     /// How many rule objects there are whose ledger the API server did not keep when this replica wrote it last.
@@ -241,16 +264,29 @@ impl Store for RuleStore {
         let params = PatchParams::default();
         let written = match self.write(key, Some(base.version), claims, &params).await {
             Ok(written) => written,
-            Err(e) => return Err(self.failure(key, e).await),
+            Err(e) => {
+                let error = self.failure(key, e).await;
+                self.failed(key, &error);
+                return Err(error);
+            }
         };
         if !self.is_kept(key, &written, claims, false) {
-            return Err(WriteError::NotStored(NOT_STORED.to_owned()));
+            let error = WriteError::NotStored(NOT_STORED.to_owned());
+            self.failed(key, &error);
+            return Err(error);
         }
+        self.failures.forget(key);
         Ok(Snapshot::of(&written, Some(base), self.index.skips()))
     }
 
-    fn unkept(&self, key: &RuleKey) -> Option<String> {
-        (self.keeps(key) == Some(false)).then(|| NOT_STORED.to_owned())
+    async fn would_keep(&self, key: &RuleKey, claims: &Claims) -> Result<(), WriteError> {
+        match self.try_swap(key, claims).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(WriteError::NotStored(NOT_STORED.to_owned())),
+            // So it answers where another webhook knows no dry-run, which says nothing of a write.
+            Err(Error::Api(status)) if status.code == 400 => Ok(()),
+            Err(e) => Err(self.failure(key, e).await),
+        }
     }
 
     fn position(&self) -> u64 {
@@ -353,6 +389,7 @@ impl Snapshot {
                 |s| Arc::clone(&s.rules),
             ),
             claims: Arc::new(ledger.map(stored::read).unwrap_or_default()),
+            forgotten: None,
             fault: ledger.and_then(stored::fault).map(Arc::from),
         };
         match known {

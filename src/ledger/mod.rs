@@ -8,4 +8,5 @@
 pub mod commit;
 pub mod evidence;
 pub mod protocol;
+mod remembered;
 pub mod store;

@@ -140,20 +140,10 @@ pub struct Snapshot {
     /// [`Snapshot::version`], the ledger has vanished since, and what it admitted may still be under way. 0: nobody has seen
     /// a ledger.
     pub held: u64,
+    /// The claims of a former ledger that the stored one does not know: somebody began it without them. `claims` are both.
+    pub forgotten: Option<Arc<Claims>>,
     /// Why nothing can be decided by the claims as they are stored, with the remedy. Nothing is written to such a ledger.
     pub fault: Option<Arc<str>>,
-}
-
-impl Snapshot {
-    /// This object with the claims that `known` has of it, if its own ledger has vanished and these are later ones.
-    pub fn outlasting(mut self, known: &Snapshot) -> Snapshot {
-        let is_later = self.held < self.version && known.held > self.held;
-        if is_later && known.rules.uid == self.rules.uid && known.fault.is_none() {
-            self.claims = Arc::clone(&known.claims);
-            self.held = known.held;
-        }
-        self
-    }
 }
 
 /// Why a write did not happen, or is not known to have happened.
@@ -196,8 +186,12 @@ pub trait Store: Send + Sync + 'static {
         base: &Snapshot,
         claims: &Claims,
     ) -> impl Future<Output = Result<Snapshot, WriteError>> + Send;
-    /// Why claims are known not to be kept, if so: a dry run writes none and would not notice.
-    fn unkept(&self, key: &RuleKey) -> Option<String>;
+    /// Whether the API server would let these claims be written, and keep them: asked by a dry run, which writes nothing.
+    fn would_keep(
+        &self,
+        key: &RuleKey,
+        claims: &Claims,
+    ) -> impl Future<Output = Result<(), WriteError>> + Send;
     /// The largest resourceVersion that the Pod watch has delivered.
     fn position(&self) -> u64;
     /// Whether the Pod watch is connected, so that the cache is about as new as the cluster.

@@ -1,11 +1,12 @@
 //! Dry-run: the same verdict, and nothing is written.
 
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, EvictParams, PostParams};
+use kube::api::{Api, DeleteParams, EvictParams, PostParams};
 use serde_json::json;
 
 use crate::bed::objects::{claims, names, refusal};
-use crate::bed::{Bed, Scope};
+use crate::bed::{Bed, Scope, wait};
 
 /// Three available Pods under a rule with room for one; their names.
 async fn three(bed: &Bed) -> (Scope, Vec<String>) {
@@ -172,4 +173,43 @@ async fn a_drain_in_dry_run_writes_nothing() {
     }
     assert_eq!(names(&scope.all_available("app=web", 3).await), pods);
     assert_eq!(version(&scope).await, before, "a dry-run wrote to the rule");
+}
+
+/// The real request would be denied, since its claim could not be written.
+#[tokio::test]
+async fn dry_run_is_denied_while_the_server_may_not_write_ledgers() {
+    let bed = Bed::own().await;
+    let (scope, pods) = three(&bed).await;
+    assert!(kubectl_delete(&bed, &scope, &pods[0]).await.0);
+    let roles: Api<ClusterRole> = Api::all(bed.admin());
+    let mut role = roles.get("operating").await.unwrap();
+    let rights = role.rules.clone();
+    for rule in role.rules.iter_mut().flatten() {
+        let resources = rule.resources.iter_mut().flatten();
+        resources
+            .filter(|resource| *resource == "podtransitionrules/status")
+            .for_each(|resource| "none".clone_into(resource));
+    }
+    let params = PostParams::default();
+    role = roles.replace("operating", &params, &role).await.unwrap();
+    let said = wait::value("the denial", async || {
+        let (passes, said) = kubectl_delete(&bed, &scope, &pods[0]).await;
+        (!passes).then_some(said)
+    })
+    .await;
+    assert!(said.contains("cannot patch resource"), "{said}");
+    let evicted = refusal(evict_dry_in_body(&scope, &pods[0]).await);
+    assert!(
+        evicted.message.contains("cannot patch resource"),
+        "{evicted:?}"
+    );
+    let real = refusal(scope.delete(&pods[0]).await);
+    assert!(real.message.contains("cannot patch resource"), "{real:?}");
+
+    role.rules = rights;
+    roles.replace("operating", &params, &role).await.unwrap();
+    wait::until("the right to be back", async || {
+        kubectl_delete(&bed, &scope, &pods[0]).await.0
+    })
+    .await;
 }

@@ -4,7 +4,7 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::bed::objects::{at_once, names, refusal};
@@ -137,6 +137,43 @@ async fn dropped_ledger_is_told_before_anybody_asks_for_a_claim() {
         replicas.iter().any(|rules| *rules >= 1.0)
     })
     .await;
+}
+
+/// As a replica does that has started while the definition dropped the ledger: it remembers no claim.
+#[tokio::test]
+async fn ledger_that_was_begun_without_its_claims_gets_them_back() {
+    let scope = Bed::shared().await.scope("forgotten").await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
+    let held = scope.get(&pods[0]).await.metadata;
+    let time = k8s_openapi::jiff::Timestamp::now().to_string();
+    let claim = json!({
+        "podName": pods[0], "podUID": held.uid, "operation": "Evict", "resourceVersion": held.resource_version, "attempt": 9,
+        "since": time, "until": time,
+    });
+    let write = async |attempts: i32, claims: Vec<Value>| {
+        let ledger = json!({ "formatVersion": 1, "watermark": held.resource_version, "attempts": attempts, "claims": claims });
+        let patch = Patch::Merge(json!({ "status": { "ledger": ledger } }));
+        let params = PatchParams::default();
+        scope
+            .rules()
+            .patch_status("web", &params, &patch)
+            .await
+            .unwrap();
+    };
+    write(9, vec![claim]).await;
+    wait::until("the place to be taken", async || {
+        let dry = DeleteParams::default().dry_run();
+        scope.pods().delete(&pods[1], &dry).await.is_err()
+    })
+    .await;
+    write(1, Vec::new()).await;
+    wait::until("the claim to be written back", async || {
+        let ledger = scope.status("web").await.ledger.unwrap_or_default();
+        ledger.claims.len() == 1 && ledger.attempts > 9
+    })
+    .await;
+    let refused = refusals(&scope, &pods[1..]).await;
+    assert_eq!(refused.len(), 2, "{refused:#?}");
 }
 
 /// The control: a rule that is deleted holds nobody, at once.

@@ -26,6 +26,7 @@ use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
 use crate::cluster::presence::Kinds;
+use crate::cluster::restoring;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::sources;
@@ -90,6 +91,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let catch_up = sources::start(&client, &index, args.features.collasets(), &supervisor);
     let store = RuleStore::new(client.clone(), Arc::clone(&index), catch_up);
     let ledgers = Ledgers::new(store);
+    let restore = restoring::run(Arc::clone(&index), Arc::clone(&ledgers));
+    supervisor.keep("the memory of the ledgers", restore);
     let reach = reach(&args).await?;
     let endpoints = reach.networks.clone();
     let calls = Arc::new(Pool::new(reach));

@@ -172,7 +172,7 @@ impl Reads {
         )?;
         out.gauge(
             "webhooks_registered",
-            "0 while the stored webhook configurations send less than the rules hold",
+            "0 while the stored webhook configurations send fewer requests about Pods than the rules hold; entries about other objects, and those whose failurePolicy is Ignore, do not count",
             f64::from(u8::from(self.index.registration.is_whole())),
         )?;
         out.gauge(

@@ -151,6 +151,9 @@ pub async fn release(
     if snapshot.fault.is_some() {
         return None; // nothing is written to such a ledger
     }
+    if let Some(pause) = context.ledgers.store().pause(key) {
+        return (!snapshot.claims.claims.is_empty()).then_some(pause);
+    }
     let claims = &snapshot.claims.claims;
     deadlines.keep(&key.uid, |pod, operation| {
         claims.contains_key(&(pod.clone(), operation))

@@ -7,6 +7,8 @@ mod retries;
 mod rollouts;
 mod status;
 mod storing;
+#[cfg(test)]
+mod unwritten_tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, write, write_again};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::cluster::failures::Failures;
 use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::cluster::sizes::Unreadable;
@@ -59,6 +62,8 @@ pub struct Rules {
     doubts: doubts::Doubts,
     facts: facts::Memory,
     storing: storing::Storing,
+    /// Statuses that could not be written the last time.
+    unwritten: Failures<RuleName>,
     webhooks: Arc<Webhooks>,
     retries: retries::Retries,
 }
@@ -91,6 +96,7 @@ impl Rules {
             retries: retries::Retries::default(),
             facts: facts::Memory::default(),
             storing: storing::Storing::default(),
+            unwritten: Failures::default(),
         })
     }
 
@@ -281,6 +287,7 @@ impl Rules {
             self.webhooks.forget(&seen.uid);
             self.facts.forget(&seen.uid);
             self.storing.forget(&seen.uid);
+            self.unwritten.forget(&name);
             self.retries.forget(&name);
             self.release(&name.0);
         }
@@ -359,6 +366,9 @@ impl Rules {
                 _ => seen.written = Some(Instant::now()),
             }
         }
+        if let Some(pause) = self.unwritten.pause(name, Instant::now()) {
+            return Outcome::After(pause);
+        }
         let (params, patch) = (
             PatchParams::default(),
             Patch::Merge(json!({ "status": patch })),
@@ -367,15 +377,19 @@ impl Rules {
             let rules = self.api(name)?;
             rules.patch_status(&name.1, &params, &patch).await
         };
-        let failing = self.retries.is_unwritable(name);
-        let stored = write_again("write a rule's status", failing, store).await;
+        let is_known = !self.unwritten.is_news(name, Instant::now());
+        let stored = write_again("write a rule's status", is_known, store).await;
         self.retries.status_written(name, stored.is_ok());
         match stored {
             Ok(stored) => {
+                self.unwritten.forget(name);
                 self.tell_dropped_conditions(name, &stored);
                 Outcome::Done
             }
-            Err(outcome) => outcome,
+            Err(outcome) => {
+                self.unwritten.failed(name, Instant::now());
+                outcome
+            }
         }
     }
 

@@ -94,6 +94,8 @@ impl Storing {
             Ok(Ok(true)) => {
                 let (at, waits) = (now + LATER, false);
                 tries.due.insert(key.uid.clone(), Due { at, waits });
+                drop(tries);
+                context.ledgers.restore(key);
                 return None;
             }
             Ok(Ok(false)) => {}

@@ -113,7 +113,7 @@ impl<S: Store> Ledgers<S> {
                     .collect::<Vec<_>>()
             });
             begin_rests(lane, batch, &outcomes, now);
-            if claims == *base.claims {
+            if claims == *base.claims && !base.is_owed() {
                 return Ok(outcomes);
             }
             match timeout_at(limit, self.store.swap(key, &base, &claims)).await {
@@ -317,7 +317,8 @@ fn apply(
                 Outcome::Done
             }
         }
-        Ask::Mend => Outcome::Done, // done before all others
+        // Done before all others, and with the write.
+        Ask::Mend | Ask::Restore => Outcome::Done,
     }
 }
 
@@ -327,7 +328,8 @@ impl Ask {
             Ask::Claim {
                 deadline, reply, ..
             } => *deadline > now && !reply.is_closed(),
-            Ask::Withdraw { .. } | Ask::Release { .. } | Ask::Close { .. } | Ask::Mend => true,
+            Ask::Withdraw { .. } | Ask::Release { .. } | Ask::Close { .. } => true,
+            Ask::Mend | Ask::Restore => true,
         }
     }
 }

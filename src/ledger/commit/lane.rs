@@ -44,6 +44,8 @@ pub enum Ask {
     Release { evidence: Evidence },
     /// The ledger may name versions that no Pod has reached yet.
     Mend,
+    /// The object lacks claims that this replica remembers.
+    Restore,
 }
 
 /// The asks of one rule object, and the one task that works on them.

@@ -23,7 +23,7 @@ use self::batch::CALL_TIMEOUT;
 pub use self::decide::claim_bytes;
 use self::lane::{Ask, Lane};
 use super::protocol::{Grant, Operation};
-use super::store::{Claims, RuleKey, Snapshot, Store, Uid};
+use super::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
 use crate::domain::pod::Pod;
 
 /// Figures for the metrics and the benchmark.
@@ -75,8 +75,8 @@ impl<S: Store> Ledgers<S> {
     }
 
     /// Asks all rule objects for a claim, all or nothing: first every one is asked without writing, then the claims are
-    /// taken in UID order; a later refusal withdraws the earlier ones. With `dry_run` nothing is written and the
-    /// verdict is that of the first pass.
+    /// taken in UID order; a later refusal withdraws the earlier ones. With `dry_run` nothing is written: the
+    /// verdict is that of the first pass, and of a write in dry-run.
     pub async fn claim(
         self: &Arc<Self>,
         mut rules: Vec<RuleKey>,
@@ -89,8 +89,8 @@ impl<S: Store> Ledgers<S> {
             for key in &rules {
                 let answer = self.would_admit(key, disruption)?;
                 let needs_claim = matches!(answer, Answer::Granted(_));
-                if let Some(why) = self.store.unkept(key).filter(|_| dry_run && needs_claim) {
-                    return Err(Denied::by(key, Why::Unusable(why)));
+                if dry_run && needs_claim {
+                    self.would_write(key, deadline).await?;
                 }
             }
         }
@@ -123,6 +123,24 @@ impl<S: Store> Ledgers<S> {
         self.store.view(&base.rules, |view| {
             decide::admit(view, &base.rules, &mut claims, disruption, rest)
         })
+    }
+
+    /// Whether a claim could be written now: a dry run writes none, and would not notice that the server lacks a right, or that
+    /// the API server drops the ledger.
+    async fn would_write(&self, key: &RuleKey, deadline: Instant) -> Result<(), Denied> {
+        let Some(latest) = self.latest(key) else {
+            return Ok(()); // the object is gone
+        };
+        let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
+        let tried = timeout_at(limit, self.store.would_keep(key, &latest.claims)).await;
+        let why = match tried {
+            Ok(Ok(()) | Err(WriteError::Gone)) => return Ok(()),
+            Ok(Err(WriteError::Replaced)) => Why::Behind,
+            Ok(Err(WriteError::NotStored(why))) => Why::Unusable(why),
+            Ok(Err(e)) => Why::Unreachable(e.to_string()),
+            Err(_) => Why::Unreachable("the write timed out".to_owned()),
+        };
+        Err(Denied::by(key, why))
     }
 
     /// Whether all of these rule objects let a Pod go that is not available. Nothing is claimed or written: by going it takes
@@ -199,6 +217,14 @@ impl<S: Store> Ledgers<S> {
     /// so, if nobody else has.
     pub fn mend(self: &Arc<Self>, key: &RuleKey) {
         self.submit(key, Ask::Mend);
+    }
+
+    /// Writes claims back, in the background, that this replica has seen stored and that the object does not hold any more
+    /// though nobody has released them.
+    pub fn restore(self: &Arc<Self>, key: &RuleKey) {
+        if self.latest(key).is_some_and(|latest| latest.is_owed()) {
+            self.submit(key, Ask::Restore);
+        }
     }
 
     /// What a decision begins with: [`Ledgers::latest`], `None` when the rule object is gone. Another object under its name

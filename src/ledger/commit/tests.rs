@@ -33,6 +33,8 @@ enum Mishap {
     Conflict,
     /// It is answered well, and the answer does not hold the claims.
     NotStored,
+    /// The server lacks a right.
+    Refused,
     /// It stops half-way: says so, and waits to be told to go on.
     Halt {
         reached: Arc<Notify>,
@@ -106,6 +108,7 @@ impl Store for Memory {
                 Some(Mishap::Panic) => panic!("as the test wants it"),
                 Some(Mishap::Conflict) => return Err(WriteError::Conflict),
                 Some(Mishap::NotStored) => return Err(WriteError::NotStored("dropped".into())),
+                Some(Mishap::Refused) => return Err(WriteError::Unreachable("forbidden".into())),
                 Some(Mishap::Halt { reached, on }) => {
                     reached.notify_one();
                     on.notified().await;
@@ -124,6 +127,7 @@ impl Store for Memory {
         stored.version += 1;
         stored.held = stored.version;
         stored.claims = Arc::new(claims.clone());
+        stored.forgotten = None;
         Ok(stored.clone())
     }
 
@@ -143,10 +147,12 @@ impl Store for Memory {
         }
     }
 
-    fn unkept(&self, _: &RuleKey) -> Option<String> {
-        let mishaps = self.mishaps.lock();
-        let next = mishaps.front();
-        matches!(next, Some(Mishap::NotStored)).then(|| "dropped".to_owned())
+    async fn would_keep(&self, _: &RuleKey, _: &Claims) -> Result<(), WriteError> {
+        match self.mishaps.lock().front() {
+            Some(Mishap::NotStored) => Err(WriteError::NotStored("dropped".into())),
+            Some(Mishap::Refused) => Err(WriteError::Unreachable("forbidden".into())),
+            _ => Ok(()),
+        }
     }
 
     fn position(&self) -> u64 {
@@ -205,6 +211,7 @@ impl Memory {
             rules: Arc::new(RuleSet::compile(&object)),
             claims: Arc::default(),
             held: 1,
+            forgotten: None,
             fault: None,
         };
         self.rules.lock().insert(key.clone(), snapshot);
@@ -347,6 +354,71 @@ async fn claim_that_is_not_stored_is_refused() {
         assert_eq!(refused.unwrap_err().why, Why::Unusable("dropped".into()));
     }
     assert!(ask(&ledgers, &key, "a").await.is_ok());
+}
+
+#[tokio::test]
+async fn dry_run_says_that_the_server_may_not_write_its_claims() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    ledgers.store().will([Mishap::Refused]);
+    for dry_run in [true, false] {
+        let soon = Instant::now() + Duration::from_secs(1);
+        let keys = vec![key.clone()];
+        let refused = ledgers.claim(keys, &delete("a"), dry_run, soon).await;
+        let why = Why::Unreachable("forbidden".into());
+        assert_eq!(refused.unwrap_err().why, why);
+    }
+    assert!(ask(&ledgers, &key, "a").await.is_ok());
+}
+
+/// A replica that has forgotten the claims began a ledger; this one has seen them.
+fn forgotten(ledgers: &Ledgers<Memory>, key: &RuleKey) {
+    let held = ledgers.store().cached(key).unwrap();
+    let mut rules = ledgers.store().rules.lock();
+    let stored = rules.get_mut(key).unwrap();
+    stored.version += 1;
+    stored.held = stored.version;
+    stored.claims = Arc::new(Claims {
+        attempts: 1,
+        ..Claims::default()
+    });
+    *stored = stored.clone().outlasting(&held);
+}
+
+#[tokio::test]
+async fn forgotten_claims_are_written_back_also_by_a_refusal() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    for pod in ["a", "b", "c", "d", "e"] {
+        ask(&ledgers, &key, pod).await.unwrap();
+    }
+    let writes = || ledgers.counters.writes.load(Ordering::Relaxed);
+    assert_eq!(writes(), 5);
+    ledgers.restore(&key); // there is nothing to be done
+    forgotten(&ledgers, &key);
+    ledgers.lanes.lock().clear(); // written long ago
+    assert!(ledgers.latest(&key).unwrap().is_owed());
+    let full = ask(&ledgers, &key, "f").await.unwrap_err();
+    assert!(matches!(full.why, Why::Full { .. }), "{full:?}");
+    assert_eq!(writes(), 6);
+    ask(&ledgers, &key, "f").await.unwrap_err();
+    assert_eq!(writes(), 6, "once");
+}
+
+#[tokio::test]
+async fn forgotten_claims_are_written_back_without_an_ask() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    for pod in ["a", "b"] {
+        ask(&ledgers, &key, pod).await.unwrap();
+    }
+    forgotten(&ledgers, &key);
+    ledgers.lanes.lock().clear();
+    ledgers.restore(&key);
+    while ledgers.lanes.lock()[&key].lock().is_running() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ledgers.counters.writes.load(Ordering::Relaxed), 3);
 }
 
 /// Something drops the ledger, as a foreign CustomResourceDefinition does: another write of the object takes it along.

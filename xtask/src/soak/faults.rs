@@ -37,6 +37,8 @@ pub async fn kill_leaders(fleet: &Fleet, pace: Pace) -> Result<()> {
         eprintln!("killing replica {leader}, the leader");
         fleet.kill(leader).await;
         sleep(Duration::from_secs(2)).await;
+        // A kubelet would start it until the API server is back.
+        let _is_up = fleet.maintenance.lock().await;
         fleet.restart(leader).await?;
     }
 }
