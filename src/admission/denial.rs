@@ -68,7 +68,9 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
             };
             let deadline = lasting.deadline.as_deref().map(wording::until_deadline);
             let deadline = deadline.map_or_else(String::new, |text| format!("; {text}"));
-            format!("Pod {pod} is held by {rule}: {used_by}; {remedy}{deadline}")
+            let unreadable = lasting.unreadable.as_deref().map(wording::unreadable);
+            let unreadable = unreadable.map_or_else(String::new, |text| format!("; {text}"));
+            format!("Pod {pod} is held by {rule}: {used_by}; {remedy}{deadline}{unreadable}")
         }
         Why::Unhealthy {
             available,
@@ -214,6 +216,25 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn pod_that_is_too_large_for_the_cache_is_named_with_the_remedy() {
+        let why = Why::Full {
+            used: 1,
+            limit: 1,
+            expected: 4,
+            minimum: None,
+            holders: vec![("web-1".into(), None)],
+            lasting: Box::new(Lasting {
+                unreadable: Some("web-1".into()),
+                ..Lasting::default()
+            }),
+        };
+        let text = text("web-3", &denied(why), Timestamp::UNIX_EPOCH);
+        let end = "; Pod web-1 counts as not available whatever its status: it has more than the 96 KiB that are cached of a Pod, or \
+                   this version can't read it; give it fewer or shorter labels, owners, finalizers, volumes or containers";
+        assert!(text.ends_with(end), "{text}");
     }
 
     fn held_by_change(deferred: bool, others: usize) -> String {

@@ -52,6 +52,9 @@ pub struct RuleStore {
     failures: Failures<RuleKey>,
 }
 
+/// Pods of a rule object that are not available and that are looked at for the text of a denial.
+const UNAVAILABLE: usize = 1_000;
+
 impl RuleStore {
     /// A store over the index; `catch_up` belongs to the Pod watch.
     pub fn new(client: Client, index: Arc<Index>, catch_up: CatchUp) -> Arc<Self> {
@@ -339,6 +342,16 @@ impl Store for RuleStore {
         let state = self.index.read();
         let pod = state.pod(&rules.namespace, pod)?;
         pod.is_available().then(|| inplace::is_deferred(pod))
+    }
+
+    fn unreadable(&self, rules: &RuleSet) -> Option<String> {
+        let state = self.index.read();
+        let entry = state.rule(&rules.namespace, &rules.name)?;
+        let mut first = entry.tally.unavailable().take(UNAVAILABLE);
+        first.find_map(|(_, uid)| {
+            let pod = state.pod(&rules.namespace, uid)?;
+            (!pod.is_readable()).then(|| pod.metadata.name.clone())
+        })
     }
 
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)> {

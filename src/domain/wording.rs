@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys::Family;
+use crate::domain::footprint::MOST;
 use crate::domain::rules::budget::Minimum;
 
 /// A span of time as people read it: `90s`, `5m`, `3h`, `4d`. Negative ones, from clocks that differ, read as `0s`.
@@ -90,6 +91,15 @@ pub fn until_deadline(pod: &str) -> String {
     format!(
         "Pod {pod} keeps its place {ENDED}, which nobody can raise or remove: to have the \
          place earlier delete Pod {pod}, whose deletion needs no further place"
+    )
+}
+
+/// Why a Pod counts as not available of which the cache has the metadata alone.
+pub fn unreadable(pod: &str) -> String {
+    format!(
+        "Pod {pod} counts as not available whatever its status: it has more than the {} KiB that are cached of a Pod, or this \
+         version can't read it; give it fewer or shorter labels, owners, finalizers, volumes or containers",
+        MOST / 1024
     )
 }
 

@@ -211,6 +211,8 @@ pub trait Store: Send + Sync + 'static {
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
+    /// Name of a Pod that `rules` selects and that counts as not available because the cache has its metadata alone.
+    fn unreadable(&self, rules: &RuleSet) -> Option<String>;
     /// Of a Pod that is available: whether the kubelet has deferred its last resize. `None` if the Pod is not available or
     /// not known.
     fn serves_deferred(&self, rules: &RuleSet, pod: &Uid) -> Option<bool>;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::*;
+use crate::api::keys;
 
 #[test]
 fn refused_write_says_the_message_of_the_status_alone() {
@@ -180,4 +181,36 @@ async fn claims_outlast_a_ledger_that_is_dropped_and_end_with_the_rule_or_a_rese
             .collect();
         assert_eq!(claimed(&statuses), wanted, "{statuses:?}");
     }
+}
+
+#[tokio::test]
+async fn pod_of_which_the_cache_has_the_metadata_alone_is_found_among_those_that_are_not_available()
+{
+    let (store, _) = store(|_, _| json!({}));
+    let rule = json!({
+        "metadata": { "namespace": "n", "name": "web", "uid": "rule", "resourceVersion": "1" },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+    });
+    store
+        .index
+        .apply_rule(serde_json::from_value(rule).unwrap());
+    let pod = |name: &str, spec: Value| {
+        let pod = json!({
+            "metadata": {
+                "namespace": "n", "name": name, "uid": name, "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": { (keys::CONTROL): keys::CONTROL_VALUE },
+            },
+            "spec": spec,
+        });
+        store.index.apply_pod(serde_json::from_value(pod).unwrap());
+    };
+    let rules = Arc::clone(&store.cached(&key()).unwrap().rules);
+    pod(
+        "a",
+        json!({ "containers": [{ "name": "c", "image": "i" }] }),
+    );
+    assert_eq!(store.unreadable(&rules), None);
+    pod("b", json!({}));
+    assert_eq!(store.unreadable(&rules).as_deref(), Some("b"));
 }

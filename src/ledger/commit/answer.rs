@@ -100,6 +100,8 @@ pub struct Lasting {
     pub deadline: Option<String>,
     /// A Pod that is available and keeps its place until the kubelet restarts it, if there is one.
     pub restart: Option<AwaitedRestart>,
+    /// A Pod that counts as not available because the cache has its metadata alone, if there is one.
+    pub unreadable: Option<String>,
     /// Why the budget stays used up, if the rollout of the owner can't end under the rule: a sentence with the remedy.
     pub rollout: Option<String>,
 }

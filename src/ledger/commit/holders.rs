@@ -1,5 +1,7 @@
 //! Who uses a budget up, for the message of a refusal.
 
+use std::collections::BTreeSet;
+
 use super::Ledgers;
 use super::answer::{AwaitedRestart, Denied, Why};
 use crate::ledger::protocol::Operation;
@@ -29,6 +31,7 @@ impl<S: Store> Ledgers<S> {
                 deferred: self.store.serves_deferred(&base.rules, uid)?,
             })
         });
+        lasting.unreadable = self.store.unreadable(&base.rules);
         let claimed = base
             .claims
             .claims
@@ -38,7 +41,8 @@ impl<S: Store> Ledgers<S> {
             .chain(self.store.unavailable(&base.rules, 3))
             .collect();
         all.sort_by(|a, b| (a.1.is_none(), a.1, &a.0).cmp(&(b.1.is_none(), b.1, &b.0)));
-        all.dedup_by(|a, b| a.0 == b.0);
+        let mut named = BTreeSet::new();
+        all.retain(|(name, _)| named.insert(name.clone()));
         all.truncate(3);
         *holders = all;
     }

@@ -181,6 +181,10 @@ impl Store for Memory {
         None
     }
 
+    fn unreadable(&self, _: &RuleSet) -> Option<String> {
+        None
+    }
+
     fn unavailable(&self, _: &RuleSet, _: usize) -> Vec<(String, Option<Timestamp>)> {
         Vec::new()
     }
