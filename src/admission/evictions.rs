@@ -89,6 +89,9 @@ impl Evictions {
             return (refused, Bound::Uid);
         }
         if grace::is_due(context.settings.grace_delete, pod) {
+            if grace::is_own_question(context, appeal.request, appeal.deadline).await {
+                return (Verdict::allow().audit("free", "own-dry-run"), Bound::Uid);
+            }
             let verdict = grace::verdict(appeal, pod, Operation::Evict).await;
             return (verdict, Bound::Uid);
         }

@@ -50,7 +50,7 @@ pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) 
     }
     if !grace::is_begun(pod)
         && !appeal.dry_run
-        && let Some(refused) = refused_by_others(appeal, pod).await
+        && let Some(refused) = refused_by_others(appeal, pod, operation).await
     {
         return refused;
     }
@@ -99,9 +99,12 @@ async fn beyond(
     Ok(Some(leave.audit(verdict, appeal)))
 }
 
-/// Whether a DELETE is the dry run by which this program asks what others say to a deletion: nothing is held then.
+/// Whether a request is the dry run by which this program asks what others say to a deletion or an eviction: nothing is held
+/// then.
 pub async fn is_own_question(context: &Context, request: &Request, deadline: Instant) -> bool {
-    if !request.dry_run || request.operation != Asked::Delete {
+    let is_eviction =
+        request.operation == Asked::Create && request.sub_resource.as_deref() == Some("eviction");
+    if !request.dry_run || !(is_eviction || request.operation == Asked::Delete) {
         return false;
     }
     let name = timeout_at(deadline, context.identity.name(&context.client)).await;
@@ -110,8 +113,20 @@ pub async fn is_own_question(context: &Context, request: &Request, deadline: Ins
 
 /// The denial of a deletion that a policy or another webhook would not let pass when the lifecycle has come to it. Whoever
 /// looks at the user sees the server's there.
-async fn refused_by_others(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
-    let ask = pods::may_delete(&appeal.context.client, pod);
+async fn refused_by_others(
+    appeal: &Appeal<'_>,
+    pod: &Pod,
+    operation: Operation,
+) -> Option<Verdict> {
+    let client = &appeal.context.client;
+    let ask = async {
+        pods::may_delete(client, pod).await?;
+        // What judges an eviction sees no DELETE, and is not asked before this program has answered.
+        match operation {
+            Operation::Evict => pods::may_evict(client, pod).await,
+            _ => Ok(()),
+        }
+    };
     let name = &pod.metadata.name;
     match timeout_at(appeal.deadline, ask).await {
         // 404 and 409: the Pod of this UID is gone, as the request itself will find.

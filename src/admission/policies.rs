@@ -18,20 +18,28 @@ use crate::api::keys;
 pub const NAMESPACE_LABELS: &str = "namespace-labels.operating.kusionstack.io";
 /// Name of the policy, and of its binding, on the status of rules, which holds the ledger.
 pub const RULE_STATUS: &str = "rule-status.operating.kusionstack.io";
+/// Name of the policy, and of its binding, on the labels by which the server deletes a Pod.
+pub const TO_DELETE: &str = "pods-to-delete.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of Deployments which no rule lets roll out.
 pub const RECREATE: &str = "recreate-deployments.operating.kusionstack.io";
 /// Name of the policy, and of its binding, that warns of rules in namespaces that are excluded from the webhooks.
 pub const EXCLUDED: &str = "excluded-namespaces.operating.kusionstack.io";
 /// Every policy and binding, in the order in which they are applied.
-pub const NAMES: [&str; 4] = [NAMESPACE_LABELS, RULE_STATUS, RECREATE, EXCLUDED];
+pub const NAMES: [&str; 5] = [NAMESPACE_LABELS, RULE_STATUS, TO_DELETE, RECREATE, EXCLUDED];
 
 /// The verb on `podtransitionrules`, for the whole cluster, that changing the labels of enforcement and the status of a rule
 /// needs.
 pub const ENFORCE: &str = "enforce";
 
 /// Every policy with its binding.
-pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 4] {
-    [namespace_labels(), rule_status(), recreate(), excluded()]
+pub fn policies() -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 5] {
+    [
+        namespace_labels(),
+        rule_status(),
+        to_delete(),
+        recreate(),
+        excluded(),
+    ]
 }
 
 /// `.namespace()` is left out of the check on purpose: with it a tenant's `*` on `*` in a namespace of their own would
@@ -112,6 +120,38 @@ fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
         policy(RULE_STATUS, spec),
         binding(RULE_STATUS, "Deny", None),
     )
+}
+
+/// The server deletes Pods with these labels by its own rights (contract 3.5, 6.6). Who may only patch Pods could otherwise
+/// delete them.
+fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+    let labels = [keys::TO_DELETE, keys::TO_REPLACE];
+    let has = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].hasValue()");
+    let set = labels.map(|key| format!("{} && !{}", has("object", key), has("oldObject", key)));
+    let mut constraints = constraints("", &["pods", "pods/status"], "Namespaced");
+    for rule in constraints.resource_rules.iter_mut().flatten() {
+        // Who makes a Pod may have it deleted.
+        rule.operations = Some(vec!["UPDATE".to_owned()]);
+    }
+    let message = format!(
+        "the labels {} have the Pod deleted through its lifecycle: setting one needs the RBAC verb delete on pods, as deleting the \
+         Pod does",
+        labels.join(" and ")
+    );
+    let may_delete = "authorizer.group('').resource('pods').namespace(request.namespace).name(request.name).check('delete').allowed()";
+    let spec = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Fail".to_owned()),
+        match_constraints: Some(constraints),
+        match_conditions: Some(vec![condition("label-is-set", set.join(" || "))]),
+        validations: Some(vec![Validation {
+            expression: may_delete.to_owned(),
+            message: Some(message),
+            reason: Some("Forbidden".to_owned()),
+            ..Validation::default()
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    (policy(TO_DELETE, spec), binding(TO_DELETE, "Deny", None))
 }
 
 /// A Deployment with `Recreate` deletes all Pods before it makes new ones. Under a rule it gets only as many deletions

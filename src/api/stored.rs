@@ -16,7 +16,7 @@ pub const MAX_LEDGER_BYTES: usize = 768 * 1024;
 pub const MAX_STATES_BYTES: usize = 256 * 1024;
 
 /// `status.details`; what does not fit is left out.
-pub const MAX_DETAILS_BYTES: usize = 96 * 1024;
+pub const MAX_DETAILS_BYTES: usize = 32 * 1024;
 
 /// The annotations of any object, by the API server's own limit. kubectl keeps the spec in one of them.
 const ANNOTATIONS: usize = 256 * 1024;

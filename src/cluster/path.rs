@@ -84,6 +84,21 @@ impl Objects {
         built(self.0.create(params, body))
     }
 
+    /// Creates a subresource of an object, such as an eviction, from its JSON.
+    ///
+    /// # Errors
+    /// When a name can be none, or the parameters are not valid.
+    pub fn create_subresource(
+        &self,
+        name: &str,
+        subresource: &str,
+        params: &PostParams,
+        body: Vec<u8>,
+    ) -> Result<Built, Error> {
+        let (name, subresource) = (segment(name)?, segment(subresource)?);
+        built(self.0.create_subresource(&subresource, &name, params, body))
+    }
+
     /// Patches an object, or one of its subresources.
     ///
     /// # Errors

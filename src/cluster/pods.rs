@@ -1,5 +1,6 @@
 //! Reads and writes of single Pods, in the slim form and by minimal patches.
 
+use kube::core::Status;
 use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
@@ -110,6 +111,37 @@ pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
 pub async fn may_delete(client: &Client, pod: &Pod) -> Result<(), Error> {
     client.request::<Value>(deletion(pod, true)?).await?;
     Ok(())
+}
+
+/// As [`may_delete`], for an eviction. A PodDisruptionBudget has no say in it: what it refuses passes.
+pub async fn may_evict(client: &Client, pod: &Pod) -> Result<(), Error> {
+    match client.request::<Value>(eviction(pod)?).await {
+        Ok(_) => Ok(()),
+        Err(Error::Api(status)) if is_by_budget(&status) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether an eviction is refused by PodDisruptionBudgets: 429 by one that is used up, or that the API server has yet to count,
+/// 500 by several (`EvictionREST` of kube-apiserver).
+fn is_by_budget(status: &Status) -> bool {
+    status.code == 429 || status.message.contains("more than one PodDisruptionBudget")
+}
+
+/// The dry run of an eviction.
+fn eviction(pod: &Pod) -> Result<http::Request<Vec<u8>>, Error> {
+    let meta = &pod.metadata;
+    let body = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": { "namespace": meta.namespace, "name": meta.name },
+        "deleteOptions": { "preconditions": { "uid": meta.uid }, "dryRun": ["All"] },
+    });
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let body = body.to_string().into_bytes();
+    pods(&meta.namespace)?.create_subresource(&meta.name, "eviction", &params, body)
 }
 
 fn deletion(pod: &Pod, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {

@@ -69,6 +69,57 @@ async fn eviction_of_a_pod_that_a_policy_keeps_begins_nothing() {
 }
 
 #[tokio::test]
+async fn eviction_that_a_policy_on_evictions_refuses_begins_nothing() {
+    let bed = bed().await;
+    let scope = protected(bed, false).await;
+    let name = format!("evict-{}", scope.namespace);
+    let mut constraints = deletions(&scope);
+    let rules = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"] }]);
+    constraints["resourceRules"] = rules;
+    let policy = json!({
+        "metadata": { "name": name },
+        "spec": {
+            "matchConstraints": constraints,
+            "validations": [{ "expression": "false", "message": "nobody evicts here" }],
+        },
+    });
+    create::<ValidatingAdmissionPolicy>(bed, policy).await;
+    let binding = json!({
+        "metadata": { "name": name },
+        "spec": { "policyName": name, "validationActions": ["Deny"] },
+    });
+    create::<ValidatingAdmissionPolicyBinding>(bed, binding).await;
+    // Of a Pod that is none of ours: nothing but the policy refuses that.
+    let other = json!({
+        "metadata": { "name": "other", "namespace": scope.namespace },
+        "spec": { "containers": [{ "name": "c", "image": "i:1" }] },
+    });
+    let other = serde_json::from_value(other).unwrap();
+    scope
+        .pods()
+        .create(&PostParams::default(), &other)
+        .await
+        .unwrap();
+    wait::until("the policy to take effect", async || {
+        let dry = kube::api::EvictParams {
+            post_options: PostParams {
+                dry_run: true,
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        scope.pods().evict("other", &dry).await.is_err()
+    })
+    .await;
+    let refused = refusal(scope.evict("web").await);
+    assert!(
+        refused.message.contains("nobody evicts here"),
+        "{refused:?}"
+    );
+    assert_untouched(&scope).await;
+}
+
+#[tokio::test]
 async fn deletion_that_another_webhook_denies_begins_nothing() {
     let bed = bed().await;
     let scope = protected(bed, false).await;

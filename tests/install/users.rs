@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview};
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use kube::{Client, Error};
@@ -15,7 +15,7 @@ use operating::api::resourcecontext::ResourceContext;
 use operating::cli::install::{self, names};
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, eventually};
+use super::cluster::{Cluster, eventually, pod};
 use super::objects;
 
 /// What the denial of a write to the status of a rule says.
@@ -74,6 +74,69 @@ fn code<T>(outcome: Result<T, Error>) -> u16 {
         Ok(_) => 200,
         Err(Error::Api(status)) => status.code,
         Err(other) => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
+    let cluster = Cluster::start().await;
+    install::guard(&cluster.client()).await.unwrap();
+    let shop = cluster.namespace("shop").await;
+    for name in ["one", "two", "three"] {
+        cluster.create_pod(&shop, pod(name)).await;
+    }
+    let verbs = ["get", "patch", "update"];
+    for (role, verbs) in [
+        ("patches", &verbs[..]),
+        ("deletes", &["get", "patch", "delete"]),
+    ] {
+        let role: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": role, "namespace": shop},
+            "rules": [{"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": verbs}],
+        }))
+        .unwrap();
+        cluster.create(role).await;
+    }
+    let patches = User::new(&cluster, &shop, "patches", "Role", "patches").await;
+    let deletes = User::new(&cluster, &shop, "deletes", "Role", "deletes").await;
+    let params = PatchParams::default();
+    let label = |key: &str| Patch::Merge(json!({"metadata": {"labels": {key: "1"}}}));
+    let pods = patches.api::<Pod>(&shop);
+    eventually("the user may patch Pods", || async {
+        pods.patch("one", &params, &label("app")).await.is_ok()
+    })
+    .await;
+    // The API server compiles a policy a moment after it is stored.
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    eventually("the policy is in force", || async {
+        let set = pods.patch("one", &dry, &label(keys::TO_DELETE)).await;
+        set.is_err()
+    })
+    .await;
+    for key in [keys::TO_DELETE, keys::TO_REPLACE] {
+        for outcome in [
+            pods.patch("one", &params, &label(key)).await,
+            pods.patch_status("one", &params, &label(key)).await,
+        ] {
+            let text = outcome.as_ref().unwrap_err().to_string();
+            assert_eq!(code(outcome), 403, "{key}");
+            assert!(
+                text.contains("needs the RBAC verb delete on pods"),
+                "{text}"
+            );
+        }
+    }
+    let allowed = deletes.api::<Pod>(&shop);
+    let set = allowed.patch("two", &params, &label(keys::TO_DELETE)).await;
+    set.unwrap();
+    // What is there already is no matter, and taking it off is not.
+    for (labels, value) in [("app", json!("2")), (keys::TO_DELETE, Value::Null)] {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {labels: value}}}));
+        pods.patch("two", &params, &patch).await.unwrap();
     }
 }
 

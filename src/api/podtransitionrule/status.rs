@@ -61,7 +61,7 @@ pub struct PodTransitionRuleStatus {
     /// Names of selected Pods, sorted.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub targets: Vec<String>,
-    /// Pods that are in a stage now, sorted by name, at most 100 and at most 96 KiB of them. The field waitingPods counts
+    /// Pods that are in a stage now, sorted by name, at most 100 and at most 32 KiB of them. The field waitingPods counts
     /// all that wait in PreCheck.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub details: Vec<Detail>,

@@ -25,7 +25,7 @@ pub const MAX_DETAILS: usize = 100;
 
 /// What the rules that let one Pod pass, and those that refuse it, take in its detail at most, in bytes. A name and a reason
 /// always fit.
-const MAX_DETAIL_BYTES: usize = 8 * 1024;
+const MAX_DETAIL_BYTES: usize = 4 * 1024;
 /// Longest reason in a detail and longest message of a condition, in characters.
 const LONGEST_REASON: usize = 1024;
 const LONGEST_MESSAGE: usize = 2048;

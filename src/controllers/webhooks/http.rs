@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::address::Reach;
+use super::bounded::Bounded;
 use crate::domain::rules::webhook::Endpoint;
 
 /// The whole of a call, from the look-up of the name to the end of the answer (contract 5.5).
@@ -32,6 +33,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 /// Longest answer, in bytes.
 const MOST: usize = 1024 * 1024;
+
+/// All that an endpoint may send in one call, in bytes: the answer, heads, interim answers, and what TLS takes.
+const MOST_IN_ALL: usize = MOST + 512 * 1024;
 
 /// Something that bytes go through both ways.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -88,7 +92,7 @@ async fn exchange(
 ) -> Result<Bytes, String> {
     let uri: Uri = url.parse().map_err(|e| format!("the URL is odd: {e}"))?;
     let target = Target::of(&uri).ok_or("the URL has no host")?;
-    let stream = connect(&target, reach).await?;
+    let stream = Bounded::new(connect(&target, reach).await?, MOST_IN_ALL);
     let stream: Box<dyn Stream> = if target.tls {
         let name = ServerName::try_from(target.host.to_owned())
             .map_err(|_| format!("{} is no name that TLS knows", target.host))?;
@@ -350,6 +354,31 @@ mod tests {
         )
         .await;
         assert!(why.contains("set the url to where it leads"), "{why}");
+    }
+
+    /// Sends interim answers for as long as anybody reads; how many bytes went out.
+    #[tokio::test]
+    async fn interim_answers_without_end_are_read_up_to_a_bound() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (listener, port) = listener().await;
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
+            let mut sent = 0;
+            while sent < 64 * MOST && stream.write_all(hints.as_bytes()).await.is_ok() {
+                sent += hints.len();
+            }
+            sent
+        });
+        let mut reach = Reach::default();
+        reach.networks.allowed = vec!["127.0.0.1/32".parse().unwrap()];
+        let url = format!("http://127.0.0.1:{port}/");
+        let why = call(&url, &[], None, &reach).await.unwrap_err();
+        assert!(why.contains("more than 1536 KiB came in all"), "{why}");
+        // What the buffers of the sockets hold goes out, too.
+        let sent = serving.await.unwrap();
+        assert!(sent < 32 * MOST, "{sent}");
     }
 
     #[tokio::test]

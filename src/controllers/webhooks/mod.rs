@@ -3,6 +3,7 @@
 
 mod address;
 mod ask;
+mod bounded;
 mod http;
 mod places;
 mod pool;

@@ -129,8 +129,11 @@ const COLLASETS_CLUSTER: &[Access] = &[
     ),
 ];
 
-/// What deletions through the lifecycle need: the Pod is deleted when it is off traffic.
-const GRACE_DELETE_CLUSTER: &[Access] = &[all("", &["pods"], &["delete"])];
+/// What deletions through the lifecycle need: the Pod is deleted when it is off traffic. Evictions are only tried by a dry run.
+const GRACE_DELETE_CLUSTER: &[Access] = &[
+    all("", &["pods"], &["delete"]),
+    all("", &["pods/eviction"], &["create"]),
+];
 
 /// What self-managed certificates need, cluster-wide: the `caBundle` of our own two configurations.
 const CERTIFICATES_CLUSTER: &[Access] = &[
