@@ -25,6 +25,8 @@ const DURATION: Duration = Duration::from_secs(15);
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between attempts.
 const PERIOD: Duration = Duration::from_secs(2);
+/// Of so many failures in a row one is said: about each ten minutes.
+const SAID_AGAIN: u32 = 300;
 
 /// One candidate.
 pub struct Candidate {
@@ -68,17 +70,26 @@ impl Candidate {
     /// Tries to lead until stopped; then gives the lease back.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut renewed = Instant::now();
+        let mut failing = 0u32;
         loop {
             match timeout(PERIOD * 2, self.attempt()).await {
                 Ok(Ok(leads)) => {
                     renewed = Instant::now();
+                    if std::mem::take(&mut failing) > 0 {
+                        info!("the lease can be read or renewed again");
+                    }
                     self.tell(leads, "another replica holds the lease");
                 }
-                Ok(Err(e)) => warn!(
-                    error = super::failure::text(&e),
-                    "the lease could not be read or renewed"
-                ),
-                Err(_) => warn!("the lease could not be renewed in time"),
+                failed => {
+                    let error = match failed {
+                        Ok(Err(e)) => super::failure::text(&e),
+                        _ => "no answer in time".to_owned(),
+                    };
+                    if failing.is_multiple_of(SAID_AGAIN) {
+                        warn!(error, "the lease could not be read or renewed");
+                    }
+                    failing += 1;
+                }
             }
             if renewed.elapsed() > RENEW_DEADLINE {
                 self.tell(false, "it could not renew the lease in time");

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::failure;
 use super::path::Objects;
@@ -36,6 +36,8 @@ const SILENCE: Duration = Duration::from_secs(90);
 const SHORT_SECONDS: u32 = 3;
 /// Longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// Of so many failures in a row one is said: about each ten minutes.
+const SAID_AGAIN: u32 = 80;
 
 /// What receives the objects of a watch. Calls come from one task, in the order of resourceVersions.
 pub trait Sink<T>: Send + Sync + 'static {
@@ -122,7 +124,7 @@ pub async fn run<T, S>(
     T: Send + 'static,
     S: Sink<T>,
 {
-    let mut failures = 0u32;
+    let (mut failures, mut failing) = (0u32, 0u32);
     let mut known = 0u64;
     let work = async {
         loop {
@@ -132,13 +134,21 @@ pub async fn run<T, S>(
                     return std::future::pending().await; // the process ends
                 }
                 Ok((objects, version)) => {
-                    failures = 0;
+                    if failing > 0 {
+                        info!(path = source.path, failing, "list succeeds again");
+                    }
+                    (failures, failing) = (0, 0);
                     sink.replace(objects, version);
                     known = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     sink.connected(false);
                 }
                 Err(e) => {
-                    warn!(path = source.path, error = said(&e), "list failed");
+                    // Each watch says it, so the first failure and a few of the others are enough.
+                    match failing % SAID_AGAIN {
+                        0 => warn!(path = source.path, error = said(&e), "list failed"),
+                        _ => debug!(path = source.path, error = said(&e), "list failed"),
+                    }
+                    failing += 1;
                     if is_not_served(&e) {
                         sink.absent();
                     }

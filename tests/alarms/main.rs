@@ -199,20 +199,26 @@ async fn callers_that_are_refused() {
 }
 
 #[tokio::test]
-async fn few_handshakes_that_fail_where_nothing_else_comes_through() {
-    let plant = Plant::new().await;
-    let fail = |minute: i64| {
-        if minute % 8 == 7 {
-            plant.metrics.handshakes_failed.inc();
-        }
-    };
-    let fired = plant.alarms(35, fail, |_, text| text).await;
-    assert_eq!(fired, ["OperatingCallersRefused"]);
+async fn few_callers_that_are_refused_where_nothing_else_comes_through() {
+    fn handshake(plant: &Plant) {
+        plant.metrics.handshakes_failed.inc();
+    }
+    let kinds: [fn(&Plant); 2] = [handshake, Plant::call_by_another_path];
+    for refuse in kinds {
+        let plant = Plant::new().await;
+        let some = |minute: i64| {
+            if minute % 8 == 7 {
+                refuse(&plant);
+            }
+        };
+        let fired = plant.alarms(35, some, |_, text| text).await;
+        assert_eq!(fired, ["OperatingCallersRefused"]);
+    }
     // Somebody else's: the API server's calls arrive.
-    let plant = Plant::again(plant).await;
+    let plant = Plant::new().await;
     let both = |minute: i64| {
         if minute % 8 == 7 {
-            plant.metrics.handshakes_failed.inc();
+            handshake(&plant);
         }
         plant.decide(Verdict::allow);
     };

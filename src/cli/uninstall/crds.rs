@@ -17,6 +17,8 @@ use crate::cli::install::request::request_opt;
 
 /// The kind that owns Pods.
 const OWNER: &str = "CollaSet";
+/// Objects among which one is looked for that a finalizer holds.
+const HELD: u32 = 500;
 const POLL: Duration = Duration::from_millis(500);
 /// A CRD that is still there is written to after each of these.
 const NUDGE: Duration = Duration::from_secs(5);
@@ -73,10 +75,11 @@ pub async fn remove(client: &Client) -> anyhow::Result<()> {
 async fn held(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<Option<String>> {
     let resource = resource(crd)?;
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let one = ListParams::default().limit(1);
+    let first = ListParams::default().limit(HELD);
     let what = format!("list {}", resource.plural);
-    let listed = request_opt(&what, || objects.list_metadata(&one)).await?;
-    if let Some(object) = listed.and_then(|listed| listed.items.into_iter().next()) {
+    let listed = request_opt(&what, || objects.list_metadata(&first)).await?;
+    let listed = listed.map(|listed| listed.items).unwrap_or_default();
+    if let Some(object) = listed.into_iter().find(|o| !o.finalizers().is_empty()) {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let (kind, by) = (&crd.spec.names.kind, object.finalizers());
         return Ok(Some(format!(

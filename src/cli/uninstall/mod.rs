@@ -29,7 +29,13 @@ use crate::api::keys;
 pub async fn command(args: UninstallArgs) -> anyhow::Result<()> {
     let namespace = &args.cluster.namespace;
     let client = connect::client(&args.cluster).await?;
-    for warning in left::warnings(&client).await? {
+    // Nothing that can't be checked keeps anybody from uninstalling.
+    let warnings = left::warnings(&client).await.unwrap_or_else(|e| {
+        vec![format!(
+            "what stays behind unready could not be checked: {e:#}"
+        )]
+    });
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
     output::write(&uninstall(&client, namespace, args.keep_crds).await?)
