@@ -147,6 +147,7 @@ impl ServerMetrics {
         for family in [&self.shed, &self.late, &self.panics] {
             drop(family.get_or_create(&RouteLabel { route }));
         }
+        drop(self.duration.get_or_create(&RouteLabel { route }));
     }
 
     /// Gives every metric with labels a sample, for the reference of the metrics.
@@ -159,7 +160,6 @@ impl ServerMetrics {
         };
         drop(self.reviews.get_or_create(&labels));
         self.begin(route);
-        drop(self.duration.get_or_create(&RouteLabel { route }));
         drop(self.connections.get_or_create(&ListenerLabel { listener }));
         self.load.standing(listener, "");
         self.load.shed(listener, "");

@@ -36,6 +36,8 @@ fn alarms_use_metrics_that_there_are() {
     let used = words.filter(|w| w.starts_with("operating_") || w.starts_with("process_"));
     let mut count = 0;
     for metric in used {
+        // The number of observations of a histogram.
+        let metric = metric.strip_suffix("_count").unwrap_or(metric);
         assert!(METRICS.contains(&format!("| `{metric}` |")), "{metric}");
         count += 1;
     }
