@@ -25,6 +25,7 @@ const TASKS: &[&str] = &[
     "the keeper of the certificate",
     "the keeper of the client authorities",
     "the lead of the controllers",
+    "the memory of the ledgers",
     "the metrics listener",
     "the watch of collasets",
     "the watch of controllerrevisions",
