@@ -1,6 +1,6 @@
 //! What every handler works with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +105,7 @@ impl Context {
             operation,
             detail,
             beyond: BTreeSet::new(),
+            generations: BTreeMap::new(),
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn reason_word(why: &Why) -> &'static str {
         Why::Unhealthy { .. } => "budget-unhealthy",
         Why::Broken(_) => "rule-broken",
         Why::Unusable(_) => "ledger-unusable",
-        Why::Behind => "cache-behind",
+        Why::Behind | Why::Changed => "cache-behind",
         Why::UnknownOwner(_) | Why::Unset { .. } => "owner-unknown",
         Why::Unconfirmed => "pod-unconfirmed",
         Why::Unreachable(_) => "ledger-unreachable",
@@ -85,6 +85,9 @@ pub fn text(pod: &str, denied: &Denied, now: Timestamp) -> String {
         Why::Behind => format!(
             "Pod {pod} is held by {rule}: this replica has not yet seen the state that the rule's budget rests on; try \
              again in a moment"
+        ),
+        Why::Changed => format!(
+            "Pod {pod} is held: {rule} has just been changed or deleted, and others may hold the Pod now; try again in a moment"
         ),
         Why::Unconfirmed => format!(
             "Pod {pod} is held: it is not stored as the request to the server shows it; try again in a moment"
@@ -395,6 +398,7 @@ mod tests {
     fn what_is_held_is_always_a_429() {
         for why in [
             Why::Behind,
+            Why::Changed,
             Why::Unconfirmed,
             Why::UnderWay,
             Why::Closing {

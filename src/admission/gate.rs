@@ -1,10 +1,11 @@
 //! The question that every disruption comes down to: may this Pod go, by every rule that covers it?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Duration, Instant, sleep, timeout_at};
 
 use super::context::Context;
 use super::{overlap, stored};
@@ -20,6 +21,13 @@ use crate::ledger::commit::{Denied, Disruption, Why};
 use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::RuleKey;
 
+/// Rounds for a request that waits for rules which change meanwhile.
+const ROUNDS: u32 = 3;
+/// How long the cache may take to learn of changed rules.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Claims for a disruption by every rule object that covers the Pod; the objects and grants, empty if none holds it.
 pub async fn claim(
     context: &Context,
@@ -27,8 +35,68 @@ pub async fn claim(
     dry_run: bool,
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
-    let rules = covering(context, &disruption.pod, deadline).await?;
-    claim_by(context, rules, disruption, dry_run, deadline).await
+    for _ in 0..ROUNDS {
+        let mut disruption = disruption.clone();
+        let namespace = &disruption.pod.metadata.namespace;
+        // Before they are looked up: what changes in between is another generation.
+        disruption.generations = generations(context, namespace);
+        let rules = covering(context, &disruption.pod, deadline).await?;
+        match claim_by(context, rules, &disruption, dry_run, deadline).await {
+            // Who waited for a rule that is gone or holds the Pod no more has to ask those that hold it now.
+            Err(denied) if denied.why == Why::Changed => {
+                let namespace = &disruption.pod.metadata.namespace;
+                know_rules(context, namespace, deadline).await?;
+            }
+            decided => return decided,
+        }
+    }
+    Err(Denied::unknown(Why::Changed))
+}
+
+/// Generations of the rule objects of a namespace, by name.
+fn generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
+    let state = context.index.read();
+    let rules = state
+        .namespace(namespace)
+        .into_iter()
+        .flat_map(|n| &n.rules);
+    rules
+        .map(|(name, entry)| (name.clone(), entry.snapshot.rules.generation))
+        .collect()
+}
+
+/// Waits until the cache knows the rule objects of a namespace as the API server has them at this moment.
+async fn know_rules(context: &Context, namespace: &str, deadline: Instant) -> Result<(), Denied> {
+    let read = async {
+        let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
+        rules.list_metadata(&ListParams::default()).await
+    };
+    let list = in_time(deadline, read).await?;
+    let live: BTreeMap<String, i64> = list
+        .items
+        .iter()
+        .map(|rule| {
+            (
+                rule.name_any(),
+                rule.metadata.generation.unwrap_or_default(),
+            )
+        })
+        .collect();
+    let limit = deadline.min(Instant::now() + KNOWN_WITHIN);
+    let known = async {
+        // One that is newer than the list, or was made after it, is known, too.
+        let is_known = |cached: &BTreeMap<String, i64>| {
+            let news = live.iter().all(|(name, generation)| {
+                cached.get(name).is_some_and(|cached| cached >= generation)
+            });
+            news && cached.len() <= live.len()
+        };
+        while !is_known(&generations(context, namespace)) {
+            sleep(LOOK).await;
+        }
+    };
+    let known = timeout_at(limit, known).await;
+    known.map_err(|_| Denied::unknown(Why::Behind))
 }
 
 /// As [`claim`], by these rule objects alone. A claim is written only for a Pod that is stored as the request shows it.
@@ -40,12 +108,15 @@ pub async fn claim_by(
     deadline: Instant,
 ) -> Result<Vec<(RuleKey, Grant)>, Denied> {
     overlap::check(&context.index, &rules, &disruption.beyond, &disruption.pod)?;
+    let mut disruption = disruption.clone();
+    if disruption.generations.is_empty() {
+        disruption.generations = generations(context, &disruption.pod.metadata.namespace);
+    }
     let of_budgets = rules.iter().filter(|key| {
         let beyond = disruption.beyond.contains(&key.name);
         !beyond && has_budget(context, key, &disruption.pod)
     });
     know_owners(context, of_budgets, deadline).await?;
-    let mut disruption = disruption.clone();
     // The Pod of an eviction was read live a moment ago.
     let is_shown = disruption.operation != Operation::Evict;
     if is_shown && !dry_run && !rules.is_empty() {

@@ -30,6 +30,7 @@ mod newer_rules;
 mod outside;
 mod owners;
 mod pod_writes;
+mod renamed;
 mod restarts;
 mod retries;
 mod rollouts;

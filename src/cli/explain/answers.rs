@@ -95,6 +95,12 @@ impl Known {
                     .find(|(kind, value)| is_at(*kind, value, path));
                 found.map_or_else(missing, |(_, value)| (http::StatusCode::OK, value.clone()))
             }
+            // Whether a claim could be written says the cluster alone; the store takes this for no answer.
+            (&Method::PATCH, [.., "podtransitionrules", _, "status"]) => refusal(
+                http::StatusCode::BAD_REQUEST,
+                "BadRequest",
+                "offline, nothing is written",
+            ),
             _ => {
                 let asked = format!("{method} {path}");
                 let why = format!("offline, {asked} is not answered");

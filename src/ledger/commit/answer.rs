@@ -1,6 +1,6 @@
 //! What a rule object is asked, and what it answers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,22 @@ pub struct Disruption {
     pub detail: Detail,
     /// Names of rule objects whose budget does not hold this one: whoever asks may bypass them. It is claimed all the same.
     pub beyond: BTreeSet<String>,
+    /// Generations of rule objects, by name, at the moment when those that cover the Pod were looked up. What one of them says
+    /// that is gone, or has another one now, does not settle which objects hold the Pod.
+    pub generations: BTreeMap<String, i64>,
+}
+
+impl Disruption {
+    /// Refuses an answer that does not settle which objects hold the Pod, see [`Disruption::generations`].
+    pub(super) fn settles(&self, key: &RuleKey, answer: &Answer) -> Result<(), Denied> {
+        let Answer::NotHeld(judged) = answer else {
+            return Ok(());
+        };
+        match self.generations.get(&key.name) {
+            Some(known) if *judged != Some(*known) => Err(Denied::by(key, Why::Changed)),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Evidence for a release, from a view at `position`.
@@ -42,8 +58,9 @@ pub struct Evidence {
 /// The answer of one rule object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// No availability rule of the object applies to the Pod (or the object is gone): nothing is held.
-    NotHeld,
+    /// No availability rule of the object applies to the Pod: it holds nothing, by this generation of the object. `None` if the
+    /// object is gone.
+    NotHeld(Option<i64>),
     /// The claim is written.
     Granted(Grant),
 }
@@ -133,6 +150,8 @@ pub enum Why {
         /// How many Pods there should be.
         expected: u32,
     },
+    /// The object has been changed or deleted while the request waited for it: others may hold the Pod now.
+    Changed,
     /// The rule can't be evaluated: the field and the remedy.
     Broken(String),
     /// The ledger in the rule's status can't be read, or is of a newer format: why, and the remedy.

@@ -43,7 +43,7 @@ pub fn admit(
     let pod = &disruption.pod;
     let beyond = disruption.beyond.contains(&rules.name);
     let (rule, desired, minimum) = match rules.availability(pod) {
-        Availability::NotHeld => return Ok(Answer::NotHeld),
+        Availability::NotHeld => return Ok(Answer::NotHeld(Some(rules.generation))),
         // Others have to see the Pod as going.
         Availability::Broken { rule, .. } if beyond => (rule, 0, None),
         Availability::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
@@ -57,7 +57,7 @@ pub fn admit(
                     let minimum = limits.binding_minimum(size(view));
                     (rule.to_owned(), desired, minimum)
                 }
-                None => return Ok(Answer::NotHeld),
+                None => return Ok(Answer::NotHeld(Some(rules.generation))),
             }
         }
     };

@@ -88,6 +88,7 @@ impl<S: Store> Ledgers<S> {
         if rules.len() > 1 || dry_run {
             for key in &rules {
                 let answer = self.would_admit(key, disruption)?;
+                disruption.settles(key, &answer)?;
                 let needs_claim = matches!(answer, Answer::Granted(_));
                 if dry_run && needs_claim {
                     self.would_write(key, deadline).await?;
@@ -100,8 +101,13 @@ impl<S: Store> Ledgers<S> {
         self.start_all(&rules, deadline).await;
         let mut grants = Vec::new();
         for key in rules {
-            match self.ask(&key, disruption.clone(), deadline).await {
-                Ok(Answer::NotHeld) => {}
+            let answer = self.ask(&key, disruption.clone(), deadline).await;
+            let settled = answer.and_then(|answer| {
+                disruption.settles(&key, &answer)?;
+                Ok(answer)
+            });
+            match settled {
+                Ok(Answer::NotHeld(_)) => {}
                 Ok(Answer::Granted(grant)) => grants.push((key, grant)),
                 Err(denied) => {
                     self.withdraw(&disruption.pod.metadata.uid, disruption.operation, grants);
@@ -115,7 +121,7 @@ impl<S: Store> Ledgers<S> {
     /// Whether a claim would be given now, by what this replica knows; nothing is written.
     pub fn would_admit(&self, key: &RuleKey, disruption: &Disruption) -> Result<Answer, Denied> {
         let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
-            return Ok(Answer::NotHeld);
+            return Ok(Answer::NotHeld(None));
         };
         let mut claims = Claims::clone(&base.claims);
         let lane = self.lanes.lock().get(key).cloned();
@@ -153,7 +159,7 @@ impl<S: Store> Ledgers<S> {
     ) -> Result<(), Denied> {
         for key in rules {
             let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
-                continue; // the object is gone
+                return Err(Denied::by(key, Why::Changed));
             };
             let limit = deadline.min(Instant::now() + CALL_TIMEOUT);
             timeout_at(limit, self.store.caught_up(base.claims.watermark))

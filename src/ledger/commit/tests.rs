@@ -266,6 +266,7 @@ fn delete(pod: &str) -> Disruption {
             carried: None,
         },
         beyond: Default::default(),
+        generations: Default::default(),
     }
 }
 
@@ -756,7 +757,7 @@ async fn lanes_of_rules_that_are_gone_are_cleared_away_and_those_in_use_stay() {
         on.notify_one();
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &busy, "b"), others);
-    assert_eq!(answer, Ok(Answer::NotHeld), "the rule is gone");
+    assert_eq!(answer, Ok(Answer::NotHeld(None)), "the rule is gone");
 }
 
 #[tokio::test]
@@ -840,4 +841,39 @@ async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
     );
     claim("a").await.unwrap();
     ask(&ledgers, &key, "small").await.unwrap();
+}
+
+#[tokio::test]
+async fn answer_of_an_object_that_ended_or_changed_meanwhile_settles_nothing() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let generation = ledgers.store().cached(&key).unwrap().rules.generation;
+    let known = |generation: i64| Disruption {
+        generations: [(key.name.clone(), generation)].into(),
+        ..delete("a")
+    };
+    let claim = async |disruption: Disruption, dry_run: bool| {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let keys = vec![key.clone()];
+        let claimed = ledgers.claim(keys, &disruption, dry_run, deadline).await;
+        claimed.map_err(|denied| denied.why)
+    };
+    // A Pod that the object does not hold, as it was when the rules were looked up, and after a change.
+    let free = |generation: i64| {
+        let object = json!({ "metadata": { "namespace": "n", "name": "free", "uid": "free", "resourceVersion": "7" } });
+        Disruption {
+            pod: Arc::new(serde_json::from_value(object).unwrap()),
+            ..known(generation)
+        }
+    };
+    for dry_run in [true, false] {
+        assert_eq!(claim(free(generation), dry_run).await, Ok(Vec::new()));
+        let changed = claim(free(generation - 1), dry_run).await;
+        assert_eq!(changed, Err(Why::Changed));
+    }
+    ledgers.store().rules.lock().remove(&key);
+    for dry_run in [true, false] {
+        let gone = claim(known(generation), dry_run).await;
+        assert_eq!(gone, Err(Why::Changed));
+    }
 }
