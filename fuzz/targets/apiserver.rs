@@ -84,7 +84,12 @@ fn willing(path: &str, body: &[u8], keeps: bool, stored: &mut Stored) -> Result<
             _,
             "pods" | "persistentvolumeclaims",
         ] => serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST),
-        ["api", "v1", "namespaces", _, "pods", ..] => Ok(stored.pod.clone()),
+        ["api", "v1", "namespaces", namespace, "pods", ..] => {
+            // Of no other namespace than the one that it is asked for.
+            let mut pod = stored.pod.clone();
+            pod["metadata"]["namespace"] = (*namespace).into();
+            Ok(pod)
+        }
         ["api", "v1", "namespaces"] => Ok(list("NamespaceList", vec![stored.namespace.clone()])),
         ["api", "v1", "namespaces", _] => patched(&mut stored.namespace, body, keeps),
         ["api"] => Ok(groups(json!([]))),
@@ -146,7 +151,7 @@ pub fn is_allowed(asked: &str, namespace: &str) -> bool {
                 && match (method, rest) {
                     ("GET", _) => true,
                     ("POST", ["pods" | "persistentvolumeclaims"]) => dry,
-                    ("DELETE", ["pods", _]) => dry,
+                    ("DELETE", ["pods", _]) | ("POST", ["pods", _, "eviction"]) => dry,
                     ("POST", ["events"]) => true,
                     ("PATCH", ["pods", _] | ["events", _]) => true,
                     ("PATCH", ["podtransitionrules", _, "status"]) => true,
