@@ -47,6 +47,10 @@ impl Handler for Evictions {
             Ok(None) => return Verdict::allow().audit("free", "pod-not-found"), // the eviction itself says 404
             Err(why) => return self.unreadable(request, &why),
         };
+        if eviction.is_of_another(&request.name) {
+            let message = "name in URL does not match name in Eviction object";
+            return Verdict::deny(400, "BadRequest", message);
+        }
         if let Some(why) = eviction.mismatch(&pod) {
             let message = format!("Pod {} can't be evicted: {why}", pod.metadata.name);
             return Verdict::deny(409, "Conflict", message);

@@ -11,7 +11,14 @@ use crate::domain::pod::Pod;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Eviction {
+    metadata: Named,
     delete_options: Option<DeleteOptions>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -38,6 +45,11 @@ pub enum Bound {
 }
 
 impl Eviction {
+    /// Whether it names another Pod than the URL: the API server refuses it then (400), after admission.
+    pub fn is_of_another(&self, name: &str) -> bool {
+        self.metadata.name.as_deref() != Some(name)
+    }
+
     /// Whether the body asks for a dry run, as `kubectl drain --dry-run=server` does.
     pub fn is_dry_run(&self) -> bool {
         let options = self.delete_options.as_ref();
@@ -126,6 +138,19 @@ mod tests {
         let eviction: Eviction = serde_json::from_value(raw.clone()).unwrap();
         json_patch::patch(&mut raw, &eviction.bind(&pod(), bound)).unwrap();
         raw["deleteOptions"].take()
+    }
+
+    #[test]
+    fn body_that_names_another_pod_or_none_is_known() {
+        for (metadata, is_of_another) in [
+            (json!({ "name": "web-1" }), false),
+            (json!({ "name": "web-2" }), true),
+            (json!({ "generateName": "web-" }), true),
+        ] {
+            let raw = json!({ "metadata": metadata });
+            let eviction: Eviction = serde_json::from_value(raw).unwrap();
+            assert_eq!(eviction.is_of_another("web-1"), is_of_another);
+        }
     }
 
     #[test]
