@@ -136,6 +136,10 @@ async fn give_up(scope: &Scope, pods: [&Pod; 2]) {
         wait::until("the deletion of a Pod that is not ready", async || {
             let pod = scope.pods().get(&name).await;
             let is_lost = pod.as_ref().is_ok_and(|pod| !is_available(pod));
+            if pod.as_ref().is_ok_and(is_available) {
+                // The controller-manager marks it once, and who plays the kubelet may have marked it Ready after that.
+                scope.lose_readiness(&name).await;
+            }
             let now = match is_lost {
                 true => scope.delete(&name).await.map_err(|e| e.to_string()),
                 false => Err(pod.map_or_else(
