@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Error, ResourceExt};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
@@ -193,6 +193,7 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
             collasets || grace_delete,
             "{parts:?}"
         );
+        assert_eq!(has("create", "pods/eviction"), grace_delete, "{parts:?}");
         let secrets = now.iter().any(|(_, _, r)| r == "secrets");
         assert_eq!(secrets, certificates_kept, "{parts:?}");
         used.extend(now);
@@ -202,10 +203,9 @@ async fn server_works_with_the_rights_of_its_parts_alone() {
         .filter(|right| !used.contains(right))
         .filter(|(verb, _, resource)| !ELSEWHERE.iter().any(|(v, r, _)| v == verb && r == resource))
         .collect();
-    assert_eq!(
-        unused,
-        Vec::<Right>::new(),
-        "given and not used; used: {used:#?}"
+    assert!(
+        unused.is_empty(),
+        "used: {used:#?}\ngiven and not used: {unused:?}"
     );
 }
 
@@ -332,22 +332,32 @@ async fn exercise(bed: &Bed, parts: Parts) {
     .await;
     serving(&pods, "load", 2).await;
     if parts.grace_delete {
-        // Asked for once, and then left to the server.
-        let name = serving(&pods, "load", 2).await.remove(0);
-        eventually("a Pod is marked", async || {
-            let asked = pods.delete(&name, &DeleteParams::default()).await;
-            asked.is_err()
-        })
-        .await;
-        eventually("the server deletes it", async || {
-            let found = pods.get_opt(&name).await.unwrap();
-            found.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
-        })
-        .await;
+        for evicts in [false, true] {
+            is_gone_after_one_request(&pods, evicts).await;
+            serving(&pods, "load", 2).await;
+        }
     }
     if parts.collasets {
         collaset(bed, &namespace, &pods).await;
     }
+}
+
+/// A deletion, or an eviction, that is asked for once, and then left to the server.
+async fn is_gone_after_one_request(pods: &Api<Pod>, evicts: bool) {
+    let name = serving(pods, "load", 2).await.remove(0);
+    eventually("a Pod is marked", async || {
+        if evicts {
+            return pods.evict(&name, &EvictParams::default()).await.is_err();
+        }
+        let asked = pods.delete(&name, &DeleteParams::default()).await;
+        asked.is_err()
+    })
+    .await;
+    eventually("the server deletes it", async || {
+        let found = pods.get_opt(&name).await.unwrap();
+        found.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
+    })
+    .await;
 }
 
 /// A CollaSet with claims lives and goes.
