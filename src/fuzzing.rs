@@ -23,11 +23,7 @@ pub enum Watch {
 
 /// Hands one line of a watch to the index; the version that it carries, or `None` if all must be listed again.
 pub fn watch_frame(index: &Arc<Index>, watch: Watch, line: &str) -> Option<u64> {
-    let source = Source {
-        path: "/fuzz",
-        labels: None,
-        fields: None,
-    };
+    let source = Source::all("/fuzz");
     match watch {
         Watch::Pods => deliver(&source, &Pods::new(index), line, 0),
         Watch::Rules => deliver(&source, &Rules(Arc::clone(index)), line, 0),

@@ -196,7 +196,8 @@ pub async fn let_go(
         return Ok(());
     }
     let namespace = &pod.metadata.namespace;
-    if !context.index.synced().all() || !knows_rules(context, namespace) {
+    let is_alive = context.index.following.rules.is_alive();
+    if !is_alive || !context.index.synced().all() || !knows_rules(context, namespace) {
         // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
         let read = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
@@ -307,6 +308,9 @@ pub async fn covering(
         }
         return Err(Denied::unknown(Why::Behind));
     }
+    if !context.index.following.rules.is_alive() {
+        know_rules(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod
+    }
     Ok(context.index.rules_of(pod))
 }
 
@@ -316,13 +320,12 @@ pub async fn same_history(
     namespace: &str,
     deadline: Instant,
 ) -> Result<(), Denied> {
-    let timeline = &context.index.timeline;
-    if !timeline.is_following() {
+    if !context.index.following.pods.is_alive() {
         let assured = timeout_at(deadline, context.ledgers.assure(namespace)).await;
         let late = |_| Why::Unreachable("no answer in time".to_owned());
         return assured.map_err(late).flatten().map_err(Denied::unknown);
     }
-    match timeline.lost() {
+    match context.index.timeline.lost() {
         Some(why) => Err(Denied::unreachable(why.as_ref())),
         None => Ok(()),
     }

@@ -347,11 +347,11 @@ mod tests {
             let deadline = Instant::now() + Duration::from_secs(5);
             never(&context, &review("alice"), &pod, deadline).await
         };
-        context.index.timeline.follow(true);
+        context.index.following.trust();
         assert_eq!(asked().await, Some("namespace-terminating"));
-        context.index.timeline.follow(false); // and the API server answers no list
+        context.index.following.pods.connected(false); // and the API server answers no list
         assert_eq!(asked().await, None);
-        context.index.timeline.follow(true);
+        context.index.following.trust();
         context.index.timeline.set_back("Pods", 9, 4);
         assert_eq!(asked().await, None);
     }

@@ -395,7 +395,7 @@ mod tests {
             context
                 .index
                 .mark(crate::cluster::index::Synced::everything);
-            context.index.timeline.follow(true);
+            context.index.following.trust();
             let pod = context.index.read().pod("shop", "p").cloned().unwrap();
             let disruption = context.disruption(&pod, protocol::Operation::Delete);
             let deadline = Instant::now() + Duration::from_secs(5);

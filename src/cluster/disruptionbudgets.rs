@@ -87,11 +87,7 @@ pub async fn live_refusal(client: &Client, pod: &Pod) -> kube::Result<Option<Ref
 
 /// Starts the watch.
 pub(super) fn start(client: &Client, index: &Arc<Index>, supervisor: &Supervisor) {
-    let source = Source {
-        path: "/apis/policy/v1/poddisruptionbudgets",
-        labels: None,
-        fields: None,
-    };
+    let source = Source::all("/apis/policy/v1/poddisruptionbudgets");
     let sink = Arc::new(Budgets(Arc::clone(index)));
     sources::spawn::<DisruptionBudget, _>(
         client,
@@ -159,11 +155,7 @@ mod tests {
     fn budgets_are_believed_once_they_are_listed_and_while_they_are_there() {
         let index = Arc::new(Index::default());
         let sink = Budgets(Arc::clone(&index));
-        let source = Source {
-            path: "",
-            labels: None,
-            fields: None,
-        };
+        let source = Source::all("");
         let event = |kind: &str, object: &Value| {
             let line = json!({ "type": kind, "object": object }).to_string();
             assert!(deliver(&source, &sink, &line, 0).is_some());

@@ -24,6 +24,7 @@ pub mod selected;
 pub mod sizes;
 pub mod sources;
 pub mod tally;
+pub mod following;
 pub mod timeline;
 pub mod unread;
 pub mod watch;

@@ -124,15 +124,15 @@ pub fn start(
     supervisor: &Supervisor,
 ) {
     for needed in needed {
+        let path = match needed.kind {
+            "MutatingWebhookConfiguration" => {
+                "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+            }
+            _ => "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        };
         let source = Source {
-            path: match needed.kind {
-                "MutatingWebhookConfiguration" => {
-                    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-                }
-                _ => "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-            },
-            labels: None,
             fields: Some(format!("metadata.name={}", needed.name)),
+            ..Source::all(path)
         };
         let sink = One {
             index: Arc::clone(index),

@@ -297,12 +297,11 @@ impl Store for RuleStore {
     }
 
     fn is_following(&self) -> bool {
-        self.index.timeline.is_following()
+        self.index.following.pods.is_alive()
     }
 
     fn followed(&self) -> impl Future<Output = ()> + Send {
-        let timeline = self.index.timeline.clone();
-        async move { timeline.followed().await }
+        self.index.following.pods.alive()
     }
 
     fn lost(&self) -> Option<Arc<str>> {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 
 use super::disruptionbudgets;
+use super::following;
 use super::index::{Index, NamespaceFacts};
 use super::owners::Neighbours;
 use super::pulse::Felt;
@@ -33,9 +34,9 @@ pub fn start(
 ) -> CatchUp {
     let catch_up = CatchUp::default();
     let pods = Source {
-        path: "/api/v1/pods",
         labels: Some("kusionstack.io/control=true"),
-        fields: None,
+        seconds: following::SECONDS,
+        ..Source::all("/api/v1/pods")
     };
     spawn::<Pod, _>(
         client,
@@ -46,9 +47,8 @@ pub fn start(
         supervisor,
     );
     let rules = Source {
-        path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
-        labels: None,
-        fields: None,
+        seconds: following::SECONDS,
+        ..Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules")
     };
     spawn::<PodTransitionRule, _>(
         client,
@@ -58,11 +58,7 @@ pub fn start(
         CatchUp::default(),
         supervisor,
     );
-    let namespaces = Source {
-        path: "/api/v1/namespaces",
-        labels: None,
-        fields: None,
-    };
+    let namespaces = Source::all("/api/v1/namespaces");
     spawn::<NamespaceFacts, _>(
         client,
         index,
@@ -72,11 +68,7 @@ pub fn start(
         supervisor,
     );
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::CollaSet) {
-        let source = Source {
-            path: kind.path(),
-            labels: None,
-            fields: None,
-        };
+        let source = Source::all(kind.path());
         spawn::<Owned, _>(
             client,
             index,
@@ -171,8 +163,11 @@ impl Sink<Pod> for Pods {
     fn bookmark(&self, version: u64) {
         self.index.bookmark_pods(version);
     }
+    fn heard(&self) {
+        self.index.following.pods.hear();
+    }
     fn connected(&self, is_connected: bool) {
-        self.index.timeline.follow(is_connected);
+        self.index.following.pods.connected(is_connected);
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
@@ -223,6 +218,12 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
+    fn heard(&self) {
+        self.0.following.rules.hear();
+    }
+    fn connected(&self, is_connected: bool) {
+        self.0.following.rules.connected(is_connected);
+    }
     /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
     fn unreadable(&self, raw: &str) -> Option<PodTransitionRule> {
         podtransitionrule::by_parts(raw)
@@ -346,11 +347,7 @@ mod tests {
     use crate::api::keys;
 
     fn deliver(index: &Arc<Index>, kind: &str, object: &Value) -> Option<u64> {
-        let source = Source {
-            path: "/api/v1/pods",
-            labels: None,
-            fields: None,
-        };
+        let source = Source::all("/api/v1/pods");
         let line = json!({ "type": kind, "object": object }).to_string();
         let known = index.read().position;
         watch::deliver(&source, &Pods::new(index), &line, known)
@@ -422,11 +419,7 @@ mod tests {
 
     /// Hands an event to the sink of rules; whether it was taken.
     fn deliver_rule(index: &Arc<Index>, kind: &str, object: &str) -> bool {
-        let source = Source {
-            path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
-            labels: None,
-            fields: None,
-        };
+        let source = Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
         let line = format!(r#"{{ "type": "{kind}", "object": {object} }}"#);
         watch::deliver(&source, &Rules(Arc::clone(index)), &line, 0).is_some()
     }

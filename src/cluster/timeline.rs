@@ -16,7 +16,6 @@ pub struct Timeline(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     lost: watch::Sender<Option<Arc<str>>>,
-    following: watch::Sender<bool>,
 }
 
 impl Timeline {
@@ -51,39 +50,11 @@ impl Timeline {
             None => std::future::pending().await, // the sender lives as long as self
         }
     }
-
-    /// The Pod watch is connected, or not.
-    pub fn follow(&self, is_connected: bool) {
-        self.0.following.send_replace(is_connected);
-    }
-
-    /// Whether the Pod watch is connected.
-    pub fn is_following(&self) -> bool {
-        *self.0.following.borrow()
-    }
-
-    /// Returns when the Pod watch is connected.
-    pub async fn followed(&self) {
-        let mut following = self.0.following.subscribe();
-        let _ = following.wait_for(|is| *is).await; // the sender lives as long as self
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn connection_of_the_watch_is_waited_for() {
-        let timeline = Timeline::default();
-        assert!(!timeline.is_following());
-        let waiting = tokio::spawn({
-            let timeline = timeline.clone();
-            async move { timeline.followed().await }
-        });
-        timeline.follow(true);
-        assert!(waiting.await.is_ok() && timeline.is_following());
-    }
 
     #[tokio::test]
     async fn first_reason_is_told_and_kept() {

@@ -70,15 +70,8 @@ pub(super) fn id(raw: &str) -> String {
 mod tests {
     use super::*;
 
-    const PODS: Source = Source {
-        path: "/api/v1/pods",
-        labels: None,
-        fields: None,
-    };
-    const RULES: Source = Source {
-        path: "/rules",
-        ..PODS
-    };
+    const PODS: Source = Source::all("/api/v1/pods");
+    const RULES: Source = Source::all("/rules");
 
     #[test]
     fn object_counts_once_until_it_can_be_read() {

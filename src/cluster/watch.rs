@@ -17,7 +17,7 @@ use kube::core::params::WatchParams;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -28,12 +28,17 @@ use super::timeline::Timeline;
 use super::unread::{self, Unread};
 use list::list;
 
-/// The API server ends a watch after this long; the next one continues where it stopped.
-const WATCH_SECONDS: u32 = 290;
-/// A connection that delivers nothing for this long (bookmarks come each minute) is dead.
+/// The API server ends a watch after this long if nothing else is said; the next one continues where it stopped.
+pub const LONG: u32 = 290;
+/// A connection that delivers nothing for this long (bookmarks come each minute) is dead. Of a watch that lives less long, one
+/// that delivers nothing in all its life.
 const SILENCE: Duration = Duration::from_secs(90);
+/// How long the next watch may take to begin where one has ended in time. Its sink counts as connected meanwhile.
+const HANDOVER: Duration = Duration::from_secs(2);
 /// A watch of so many seconds brings a bookmark soon: the API server sends one two seconds before the end of a watch.
 const SHORT_SECONDS: u32 = 3;
+/// A watch ends in time if it ends at most so much before it should.
+const EARLY: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to list.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// Of so many failures in a row one is said: about each ten minutes.
@@ -72,6 +77,8 @@ pub trait Sink<T>: Send + Sync + 'static {
     }
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
+    /// The API server has sent something, and it has been delivered; or a watch has begun.
+    fn heard(&self) {}
     /// Whether the watch is connected. It is not while the kind is listed.
     fn connected(&self, _is_connected: bool) {}
 }
@@ -85,6 +92,20 @@ pub struct Source {
     pub labels: Option<&'static str>,
     /// Field selector, if any.
     pub fields: Option<String>,
+    /// How long one watch lives, in seconds: usually [`LONG`].
+    pub seconds: u32,
+}
+
+impl Source {
+    /// All objects of a kind.
+    pub const fn all(path: &'static str) -> Source {
+        Source {
+            path,
+            labels: None,
+            fields: None,
+            seconds: LONG,
+        }
+    }
 }
 
 /// Asks a running watch to catch up, because it seems to trail.
@@ -139,6 +160,7 @@ pub async fn run<T, S>(
                     }
                     (failures, failing) = (0, 0);
                     sink.replace(objects, version);
+                    sink.heard();
                     known = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     sink.connected(false);
                 }
@@ -229,6 +251,18 @@ async fn present(client: &Client, source: &Source) -> Option<u64> {
     timeout(Duration::from_secs(30), read).await.ok()?.ok()
 }
 
+/// Waits for what comes before the next watch, for as long as it takes. The sink counts as connected for a moment only.
+async fn hand_over<T, R>(sink: &impl Sink<T>, work: impl Future<Output = R>) -> R {
+    tokio::pin!(work);
+    match timeout(HANDOVER, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            sink.connected(false);
+            work.await
+        }
+    }
+}
+
 /// Follows the watch from `version` until it has to be listed again. Returns the version up to which it was followed.
 async fn follow<T, S>(
     client: &Client,
@@ -241,7 +275,7 @@ where
     T: Send + 'static,
     S: Sink<T>,
 {
-    let mut seconds = WATCH_SECONDS;
+    let mut seconds = source.seconds;
     let mut tried = 0; // the position that a short watch was to reach
     loop {
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..50))).await; // a server that hangs up at once
@@ -256,8 +290,11 @@ where
             return version;
         };
         let patience = if seconds == SHORT_SECONDS { 3 } else { 30 };
-        let patience = Duration::from_secs(patience);
-        let stream = match timeout(patience, client.request_stream(request)).await {
+        let begun = timeout(
+            Duration::from_secs(patience),
+            client.request_stream(request),
+        );
+        let stream = match hand_over(sink, begun).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => {
                 warn!(
@@ -273,10 +310,14 @@ where
             }
         };
         sink.connected(true);
+        sink.heard();
         let is_short = seconds == SHORT_SECONDS;
-        seconds = WATCH_SECONDS;
+        let life = Duration::from_secs(seconds.into());
+        let begin = Instant::now();
+        let silence = SILENCE.min(life);
+        seconds = source.seconds;
         let mut lines = Box::pin(stream).lines();
-        loop {
+        let is_in_time = loop {
             let line = tokio::select! {
                 position = catch_up.asked(), if !is_short => {
                     if position <= version {
@@ -287,31 +328,36 @@ where
                         return version;
                     }
                     (tried, seconds) = (position, SHORT_SECONDS);
-                    break;
+                    break true;
                 }
-                line = timeout(SILENCE, lines.next()) => line,
+                line = timeout(silence, lines.next()) => line,
             };
             let line = match line {
                 Ok(Some(Ok(line))) => line,
-                Ok(None) => break, // the server ended this watch; continue from `version`
+                // The server ended this watch; continue from `version`. One that ends early may have ended with its server.
+                Ok(None) => break begin.elapsed() + EARLY >= life,
                 Ok(Some(Err(e))) => {
                     debug!(path = source.path, error = %e, "watch broke off");
                     return version;
                 }
                 Err(_) => {
                     warn!(path = source.path, "watch fell silent");
-                    return version;
+                    break false;
                 }
             };
             match deliver::<T, S>(source, sink, &line, version) {
                 Some(seen) => version = seen,
                 None => return version, // usually an error event, 410 Gone
             }
+            sink.heard();
+        };
+        if !is_in_time {
+            sink.connected(false);
         }
-        sink.connected(false);
         // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
         // so.
-        if present(client, source).await.is_none_or(|v| v < version) {
+        let present = hand_over(sink, present(client, source)).await;
+        if present.is_none_or(|v| v < version) {
             return version;
         }
     }
@@ -363,3 +409,6 @@ pub(crate) fn deliver<T, S: Sink<T>>(
     }
     Some(version)
 }
+
+#[cfg(test)]
+mod tests;

@@ -321,11 +321,7 @@ async fn api_server_that_has_not_loaded_the_rights_yet_raises_no_alarm() {
 async fn object_that_can_not_be_read() {
     let plant = Plant::new().await;
     // Before the first scrape.
-    let pods = Source {
-        path: "/api/v1/pods",
-        labels: None,
-        fields: None,
-    };
+    let pods = Source::all("/api/v1/pods");
     assert!(plant.index.unread.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);

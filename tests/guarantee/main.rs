@@ -7,6 +7,7 @@ mod at_once;
 mod bed;
 mod bypass;
 mod counting;
+mod dead_connections;
 mod disruption_budgets;
 mod drain;
 mod dry_run;

@@ -81,7 +81,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let index = Arc::new(Index::default());
     notes.extend(cluster::fill(&index, &objects));
     let (client, unanswered) = answers::client(&objects);
-    index.timeline.follow(true); // files do not change behind it
+    index.following.trust(); // files do not change behind it
     let ledgers = Ledgers::new(RuleStore::new(
         client.clone(),
         Arc::clone(&index),

@@ -24,6 +24,7 @@ use super::pulse::Pulses;
 use super::registration::Registration;
 use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
+use super::following::Following;
 use super::timeline::Timeline;
 use super::unread::Unread;
 use super::workloads::{self as objects, Objects};
@@ -71,6 +72,8 @@ pub struct Index {
     pub pulses: Pulses,
     /// Whether the API server still tells the history that this index holds.
     pub timeline: Timeline,
+    /// Whether what is decided by is still followed.
+    pub following: Following,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -194,6 +197,7 @@ impl Default for Index {
             registration: Registration::default(),
             pulses: Pulses::default(),
             timeline: Timeline::default(),
+            following: Following::default(),
             state: RwLock::default(),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),

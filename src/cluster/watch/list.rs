@@ -156,11 +156,7 @@ mod tests {
             async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
         });
         let client = Client::new(service, "default");
-        let source = Source {
-            path: "/api/v1/things",
-            labels: None,
-            fields: None,
-        };
+        let source = Source::all("/api/v1/things");
         let (names, version) = list(&client, &source, &Names).await.unwrap();
         assert_eq!(version, 7);
         let limits = limits.lock().clone();
@@ -197,11 +193,7 @@ mod tests {
             );
             async move { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
         });
-        let source = Source {
-            path: "/apis/apps.kusionstack.io/v1alpha1/podtransitionrules",
-            labels: None,
-            fields: None,
-        };
+        let source = Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules");
         let index = Arc::new(Index::default());
         let sink = Rules(Arc::clone(&index));
         for _ in 0..2 {

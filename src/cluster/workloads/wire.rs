@@ -60,9 +60,8 @@ pub trait Wire: DeserializeOwned + Send + 'static {
 /// The watch of a kind.
 pub(super) fn source<W: Wire>() -> Source {
     Source {
-        path: W::PATH,
         labels: W::LABELS,
-        fields: None,
+        ..Source::all(W::PATH)
     }
 }
 

@@ -1,0 +1,192 @@
+//! What the sink is told of connections that end, fall silent, or are slow to begin.
+#![allow(clippy::unwrap_used)]
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures::stream;
+use http::{Request as HttpRequest, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::*;
+use crate::cluster::following::{Followed, SECONDS};
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// What one watch does.
+#[derive(Clone, Copy)]
+enum Watch {
+    /// Sends a bookmark after so many seconds, and ends after so many.
+    Ends(u64, u64),
+    /// Sends a bookmark at once, and then nothing.
+    FallsSilent,
+    /// Does not even begin.
+    Hangs,
+}
+
+/// An API server whose watches behave so, one after the other, the last of them for ever; and what it was asked.
+#[derive(Clone)]
+struct Server {
+    watches: Arc<Vec<Watch>>,
+    /// `list`, or the resourceVersion that a watch goes on from.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: HttpRequest<Body>| {
+            let server = server.clone();
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            async move { Ok::<_, Infallible>(server.answer(&query).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn answer(&self, query: &str) -> Answer {
+        let parameters: Vec<_> = form_urlencoded(query);
+        let parameter = |name: &str| parameters.iter().find(|(n, _)| n == name).map(|p| &p.1);
+        if parameter("watch").is_none() {
+            let is_position = parameter("fieldSelector").is_some();
+            if !is_position {
+                self.asked.lock().push("list".to_owned());
+            }
+            let list = json!({
+                "apiVersion": "v1", "kind": "List", "items": [],
+                "metadata": {"resourceVersion": if is_position { "99" } else { "7" }},
+            });
+            return Response::new(Full::from(list.to_string()).boxed_unsync());
+        }
+        let from: u64 = parameter("resourceVersion").unwrap().parse().unwrap();
+        let number = {
+            let mut asked = self.asked.lock();
+            asked.push(from.to_string());
+            asked.iter().filter(|what| *what != "list").count() - 1
+        };
+        let watch = self.watches[number.min(self.watches.len() - 1)];
+        let (bookmark, end) = match watch {
+            Watch::Ends(bookmark, end) => (bookmark, Some(end)),
+            Watch::FallsSilent => (0, None),
+            Watch::Hangs => std::future::pending().await,
+        };
+        let lines = stream::unfold(0, move |step| async move {
+            match (step, end) {
+                (0, _) => {
+                    tokio::time::sleep(Duration::from_secs(bookmark)).await;
+                    let metadata = json!({"resourceVersion": (from + 1).to_string()});
+                    let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
+                    let line = Bytes::from(format!("{event}\n"));
+                    Some((Ok::<_, Infallible>(Frame::data(line)), 1))
+                }
+                (_, Some(end)) => {
+                    tokio::time::sleep(Duration::from_secs(end - bookmark)).await;
+                    None
+                }
+                (_, None) => std::future::pending().await,
+            }
+        });
+        Response::new(StreamBody::new(lines).boxed_unsync())
+    }
+}
+
+/// Names and values of a query that needs no unescaping.
+fn form_urlencoded(query: &str) -> Vec<(String, String)> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+}
+
+#[derive(Default)]
+struct Rules(Followed);
+
+impl Sink<u8> for Rules {
+    fn parse(&self, raw: &str) -> serde_json::Result<u8> {
+        serde_json::from_str(raw)
+    }
+    fn replace(&self, _objects: Vec<u8>, _version: u64) {}
+    fn apply(&self, _object: u8) {}
+    fn delete(&self, _object: u8) {}
+    fn bookmark(&self, _version: u64) {}
+    fn unreadable(&self, _raw: &str) -> Option<u8> {
+        None
+    }
+    fn heard(&self) {
+        self.0.hear();
+    }
+    fn connected(&self, is_connected: bool) {
+        self.0.connected(is_connected);
+    }
+}
+
+/// Whether the watch was alive in each of so many seconds, in the middle of it; and what the server was asked.
+async fn followed(watches: &[Watch], seconds: usize) -> (Vec<bool>, Vec<String>) {
+    let server = Server {
+        watches: watches.to_vec().into(),
+        asked: Arc::default(),
+    };
+    let sink = Arc::new(Rules::default());
+    let source = Source {
+        seconds: SECONDS,
+        ..Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules")
+    };
+    let stop = CancellationToken::new();
+    let watch = tokio::spawn(run::<u8, _>(
+        server.client(),
+        source,
+        Arc::clone(&sink),
+        CatchUp::default(),
+        Timeline::default(),
+        stop.clone(),
+    ));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut alive = Vec::new();
+    for _ in 0..seconds {
+        alive.push(sink.0.is_alive());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    stop.cancel();
+    watch.await.unwrap();
+    (alive, server.asked.lock().clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_end_in_time_are_followed_throughout() {
+    let life = u64::from(SECONDS);
+    let (alive, asked) = followed(&[Watch::Ends(life - 2, life)], 60).await;
+    assert_eq!(alive, [true; 60]);
+    assert_eq!(asked[..4], ["list", "7", "8", "9"]);
+    assert!(asked.len() > 7 && asked.iter().filter(|what| *what == "list").count() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_falls_silent_is_given_up_within_seconds_and_goes_on_where_it_stopped() {
+    let life = u64::from(SECONDS);
+    let silent = [Watch::FallsSilent, Watch::Hangs];
+    let (alive, asked) = followed(&silent, 20).await;
+    assert_eq!(alive[..7], [true; 7]);
+    assert_eq!(alive[10..], [false; 10]);
+    assert_eq!(asked, ["list", "7", "8"]);
+    // And is followed again as soon as the next one begins.
+    let again = [Watch::FallsSilent, Watch::Ends(life - 2, life)];
+    let (alive, _) = followed(&again, 20).await;
+    assert_eq!(alive[10..], [true; 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_ends_too_early_is_not_followed_until_the_next_begins() {
+    let (alive, _) = followed(&[Watch::Ends(1, 3), Watch::Hangs], 10).await;
+    assert_eq!(alive[..3], [true; 3]);
+    assert_eq!(alive[3..], [false; 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_ends_in_time_is_not_followed_when_the_next_does_not_begin() {
+    let life = u64::from(SECONDS);
+    let (alive, _) = followed(&[Watch::Ends(life - 2, life), Watch::Hangs], 16).await;
+    assert_eq!(alive[..9], [true; 9]);
+    assert_eq!(alive[11..], [false; 5]);
+}
