@@ -22,6 +22,7 @@ use super::path::{self, Objects};
 use super::position::{self, Unread};
 use super::watch::CatchUp;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::announced::{Announced, announced};
 use crate::domain::inplace;
 use crate::domain::rules::{RuleSet, Skips};
 use crate::ledger::protocol::View;
@@ -351,6 +352,19 @@ impl Store for RuleStore {
             let pod = state.pod(&rules.namespace, uid)?;
             (!pod.is_readable()).then(|| pod.metadata.name.clone())
         })
+    }
+
+    fn announced(&self, rules: &RuleSet) -> Vec<(String, Announced)> {
+        let state = self.index.read();
+        let Some(entry) = state.rule(&rules.namespace, &rules.name) else {
+            return Vec::new();
+        };
+        let first = entry.tally.unavailable().take(UNAVAILABLE);
+        let serving = first.filter_map(|(_, uid)| state.pod(&rules.namespace, uid));
+        let serving = serving.filter(|pod| pod.is_available());
+        serving
+            .filter_map(|pod| Some((pod.metadata.name.clone(), announced(pod)?)))
+            .collect()
     }
 
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)> {

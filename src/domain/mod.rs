@@ -1,5 +1,6 @@
 //! Pure decisions: no I/O, no clock, no async, no kube client. Time and identity are parameters.
 
+pub mod announced;
 pub mod collaset;
 pub mod digest;
 pub mod disruptionbudget;

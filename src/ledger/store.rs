@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::protocol::{Ledger, Operation, Purpose, View};
 use crate::api::podtransitionrule::{self as api, Unknown};
+use crate::domain::announced::Announced;
 use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 
@@ -211,6 +212,8 @@ pub trait Store: Send + Sync + 'static {
     fn caught_up(&self, position: u64) -> impl Future<Output = ()> + Send;
     /// Names of up to `most` Pods that `rules` selects and that are unavailable, longest first, and since when.
     fn unavailable(&self, rules: &RuleSet, most: usize) -> Vec<(String, Option<Timestamp>)>;
+    /// Pods that `rules` selects and that serve, but do not count as available, by their names.
+    fn announced(&self, rules: &RuleSet) -> Vec<(String, Announced)>;
     /// Name of a Pod that `rules` selects and that counts as not available because the cache has its metadata alone.
     fn unreadable(&self, rules: &RuleSet) -> Option<String>;
     /// Of a Pod that is available: whether the kubelet has deferred its last resize. `None` if the Pod is not available or

@@ -1,5 +1,6 @@
 //! Changes of running Pods that restart containers, outside of a lifecycle.
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Patch;
 use operating::api::keys;
@@ -97,8 +98,8 @@ async fn resize(scope: &Scope, pod: &str, resource: &str, value: &str) -> kube::
         .map(drop)
 }
 
-/// Two Pods whose container restarts when its memory is resized.
-async fn resizable(max_unavailable: i32) -> (Scope, Vec<String>) {
+/// Pods whose container restarts when its memory is resized.
+async fn resizable_pods(count: usize) -> (Scope, Vec<String>) {
     let scope = Bed::shared().await.scope("resize").await;
     let container = json!({
         "name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
@@ -106,9 +107,15 @@ async fn resizable(max_unavailable: i32) -> (Scope, Vec<String>) {
                          {"resourceName": "memory", "restartPolicy": "RestartContainer"}],
     });
     scope
-        .deploy("web", 2, json!({"spec": {"containers": [container]}}))
+        .deploy("web", count, json!({"spec": {"containers": [container]}}))
         .await;
-    let pods = names(&scope.all_available("app=web", 2).await);
+    let pods = names(&scope.all_available("app=web", count).await);
+    (scope, pods)
+}
+
+/// Two of them under a rule.
+async fn resizable(max_unavailable: i32) -> (Scope, Vec<String>) {
+    let (scope, pods) = resizable_pods(2).await;
     scope
         .rule("web", json!({"app": "web"}), json!(max_unavailable))
         .await;
@@ -165,6 +172,36 @@ async fn deferred_resize_keeps_its_place_and_can_be_changed_back() {
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
     scope.until_at_rest("web", 2).await;
     scope.delete(&pods[1]).await.unwrap();
+}
+
+#[tokio::test]
+async fn rule_made_over_pods_counts_the_ends_that_are_announced_already() {
+    let (scope, pods) = resizable_pods(4).await;
+    answer_resizes(&scope, &pods[0], "Deferred").await;
+    resize(&scope, &pods[0], "memory", "2Mi").await.unwrap();
+    let deferred = |pod: &Pod| condition(pod, "PodResizePending") == Some(true);
+    scope.until_pod(&pods[0], "deferred", deferred).await;
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 3600}});
+    scope.patch(&pods[1], deadline).await.unwrap();
+    scope.rule("web", json!({"app": "web"}), json!(2)).await;
+
+    for denied in [scope.delete(&pods[2]).await, scope.evict(&pods[3]).await] {
+        let status = refusal(denied);
+        let says = [
+            format!("Pod {} keeps its place until the kubelet", pods[0]),
+            format!("Pod {} keeps its place until its spec", pods[1]),
+        ];
+        assert_eq!(status.code, 429, "{status:?}");
+        for says in says {
+            assert!(status.message.contains(&says), "{status:?}");
+        }
+    }
+    // They themselves need no further place.
+    scope.delete(&pods[1]).await.unwrap();
+    refusal(scope.delete(&pods[2]).await);
+    resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
+    wait::until("a place", async || scope.delete(&pods[2]).await.is_ok()).await;
+    scope.until_at_rest("web", 4).await;
 }
 
 #[tokio::test]

@@ -19,12 +19,12 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::{broadcast, watch};
 
 use super::disruptionbudgets::DisruptionBudgets;
+use super::following::Following;
 use super::owners::Owners;
 use super::pulse::Pulses;
 use super::registration::Registration;
 use super::sizes::{Kind, Size, Workload, Workloads};
 use super::tally::Tally;
-use super::following::Following;
 use super::timeline::Timeline;
 use super::unread::Unread;
 use super::workloads::{self as objects, Objects};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Namespace, State};
-use crate::cluster::tally::Tally;
+use crate::cluster::tally::{Tally, is_counted};
 use crate::domain::pod::Pod;
 use crate::domain::rules::effect::Silent;
 use crate::domain::rules::{Expected, RuleSet};
@@ -92,6 +92,6 @@ impl View<Uid> for PodView<'_> {
     fn is_available(&self, pod: &Uid) -> bool {
         self.pods
             .get(pod)
-            .is_some_and(|p| p.is_available() && self.rules.selects(p))
+            .is_some_and(|p| is_counted(p) && self.rules.selects(p))
     }
 }

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use self::owned::Owned;
 use super::sizes::{Kind, Workloads};
 use crate::api::keys::Family;
+use crate::domain::announced::announced;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::Silent;
@@ -101,7 +102,7 @@ impl Tally {
         self.owned.doubts()
     }
 
-    /// Selected Pods that are available.
+    /// Selected Pods that are available, see [`is_counted`].
     pub fn available(&self) -> u32 {
         self.available
     }
@@ -122,7 +123,7 @@ impl Tally {
         self.post_waiting.iter()
     }
 
-    /// Selected Pods that are unavailable and still there, the longest first.
+    /// Selected Pods that do not count as available and are still there, the longest first. Those that serve still have no time.
     pub fn unavailable(&self) -> impl Iterator<Item = &(Option<Timestamp>, Uid)> {
         self.unavailable.iter()
     }
@@ -172,7 +173,7 @@ impl Tally {
             None => {}
         }
         let uid = || Uid::from(pod.metadata.uid.as_str());
-        if pod.is_available() {
+        if is_counted(pod) {
             step(&mut self.available);
         } else if alive {
             set(&mut self.unavailable, (unavailable_since(pod), uid()), add);
@@ -184,6 +185,11 @@ impl Tally {
             set(&mut self.post_waiting, uid(), add);
         }
     }
+}
+
+/// Whether a Pod counts as available: it serves, and nothing is announced that will end that.
+pub fn is_counted(pod: &Pod) -> bool {
+    pod.is_available() && announced(pod).is_none()
 }
 
 fn clamp(n: u64) -> u32 {
@@ -208,8 +214,11 @@ pub fn waiting_since(pod: &Pod, family: Family) -> Option<u64> {
         .min()
 }
 
-/// Since when the Pod is unavailable, as far as its condition tells; creation if it was never Ready.
+/// Since when the Pod is unavailable, as far as its condition tells; creation if it was never Ready. `None` if it serves still.
 fn unavailable_since(pod: &Pod) -> Option<Timestamp> {
+    if pod.is_available() {
+        return None;
+    }
     let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready");
     ready
         .and_then(|c| c.last_transition_time.as_ref())

@@ -202,6 +202,20 @@ fn terminating_completed_and_unmanaged_pods_do_not_eat_the_budget() {
 }
 
 #[test]
+fn pod_that_serves_until_its_deadline_does_not_count_as_available() {
+    let mut ending = pod(1, None, SERVING);
+    let pod_of = Arc::make_mut(&mut ending);
+    pod_of.spec.active_deadline_seconds = Some(600);
+    pod_of.metadata.generation = 2;
+    let tally = count(&[pod(0, None, SERVING), ending], &known([]));
+    let unavailable: Vec<_> = tally.unavailable().map(|(since, _)| *since).collect();
+    assert_eq!(
+        (tally.expected(), tally.available(), unavailable),
+        (2, 1, vec![None])
+    );
+}
+
+#[test]
 fn deployment_counts_once_while_its_replica_sets_move() {
     let root = deployment();
     let mut workloads = known([("root", workload(10, true, None))]);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Ledgers;
 use super::answer::{AwaitedRestart, Denied, Why};
+use crate::domain::announced::Announced;
 use crate::ledger::protocol::Operation;
 use crate::ledger::store::{RuleKey, Store};
 
@@ -22,7 +23,13 @@ impl<S: Store> Ledgers<S> {
         };
         let mut claims = base.claims.claims.iter();
         let until_its_end = claims.find(|((_, operation), _)| *operation == Operation::Deadline);
-        lasting.deadline = until_its_end.map(|(_, claim)| claim.detail.pod_name.clone());
+        let announced = self.store.announced(&base.rules);
+        let mut ends = announced.iter();
+        let end = ends.find(|(_, what)| *what == Announced::Deadline);
+        lasting.deadline = until_its_end
+            .map(|(_, claim)| &claim.detail.pod_name)
+            .or(end.map(|(pod, _)| pod))
+            .cloned();
         let changes = base.claims.claims.iter();
         let mut changes = changes.filter(|((_, operation), _)| *operation == Operation::InPlace);
         lasting.restart = changes.find_map(|((uid, _), claim)| {
@@ -31,6 +38,14 @@ impl<S: Store> Ledgers<S> {
                 deferred: self.store.serves_deferred(&base.rules, uid)?,
             })
         });
+        let mut resizes = announced.iter().filter_map(|(pod, what)| match what {
+            Announced::Resize { deferred } => Some((pod, *deferred)),
+            Announced::Deadline => None,
+        });
+        if let (None, Some((pod, deferred))) = (&lasting.restart, resizes.next()) {
+            let pod = pod.clone();
+            lasting.restart = Some(AwaitedRestart { pod, deferred });
+        }
         lasting.unreadable = self.store.unreadable(&base.rules);
         let claimed = base
             .claims

@@ -19,6 +19,7 @@ use super::{Answer, Denied, Disruption, Evidence, Ledgers, Why};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::stored::MAX_LEDGER_BYTES;
+use crate::domain::announced::Announced;
 use crate::domain::inplace::Before;
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
@@ -179,6 +180,10 @@ impl Store for Memory {
 
     fn serves_deferred(&self, _: &RuleSet, _: &Uid) -> Option<bool> {
         None
+    }
+
+    fn announced(&self, _: &RuleSet) -> Vec<(String, Announced)> {
+        Vec::new()
     }
 
     fn unreadable(&self, _: &RuleSet) -> Option<String> {
