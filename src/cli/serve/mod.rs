@@ -126,6 +126,9 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         drain: args.drain_timeout,
         ..Limits::default()
     };
+    // Before there is anything that ends with a fault when this fails.
+    let socket = bind("--listen", args.listen).await?;
+    let metrics_socket = bind("--metrics-listen", args.metrics_listen).await?;
     let owners = LiveOwners::new(&index);
     let context = Arc::new(Context {
         kinds: Kinds::new(client.clone()),
@@ -146,7 +149,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         now: clock::now,
         earliest: clock::earliest,
     });
-    let socket = bind("--listen", args.listen).await?;
     let address = socket.local_addr()?;
     let health = Health::new(shutdown.clone(), exposition);
     let own = dial::Own::default();
@@ -180,7 +182,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let probes = Listener {
         name: "metrics",
-        socket: bind("--metrics-listen", args.metrics_listen).await?,
+        socket: metrics_socket,
         tls: None,
         clients: None,
         router: health.router(),

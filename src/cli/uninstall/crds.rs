@@ -125,6 +125,7 @@ async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Resu
     let what = format!("list {}", resource.plural);
     let (everything, leaving) = (ListParams::default(), DeleteParams::orphan());
     let until = Instant::now() + PATIENCE;
+    let (mut told_at, mut told) = (Instant::now() + NUDGE, None);
     loop {
         let Some(listed) = request_opt(&what, || api.list_metadata(&everything)).await? else {
             return Ok(());
@@ -139,6 +140,18 @@ async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Resu
                  by the kube-controller-manager: check that it runs, remove finalizers of others, and run this again",
                 crd.spec.names.kind,
                 PATIENCE.as_secs(),
+                first.finalizers()
+            );
+        }
+        if Instant::now() > told_at && told != Some(listed.items.len()) {
+            told_at = Instant::now() + NUDGE;
+            told = Some(listed.items.len());
+            eprintln!(
+                "waiting for {} {} to go, {}/{} with the finalizers {:?}",
+                listed.items.len(),
+                resource.plural,
+                first.namespace().unwrap_or_default(),
+                first.name_any(),
                 first.finalizers()
             );
         }

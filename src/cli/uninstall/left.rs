@@ -3,7 +3,8 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, ReplicationController};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -51,10 +52,29 @@ pub async fn warnings(client: &Client) -> anyhow::Result<Vec<String>> {
     .await?;
     each::<ReplicaSet>(client, "replicasets", all(), |owner| {
         let template = owner.spec.as_ref().and_then(|spec| spec.template.as_ref());
-        let is_own = owner.owner_references().is_empty(); // else its Deployment is told
+        let mut controllers = owner.owner_references().iter();
+        let is_own = !controllers.any(|c| c.kind == "Deployment"); // which is told itself
         owners.note(
             owner,
             is_own && names_gate(template.and_then(|t| t.spec.as_ref())),
+        );
+    })
+    .await?;
+    each::<ReplicationController>(client, "replicationcontrollers", all(), |owner| {
+        let template = owner.spec.as_ref().and_then(|spec| spec.template.as_ref());
+        owners.note(owner, names_gate(template.and_then(|t| t.spec.as_ref())));
+    })
+    .await?;
+    each::<Job>(client, "jobs", all(), |owner| {
+        let spec = owner.spec.as_ref().and_then(|s| s.template.spec.as_ref());
+        owners.note(owner, names_gate(spec));
+    })
+    .await?;
+    each::<CronJob>(client, "cronjobs", all(), |owner| {
+        let job = owner.spec.job_template.spec.as_ref();
+        owners.note(
+            owner,
+            names_gate(job.and_then(|s| s.template.spec.as_ref())),
         );
     })
     .await?;

@@ -121,6 +121,7 @@ async fn remove_namespace(client: &Client, name: &str) -> anyhow::Result<String>
         ));
     }
     delete(&api, name).await?;
+    eprintln!("waiting for namespace {name} to go");
     let uid = found.uid().unwrap_or_default();
     let gone = tokio::time::timeout(
         PATIENCE,

@@ -3,6 +3,7 @@
 mod claims;
 mod doubts;
 mod facts;
+mod pace;
 mod retries;
 mod rollouts;
 mod status;
@@ -64,6 +65,7 @@ pub struct Rules {
     storing: storing::Storing,
     /// Statuses that could not be written the last time.
     unwritten: Failures<RuleName>,
+    pace: pace::Pace,
     webhooks: Arc<Webhooks>,
     retries: retries::Retries,
 }
@@ -97,6 +99,7 @@ impl Rules {
             facts: facts::Memory::default(),
             storing: storing::Storing::default(),
             unwritten: Failures::default(),
+            pace: pace::Pace::default(),
         })
     }
 
@@ -360,6 +363,9 @@ impl Rules {
             (false, true) => COUNTS_PERIOD,
             (false, false) => STATUS_PERIOD,
         };
+        if let Some(pause) = self.pace.pause(&name.0, Instant::now()) {
+            return Outcome::After(pause);
+        }
         if let Some(seen) = self.seen.lock().get_mut(name) {
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
                 Some(pause) if !pause.is_zero() => return Outcome::After(pause),
@@ -369,10 +375,10 @@ impl Rules {
         if let Some(pause) = self.unwritten.pause(name, Instant::now()) {
             return Outcome::After(pause);
         }
-        let (params, patch) = (
-            PatchParams::default(),
-            Patch::Merge(json!({ "status": patch })),
-        );
+        let patch = json!({ "status": patch });
+        self.pace
+            .write(&name.0, patch.to_string().len(), Instant::now());
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let store = async {
             let rules = self.api(name)?;
             rules.patch_status(&name.1, &params, &patch).await
