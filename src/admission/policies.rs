@@ -127,12 +127,23 @@ fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let labels = [keys::TO_DELETE, keys::TO_REPLACE];
     let has = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].hasValue()");
-    let set = labels.map(|key| format!("{} && !{}", has("object", key), has("oldObject", key)));
-    let mut constraints = constraints("", &["pods", "pods/status"], "Namespaced");
-    for rule in constraints.resource_rules.iter_mut().flatten() {
+    let set = labels.map(|key| {
+        let before = format!("oldObject != null && {}", has("oldObject", key));
+        format!("{} && !({before})", has("object", key))
+    });
+    let mut both = constraints("", &["pods", "pods/status"], "Namespaced");
+    // The labels of a binding come onto the Pod.
+    let of_bindings = constraints("", &["pods/binding", "bindings"], "Namespaced").resource_rules;
+    let rules = both.resource_rules.get_or_insert_default();
+    for rule in rules.iter_mut() {
         // Who makes a Pod may have it deleted.
         rule.operations = Some(vec!["UPDATE".to_owned()]);
     }
+    rules.extend(of_bindings.into_iter().flatten().map(|mut rule| {
+        rule.operations = Some(vec!["CREATE".to_owned()]);
+        rule
+    }));
+    let constraints = both;
     let message = format!(
         "the labels {} have the Pod deleted through its lifecycle: setting one needs the RBAC verb delete on pods, as deleting the \
          Pod does",

@@ -122,10 +122,15 @@ pub async fn may_evict(client: &Client, pod: &Pod) -> Result<(), Error> {
     }
 }
 
-/// Whether an eviction is refused by PodDisruptionBudgets: 429 by one that is used up, or that the API server has yet to count,
-/// 500 by several (`EvictionREST` of kube-apiserver).
+/// Whether an eviction is refused by PodDisruptionBudgets: 429 with a cause of its own by one that is used up, or that the API
+/// server has yet to count, 500 by several (`EvictionREST` of kube-apiserver). A webhook that denies with 429 has its name in
+/// front, and a server that is overloaded has asked nobody.
 fn is_by_budget(status: &Status) -> bool {
-    status.code == 429 || status.message.contains("more than one PodDisruptionBudget")
+    let causes = status.details.iter().flat_map(|d| &d.causes);
+    let by_one = causes.into_iter().any(|c| c.reason == "DisruptionBudget");
+    let by_webhook = status.message.starts_with("admission webhook ");
+    let by_several = "This pod has more than one PodDisruptionBudget";
+    (status.code == 429 && by_one && !by_webhook) || status.message.starts_with(by_several)
 }
 
 /// The dry run of an eviction.
@@ -175,6 +180,31 @@ mod tests {
             async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
         });
         get(&Client::new(service, "default"), "n", "web-1").await
+    }
+
+    #[test]
+    fn only_the_refusal_of_a_budget_passes_for_one() {
+        let told = |code: u16, message: &str, causes: Value| {
+            let status = json!({
+                "status": "Failure", "code": code, "message": message, "reason": "TooManyRequests",
+                "details": { "causes": causes },
+            });
+            is_by_budget(&serde_json::from_value(status).unwrap())
+        };
+        let cause = json!([{ "reason": "DisruptionBudget", "message": "The disruption budget web needs 2" }]);
+        let full = "Cannot evict pod as it would violate the pod's disruption budget.";
+        assert!(told(429, full, cause.clone()));
+        let several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        assert!(told(500, several, json!([])));
+        let webhook = format!("admission webhook \"a.b\" denied the request: {full}");
+        assert!(!told(429, &webhook, cause));
+        let webhook = format!("admission webhook \"a.b\" denied the request: {several}");
+        assert!(!told(500, &webhook, json!([])));
+        assert!(!told(
+            429,
+            "too many requests, please try again later",
+            json!([])
+        ));
     }
 
     #[tokio::test]

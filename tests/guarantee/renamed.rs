@@ -10,22 +10,23 @@ use crate::bed::objects::{at_once, names};
 use crate::bed::{Bed, Scope};
 
 const PODS: usize = 8;
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 6;
 
 /// What is done to the rule `old` once `new` is stored beside it.
 async fn end(scope: &Scope, round: usize) {
-    if round.is_multiple_of(2) {
-        let deleted = scope.rules().delete("old", &Default::default()).await;
-        deleted.unwrap();
-    } else {
-        let spec = json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}});
-        let params = PatchParams::default();
-        let moved = scope
-            .rules()
-            .patch("old", &params, &Patch::Merge(spec))
-            .await;
-        moved.unwrap();
-    }
+    let (rules, params) = (scope.rules(), PatchParams::default());
+    let change = match round % 3 {
+        0 => {
+            rules.delete("old", &Default::default()).await.unwrap();
+            return;
+        }
+        1 => json!({"selector": {"matchLabels": {"app": "other"}}}),
+        _ => {
+            json!({"rules": [{"name": "availability", "availablePolicy": {"maxUnavailableValue": "100%"}}]})
+        }
+    };
+    let patch = Patch::Merge(json!({"spec": change}));
+    rules.patch("old", &params, &patch).await.unwrap();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::pod::Pod;
+use crate::domain::rules::RuleSet;
 use crate::domain::rules::budget::Minimum;
 use crate::ledger::protocol::{Grant, Operation};
 use crate::ledger::store::{Detail, RuleKey, Uid};
@@ -20,19 +21,22 @@ pub struct Disruption {
     pub detail: Detail,
     /// Names of rule objects whose budget does not hold this one: whoever asks may bypass them. It is claimed all the same.
     pub beyond: BTreeSet<String>,
-    /// Generations of rule objects, by name, at the moment when those that cover the Pod were looked up. What one of them says
-    /// that is gone, or has another one now, does not settle which objects hold the Pod.
+    /// Generations of all rule objects, by name, at the moment when those that cover the Pod were looked up. What one of them says
+    /// that is gone, or has another one now, does not settle which objects hold the Pod: whoever has changed it may have made
+    /// another one before. Empty: whoever asks does not need to know.
     pub generations: BTreeMap<String, i64>,
 }
 
 impl Disruption {
-    /// Refuses an answer that does not settle which objects hold the Pod, see [`Disruption::generations`].
+    /// Whether what these rules say settles which objects hold the Pod, see [`Disruption::generations`].
+    pub(super) fn knows(&self, rules: &RuleSet) -> bool {
+        self.generations.is_empty() || self.generations.get(&rules.name) == Some(&rules.generation)
+    }
+
+    /// Refuses the answer of an object that is gone, as [`Disruption::knows`] would.
     pub(super) fn settles(&self, key: &RuleKey, answer: &Answer) -> Result<(), Denied> {
-        let Answer::NotHeld(judged) = answer else {
-            return Ok(());
-        };
-        match self.generations.get(&key.name) {
-            Some(known) if *judged != Some(*known) => Err(Denied::by(key, Why::Changed)),
+        match answer {
+            Answer::Gone if !self.generations.is_empty() => Err(Denied::by(key, Why::Changed)),
             _ => Ok(()),
         }
     }
@@ -58,9 +62,10 @@ pub struct Evidence {
 /// The answer of one rule object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// No availability rule of the object applies to the Pod: it holds nothing, by this generation of the object. `None` if the
-    /// object is gone.
-    NotHeld(Option<i64>),
+    /// No availability rule of the object applies to the Pod: it holds nothing.
+    NotHeld,
+    /// The object is gone.
+    Gone,
     /// The claim is written.
     Granted(Grant),
 }

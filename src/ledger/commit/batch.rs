@@ -60,7 +60,7 @@ impl<S: Store> Ledgers<S> {
             }
             Err(End::Gone) => batch
                 .into_iter()
-                .for_each(|ask| drop(ask.answer(Ok(Answer::NotHeld(None))))),
+                .for_each(|ask| drop(ask.answer(Ok(Answer::Gone)))),
             Err(End::Held(why)) => batch
                 .into_iter()
                 .for_each(|ask| drop(ask.answer(Err(Denied::by(key, why.clone()))))),

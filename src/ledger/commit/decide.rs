@@ -40,10 +40,13 @@ pub fn admit(
         rule: rule.to_owned(),
         why,
     };
+    if !disruption.knows(rules) {
+        return Err(refuse("", Why::Changed));
+    }
     let pod = &disruption.pod;
     let beyond = disruption.beyond.contains(&rules.name);
     let (rule, desired, minimum) = match rules.availability(pod) {
-        Availability::NotHeld => return Ok(Answer::NotHeld(Some(rules.generation))),
+        Availability::NotHeld => return Ok(Answer::NotHeld),
         // Others have to see the Pod as going.
         Availability::Broken { rule, .. } if beyond => (rule, 0, None),
         Availability::Broken { rule, why } => return Err(refuse(&rule, Why::Broken(why))),
@@ -57,7 +60,7 @@ pub fn admit(
                     let minimum = limits.binding_minimum(size(view));
                     (rule.to_owned(), desired, minimum)
                 }
-                None => return Ok(Answer::NotHeld(Some(rules.generation))),
+                None => return Ok(Answer::NotHeld),
             }
         }
     };

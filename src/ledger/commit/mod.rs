@@ -107,7 +107,7 @@ impl<S: Store> Ledgers<S> {
                 Ok(answer)
             });
             match settled {
-                Ok(Answer::NotHeld(_)) => {}
+                Ok(Answer::NotHeld | Answer::Gone) => {}
                 Ok(Answer::Granted(grant)) => grants.push((key, grant)),
                 Err(denied) => {
                     self.withdraw(&disruption.pod.metadata.uid, disruption.operation, grants);
@@ -121,7 +121,7 @@ impl<S: Store> Ledgers<S> {
     /// Whether a claim would be given now, by what this replica knows; nothing is written.
     pub fn would_admit(&self, key: &RuleKey, disruption: &Disruption) -> Result<Answer, Denied> {
         let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
-            return Ok(Answer::NotHeld(None));
+            return Ok(Answer::Gone);
         };
         let mut claims = Claims::clone(&base.claims);
         let lane = self.lanes.lock().get(key).cloned();

@@ -762,7 +762,7 @@ async fn lanes_of_rules_that_are_gone_are_cleared_away_and_those_in_use_stay() {
         on.notify_one();
     };
     let (answer, ()) = tokio::join!(ask(&ledgers, &busy, "b"), others);
-    assert_eq!(answer, Ok(Answer::NotHeld(None)), "the rule is gone");
+    assert_eq!(answer, Ok(Answer::Gone), "the rule is gone");
 }
 
 #[tokio::test]
@@ -876,6 +876,17 @@ async fn answer_of_an_object_that_ended_or_changed_meanwhile_settles_nothing() {
         let changed = claim(free(generation - 1), dry_run).await;
         assert_eq!(changed, Err(Why::Changed));
     }
+    // Nor does a place that a changed object gives, or one that was not there when the rules were looked up.
+    let unknown = Disruption {
+        generations: [("other".to_owned(), 1)].into(),
+        ..delete("a")
+    };
+    for dry_run in [true, false] {
+        for held in [known(generation - 1), unknown.clone()] {
+            assert_eq!(claim(held, dry_run).await, Err(Why::Changed));
+        }
+    }
+    assert!(ledgers.latest(&key).unwrap().claims.claims.is_empty());
     ledgers.store().rules.lock().remove(&key);
     for dry_run in [true, false] {
         let gone = claim(known(generation), dry_run).await;
