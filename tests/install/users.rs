@@ -140,6 +140,49 @@ async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
     }
 }
 
+#[tokio::test]
+async fn label_that_deletes_a_pod_does_not_come_with_its_binding() {
+    let cluster = Cluster::start().await;
+    install::guard(&cluster.client()).await.unwrap();
+    let shop = cluster.namespace("shop").await;
+    cluster.create_pod(&shop, pod("waits")).await;
+    let role: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "binds", "namespace": shop},
+        "rules": [{"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}],
+    }))
+    .unwrap();
+    cluster.create(role).await;
+    let binds = User::new(&cluster, &shop, "binds", "Role", "binds").await;
+    let pods = binds.api::<Pod>(&shop);
+    let bind = async |labels: Value, dry_run: bool| {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waits", "labels": labels},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "worker-0"},
+        });
+        let post = PostParams {
+            dry_run,
+            ..PostParams::default()
+        };
+        let bound = pods.create_subresource::<Value, Value>("binding", "waits", &post, &binding);
+        bound.await
+    };
+    eventually("the user may bind Pods", || async {
+        bind(json!({}), true).await.is_ok()
+    })
+    .await;
+    eventually("the policy is in force", || async {
+        bind(json!({keys::TO_DELETE: "1"}), true).await.is_err()
+    })
+    .await;
+    for key in [keys::TO_DELETE, keys::TO_REPLACE] {
+        let outcome = bind(json!({key: "1"}), false).await;
+        let text = outcome.as_ref().unwrap_err().to_string();
+        assert_eq!(code(outcome), 403, "{text}");
+    }
+    bind(json!({"app": "web"}), false).await.unwrap();
+}
+
 /// A ledger that would deny for ever.
 fn forged() -> Value {
     json!({"ledger": {"watermark": "18446744073709551615", "attempts": 1, "claims": []}})

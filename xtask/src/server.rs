@@ -5,6 +5,7 @@ mod metrics;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -140,6 +141,14 @@ impl Start {
     }
 }
 
+/// Whether the `serve` of a binary has a flag.
+fn knows(binary: &Path, flag: &str) -> Result<bool> {
+    let mut help = Command::new(binary);
+    let help = help.args(["serve", "--help"]).output();
+    let help = help.with_context(|| format!("running {}", binary.display()))?;
+    Ok(String::from_utf8_lossy(&help.stdout).contains(flag))
+}
+
 impl Server {
     /// Starts `binary` under the supervision of `controlplane`, with its output in
     /// `LOGS/operating.log`.
@@ -155,8 +164,11 @@ impl Server {
     ) -> Result<Self> {
         let mut args: Vec<OsString> = vec!["supervise".into(), binary.into()];
         args.extend(endpoints.arguments(kubeconfig));
-        // Of a plane on this machine, the endpoints of webhook rules are on it too.
-        args.extend(["--endpoint-allow-cidrs".into(), "127.0.0.1,::1".into()]);
+        // Of a plane on this machine, the endpoints of webhook rules are on it too. Builds before the flag refused none.
+        let allow = "--endpoint-allow-cidrs";
+        if knows(binary, allow)? {
+            args.extend([allow.into(), "127.0.0.1,::1".into()]);
+        }
         let start = Start {
             controlplane: controlplane.to_owned(),
             arguments: args,
