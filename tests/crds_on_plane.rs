@@ -322,12 +322,12 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
             claims,
             ..Ledger::default()
         }),
-        details: stored::fitting((0..100).map(detail).collect(), MAX_DETAILS_BYTES),
+        details: stored::fitting((0..100).map(detail), MAX_DETAILS_BYTES),
         rule_states: vec![RuleState {
             name: "a".into(),
             webhook_status: Some(WebhookStatus {
                 generation: 1,
-                passed: stored::fitting((0..2_000).map(asked).collect(), MAX_STATES_BYTES - 100),
+                passed: stored::fitting((0..2_000).map(asked), MAX_STATES_BYTES - 100),
                 ..WebhookStatus::default()
             }),
         }],

@@ -40,8 +40,8 @@ pub fn bytes(value: &impl Serialize) -> usize {
     written.len() + escapes.sum::<usize>()
 }
 
-/// As many of the first items as fit.
-pub fn fitting<T: Serialize>(items: Vec<T>, most: usize) -> Vec<T> {
+/// As many of the first items as fit; of the others, one is made at most.
+pub fn fitting<T: Serialize>(items: impl IntoIterator<Item = T>, most: usize) -> Vec<T> {
     let mut left = most.saturating_sub("[]".len());
     let fits = |item: &T| match left.checked_sub(bytes(item) + ",".len()) {
         Some(rest) => {

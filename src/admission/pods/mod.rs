@@ -3,6 +3,7 @@
 mod entering;
 mod mutate;
 mod validate;
+mod waits;
 mod writes;
 
 use serde_json::value::RawValue;

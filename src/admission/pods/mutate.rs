@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, parse, writes};
+use super::{invalid, parse, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
@@ -21,7 +21,7 @@ use crate::domain::footprint;
 use crate::domain::lifecycle::restarts::{self, Restarts};
 use crate::domain::lifecycle::{Run, Stage, untyped, validate};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{Rejection, candidate, rejections_of};
+use crate::domain::rules::stage::{candidate, rejections_of};
 use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{Skips, unreadable_skips};
 use crate::domain::wording;
@@ -277,26 +277,18 @@ impl Mutate {
         limiting.filter_map(head).collect()
     }
 
-    fn rejections(&self, stage: Stage, pod: &Pod, waiting: &[Candidate]) -> Vec<Rejection> {
+    /// What the rules of a stage keep these operations waiting for; nothing if they pass.
+    fn waits(&self, stage: Stage, pod: &Pod, waiting: &[Candidate]) -> Vec<String> {
         if !self.0.index.synced().all() {
-            let reason =
-                "this replica has not yet seen all rules; try again in a moment".to_owned();
-            return vec![Rejection {
-                object: "(unknown)".into(),
-                rule: String::new(),
-                reason,
-            }];
+            let reason = "this replica has not yet seen all rules; try again in a moment";
+            return vec![format!("waiting for PodTransitionRule (unknown): {reason}")];
         }
         let state = self.0.index.read();
-        let Some(namespace) = state.namespace(&pod.metadata.namespace) else {
-            return Vec::new();
-        };
-        let rules = namespace.rules.values();
-        rules
-            .flat_map(|entry| {
-                rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts)
-            })
-            .collect()
+        let namespace = state.namespace(&pod.metadata.namespace).into_iter();
+        let rules = namespace.flat_map(|namespace| namespace.rules.values());
+        waits::told(rules.flat_map(|entry| {
+            rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts)
+        }))
     }
 
     /// Lets an ID pass the rules of a stage, or adds to `waits` what it waits for.
@@ -314,12 +306,12 @@ impl Mutate {
             .map(|since| candidate(pod, id, since))
             .into_iter()
             .collect();
-        let rejected = self.rejections(stage, pod, &waiting);
-        if rejected.is_empty() {
+        let told = self.waits(stage, pod, &waiting);
+        if told.is_empty() {
             return run.pass(stage, id);
         }
         run.hold(stage, id);
-        for wait in rejected.iter().map(waiting_for) {
+        for wait in told {
             if !waits.contains(&wait) {
                 waits.push(wait);
             }
@@ -329,19 +321,6 @@ impl Mutate {
     fn held(&self, waits: &[String]) -> Verdict {
         let (code, reason) = denial::HELD;
         Verdict::deny(code, reason, waits.join("; ")).audit("held", "takes-offline")
-    }
-}
-
-fn waiting_for(rejection: &Rejection) -> String {
-    match rejection.rule.as_str() {
-        "" => format!(
-            "waiting for PodTransitionRule {}: {}",
-            rejection.object, rejection.reason
-        ),
-        rule => format!(
-            "waiting for rule {rule} of PodTransitionRule {}: {}",
-            rejection.object, rejection.reason
-        ),
     }
 }
 

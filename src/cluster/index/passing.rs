@@ -27,7 +27,9 @@ impl State {
             if rules.webhooks(stage).next().is_some() {
                 waiting.retain(|waiting| {
                     let own = std::slice::from_ref(waiting);
-                    rejections_of(rules, stage, pod, own, &entry.verdicts).is_empty()
+                    rejections_of(rules, stage, pod, own, &entry.verdicts)
+                        .next()
+                        .is_none()
                 });
             }
         }

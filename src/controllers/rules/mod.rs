@@ -339,6 +339,10 @@ impl Rules {
         facts: &status::Facts,
         head: Option<Uid>,
     ) -> Outcome {
+        // Before anything is compared: that takes time, too, where there is always more to write.
+        if let Some(pause) = self.pace.pause(&name.0, Instant::now()) {
+            return Outcome::After(pause);
+        }
         let turns = status::Turns { head };
         let Some((patch, urgent)) = ({
             let state = self.context.index.read();
@@ -363,9 +367,6 @@ impl Rules {
             (false, true) => COUNTS_PERIOD,
             (false, false) => STATUS_PERIOD,
         };
-        if let Some(pause) = self.pace.pause(&name.0, Instant::now()) {
-            return Outcome::After(pause);
-        }
         if let Some(seen) = self.seen.lock().get_mut(name) {
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
                 Some(pause) if !pause.is_zero() => return Outcome::After(pause),

@@ -228,7 +228,7 @@ fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
     }));
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
-    let all = all.iter().map(|wait| detail(look, wait)).collect();
+    let all = all.iter().map(|wait| detail(look, wait));
     json!(stored::fitting(all, MAX_DETAILS_BYTES))
 }
 

@@ -239,7 +239,10 @@ impl Look {
             let mut passed = Vec::new();
             for waiting in left {
                 let own = std::slice::from_ref(&waiting);
-                if rejections_of(rules, Stage::PreCheck, &self.pod, own, verdicts).is_empty() {
+                if rejections_of(rules, Stage::PreCheck, &self.pod, own, verdicts)
+                    .next()
+                    .is_none()
+                {
                     passed.push(waiting);
                 }
                 pace.steps += rules.rules.len();
