@@ -225,7 +225,7 @@ fn rule(index: usize) -> Result<DynamicObject> {
         "metadata": {"name": format!("web-{index}")},
         "spec": {
             "selector": {"matchLabels": {"app": format!("web-{index}")}},
-            "rules": [{"name": "half", "availablePolicy": {"maxUnavailableValue": "50%"}}],
+            "rules": [{"name": "none", "availablePolicy": {"maxUnavailableValue": 0}}],
         },
     }))?)
 }
