@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tokio::time::{Duration, Instant, sleep, timeout_at};
@@ -54,7 +55,7 @@ pub async fn claim(
 }
 
 /// Generations of the rule objects of a namespace, by name.
-fn generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
+pub fn generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
     let state = context.index.read();
     let rules = state
         .namespace(namespace)
@@ -65,38 +66,64 @@ fn generations(context: &Context, namespace: &str) -> BTreeMap<String, i64> {
         .collect()
 }
 
+/// Rule objects of a namespace by name: UID and generation of each.
+type Versions = BTreeMap<String, (String, i64)>;
+
 /// Waits until the cache knows the rule objects of a namespace as the API server has them at this moment.
 async fn know_rules(context: &Context, namespace: &str, deadline: Instant) -> Result<(), Denied> {
-    let read = async {
-        let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
-        rules.list_metadata(&ListParams::default()).await
-    };
-    let list = in_time(deadline, read).await?;
-    let live: BTreeMap<String, i64> = list
-        .items
-        .iter()
-        .map(|rule| {
-            (
-                rule.name_any(),
-                rule.metadata.generation.unwrap_or_default(),
-            )
-        })
-        .collect();
+    let live = live_rules(context, namespace, deadline).await?;
     let limit = deadline.min(Instant::now() + KNOWN_WITHIN);
     let known = async {
-        // One that is newer than the list, or was made after it, is known, too.
-        let is_known = |cached: &BTreeMap<String, i64>| {
-            let news = live.iter().all(|(name, generation)| {
-                cached.get(name).is_some_and(|cached| cached >= generation)
-            });
-            news && cached.len() <= live.len()
-        };
-        while !is_known(&generations(context, namespace)) {
+        while !is_known(&live, &cached_rules(context, namespace)) {
             sleep(LOOK).await;
         }
     };
     let known = timeout_at(limit, known).await;
     known.map_err(|_| Denied::unknown(Why::Behind))
+}
+
+/// The rule objects as the API server has them. One whose deletion has begun holds nothing, and no cache has it.
+async fn live_rules(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<Versions, Denied> {
+    let read = async {
+        let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
+        rules.list_metadata(&ListParams::default()).await
+    };
+    let list = in_time(deadline, read).await?.items.into_iter();
+    let alive = list.filter(|rule| rule.metadata.deletion_timestamp.is_none());
+    let version = |metadata: ObjectMeta| {
+        let generation = metadata.generation.unwrap_or_default();
+        (metadata.uid.unwrap_or_default(), generation)
+    };
+    Ok(alive
+        .map(|rule| (rule.name_any(), version(rule.metadata)))
+        .collect())
+}
+
+/// The rule objects as the cache has them.
+fn cached_rules(context: &Context, namespace: &str) -> Versions {
+    let state = context.index.read();
+    let rules = state
+        .namespace(namespace)
+        .into_iter()
+        .flat_map(|n| &n.rules);
+    let version = |rules: &RuleSet| (rules.uid.to_string(), rules.generation);
+    rules
+        .map(|(name, entry)| (name.clone(), version(&entry.snapshot.rules)))
+        .collect()
+}
+
+/// Whether a cache knows these rule objects. One that is newer than the list is known, too. One that was made anew under its name
+/// begins with generation 1 again: it is another object.
+fn is_known(live: &Versions, cached: &Versions) -> bool {
+    let news = live.iter().all(|(name, (uid, generation))| {
+        let cached = cached.get(name);
+        cached.is_some_and(|(known, cached)| known == uid && cached >= generation)
+    });
+    news && cached.len() <= live.len()
 }
 
 /// As [`claim`], by these rule objects alone. A claim is written only for a Pod that is stored as the request shows it.
@@ -204,7 +231,9 @@ pub async fn let_go(
             rules.list(&ListParams::default()).await
         };
         let all = in_time(deadline, read).await?;
-        let mut sets = all.items.iter().map(RuleSet::compile);
+        let alive = all.items.iter();
+        let alive = alive.filter(|rule| rule.metadata.deletion_timestamp.is_none());
+        let mut sets = alive.map(RuleSet::compile);
         return match sets.find(|set| set.selects(pod) && set.holds_unavailable()) {
             None => Ok(()),
             Some(_) => Err(Denied::unknown(Why::Behind)),
@@ -298,15 +327,11 @@ pub async fn covering(
     let namespace = &pod.metadata.namespace;
     same_history(context, namespace, deadline).await?;
     if !knows_rules(context, namespace) {
-        let read = async {
-            let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
-            rules.list_metadata(&ListParams::default().limit(1)).await
+        let live = live_rules(context, namespace, deadline).await?;
+        return match live.is_empty() {
+            true => Ok(Vec::new()),
+            false => Err(Denied::unknown(Why::Behind)),
         };
-        let list = in_time(deadline, read).await?;
-        if list.items.is_empty() {
-            return Ok(Vec::new());
-        }
-        return Err(Denied::unknown(Why::Behind));
     }
     if !context.index.following.rules.is_alive() {
         know_rules(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod

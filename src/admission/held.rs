@@ -349,7 +349,7 @@ mod tests {
         };
         context.index.following.trust();
         assert_eq!(asked().await, Some("namespace-terminating"));
-        context.index.following.pods.connected(false); // and the API server answers no list
+        context.index.following.pods.lose(); // and the API server answers no list
         assert_eq!(asked().await, None);
         context.index.following.trust();
         context.index.timeline.set_back("Pods", 9, 4);

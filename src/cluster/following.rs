@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How long a watch of what is decided by lives, in seconds. The API server sends a bookmark two seconds before its end.
-pub const SECONDS: u32 = 8;
+pub const SECONDS: u32 = 6;
 /// How long a watch is trusted after it was last heard of.
 pub const TRUSTED: Duration = Duration::from_secs(10);
 
@@ -33,7 +33,7 @@ impl Following {
     }
 }
 
-/// Until when a watch is trusted; `None` while it is not connected.
+/// Until when a watch is trusted; `None` while it is lost.
 #[derive(Debug, Default)]
 pub struct Followed(watch::Sender<Option<Instant>>);
 
@@ -43,12 +43,9 @@ impl Followed {
         self.0.send_replace(Some(Instant::now() + TRUSTED));
     }
 
-    /// It is connected, or not.
-    pub fn connected(&self, is_connected: bool) {
-        match is_connected {
-            true => self.hear(),
-            false => drop(self.0.send_replace(None)),
-        }
+    /// It has broken off.
+    pub fn lose(&self) {
+        self.0.send_replace(None);
     }
 
     /// Whether all that has happened is known, but for the last [`TRUSTED`].
@@ -79,7 +76,7 @@ mod tests {
     async fn watch_is_trusted_for_a_while_after_it_was_heard_of() {
         let followed = Followed::default();
         assert!(!followed.is_alive());
-        followed.connected(true);
+        followed.hear();
         tokio::time::advance(TRUSTED - Duration::from_millis(1)).await;
         assert!(followed.is_alive());
         followed.hear();
@@ -88,7 +85,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!followed.is_alive());
         followed.hear();
-        followed.connected(false);
+        followed.lose();
         assert!(!followed.is_alive());
     }
 

@@ -126,8 +126,8 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
         self.sink.heard();
         self.pulse.hear();
     }
-    fn connected(&self, is_connected: bool) {
-        self.sink.connected(is_connected);
+    fn lost(&self) {
+        self.sink.lost();
     }
     fn ended(&self) {
         self.sink.ended();

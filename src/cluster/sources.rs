@@ -166,8 +166,8 @@ impl Sink<Pod> for Pods {
     fn heard(&self) {
         self.index.following.pods.hear();
     }
-    fn connected(&self, is_connected: bool) {
-        self.index.following.pods.connected(is_connected);
+    fn lost(&self) {
+        self.index.following.pods.lose();
     }
     /// The Pod by its metadata alone, which is not available: it keeps its place among the expected ones and makes no
     /// room. The Pod as it was may be long gone from traffic; and without it, one that counts for itself would free the
@@ -221,8 +221,8 @@ impl Sink<PodTransitionRule> for Rules {
     fn heard(&self) {
         self.0.following.rules.hear();
     }
-    fn connected(&self, is_connected: bool) {
-        self.0.following.rules.connected(is_connected);
+    fn lost(&self) {
+        self.0.following.rules.lose();
     }
     /// The rule with the parts that can be read. It holds all Pods that it may cover, or its ledger is unusable.
     fn unreadable(&self, raw: &str) -> Option<PodTransitionRule> {

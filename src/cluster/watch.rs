@@ -30,10 +30,10 @@ use list::list;
 
 /// The API server ends a watch after this long if nothing else is said; the next one continues where it stopped.
 pub const LONG: u32 = 290;
-/// A connection that delivers nothing for this long (bookmarks come each minute) is dead. Of a watch that lives less long, one
-/// that delivers nothing in all its life.
+/// A watch that delivers nothing for this long (bookmarks come each minute) is dead. Of one that lives less long, one that delivers
+/// nothing in all its life. A list follows, which is not taken for a sign of life: the next watch has to deliver something.
 const SILENCE: Duration = Duration::from_secs(90);
-/// How long the next watch may take to begin where one has ended in time. Its sink counts as connected meanwhile.
+/// How long the next watch may take to begin where one has ended in time. Its sink does not count as lost meanwhile.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A watch of so many seconds brings a bookmark soon: the API server sends one two seconds before the end of a watch.
 const SHORT_SECONDS: u32 = 3;
@@ -77,10 +77,11 @@ pub trait Sink<T>: Send + Sync + 'static {
     }
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
-    /// The API server has sent something, and it has been delivered; or a watch has begun.
+    /// The API server has sent something, and it has been delivered. That a watch has begun is nothing yet: something between may
+    /// answer for a server that it has lost.
     fn heard(&self) {}
-    /// Whether the watch is connected. It is not while the kind is listed.
-    fn connected(&self, _is_connected: bool) {}
+    /// The watch has broken off, or the next one is late.
+    fn lost(&self) {}
 }
 
 /// What to watch.
@@ -146,7 +147,7 @@ pub async fn run<T, S>(
     S: Sink<T>,
 {
     let (mut failures, mut failing) = (0u32, 0u32);
-    let mut known = 0u64;
+    let (mut known, mut silent) = (0u64, false);
     let work = async {
         loop {
             match list::<T, S>(&client, &source, &sink).await {
@@ -158,11 +159,15 @@ pub async fn run<T, S>(
                     if failing > 0 {
                         info!(path = source.path, failing, "list succeeds again");
                     }
-                    (failures, failing) = (0, 0);
+                    failing = 0;
                     sink.replace(objects, version);
-                    sink.heard();
-                    known = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
-                    sink.connected(false);
+                    if !silent {
+                        failures = 0; // or each list would follow upon the other
+                        sink.heard();
+                    }
+                    let end = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
+                    (known, silent) = (end.version, end.silent);
+                    sink.lost();
                 }
                 Err(e) => {
                     // Each watch says it, so the first failure and a few of the others are enough.
@@ -251,26 +256,43 @@ async fn present(client: &Client, source: &Source) -> Option<u64> {
     timeout(Duration::from_secs(30), read).await.ok()?.ok()
 }
 
-/// Waits for what comes before the next watch, for as long as it takes. The sink counts as connected for a moment only.
+/// Waits for what comes before the next watch, for as long as it takes. The sink counts as lost after a moment.
 async fn hand_over<T, R>(sink: &impl Sink<T>, work: impl Future<Output = R>) -> R {
     tokio::pin!(work);
     match timeout(HANDOVER, &mut work).await {
         Ok(done) => done,
         Err(_) => {
-            sink.connected(false);
+            sink.lost();
             work.await
         }
     }
 }
 
-/// Follows the watch from `version` until it has to be listed again. Returns the version up to which it was followed.
+/// How it ended that a watch was followed.
+struct End {
+    /// The version up to which it was followed.
+    version: u64,
+    /// Whether the last watch delivered nothing when it should have, or did not begin.
+    silent: bool,
+}
+
+impl End {
+    fn at(version: u64) -> End {
+        End {
+            version,
+            silent: false,
+        }
+    }
+}
+
+/// Follows the watch from `version` until it has to be listed again.
 async fn follow<T, S>(
     client: &Client,
     source: &Source,
     sink: &S,
     catch_up: &CatchUp,
     mut version: u64,
-) -> u64
+) -> End
 where
     T: Send + 'static,
     S: Sink<T>,
@@ -287,7 +309,7 @@ where
             ..WatchParams::default()
         };
         let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
-            return version;
+            return End::at(version);
         };
         let patience = if seconds == SHORT_SECONDS { 3 } else { 30 };
         let begun = timeout(
@@ -302,15 +324,16 @@ where
                     error = failure::text(&e),
                     "watch failed"
                 );
-                return version;
+                return End::at(version);
             }
             Err(_) => {
                 warn!(path = source.path, "watch timed out");
-                return version;
+                return End {
+                    version,
+                    silent: true,
+                };
             }
         };
-        sink.connected(true);
-        sink.heard();
         let is_short = seconds == SHORT_SECONDS;
         let life = Duration::from_secs(seconds.into());
         let begin = Instant::now();
@@ -325,7 +348,7 @@ where
                     }
                     if position <= tried {
                         debug!(path = source.path, "listing again as asked");
-                        return version;
+                        return End::at(version);
                     }
                     (tried, seconds) = (position, SHORT_SECONDS);
                     break true;
@@ -338,27 +361,33 @@ where
                 Ok(None) => break begin.elapsed() + EARLY >= life,
                 Ok(Some(Err(e))) => {
                     debug!(path = source.path, error = %e, "watch broke off");
-                    return version;
+                    return End::at(version);
                 }
                 Err(_) => {
                     warn!(path = source.path, "watch fell silent");
-                    break false;
+                    return End {
+                        version,
+                        silent: true,
+                    };
                 }
             };
             match deliver::<T, S>(source, sink, &line, version) {
                 Some(seen) => version = seen,
-                None => return version, // usually an error event, 410 Gone
+                None => return End::at(version), // usually an error event, 410 Gone
             }
             sink.heard();
         };
         if !is_in_time {
-            sink.connected(false);
+            sink.lost();
+            if source.seconds < LONG {
+                seconds = SHORT_SECONDS; // to hear of it soon
+            }
         }
         // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
         // so.
         let present = hand_over(sink, present(client, source)).await;
         if present.is_none_or(|v| v < version) {
-            return version;
+            return End::at(version);
         }
     }
 }

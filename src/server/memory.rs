@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memchr::memchr2;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
@@ -141,24 +142,32 @@ pub(super) fn needed(body: &[u8], per_value: usize) -> usize {
 
 /// Number of JSON values, at least: one for each container and each comma outside of strings.
 fn values(body: &[u8]) -> usize {
-    let mut count = 1;
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in body {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b',' | b'[' | b'{' if !quoted => count += 1,
-            _ => {}
-        }
+    let (mut count, mut rest) = (1, body);
+    while let Some(at) = rest.iter().position(|byte| {
+        count += usize::from(matches!(byte, b',' | b'[' | b'{'));
+        *byte == b'"'
+    }) {
+        rest = after_string(&rest[at + 1..]);
     }
     count
+}
+
+/// What comes after the quote that ends a string. Most bytes of a review are of strings, so they are not looked at one by one.
+fn after_string(mut text: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', text) {
+        if text[at] == b'"' {
+            return &text[at + 1..];
+        }
+        text = text.get(at + 2..).unwrap_or_default(); // what is escaped ends nothing
+    }
+    &[]
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use futures::FutureExt;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::telemetry::metrics::Exposition;
@@ -174,6 +183,23 @@ mod tests {
             assert_eq!(values(body.as_bytes()), expected, "{body}");
         }
         assert_eq!(needed(b"[0,0]", 100), 310);
+    }
+
+    proptest! {
+        #[test]
+        fn values_are_those_that_a_look_at_each_byte_counts(body in r#"[a,\[{"\\]{0,60}"#) {
+            let (mut count, mut quoted, mut escaped) = (1, false, false);
+            for byte in body.bytes() {
+                match byte {
+                    _ if escaped => escaped = false,
+                    b'\\' if quoted => escaped = true,
+                    b'"' => quoted = !quoted,
+                    b',' | b'[' | b'{' if !quoted => count += 1,
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(values(body.as_bytes()), count, "{}", body);
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Holds what would break a rule: deletions, whatever else ends or restarts a Pod that serves, and label edits that would
 //! dodge the rule.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -128,6 +129,11 @@ impl Validate {
                 return invalid(&new, &errors);
             }
         }
+        // Before the rules are looked up: what changes in between is another generation.
+        let generations = match gate::are_labels_changed(&old, &new) {
+            true => gate::generations(&self.0, &old.metadata.namespace),
+            false => BTreeMap::new(),
+        };
         let left = match gate::left(&self.0, &old, &new, deadline).await {
             Ok(left) => left,
             Err(denied) => return self.held(&old, &denied),
@@ -151,7 +157,10 @@ impl Validate {
                 return Verdict::deny(403, "Forbidden", message).audit("held", "leaves-in-flight");
             }
             if old.is_available() {
-                let disruption = self.0.disruption(&old, Claimed::Leave);
+                let disruption = Disruption {
+                    generations,
+                    ..self.0.disruption(&old, Claimed::Leave)
+                };
                 let claimed =
                     gate::claim_by(&self.0, left, &disruption, request.dry_run, deadline).await;
                 match claimed {

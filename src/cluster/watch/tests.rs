@@ -25,6 +25,8 @@ enum Watch {
     Ends(u64, u64),
     /// Sends a bookmark at once, and then nothing.
     FallsSilent,
+    /// Begins, and sends nothing.
+    Mute,
     /// Does not even begin.
     Hangs,
 }
@@ -35,6 +37,8 @@ struct Server {
     watches: Arc<Vec<Watch>>,
     /// `list`, or the resourceVersion that a watch goes on from.
     asked: Arc<Mutex<Vec<String>>>,
+    /// The last version that a watch has sent.
+    sent: Arc<AtomicU64>,
 }
 
 impl Server {
@@ -56,9 +60,10 @@ impl Server {
             if !is_position {
                 self.asked.lock().push("list".to_owned());
             }
+            let version = self.sent.load(Ordering::Relaxed).max(7).to_string();
             let list = json!({
                 "apiVersion": "v1", "kind": "List", "items": [],
-                "metadata": {"resourceVersion": if is_position { "99" } else { "7" }},
+                "metadata": {"resourceVersion": if is_position { "99".to_owned() } else { version }},
             });
             return Response::new(Full::from(list.to_string()).boxed_unsync());
         }
@@ -72,22 +77,31 @@ impl Server {
         let (bookmark, end) = match watch {
             Watch::Ends(bookmark, end) => (bookmark, Some(end)),
             Watch::FallsSilent => (0, None),
+            Watch::Mute => {
+                let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+                return Response::new(StreamBody::new(never).boxed_unsync());
+            }
             Watch::Hangs => std::future::pending().await,
         };
-        let lines = stream::unfold(0, move |step| async move {
-            match (step, end) {
-                (0, _) => {
-                    tokio::time::sleep(Duration::from_secs(bookmark)).await;
-                    let metadata = json!({"resourceVersion": (from + 1).to_string()});
-                    let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
-                    let line = Bytes::from(format!("{event}\n"));
-                    Some((Ok::<_, Infallible>(Frame::data(line)), 1))
+        let sent = Arc::clone(&self.sent);
+        let lines = stream::unfold(0, move |step| {
+            let sent = Arc::clone(&sent);
+            async move {
+                match (step, end) {
+                    (0, _) => {
+                        tokio::time::sleep(Duration::from_secs(bookmark)).await;
+                        sent.store(from + 1, Ordering::Relaxed);
+                        let metadata = json!({"resourceVersion": (from + 1).to_string()});
+                        let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
+                        let line = Bytes::from(format!("{event}\n"));
+                        Some((Ok::<_, Infallible>(Frame::data(line)), 1))
+                    }
+                    (_, Some(end)) => {
+                        tokio::time::sleep(Duration::from_secs(end - bookmark)).await;
+                        None
+                    }
+                    (_, None) => std::future::pending().await,
                 }
-                (_, Some(end)) => {
-                    tokio::time::sleep(Duration::from_secs(end - bookmark)).await;
-                    None
-                }
-                (_, None) => std::future::pending().await,
             }
         });
         Response::new(StreamBody::new(lines).boxed_unsync())
@@ -117,8 +131,8 @@ impl Sink<u8> for Rules {
     fn heard(&self) {
         self.0.hear();
     }
-    fn connected(&self, is_connected: bool) {
-        self.0.connected(is_connected);
+    fn lost(&self) {
+        self.0.lose();
     }
 }
 
@@ -127,6 +141,7 @@ async fn followed(watches: &[Watch], seconds: usize) -> (Vec<bool>, Vec<String>)
     let server = Server {
         watches: watches.to_vec().into(),
         asked: Arc::default(),
+        sent: Arc::default(),
     };
     let sink = Arc::new(Rules::default());
     let source = Source {
@@ -163,17 +178,32 @@ async fn watches_that_end_in_time_are_followed_throughout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_that_falls_silent_is_given_up_within_seconds_and_goes_on_where_it_stopped() {
+async fn watch_that_falls_silent_is_given_up_within_seconds_and_believed_when_the_next_delivers() {
     let life = u64::from(SECONDS);
     let silent = [Watch::FallsSilent, Watch::Hangs];
     let (alive, asked) = followed(&silent, 20).await;
-    assert_eq!(alive[..7], [true; 7]);
-    assert_eq!(alive[10..], [false; 10]);
-    assert_eq!(asked, ["list", "7", "8"]);
-    // And is followed again as soon as the next one begins.
+    assert_eq!(
+        (&alive[..5], &alive[10..]),
+        (&[true; 5][..], &[false; 10][..]),
+        "{alive:?} {asked:?}"
+    );
+    assert_eq!(asked, ["list", "7", "list", "8"]);
     let again = [Watch::FallsSilent, Watch::Ends(life - 2, life)];
-    let (alive, _) = followed(&again, 20).await;
-    assert_eq!(alive[10..], [true; 10]);
+    let (alive, _) = followed(&again, 30).await;
+    assert_eq!(
+        alive[7..9],
+        [false; 2],
+        "a list alone is no sign of life: {alive:?}"
+    );
+    assert_eq!(alive[12..], [true; 18]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_begins_and_delivers_nothing_is_not_believed_however_often_it_begins() {
+    let (alive, asked) = followed(&[Watch::Mute], 120).await;
+    assert_eq!(alive[10..], [false; 110]);
+    let lists = asked.iter().filter(|what| *what == "list").count();
+    assert!((5..=15).contains(&lists), "{lists} lists in two minutes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,6 +217,9 @@ async fn watch_that_ends_too_early_is_not_followed_until_the_next_begins() {
 async fn watch_that_ends_in_time_is_not_followed_when_the_next_does_not_begin() {
     let life = u64::from(SECONDS);
     let (alive, _) = followed(&[Watch::Ends(life - 2, life), Watch::Hangs], 16).await;
-    assert_eq!(alive[..9], [true; 9]);
-    assert_eq!(alive[11..], [false; 5]);
+    assert_eq!(
+        (&alive[..7], &alive[9..]),
+        (&[true; 7][..], &[false; 7][..]),
+        "{alive:?}"
+    );
 }

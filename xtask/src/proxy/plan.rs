@@ -40,6 +40,8 @@ pub enum Effect {
     Delay(Duration),
     /// Neither carried out nor answered, and running watches stand still; all goes on once the fault is lifted.
     Freeze,
+    /// Watches begin and deliver nothing, and running ones stand still, until the fault is lifted.
+    Mute,
     /// Not carried out, answered with this status.
     Answer(StatusCode),
     /// Carried out, and the connection closed instead of an answer.
@@ -137,8 +139,9 @@ impl Plan {
     /// Returns when this request is not frozen, or not any more.
     pub async fn thaw(&self, asked: &Asked) {
         let mut fault = self.fault.subscribe();
-        let frozen =
-            |f: &Option<Fault>| f.is_some_and(|f| f.effect == Effect::Freeze && (f.on)(asked));
+        let frozen = |f: &Option<Fault>| {
+            f.is_some_and(|f| matches!(f.effect, Effect::Freeze | Effect::Mute) && (f.on)(asked))
+        };
         // Never an error: the sender lives as long as `self`.
         let _ = fault.wait_for(|f| !frozen(f)).await;
     }
