@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
+use kube::core::PartialObjectMeta;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
 use super::context::Context;
@@ -14,7 +14,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::index::Index;
 use crate::cluster::sizes::{self, Unreadable};
-use crate::cluster::{failure, path, selected};
+use crate::cluster::{failure, pages, path, selected};
 use crate::domain::grace;
 use crate::domain::pod::Pod;
 use crate::domain::rules::{Availability, RuleSet};
@@ -88,19 +88,18 @@ async fn live_rules(
     namespace: &str,
     deadline: Instant,
 ) -> Result<Versions, Denied> {
+    let version = |rule: PartialObjectMeta<PodTransitionRule>| {
+        let name = rule.name_any();
+        let metadata = rule.metadata;
+        let generation = metadata.generation.unwrap_or_default();
+        let is_alive = metadata.deletion_timestamp.is_none();
+        is_alive.then(|| (name, (metadata.uid.unwrap_or_default(), generation)))
+    };
     let read = async {
         let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
-        rules.list_metadata(&ListParams::default()).await
+        pages::metadata(&rules, version).await
     };
-    let list = in_time(deadline, read).await?.items.into_iter();
-    let alive = list.filter(|rule| rule.metadata.deletion_timestamp.is_none());
-    let version = |metadata: ObjectMeta| {
-        let generation = metadata.generation.unwrap_or_default();
-        (metadata.uid.unwrap_or_default(), generation)
-    };
-    Ok(alive
-        .map(|rule| (rule.name_any(), version(rule.metadata)))
-        .collect())
+    Ok(in_time(deadline, read).await?.into_iter().collect())
 }
 
 /// The rule objects as the cache has them.
@@ -228,12 +227,9 @@ pub async fn let_go(
         // Most rules let such a Pod go: asked, so that it is not held for want of a cache.
         let read = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&context.client, namespace)?;
-            rules.list(&ListParams::default()).await
+            pages::objects(&rules, RuleSet::of_alive).await
         };
-        let all = in_time(deadline, read).await?;
-        let alive = all.items.iter();
-        let alive = alive.filter(|rule| rule.metadata.deletion_timestamp.is_none());
-        let mut sets = alive.map(RuleSet::compile);
+        let mut sets = in_time(deadline, read).await?.into_iter();
         return match sets.find(|set| set.selects(pod) && set.holds_unavailable()) {
             None => Ok(()),
             Some(_) => Err(Denied::unknown(Why::Behind)),

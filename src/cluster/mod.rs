@@ -11,6 +11,7 @@ pub mod identity;
 pub mod index;
 pub mod lease;
 mod owners;
+pub mod pages;
 pub mod path;
 pub mod pods;
 mod position;

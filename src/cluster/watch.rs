@@ -17,7 +17,7 @@ use kube::core::params::WatchParams;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -338,6 +338,18 @@ where
         let life = Duration::from_secs(seconds.into());
         let begin = Instant::now();
         let silence = SILENCE.min(life);
+        let pause = if is_short {
+            Duration::ZERO
+        } else {
+            silence / 3
+        };
+        let ask = |pause, known| async move {
+            tokio::time::sleep(pause).await;
+            (known, present(client, source).await)
+        };
+        let mut asking = Box::pin(ask(pause, version));
+        let (mut has_asked, mut is_told) = (false, false);
+        let mut due = begin + silence;
         seconds = source.seconds;
         let mut lines = Box::pin(stream).lines();
         let is_in_time = loop {
@@ -353,7 +365,20 @@ where
                     (tried, seconds) = (position, SHORT_SECONDS);
                     break true;
                 }
-                line = timeout(silence, lines.next()) => line,
+                // The API server sends a bookmark only if it has learnt since the last how far etcd is: of a kind that nobody
+                // changes or reads, it would not.
+                (known, present) = &mut asking, if !has_asked => {
+                    match present {
+                        Some(present) if present < known => return End::at(version),
+                        // Nothing was written anywhere since, so there is nothing to send: soon there is.
+                        Some(present) if present <= version => {
+                            asking = Box::pin(ask(silence / 12, version));
+                        }
+                        answer => (has_asked, is_told) = (true, answer.is_some()),
+                    }
+                    continue;
+                }
+                line = timeout_at(due, lines.next()) => line,
             };
             let line = match line {
                 Ok(Some(Ok(line))) => line,
@@ -376,12 +401,19 @@ where
                 None => return End::at(version), // usually an error event, 410 Gone
             }
             sink.heard();
+            due = Instant::now() + silence;
+            if has_asked && source.seconds == LONG {
+                (asking, has_asked) = (Box::pin(ask(pause, version)), false);
+            }
         };
         if !is_in_time {
             sink.lost();
             if source.seconds < LONG {
                 seconds = SHORT_SECONDS; // to hear of it soon
             }
+        }
+        if is_in_time && is_told && source.seconds < LONG {
+            continue; // it was asked a moment ago
         }
         // A watch from a version that is yet to come is silent until it has come. If the history was set back, the list says
         // so.

@@ -24,15 +24,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
 use super::{Context, write};
 use crate::api::podtransitionrule::PodTransitionRule;
-use crate::cluster::path;
 use crate::cluster::queue::Outcome;
+use crate::cluster::{pages, path};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::mark::{Mark, Seen};
 use crate::ledger::evidence::MARGIN;
@@ -116,10 +116,9 @@ impl Namespaces {
     async fn needed(&self, name: &str) -> Result<Mark, Outcome> {
         let list = async {
             let rules: Api<PodTransitionRule> = path::namespaced(&self.context.client, name)?;
-            rules.list(&ListParams::default()).await
+            pages::objects(&rules, RuleSet::of_alive).await
         };
-        let list = write("list rules", list).await?;
-        let sets: Vec<_> = list.items.iter().map(RuleSet::compile).collect();
+        let sets = write("list rules", list).await?;
         Ok(Mark::for_rules(&sets))
     }
 }

@@ -124,3 +124,19 @@ async fn rule_whose_deletion_somebody_holds_up_keeps_no_pod_while_rules_are_read
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn replica_that_starts_where_nothing_happens_admits_what_the_budget_allows() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("quiet").await;
+    let pods = scope.web_under_rule(20, json!(20)).await;
+    // Alone: others would read the positions, which has the API server send bookmarks.
+    bed.kill_all().await;
+    bed.restart(0).await;
+    sleep(TRUSTED - Duration::from_secs(1)).await;
+    for pod in &pods[..12] {
+        sleep(Duration::from_secs(1)).await;
+        let deleted = scope.delete(pod).await;
+        assert!(deleted.is_ok(), "{:?}", refusal(deleted));
+    }
+}

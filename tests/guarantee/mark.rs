@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use http::Method;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 use operating::api::keys;
@@ -225,4 +227,23 @@ async fn admission_of_a_rule_writes_a_marked_namespace_and_lowers_no_mark() {
         second,
         "a dry-run wrote to the namespace"
     );
+}
+
+#[tokio::test]
+async fn mark_goes_though_somebody_holds_up_the_deletion_of_a_rule() {
+    let bed = Bed::with_faults(TIMEOUT).await;
+    let scope = bed.scope("ending").await;
+    let history = History::start(&scope).await;
+    scope.rule("ending", json!({"app": "web"}), json!(1)).await;
+    let (rules, params) = (scope.rules(), PatchParams::default());
+    let held = Patch::Merge(json!({ "metadata": { "finalizers": ["example.com/held"] } }));
+    rules.patch("ending", &params, &held).await.unwrap();
+    rules
+        .delete("ending", &DeleteParams::default())
+        .await
+        .unwrap();
+    wait::until("the mark to be taken off", async || !history.is_marked()).await;
+    assert!(rules.get_opt("ending").await.unwrap().is_some(), "held up");
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    rules.patch("ending", &params, &free).await.unwrap();
 }

@@ -29,6 +29,9 @@ enum Watch {
     Mute,
     /// Does not even begin.
     Hangs,
+    /// Is one of a kind that nobody changes: the API server sends a bookmark each minute and two seconds before the end, but only
+    /// if it has learnt since the beginning how far etcd is, which it asks for when somebody reads consistently.
+    Quiet,
 }
 
 /// An API server whose watches behave so, one after the other, the last of them for ever; and what it was asked.
@@ -39,6 +42,9 @@ struct Server {
     asked: Arc<Mutex<Vec<String>>>,
     /// The last version that a watch has sent.
     sent: Arc<AtomicU64>,
+    /// Of a quiet kind: when it began, and how far the API server knows etcd to be, which moves on each second.
+    begun: Instant,
+    progress: Arc<AtomicU64>,
 }
 
 impl Server {
@@ -55,15 +61,21 @@ impl Server {
     async fn answer(&self, query: &str) -> Answer {
         let parameters: Vec<_> = form_urlencoded(query);
         let parameter = |name: &str| parameters.iter().find(|(n, _)| n == name).map(|p| &p.1);
+        let is_quiet = matches!(self.watches[0], Watch::Quiet);
         if parameter("watch").is_none() {
             let is_position = parameter("fieldSelector").is_some();
+            let revision = 7 + self.begun.elapsed().as_secs();
+            if is_quiet {
+                self.progress.store(revision, Ordering::Relaxed);
+                self.sent.store(revision, Ordering::Relaxed);
+            }
             if !is_position {
                 self.asked.lock().push("list".to_owned());
             }
             let version = self.sent.load(Ordering::Relaxed).max(7).to_string();
             let list = json!({
                 "apiVersion": "v1", "kind": "List", "items": [],
-                "metadata": {"resourceVersion": if is_position { "99".to_owned() } else { version }},
+                "metadata": {"resourceVersion": if is_position && !is_quiet { "99".to_owned() } else { version }},
             });
             return Response::new(Full::from(list.to_string()).boxed_unsync());
         }
@@ -82,6 +94,10 @@ impl Server {
                 return Response::new(StreamBody::new(never).boxed_unsync());
             }
             Watch::Hangs => std::future::pending().await,
+            Watch::Quiet => {
+                let life = parameter("timeoutSeconds").unwrap().parse().unwrap();
+                return self.quiet(from, life);
+            }
         };
         let sent = Arc::clone(&self.sent);
         let lines = stream::unfold(0, move |step| {
@@ -101,6 +117,37 @@ impl Server {
                         None
                     }
                     (_, None) => std::future::pending().await,
+                }
+            }
+        });
+        Response::new(StreamBody::new(lines).boxed_unsync())
+    }
+
+    /// A watch of a quiet kind from this version, of so many seconds.
+    fn quiet(&self, from: u64, life: u64) -> Answer {
+        let (progress, begin) = (Arc::clone(&self.progress), Instant::now());
+        let lines = stream::unfold(from, move |sent| {
+            let progress = Arc::clone(&progress);
+            async move {
+                loop {
+                    let at = begin.elapsed().as_secs();
+                    if at >= life {
+                        return None;
+                    }
+                    let minute = at / 60 * 60 + 60;
+                    let next = if at + 2 < life {
+                        minute.min(life - 2)
+                    } else {
+                        life
+                    };
+                    tokio::time::sleep_until(begin + Duration::from_secs(next)).await;
+                    let known = progress.load(Ordering::Relaxed);
+                    if next < life && known > sent {
+                        let metadata = json!({"resourceVersion": known.to_string()});
+                        let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
+                        let line = Bytes::from(format!("{event}\n"));
+                        return Some((Ok::<_, Infallible>(Frame::data(line)), known));
+                    }
                 }
             }
         });
@@ -138,14 +185,21 @@ impl Sink<u8> for Rules {
 
 /// Whether the watch was alive in each of so many seconds, in the middle of it; and what the server was asked.
 async fn followed(watches: &[Watch], seconds: usize) -> (Vec<bool>, Vec<String>) {
+    followed_by(watches, SECONDS, seconds).await
+}
+
+/// The same of watches that live for `life` seconds.
+async fn followed_by(watches: &[Watch], life: u32, seconds: usize) -> (Vec<bool>, Vec<String>) {
     let server = Server {
         watches: watches.to_vec().into(),
         asked: Arc::default(),
         sent: Arc::default(),
+        begun: Instant::now(),
+        progress: Arc::default(),
     };
     let sink = Arc::new(Rules::default());
     let source = Source {
-        seconds: SECONDS,
+        seconds: life,
         ..Source::all("/apis/apps.kusionstack.io/v1alpha1/podtransitionrules")
     };
     let stop = CancellationToken::new();
@@ -175,6 +229,21 @@ async fn watches_that_end_in_time_are_followed_throughout() {
     assert_eq!(alive, [true; 60]);
     assert_eq!(asked[..4], ["list", "7", "8", "9"]);
     assert!(asked.len() > 7 && asked.iter().filter(|what| *what == "list").count() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_of_a_kind_that_nobody_changes_is_followed_throughout() {
+    let (alive, asked) = followed(&[Watch::Quiet], 120).await;
+    assert_eq!(alive, [true; 120], "{asked:?}");
+    assert_eq!(asked.iter().filter(|what| *what == "list").count(), 1);
+    // One that lives long is never given up.
+    let (_, asked) = followed_by(&[Watch::Quiet], LONG, 1_000).await;
+    assert_eq!(
+        asked.iter().filter(|what| *what == "list").count(),
+        1,
+        "{asked:?}"
+    );
+    assert!(asked.len() <= 6, "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,12 @@ use crate::api::podtransitionrule::{
 use crate::api::selector::Selector;
 
 impl RuleSet {
+    /// Compiles an object; `None` for one whose deletion has begun, which holds nothing and is in no cache.
+    pub fn of_alive(object: PodTransitionRule) -> Option<RuleSet> {
+        let is_alive = object.metadata.deletion_timestamp.is_none();
+        is_alive.then(|| RuleSet::compile(&object))
+    }
+
     /// Compiles an object.
     pub fn compile(object: &PodTransitionRule) -> RuleSet {
         let meta = &object.metadata;
