@@ -329,10 +329,20 @@ pub async fn covering(
             false => Err(Denied::unknown(Why::Behind)),
         };
     }
-    if !context.index.following.rules.is_alive() {
-        know_rules(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod
-    }
+    current_rules(context, namespace, deadline).await?; // one that was made meanwhile may hold the Pod
     Ok(context.index.rules_of(pod))
+}
+
+/// Makes sure that the cache knows the rule objects of a namespace: where their watch is not believed, they are asked for live.
+pub async fn current_rules(
+    context: &Context,
+    namespace: &str,
+    deadline: Instant,
+) -> Result<(), Denied> {
+    match context.index.following.rules.is_alive() {
+        true => Ok(()),
+        false => know_rules(context, namespace, deadline).await,
+    }
 }
 
 /// Makes sure that etcd still has the history that the caches hold, while the watch of Pods is not there to tell.

@@ -38,9 +38,11 @@ impl Following {
 pub struct Followed(watch::Sender<Option<Instant>>);
 
 impl Followed {
-    /// The API server has sent something on it.
-    pub fn hear(&self) {
-        self.0.send_replace(Some(Instant::now() + TRUSTED));
+    /// All is known that had happened `at` this moment.
+    pub fn hear(&self, at: Instant) {
+        let until = at + TRUSTED;
+        self.0
+            .send_modify(|known| *known = Some(known.map_or(until, |known| known.max(until))));
     }
 
     /// It has broken off.
@@ -76,15 +78,15 @@ mod tests {
     async fn watch_is_trusted_for_a_while_after_it_was_heard_of() {
         let followed = Followed::default();
         assert!(!followed.is_alive());
-        followed.hear();
+        followed.hear(Instant::now());
         tokio::time::advance(TRUSTED - Duration::from_millis(1)).await;
         assert!(followed.is_alive());
-        followed.hear();
+        followed.hear(Instant::now());
         tokio::time::advance(TRUSTED - Duration::from_millis(1)).await;
         assert!(followed.is_alive());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!followed.is_alive());
-        followed.hear();
+        followed.hear(Instant::now());
         followed.lose();
         assert!(!followed.is_alive());
     }
@@ -92,12 +94,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sign_of_life_is_waited_for() {
         let followed = Followed::default();
-        followed.hear();
+        followed.hear(Instant::now());
         tokio::time::advance(TRUSTED).await;
         let waiting = tokio::spawn(followed.alive());
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        followed.hear();
+        followed.hear(Instant::now());
         assert!(waiting.await.is_ok());
     }
 

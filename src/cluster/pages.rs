@@ -73,6 +73,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::path;
 
     /// An API server with two pages, and the queries that it gets.
     fn server() -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
@@ -91,7 +92,7 @@ mod tests {
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
         let client = Client::new(service, "default");
-        (Api::namespaced(client, "n"), queries)
+        (path::namespaced(&client, "n").unwrap(), queries)
     }
 
     #[tokio::test]

@@ -122,8 +122,8 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
         }
         is_news
     }
-    fn heard(&self) {
-        self.sink.heard();
+    fn heard(&self, at: tokio::time::Instant) {
+        self.sink.heard(at);
         self.pulse.hear();
     }
     fn lost(&self) {
@@ -174,7 +174,10 @@ mod tests {
 
     #[test]
     fn what_is_heard_has_moved() {
-        assert_eq!(felt(|felt| felt.heard()), (true, true));
+        assert_eq!(
+            felt(|felt| felt.heard(tokio::time::Instant::now())),
+            (true, true)
+        );
     }
 
     #[test]

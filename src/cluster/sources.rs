@@ -7,6 +7,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::Error as _;
+use tokio::time::Instant;
 
 use super::disruptionbudgets;
 use super::following;
@@ -163,8 +164,8 @@ impl Sink<Pod> for Pods {
     fn bookmark(&self, version: u64) {
         self.index.bookmark_pods(version);
     }
-    fn heard(&self) {
-        self.index.following.pods.hear();
+    fn heard(&self, at: Instant) {
+        self.index.following.pods.hear(at);
     }
     fn lost(&self) {
         self.index.following.pods.lose();
@@ -218,8 +219,8 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
-    fn heard(&self) {
-        self.0.following.rules.hear();
+    fn heard(&self, at: Instant) {
+        self.0.following.rules.hear(at);
     }
     fn lost(&self) {
         self.0.following.rules.lose();

@@ -77,9 +77,9 @@ pub trait Sink<T>: Send + Sync + 'static {
     }
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
-    /// The API server has sent something, and it has been delivered. That a watch has begun is nothing yet: something between may
-    /// answer for a server that it has lost.
-    fn heard(&self) {}
+    /// The API server has sent something, and all has been delivered that had happened `at` that moment. That a watch has begun is
+    /// nothing yet: something between may answer for a server that it has lost.
+    fn heard(&self, _at: Instant) {}
     /// The watch has broken off, or the next one is late.
     fn lost(&self) {}
 }
@@ -150,6 +150,7 @@ pub async fn run<T, S>(
     let (mut known, mut silent) = (0u64, false);
     let work = async {
         loop {
+            let asked = Instant::now();
             match list::<T, S>(&client, &source, &sink).await {
                 Ok((_, version)) if version < known => {
                     timeline.set_back(source.path, known, version);
@@ -162,11 +163,13 @@ pub async fn run<T, S>(
                     failing = 0;
                     sink.replace(objects, version);
                     if !silent {
-                        failures = 0; // or each list would follow upon the other
-                        sink.heard();
+                        sink.heard(asked); // however long the answer took
                     }
                     let end = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     (known, silent) = (end.version, end.silent);
+                    if end.fruitful {
+                        failures = 0; // or each list would follow upon the other
+                    }
                     sink.lost();
                 }
                 Err(e) => {
@@ -274,15 +277,8 @@ struct End {
     version: u64,
     /// Whether the last watch delivered nothing when it should have, or did not begin.
     silent: bool,
-}
-
-impl End {
-    fn at(version: u64) -> End {
-        End {
-            version,
-            silent: false,
-        }
-    }
+    /// Whether anything was delivered, or the list was asked for.
+    fruitful: bool,
 }
 
 /// Follows the watch from `version` until it has to be listed again.
@@ -299,6 +295,12 @@ where
 {
     let mut seconds = source.seconds;
     let mut tried = 0; // the position that a short watch was to reach
+    let mut fruitful = false;
+    let end = |version, silent, fruitful| End {
+        version,
+        silent,
+        fruitful,
+    };
     loop {
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..50))).await; // a server that hangs up at once
         let params = WatchParams {
@@ -309,7 +311,7 @@ where
             ..WatchParams::default()
         };
         let Ok(request) = Request::new(source.path).watch(&params, &version.to_string()) else {
-            return End::at(version);
+            return end(version, false, fruitful);
         };
         let patience = if seconds == SHORT_SECONDS { 3 } else { 30 };
         let begun = timeout(
@@ -324,14 +326,11 @@ where
                     error = failure::text(&e),
                     "watch failed"
                 );
-                return End::at(version);
+                return end(version, false, fruitful);
             }
             Err(_) => {
                 warn!(path = source.path, "watch timed out");
-                return End {
-                    version,
-                    silent: true,
-                };
+                return end(version, true, fruitful);
             }
         };
         let is_short = seconds == SHORT_SECONDS;
@@ -352,6 +351,7 @@ where
         let mut due = begin + silence;
         seconds = source.seconds;
         let mut lines = Box::pin(stream).lines();
+        let mut is_mute = true;
         let is_in_time = loop {
             let line = tokio::select! {
                 position = catch_up.asked(), if !is_short => {
@@ -360,7 +360,7 @@ where
                     }
                     if position <= tried {
                         debug!(path = source.path, "listing again as asked");
-                        return End::at(version);
+                        return end(version, false, true);
                     }
                     (tried, seconds) = (position, SHORT_SECONDS);
                     break true;
@@ -369,7 +369,7 @@ where
                 // changes or reads, it would not.
                 (known, present) = &mut asking, if !has_asked => {
                     match present {
-                        Some(present) if present < known => return End::at(version),
+                        Some(present) if present < known => return end(version, false, fruitful),
                         // Nothing was written anywhere since, so there is nothing to send: soon there is.
                         Some(present) if present <= version => {
                             asking = Box::pin(ask(silence / 12, version));
@@ -386,21 +386,19 @@ where
                 Ok(None) => break begin.elapsed() + EARLY >= life,
                 Ok(Some(Err(e))) => {
                     debug!(path = source.path, error = %e, "watch broke off");
-                    return End::at(version);
+                    return end(version, is_mute, fruitful);
                 }
                 Err(_) => {
                     warn!(path = source.path, "watch fell silent");
-                    return End {
-                        version,
-                        silent: true,
-                    };
+                    return end(version, true, fruitful);
                 }
             };
             match deliver::<T, S>(source, sink, &line, version) {
                 Some(seen) => version = seen,
-                None => return End::at(version), // usually an error event, 410 Gone
+                None => return end(version, false, fruitful), // usually an error event, 410 Gone
             }
-            sink.heard();
+            (is_mute, fruitful) = (false, true);
+            sink.heard(Instant::now());
             due = Instant::now() + silence;
             if has_asked && source.seconds == LONG {
                 (asking, has_asked) = (Box::pin(ask(pause, version)), false);
@@ -419,7 +417,7 @@ where
         // so.
         let present = hand_over(sink, present(client, source)).await;
         if present.is_none_or(|v| v < version) {
-            return End::at(version);
+            return end(version, false, fruitful);
         }
     }
 }

@@ -2,17 +2,24 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use operating::api::keys::{self, Family};
 use operating::cluster::following::TRUSTED;
 use serde_json::json;
 use tokio::time::sleep;
 use xtask::proxy::{Asked, Effect, Fault};
 
 use crate::bed::Bed;
-use crate::bed::objects::{Scope, refusal};
+use crate::bed::objects::{Scope, condition, may_operate, names, refusal};
 
 fn rule_watches(asked: &Asked) -> bool {
     asked.watches() && asked.uri.path().ends_with("/podtransitionrules")
+}
+
+fn pod_watches(asked: &Asked) -> bool {
+    asked.watches() && asked.uri.path().ends_with("/pods")
 }
 
 /// A slow machine may need several tries: what is not known in time is denied.
@@ -139,4 +146,103 @@ async fn replica_that_starts_where_nothing_happens_admits_what_the_budget_allows
         let deleted = scope.delete(pod).await;
         assert!(deleted.is_ok(), "{:?}", refusal(deleted));
     }
+}
+
+#[tokio::test]
+async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
+    let bed = Bed::with_faults(Duration::from_secs(60)).await;
+    let scope = bed.scope("others").await;
+    let strict = json!({"maxUnavailableValue": 1, "unhealthyPodPolicy": "IfHealthyBudget"});
+    let rules = json!([{ "name": "availability", "availablePolicy": strict }]);
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "rules": rules });
+    scope.deploy("web", 4, json!({})).await;
+    let pods = names(&scope.all_available("app=web", 4).await);
+    scope.try_rule("strict", spec).await.unwrap();
+    scope.until_at_rest("strict", 4).await;
+    scope.lose_readiness(&pods[0]).await;
+    scope
+        .until_status("strict", "one to be down", |s| s.available_pods == 3)
+        .await;
+    bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));
+    sleep(TRUSTED + Duration::from_secs(1)).await;
+    for pod in &pods[1..3] {
+        scope.lose_readiness(pod).await;
+    }
+    for denied in [scope.delete(&pods[0]).await, scope.evict(&pods[0]).await] {
+        let status = refusal(denied);
+        assert_eq!(status.code, 429, "{status:?}");
+    }
+    // A dry run is the verdict of the moment.
+    let dry = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default()
+    };
+    let status = refusal(scope.pods().delete(&pods[3], &dry).await);
+    assert_eq!(status.code, 429, "{status:?}");
+    bed.faults().lift();
+}
+
+#[tokio::test]
+async fn pod_does_not_come_under_a_rule_that_no_watch_delivers_before_it_has_restarted() {
+    let bed = Bed::with_faults(Duration::from_secs(60)).await;
+    let scope = bed.scope("lone").await;
+    // So that requests of the namespace are reviewed.
+    scope.rule("other", json!({"app": "other"}), json!(1)).await;
+    let labels = json!({"metadata": {"labels": {"app": "lone", (keys::CONTROL): null}}});
+    let pod = scope.pod("lone", labels).await.name_any();
+    scope
+        .until_pod(&pod, "to run", |pod| condition(pod, "Ready") == Some(true))
+        .await;
+    bed.faults()
+        .set(Fault::new(Effect::Freeze).on(rule_watches));
+    sleep(TRUSTED + Duration::from_secs(1)).await;
+    scope.rule("lone", json!({"app": "lone"}), json!(0)).await;
+    scope.pause_kubelet(&pod).await;
+    let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
+    let (api, params, image) = (
+        scope.pods(),
+        PatchParams::default(),
+        Patch::Strategic(image),
+    );
+    api.patch(&pod, &params, &image).await.unwrap();
+    let managed = scope.label(&pod, json!({(keys::CONTROL): "true"})).await;
+    let status = refusal(managed);
+    assert!([403, 422, 429].contains(&status.code), "{status:?}");
+    bed.faults().lift();
+}
+
+#[tokio::test]
+async fn operation_waits_for_a_rule_that_no_watch_delivers() {
+    let bed = Bed::with_faults(Duration::from_secs(60)).await;
+    let scope = bed.scope("checks").await;
+    let pods = scope.web_under_rule(3, json!(2)).await;
+    scope.begin(&pods[0], "first").await.unwrap();
+    scope
+        .until_pod(&pods[0], "operate", |pod| may_operate(pod, "first"))
+        .await;
+    bed.faults()
+        .set(Fault::new(Effect::Freeze).on(rule_watches));
+    sleep(TRUSTED + Duration::from_secs(1)).await;
+    let check = |stage: &str| json!([{ "name": "check", "stage": stage, "labelCheck": { "requires": { "matchLabels": { "go": "1" } } } }]);
+    for (name, stage) in [("before", "PreCheck"), ("after", "PostCheck")] {
+        let spec =
+            json!({ "selector": { "matchLabels": { "app": "web" } }, "rules": check(stage) });
+        scope.try_rule(name, spec).await.unwrap();
+    }
+    let label = |pod: &Pod, family: Family, id: &str| pod.labels().contains_key(&family.key(id));
+    let second = scope.begin(&pods[0], "second").await.unwrap();
+    assert!(
+        label(&second, Family::PreCheck, "second"),
+        "{:?}",
+        second.labels()
+    );
+    assert!(!label(&second, Family::PreChecked, "second"));
+    let first = scope.finish(&pods[0], "first").await.unwrap();
+    assert!(
+        label(&first, Family::PostCheck, "first"),
+        "{:?}",
+        first.labels()
+    );
+    assert!(!label(&first, Family::PostChecked, "first"));
+    bed.faults().lift();
 }

@@ -14,7 +14,7 @@ use super::{invalid, parse, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, overlap};
+use crate::admission::{denial, gate, overlap};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
 use crate::domain::footprint;
@@ -147,8 +147,14 @@ impl Mutate {
         }
         let mut run = Run::open(Some(&old), &new, self.0.nanos());
         let mut waits = Vec::new();
+        let mut stages = [Stage::PreCheck, Stage::PostCheck].into_iter();
+        let known = match stages.any(|stage| !run.awaiting(stage).is_empty()) {
+            true => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
+            false => Ok(()),
+        };
+        let known = known.is_ok();
         for id in run.awaiting(Stage::PostCheck) {
-            self.decide(&mut run, Stage::PostCheck, &id, &new, &mut waits);
+            self.decide(&mut run, Stage::PostCheck, &id, &new, known, &mut waits);
         }
         // The kubelet's own write may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
         // for that in a write of its own, which shows how things stand then.
@@ -157,7 +163,7 @@ impl Mutate {
             _ => run.awaiting(Stage::PreCheck),
         };
         for id in &asking {
-            self.decide(&mut run, Stage::PreCheck, id, &new, &mut waits);
+            self.decide(&mut run, Stage::PreCheck, id, &new, known, &mut waits);
         }
         let mut bypassed = Verdict::allow();
         let mut settled = run.clone();
@@ -278,8 +284,8 @@ impl Mutate {
     }
 
     /// What the rules of a stage keep these operations waiting for; nothing if they pass.
-    fn waits(&self, stage: Stage, pod: &Pod, waiting: &[Candidate]) -> Vec<String> {
-        if !self.0.index.synced().all() {
+    fn waits(&self, stage: Stage, pod: &Pod, waiting: &[Candidate], known: bool) -> Vec<String> {
+        if !known || !self.0.index.synced().all() {
             let reason = "this replica has not yet seen all rules; try again in a moment";
             return vec![format!("waiting for PodTransitionRule (unknown): {reason}")];
         }
@@ -291,13 +297,14 @@ impl Mutate {
         }))
     }
 
-    /// Lets an ID pass the rules of a stage, or adds to `waits` what it waits for.
+    /// Lets an ID pass the rules of a stage, or adds to `waits` what it waits for. `known`: whether the cache knows all rules.
     fn decide(
         &self,
         run: &mut Run<'_>,
         stage: Stage,
         id: &str,
         pod: &Pod,
+        known: bool,
         waits: &mut Vec<String>,
     ) {
         // By the label as it is stored, whatever the request says of it.
@@ -306,7 +313,7 @@ impl Mutate {
             .map(|since| candidate(pod, id, since))
             .into_iter()
             .collect();
-        let told = self.waits(stage, pod, &waiting);
+        let told = self.waits(stage, pod, &waiting, known);
         if told.is_empty() {
             return run.pass(stage, id);
         }

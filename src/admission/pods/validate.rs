@@ -113,6 +113,16 @@ impl Validate {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
+        if new.is_managed()
+            && gate::are_labels_changed(&old, &new)
+            && let Err(denied) =
+                gate::current_rules(&self.0, &old.metadata.namespace, deadline).await
+            && held::never(&self.0, request, &new, deadline)
+                .await
+                .is_none()
+        {
+            return self.held(&old, &denied); // a rule that it comes under may be among those that are not known
+        }
         if let Some(refused) = entering::refused(&self.0, request, &old, &new)
             && held::never(&self.0, request, &new, deadline)
                 .await

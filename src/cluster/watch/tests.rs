@@ -16,7 +16,11 @@ use serde_json::json;
 use super::*;
 use crate::cluster::following::{Followed, SECONDS};
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
+
+fn never(impossible: Infallible) -> std::io::Error {
+    match impossible {}
+}
 
 /// What one watch does.
 #[derive(Clone, Copy)]
@@ -27,6 +31,10 @@ enum Watch {
     FallsSilent,
     /// Begins, and sends nothing.
     Mute,
+    /// Begins, sends nothing, and breaks off after so many seconds.
+    Breaks(u64),
+    /// Is refused.
+    Refused,
     /// Does not even begin.
     Hangs,
     /// Is one of a kind that nobody changes: the API server sends a bookmark each minute and two seconds before the end, but only
@@ -45,6 +53,8 @@ struct Server {
     /// Of a quiet kind: when it began, and how far the API server knows etcd to be, which moves on each second.
     begun: Instant,
     progress: Arc<AtomicU64>,
+    /// How late it answers lists of all objects.
+    late: Duration,
 }
 
 impl Server {
@@ -71,13 +81,14 @@ impl Server {
             }
             if !is_position {
                 self.asked.lock().push("list".to_owned());
+                tokio::time::sleep(self.late).await;
             }
             let version = self.sent.load(Ordering::Relaxed).max(7).to_string();
             let list = json!({
                 "apiVersion": "v1", "kind": "List", "items": [],
                 "metadata": {"resourceVersion": if is_position && !is_quiet { "99".to_owned() } else { version }},
             });
-            return Response::new(Full::from(list.to_string()).boxed_unsync());
+            return Response::new(Full::from(list.to_string()).map_err(never).boxed_unsync());
         }
         let from: u64 = parameter("resourceVersion").unwrap().parse().unwrap();
         let number = {
@@ -90,8 +101,20 @@ impl Server {
             Watch::Ends(bookmark, end) => (bookmark, Some(end)),
             Watch::FallsSilent => (0, None),
             Watch::Mute => {
-                let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+                let never = stream::pending::<std::io::Result<Frame<Bytes>>>();
                 return Response::new(StreamBody::new(never).boxed_unsync());
+            }
+            Watch::Breaks(seconds) => {
+                let broken = stream::once(async move {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    Err::<Frame<Bytes>, _>(std::io::Error::other("reset"))
+                });
+                return Response::new(StreamBody::new(broken).boxed_unsync());
+            }
+            Watch::Refused => {
+                let mut refusal = Response::new(Full::from("").map_err(never).boxed_unsync());
+                *refusal.status_mut() = http::StatusCode::BAD_GATEWAY;
+                return refusal;
             }
             Watch::Hangs => std::future::pending().await,
             Watch::Quiet => {
@@ -110,7 +133,7 @@ impl Server {
                         let metadata = json!({"resourceVersion": (from + 1).to_string()});
                         let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
                         let line = Bytes::from(format!("{event}\n"));
-                        Some((Ok::<_, Infallible>(Frame::data(line)), 1))
+                        Some((Ok::<_, std::io::Error>(Frame::data(line)), 1))
                     }
                     (_, Some(end)) => {
                         tokio::time::sleep(Duration::from_secs(end - bookmark)).await;
@@ -146,7 +169,7 @@ impl Server {
                         let metadata = json!({"resourceVersion": known.to_string()});
                         let event = json!({"type": "BOOKMARK", "object": {"metadata": metadata}});
                         let line = Bytes::from(format!("{event}\n"));
-                        return Some((Ok::<_, Infallible>(Frame::data(line)), known));
+                        return Some((Ok::<_, std::io::Error>(Frame::data(line)), known));
                     }
                 }
             }
@@ -175,8 +198,8 @@ impl Sink<u8> for Rules {
     fn unreadable(&self, _raw: &str) -> Option<u8> {
         None
     }
-    fn heard(&self) {
-        self.0.hear();
+    fn heard(&self, at: Instant) {
+        self.0.hear(at);
     }
     fn lost(&self) {
         self.0.lose();
@@ -185,17 +208,23 @@ impl Sink<u8> for Rules {
 
 /// Whether the watch was alive in each of so many seconds, in the middle of it; and what the server was asked.
 async fn followed(watches: &[Watch], seconds: usize) -> (Vec<bool>, Vec<String>) {
-    followed_by(watches, SECONDS, seconds).await
+    followed_by(watches, SECONDS, Duration::ZERO, seconds).await
 }
 
-/// The same of watches that live for `life` seconds.
-async fn followed_by(watches: &[Watch], life: u32, seconds: usize) -> (Vec<bool>, Vec<String>) {
+/// The same of watches that live for `life` seconds, where lists are answered so late.
+async fn followed_by(
+    watches: &[Watch],
+    life: u32,
+    late: Duration,
+    seconds: usize,
+) -> (Vec<bool>, Vec<String>) {
     let server = Server {
         watches: watches.to_vec().into(),
         asked: Arc::default(),
         sent: Arc::default(),
         begun: Instant::now(),
         progress: Arc::default(),
+        late,
     };
     let sink = Arc::new(Rules::default());
     let source = Source {
@@ -237,7 +266,7 @@ async fn watch_of_a_kind_that_nobody_changes_is_followed_throughout() {
     assert_eq!(alive, [true; 120], "{asked:?}");
     assert_eq!(asked.iter().filter(|what| *what == "list").count(), 1);
     // One that lives long is never given up.
-    let (_, asked) = followed_by(&[Watch::Quiet], LONG, 1_000).await;
+    let (_, asked) = followed_by(&[Watch::Quiet], LONG, Duration::ZERO, 1_000).await;
     assert_eq!(
         asked.iter().filter(|what| *what == "list").count(),
         1,
@@ -291,4 +320,29 @@ async fn watch_that_ends_in_time_is_not_followed_when_the_next_does_not_begin() 
         (&[true; 7][..], &[false; 7][..]),
         "{alive:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_is_believed_for_as_long_as_its_question_is_young() {
+    let life = u64::from(SECONDS);
+    let late = Duration::from_secs(8);
+    let good = [Watch::Ends(life - 2, life)];
+    let (alive, _) = followed_by(&good, SECONDS, late, 30).await;
+    assert_eq!(alive[..8], [false; 8], "{alive:?}");
+    assert_eq!(alive[8..10], [true; 2], "{alive:?}");
+    assert_eq!(alive[10..12], [false; 2], "{alive:?}");
+    assert_eq!(alive[12..], [true; 18], "{alive:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_break_off_without_a_word_are_not_believed() {
+    let (alive, asked) = followed(&[Watch::Breaks(5)], 60).await;
+    assert_eq!(alive[10..], [false; 50], "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_are_asked_for_ever_more_slowly_while_watches_are_refused() {
+    let (_, asked) = followed(&[Watch::Refused], 60).await;
+    let lists = asked.iter().filter(|what| *what == "list").count();
+    assert!(lists <= 20, "{lists} lists in a minute");
 }

@@ -67,6 +67,15 @@ impl<S: Store> Ledgers<S> {
         }
     }
 
+    /// Waits for a moment until the store is followed.
+    pub(super) async fn follow(&self) -> Result<(), Why> {
+        if self.store.is_following() {
+            return Ok(());
+        }
+        let followed = tokio::time::timeout(REJOIN, self.store.followed()).await;
+        followed.map_err(|_| Why::Behind)
+    }
+
     /// What became of all that is left of the batch, once the claims are written. Asks that nobody waits for any more are
     /// dropped.
     async fn settle(
@@ -79,10 +88,7 @@ impl<S: Store> Ledgers<S> {
         if !self.store.is_following() {
             match batch.iter().any(Ask::is_claim) {
                 // What the cache has missed may have used up the budget.
-                true => {
-                    let followed = tokio::time::timeout(REJOIN, self.store.followed()).await;
-                    followed.map_err(|_| End::Held(Why::Behind))?;
-                }
+                true => self.follow().await.map_err(End::Held)?,
                 false => self.assure(&key.namespace).await.map_err(End::Held)?,
             }
             if let Some(why) = self.store.lost() {

@@ -87,6 +87,7 @@ impl<S: Store> Ledgers<S> {
         rules.sort();
         if rules.len() > 1 || dry_run {
             for key in &rules {
+                self.follow().await.map_err(|why| Denied::by(key, why))?;
                 let answer = self.would_admit(key, disruption)?;
                 disruption.settles(key, &answer)?;
                 let needs_claim = matches!(answer, Answer::Granted(_));
@@ -158,6 +159,8 @@ impl<S: Store> Ledgers<S> {
         deadline: Instant,
     ) -> Result<(), Denied> {
         for key in rules {
+            // Pods that the cache takes for available may be down.
+            self.follow().await.map_err(|why| Denied::by(key, why))?;
             let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
                 return Err(Denied::by(key, Why::Changed));
             };
