@@ -223,19 +223,26 @@ fn judge(context: &Context, request: &Request) -> Verdict {
     })
 }
 
-/// Refuses a new object where the namespace has as many as it may. The cache is counted: objects that are made at the same
-/// time do not see each other.
+/// Refuses a new object where the namespace has as many as it may. What a finalizer keeps counts: it has its place in the
+/// cache of every API server, and is read wherever rules are read live. The cache is counted: objects that are made at the
+/// same time do not see each other.
 fn crowded(context: &Context, request: &Request) -> Option<Verdict> {
     let most = context.settings.max_rules;
-    let count = {
+    let (live, ending) = {
         let state = context.index.read();
         let home = state.namespace(&request.namespace);
-        home.map_or(0, |home| home.rules.len())
+        home.map_or((0, 0), |home| (home.rules.len(), home.ending_rules.len()))
     };
+    let count = live + ending;
     let has_room = u32::try_from(count).is_ok_and(|count| count < most);
     (!has_room).then(|| {
+        let kept = match ending {
+            0 => String::new(),
+            1 => " (1 of them is being deleted and kept by a finalizer: metadata.finalizers says whose)".into(),
+            _ => format!(" ({ending} of them are being deleted and kept by a finalizer: metadata.finalizers says whose)"),
+        };
         let message = format!(
-            "the namespace {} has {count} PodTransitionRules and may have {most}: put several rules into spec.rules of one \
+            "the namespace {} has {count} PodTransitionRules and may have {most}{kept}: put several rules into spec.rules of one \
              object, delete objects that nobody needs, or have the server's --max-rules-per-namespace raised",
             request.namespace
         );
@@ -329,6 +336,49 @@ mod tests {
             assert!(verdict.message().starts_with(want), "{}", verdict.message());
             assert!(verdict.message().contains("--max-rules-per-namespace"));
         }
+    }
+
+    #[tokio::test]
+    async fn rules_whose_deletion_is_held_up_count_towards_the_limit() {
+        let ending = |context: &Context, number: usize| {
+            let rule = json!({ "metadata": {
+                "namespace": "shop", "name": format!("e{number}"), "uid": format!("ue{number}"),
+                "deletionTimestamp": "2026-01-01T00:00:10Z", "finalizers": ["example.com/keep"],
+            } });
+            serde_json::from_value::<PodTransitionRule>(rule).inspect(|rule| {
+                context.index.apply_rule(rule.clone());
+            })
+        };
+        let context = with_rules(1);
+        let gone = ending(&context, 0).unwrap();
+        ending(&context, 1).unwrap();
+        for verdict in created(context).await {
+            let want = "the namespace shop has 3 PodTransitionRules and may have 3 (2 of them are being deleted and kept by \
+                        a finalizer: metadata.finalizers says whose): ";
+            assert!(verdict.message().starts_with(want), "{}", verdict.message());
+        }
+        let context = with_rules(1);
+        ending(&context, 0).unwrap();
+        ending(&context, 1).unwrap();
+        context.index.delete_rule(&gone);
+        for verdict in created(context).await {
+            assert!(verdict.is_allowed(), "{}", verdict.message());
+        }
+        // A list tells of what went while the watch was away.
+        let context = with_rules(1);
+        ending(&context, 0).unwrap();
+        let last = ending(&context, 1).unwrap();
+        context.index.replace_rules(vec![last]);
+        assert_eq!(
+            context
+                .index
+                .read()
+                .namespace("shop")
+                .unwrap()
+                .ending_rules
+                .len(),
+            1
+        );
     }
 
     /// An object with an availability rule over Pods of `app`, under this number.

@@ -10,7 +10,7 @@ mod tests;
 mod view;
 mod workloads;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,6 +159,8 @@ pub struct Namespace {
     pub pods: HashMap<Uid, Arc<Pod>>,
     /// Rule objects by name.
     pub rules: BTreeMap<String, Entry>,
+    /// Names of rule objects that are being deleted and that a finalizer keeps. None of them is enforced.
+    pub ending_rules: BTreeSet<String>,
     owners: Owners,
     workloads: Workloads,
     lost: Lost,
@@ -388,6 +390,7 @@ impl Namespace {
         self.labels.is_none()
             && self.pods.is_empty()
             && self.rules.is_empty()
+            && self.ending_rules.is_empty()
             && self.workloads.is_empty()
     }
 }

@@ -18,6 +18,7 @@ impl Index {
             .filter_map(|o| o.metadata.uid.clone())
             .collect();
         for (name, namespace) in &mut state.namespaces {
+            namespace.ending_rules.clear();
             namespace.rules.retain(|rule, entry| {
                 let keep = listed.contains(&*entry.snapshot.rules.uid);
                 if !keep {
@@ -44,6 +45,7 @@ impl Index {
         let (namespace, name) = names(object);
         if let Some(entry) = state.namespaces.get_mut(&namespace) {
             entry.rules.remove(&name);
+            entry.ending_rules.remove(&name);
         }
         state.forget(&namespace);
         self.tell(Change::Rule(namespace, name));
@@ -54,7 +56,9 @@ impl Index {
         let home = state.namespaces.entry(namespace.clone()).or_default();
         if object.metadata.deletion_timestamp.is_some() {
             home.rules.remove(&name); // no longer enforced; the controller takes Kuperator's finalizer off
+            home.ending_rules.insert(name.clone());
         } else {
+            home.ending_rules.remove(&name);
             let known = home.rules.remove(&name);
             let (snapshot, same) = match &known {
                 Some(e) => {
