@@ -1,7 +1,7 @@
 //! A replica of the server as a process that cannot outlive its test.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use xtask::plane::ports;
 
 use super::bed::{Bed, eventually};
 
@@ -25,7 +26,9 @@ pub struct Replica {
 impl Replica {
     /// Starts `operating serve --leader-elect` with further flags; returns when it is ready.
     pub async fn start(bed: &Bed, name: &str, flags: &[&str]) -> Replica {
-        let [listen, metrics] = [free_port(), free_port()];
+        let [listen, metrics]: [SocketAddr; 2] = ports::free()
+            .unwrap()
+            .map(|port| (Ipv4Addr::LOCALHOST, port).into());
         let log = bed.plane.logs().join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log);
         let output = output.unwrap();
@@ -121,9 +124,4 @@ impl Drop for Replica {
             let _ = self.child.wait();
         }
     }
-}
-
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
 }

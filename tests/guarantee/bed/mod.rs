@@ -8,6 +8,7 @@ pub mod observer;
 pub mod replica;
 pub mod wait;
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -44,6 +45,8 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 pub struct Bed {
     // Dropped in this order: replicas before the API server that they talk to.
     replicas: Mutex<Vec<Option<Replica>>>,
+    /// Where replicas listened that were killed; the load balancer goes on trying them, as real ones do for a while.
+    gone: Mutex<Vec<SocketAddr>>,
     lb: LoadBalancer,
     pub setup: Setup,
     proxy: Option<FaultProxy>,
@@ -219,6 +222,7 @@ impl Bed {
         };
         let mut bed = Bed {
             replicas: Mutex::default(),
+            gone: Mutex::default(),
             lb,
             setup,
             proxy: None,
@@ -290,6 +294,7 @@ impl Bed {
     pub async fn kill(&self, index: usize) {
         if let Some(mut replica) = self.replicas.lock().await[index].take() {
             replica.kill();
+            self.gone.lock().await.push(replica.listen);
         }
     }
 
@@ -321,6 +326,10 @@ impl Bed {
     pub async fn restart(&self, index: usize) {
         self.kill(index).await;
         let replica = self.start_replica(index).await;
+        // Another listener may have the port of a replica that is gone for good.
+        for gone in std::mem::take(&mut *self.gone.lock().await) {
+            self.lb.remove(gone);
+        }
         self.lb.add(replica.listen);
         self.replicas.lock().await[index] = Some(replica);
     }

@@ -1,7 +1,7 @@
 //! One replica of the server as a process that can be killed at any time and cannot outlive its test.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use xtask::plane::ports;
 
 use super::wait;
 
@@ -65,7 +66,9 @@ impl Replica {
     }
 
     fn spawn(setup: &Setup, name: &str) -> Replica {
-        let [listen, metrics] = [free_port(), free_port()];
+        let [listen, metrics]: [SocketAddr; 2] = ports::free()
+            .unwrap()
+            .map(|port| (Ipv4Addr::LOCALHOST, port).into());
         let log = setup.logs.join(format!("{name}.log"));
         let faults = faults(setup, name);
         let _ = std::fs::remove_dir_all(&faults);
@@ -199,11 +202,4 @@ impl Drop for Replica {
 /// Where the tasks of a replica look for faults.
 pub fn faults(setup: &Setup, name: &str) -> PathBuf {
     setup.logs.join(format!("{name}.faults"))
-}
-
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
 }

@@ -10,7 +10,7 @@ pub(crate) mod directory;
 mod faults;
 mod local;
 mod nodes;
-pub(crate) mod ports;
+pub mod ports;
 pub(crate) mod process;
 mod shared;
 pub(crate) mod wait;
