@@ -118,7 +118,11 @@ impl Evictions {
         let (dry_run, deadline) = (appeal.dry_run, appeal.deadline);
         let (verdict, bound) = match gate::claim(context, &disruption, dry_run, deadline).await {
             Ok(claims) => (claimed(claims.is_empty()), Bound::Uid),
-            Err(denied) if matches!(denied.why, Why::Broken(_) | Why::Unusable(_)) => {
+            // Or nobody tells any more for how long it has been down.
+            Err(denied)
+                if matches!(denied.why, Why::Broken(_) | Why::Unusable(_))
+                    || context.index.read().is_down_for_a_moment(pod) =>
+            {
                 (self.claim(appeal, disruption).await, Bound::Uid)
             }
             // A Pod that is down takes nothing from the budget by going, but it may recover before the delete that no

@@ -344,7 +344,8 @@ where
         };
         let ask = |pause, known| async move {
             tokio::time::sleep(pause).await;
-            (known, present(client, source).await)
+            let asked = Instant::now();
+            (known, asked, present(client, source).await)
         };
         let mut asking = Box::pin(ask(pause, version));
         let (mut has_asked, mut is_told) = (false, false);
@@ -367,11 +368,12 @@ where
                 }
                 // The API server sends a bookmark only if it has learnt since the last how far etcd is: of a kind that nobody
                 // changes or reads, it would not.
-                (known, present) = &mut asking, if !has_asked => {
+                (known, asked, present) = &mut asking, if !has_asked => {
                     match present {
                         Some(present) if present < known => return end(version, false, fruitful),
                         // Nothing was written anywhere since, so there is nothing to send: soon there is.
                         Some(present) if present <= version => {
+                            sink.heard(asked); // all that there is has been delivered
                             asking = Box::pin(ask(silence / 12, version));
                         }
                         answer => (has_asked, is_told) = (true, answer.is_some()),

@@ -93,10 +93,38 @@ impl<'a> Set<'a> {
     }
 
     pub async fn until(&self, what: &str, test: impl Fn(&CollaSet) -> bool) -> CollaSet {
-        wait::value(&format!("CollaSet {}: {what}", self.name), async || {
-            Some(self.get().await).filter(&test)
-        })
-        .await
+        let probe = async || Some(self.get().await).filter(&test);
+        match wait::found(probe).await {
+            Some(set) => set,
+            None => panic!(
+                "CollaSet {}: waited for {what}; {}",
+                self.name,
+                self.told().await
+            ),
+        }
+    }
+
+    /// What there is to say of a set that does not come to what a test waits for.
+    async fn told(&self) -> String {
+        let set = self.get().await;
+        let pods: Api<Pod> = Api::namespaced(self.scope.client.clone(), &self.scope.namespace);
+        let pods = pods.list(&ListParams::default()).await;
+        let told = |pod: &Pod| {
+            format!(
+                "{}: {:?} {:?} {}",
+                pod.name_any(),
+                pod.metadata.deletion_timestamp,
+                pod.labels(),
+                json!(pod.status)
+            )
+        };
+        let pods: Vec<_> = pods.iter().flatten().map(told).collect();
+        format!(
+            "it is at generation {:?}: {}\n{}",
+            set.metadata.generation,
+            json!(set.status),
+            pods.join("\n")
+        )
     }
 
     /// Its Pods that are not terminating, by instance ID; no two share one.

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use operating::cluster::following::TRUSTED;
+use operating::domain::pod::MOMENT;
 use serde_json::json;
 use tokio::time::sleep;
 use xtask::proxy::{Asked, Effect, Fault};
@@ -179,6 +180,38 @@ async fn pod_that_is_down_stays_while_no_watch_tells_how_the_others_are() {
     };
     let status = refusal(scope.pods().delete(&pods[3], &dry).await);
     assert_eq!(status.code, 429, "{status:?}");
+    bed.faults().lift();
+}
+
+#[tokio::test]
+async fn pod_that_served_again_while_no_watch_told_of_it_does_not_count_as_long_down() {
+    let bed = Bed::with_faults(Duration::from_secs(60)).await;
+    let scope = bed.scope("blip").await;
+    let pods = scope.web_under_rule(3, json!(1)).await;
+    scope.lose_readiness(&pods[0]).await;
+    scope
+        .until_status("web", "one to be down", |s| s.available_pods == 2)
+        .await;
+    sleep(MOMENT + Duration::from_secs(1)).await;
+    bed.faults().set(Fault::new(Effect::Freeze).on(pod_watches));
+    sleep(TRUSTED + Duration::from_secs(1)).await;
+    scope.become_ready(&pods[0]).await;
+    for pod in [&pods[1], &pods[0]] {
+        scope.lose_readiness(pod).await;
+    }
+    // Both come back by themselves.
+    let status = refusal(scope.evict(&pods[0]).await);
+    assert_eq!(status.code, 429, "{status:?}");
+    let image = json!({"spec": {"containers": [{"name": "main", "image": "web:2"}]}});
+    let (api, params, image) = (
+        scope.pods(),
+        PatchParams::default(),
+        Patch::Strategic(image),
+    );
+    let status = refusal(api.patch(&pods[0], &params, &image).await);
+    assert!([403, 429].contains(&status.code), "{status:?}");
+    let begun = scope.begin(&pods[0], "op").await;
+    assert!(begun.is_ok_and(|pod| !may_operate(&pod, "op")));
     bed.faults().lift();
 }
 

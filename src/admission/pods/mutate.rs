@@ -147,21 +147,20 @@ impl Mutate {
         }
         let mut run = Run::open(Some(&old), &new, self.0.nanos());
         let mut waits = Vec::new();
-        let mut stages = [Stage::PreCheck, Stage::PostCheck].into_iter();
-        let known = match stages.any(|stage| !run.awaiting(stage).is_empty()) {
-            true => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
-            false => Ok(()),
-        };
-        let known = known.is_ok();
-        for id in run.awaiting(Stage::PostCheck) {
-            self.decide(&mut run, Stage::PostCheck, &id, &new, known, &mut waits);
-        }
         // The kubelet's own write may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
         // for that in a write of its own, which shows how things stand then.
         let asking = match request.sub_resource.as_deref() {
             Some("status") => Vec::new(),
             _ => run.awaiting(Stage::PreCheck),
         };
+        let known = match asking.is_empty() && run.awaiting(Stage::PostCheck).is_empty() {
+            true => Ok(()),
+            false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
+        };
+        let known = known.is_ok();
+        for id in run.awaiting(Stage::PostCheck) {
+            self.decide(&mut run, Stage::PostCheck, &id, &new, known, &mut waits);
+        }
         for id in &asking {
             self.decide(&mut run, Stage::PreCheck, id, &new, known, &mut waits);
         }

@@ -49,9 +49,14 @@ impl State {
     }
 
     /// For how much longer [`State::is_down_for_a_moment`] holds if nothing changes; `None` if it does not hold now.
+    ///
+    /// While no watch tells how Pods change, one that has run may have served a moment ago, whatever is known of it.
     pub fn moment_left(&self, pod: &Pod) -> Option<Duration> {
         if pod.is_available() || pod.is_broken() || !may_come_back(pod) {
             return None;
+        }
+        if !self.following.pods.is_alive() && has_run(pod) {
+            return Some(MOMENT);
         }
         let uid = pod.metadata.uid.as_str();
         let namespace = self.namespace(&pod.metadata.namespace);
@@ -121,6 +126,7 @@ mod tests {
 
     fn seen(versions: impl IntoIterator<Item = Pod>) -> Index {
         let index = Index::default();
+        index.following.trust();
         for version in versions {
             index.apply_pod(version);
         }
@@ -164,6 +170,7 @@ mod tests {
     async fn pod_found_down_after_a_restart_counts_as_lost_then() {
         let down = unlabelled(false);
         let index = Index::default();
+        index.following.trust();
         index.replace_pods(vec![down.clone()], 7);
         assert!(index.read().is_down_for_a_moment(&down));
         tokio::time::advance(MOMENT).await;
@@ -213,6 +220,18 @@ mod tests {
                 .read()
                 .is_down_for_a_moment(&pod(false, json!({})))
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_known_counts_for_nothing_while_no_watch_tells() {
+        let down = unlabelled(false);
+        let index = seen([pod(true, json!({})), down.clone()]);
+        tokio::time::advance(MOMENT).await;
+        assert!(!index.read().is_down_for_a_moment(&down));
+        index.following.pods.lose();
+        assert_eq!(index.read().moment_left(&down), Some(MOMENT));
+        let pending = pod(false, json!({ "status": { "phase": "Pending" } }));
+        assert!(!index.read().is_down_for_a_moment(&pending));
     }
 
     #[tokio::test]

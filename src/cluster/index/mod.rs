@@ -73,7 +73,7 @@ pub struct Index {
     /// Whether the API server still tells the history that this index holds.
     pub timeline: Timeline,
     /// Whether what is decided by is still followed.
-    pub following: Following,
+    pub following: Arc<Following>,
     state: RwLock<State>,
     position: watch::Sender<u64>,
     synced: watch::Sender<Synced>,
@@ -141,6 +141,7 @@ pub struct State {
     pub position: u64,
     /// Largest resourceVersion of a Pod event (or list), bookmarks not counted: every other cache meets it too.
     pub last_event: u64,
+    following: Arc<Following>,
     namespaces: HashMap<String, Namespace>,
 }
 
@@ -193,14 +194,19 @@ impl Entry {
 
 impl Default for Index {
     fn default() -> Self {
+        let following = Arc::<Following>::default();
+        let state = State {
+            following: Arc::clone(&following),
+            ..State::default()
+        };
         Index {
             objects: Objects::default(),
             disruption_budgets: DisruptionBudgets::default(),
             registration: Registration::default(),
             pulses: Pulses::default(),
             timeline: Timeline::default(),
-            following: Following::default(),
-            state: RwLock::default(),
+            following,
+            state: RwLock::new(state),
             position: watch::Sender::new(0),
             synced: watch::Sender::new(Synced::default()),
             changes: broadcast::Sender::new(CHANGES),

@@ -30,6 +30,7 @@ impl Index {
         for object in objects {
             self.put_rule(&mut state, object);
         }
+        state.forget_all();
         drop(state);
         self.mark(|s| s.rules = true);
     }

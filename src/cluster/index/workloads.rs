@@ -98,7 +98,12 @@ impl Index {
 }
 
 impl State {
-    /// Drops a namespace of which nothing is left.
+    /// Drops all namespaces of which nothing is left.
+    pub(super) fn forget_all(&mut self) {
+        self.namespaces.retain(|_, home| !home.is_forgotten());
+    }
+
+    /// As [`State::forget_all`], of one.
     pub(super) fn forget(&mut self, name: &str) {
         if self
             .namespaces

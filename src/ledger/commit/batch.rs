@@ -67,12 +67,13 @@ impl<S: Store> Ledgers<S> {
         }
     }
 
-    /// Waits for a moment until the store is followed.
-    pub(super) async fn follow(&self) -> Result<(), Why> {
+    /// Waits for a moment until the store is followed. What is looked at next is no older than the watches are trusted for.
+    pub(super) async fn follow(&self, deadline: Instant) -> Result<(), Why> {
         if self.store.is_following() {
             return Ok(());
         }
-        let followed = tokio::time::timeout(REJOIN, self.store.followed()).await;
+        let limit = deadline.min(Instant::now() + REJOIN);
+        let followed = timeout_at(limit, self.store.followed()).await;
         followed.map_err(|_| Why::Behind)
     }
 
@@ -85,15 +86,8 @@ impl<S: Store> Ledgers<S> {
         batch: &mut Vec<Ask>,
     ) -> Result<Vec<Outcome>, End> {
         let mut base = self.current(key).map_err(End::Held)?.ok_or(End::Gone)?;
-        if !self.store.is_following() {
-            match batch.iter().any(Ask::is_claim) {
-                // What the cache has missed may have used up the budget.
-                true => self.follow().await.map_err(End::Held)?,
-                false => self.assure(&key.namespace).await.map_err(End::Held)?,
-            }
-            if let Some(why) = self.store.lost() {
-                return Err(unreachable(&*why));
-            }
+        if !self.store.is_following() && !batch.iter().any(Ask::is_claim) {
+            self.assure(&key.namespace).await.map_err(End::Held)?;
         }
         for round in 0..MAX_ROUNDS {
             let now = Instant::now();
@@ -110,6 +104,13 @@ impl<S: Store> Ledgers<S> {
             let claims = Claims::clone(&base.claims);
             let is_doubted = batch.iter().any(Ask::is_doubt);
             let mut claims = self.catch_up(key, claims, is_doubted, limit).await?;
+            if batch.iter().any(Ask::is_claim) {
+                // What the cache has missed may have used up the budget.
+                self.follow(now + CALL_TIMEOUT).await.map_err(End::Held)?;
+            }
+            if let Some(why) = self.store.lost() {
+                return Err(unreachable(&*why));
+            }
             let position = self.store.position();
             let rests = lane.lock().rests.clone();
             let outcomes = self.store.view(&base.rules, |view| {

@@ -87,7 +87,8 @@ impl<S: Store> Ledgers<S> {
         rules.sort();
         if rules.len() > 1 || dry_run {
             for key in &rules {
-                self.follow().await.map_err(|why| Denied::by(key, why))?;
+                let followed = self.follow(deadline).await;
+                followed.map_err(|why| Denied::by(key, why))?;
                 let answer = self.would_admit(key, disruption)?;
                 disruption.settles(key, &answer)?;
                 let needs_claim = matches!(answer, Answer::Granted(_));
@@ -159,8 +160,6 @@ impl<S: Store> Ledgers<S> {
         deadline: Instant,
     ) -> Result<(), Denied> {
         for key in rules {
-            // Pods that the cache takes for available may be down.
-            self.follow().await.map_err(|why| Denied::by(key, why))?;
             let Some(base) = self.current(key).map_err(|why| Denied::by(key, why))? else {
                 return Err(Denied::by(key, Why::Changed));
             };
@@ -168,6 +167,9 @@ impl<S: Store> Ledgers<S> {
             timeout_at(limit, self.store.caught_up(base.claims.watermark))
                 .await
                 .map_err(|_| Denied::by(key, Why::Behind))?;
+            // Pods that the cache takes for available may be down.
+            let followed = self.follow(limit).await;
+            followed.map_err(|why| Denied::by(key, why))?;
             self.store.view(&base.rules, |view| {
                 decide::let_go(view, &base.rules, &base.claims, pod)
             })?;

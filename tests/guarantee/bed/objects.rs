@@ -287,6 +287,13 @@ impl Scope {
     }
 
     #[allow(dead_code)] // as above
+    /// A Pod that [`Scope::lose_readiness`] struck is Ready again.
+    pub async fn become_ready(&self, pod: &str) {
+        let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        self.freeze(pod, status).await;
+    }
+
+    #[allow(dead_code)] // as above
     /// The container of a Pod crashes again and again, until [`Scope::resume_kubelet`].
     pub async fn crash(&self, pod: &str) {
         let status = json!({

@@ -11,7 +11,13 @@ pub async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
 }
 
 /// Looks until `probe` finds something.
-pub async fn value<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn value<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = found(probe).await;
+    found.unwrap_or_else(|| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// As [`value`]; `None` when the patience is over.
+pub async fn found<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let looking = async {
         loop {
             if let Some(found) = probe().await {
@@ -20,6 +26,5 @@ pub async fn value<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> 
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let found = tokio::time::timeout(PATIENCE, looking).await;
-    found.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+    tokio::time::timeout(PATIENCE, looking).await.ok()
 }
