@@ -1,6 +1,7 @@
 //! CollaSet: a set of Pods that are updated and scaled through the lifecycle (contract sections 1.1 and 1.2).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -92,6 +93,22 @@ pub struct UpdateStrategy {
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation_delay_seconds: Option<i32>,
+    /// Most Pods that an update leaves unavailable, beside what the rules allow: a count, or a percentage such as 30% of the
+    /// replicas, rounded down and 1 at least. No bound when absent; with Replace no Pod becomes unavailable.
+    #[schemars(schema_with = "schema::int_or_percent")]
+    #[serde(
+        deserialize_with = "lenient::int_or_string",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub max_unavailable: Option<IntOrString>,
+    /// Most Pods beyond the replicas while an update replaces Pods: a count, or a percentage such as 30% of the replicas, rounded
+    /// up. No bound when absent. Pods that are replaced for the label to-replace don't count.
+    #[schemars(schema_with = "schema::int_or_percent")]
+    #[serde(
+        deserialize_with = "lenient::int_or_string",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub max_surge: Option<IntOrString>,
 }
 
 lenient::string_enum! {
@@ -118,6 +135,10 @@ pub struct RollingUpdate {
     /// Only Pods with the label collaset.kusionstack.io/update-included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_label: Option<ByLabel>,
+    /// Key of a label whose value is a number: Pods with a larger one are updated first, Pods without one last.
+    #[schemars(length(max = 317))]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub priority_label: String,
 }
 
 /// All but a number of Pods.
@@ -128,6 +149,10 @@ pub struct ByPartition {
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
+    /// The same as a percentage of the replicas, rounded up.
+    #[schemars(range(min = 0, max = 100))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition_percent: Option<i32>,
 }
 
 /// Only Pods with the label collaset.kusionstack.io/update-included.

@@ -235,7 +235,7 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
 }
 
 /// Waits for an Event with this reason that speaks of `word`.
-async fn told(scope: &crate::bed::Scope, reason: &str, word: &str) {
+pub async fn told(scope: &crate::bed::Scope, reason: &str, word: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
     wait::until(&format!("an Event {reason} about {word}"), async || {
         let list = events.list(&ListParams::default()).await.unwrap();

@@ -9,7 +9,7 @@ use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, image};
 
 /// Waits for a condition to be False with a message that holds `word`.
-async fn until_told(set: &Set<'_>, type_: &str, reason: &str, word: &str) {
+pub async fn until_told(set: &Set<'_>, type_: &str, reason: &str, word: &str) {
     let told = |set: &CollaSet| {
         condition(set, type_)
             .is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(word))

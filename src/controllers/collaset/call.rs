@@ -1,8 +1,11 @@
 //! A request with a deadline, what its failure means, and many requests at once.
 
+use std::collections::BTreeMap;
+
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Error;
+use kube::core::Status;
 use tracing::{debug, warn};
 
 use super::super::CALL_TIMEOUT;
@@ -23,8 +26,10 @@ pub enum Trouble {
     Exists,
     /// Too many requests, or admission holds it.
     Held,
-    /// Refused or failed: which object, and the API server's words.
+    /// Failed, and may be done another time: which object, and the API server's words.
     Failed(String),
+    /// The API server finds fault with the request itself, or has no such operation.
+    Refused(String),
 }
 
 impl Trouble {
@@ -32,7 +37,7 @@ impl Trouble {
     pub fn halt(self, step: Step) -> Halt {
         match self {
             Trouble::Moved | Trouble::Exists | Trouble::Held => Halt::Moved,
-            Trouble::Failed(message) => Halt::Failed(step, message),
+            Trouble::Failed(message) | Trouble::Refused(message) => Halt::Failed(step, message),
         }
     }
 }
@@ -76,12 +81,16 @@ pub async fn call<T>(
     };
     let trouble = match &error {
         Error::Api(status) if status.reason == "AlreadyExists" => Trouble::Exists,
-        Error::Api(status) if matches!(status.code, 404 | 409) => Trouble::Moved,
+        Error::Api(status) if status.code == 409 => Trouble::Moved,
+        Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
         Error::Api(status) if status.code == 429 => Trouble::Held,
+        Error::Api(status) if matches!(status.code, 400 | 404 | 405 | 413 | 422) => {
+            Trouble::Refused(format!("{what}: {}", failure::text(&error)))
+        }
         Error::Api(status) => Trouble::Failed(format!("{what}: {}", status.message)),
         other => Trouble::Failed(format!("{what}: {other}")),
     };
-    if let Trouble::Failed(message) = &trouble {
+    if let Trouble::Failed(message) | Trouble::Refused(message) = &trouble {
         warn!(message, "a write failed");
     } else {
         debug!(
@@ -94,35 +103,60 @@ pub async fn call<T>(
     Err(trouble)
 }
 
-/// Runs requests of one stage at once. Some may fail before no further one is begun: one object that is always refused
+/// Whether a 404 speaks of an object that is gone. One that names none speaks of an operation that there is not, such as
+/// `pods/resize` of an older Kubernetes.
+fn names_an_object(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| !details.name.is_empty())
+}
+
+/// What came of many requests.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The failure of the first request that failed, or whatever else weighs most.
+    pub result: Result<(), Halt>,
+    /// Whether some succeeded.
+    pub any: bool,
+    /// Whether so many failed that the rest was not tried.
+    pub given_up: bool,
+}
+
+/// Runs requests of one kind at once. Some may fail before no further one is begun: one object that is always refused
 /// must not hold up the others. With `carefully` they go one by one until one has succeeded, and again after a failure:
-/// what is refused for want of quota, say, is not asked for by all at once.
-pub async fn all<F>(carefully: bool, requests: impl IntoIterator<Item = F>) -> Result<(), Halt>
+/// what is refused for want of quota, say, is not asked for by all at once. Of several failures the one of the first request
+/// is told, so that what lasts is told in the same words each time.
+pub async fn all<F>(carefully: bool, requests: impl IntoIterator<Item = F>) -> Outcome
 where
     F: Future<Output = Result<(), Halt>>,
 {
     let patience = if carefully { CAREFUL } else { AT_ONCE };
     let (mut done, mut failed) = (0, 0);
-    let mut result = Ok(());
-    let mut waiting = requests.into_iter();
+    let mut outcomes = BTreeMap::new();
+    let mut waiting = requests.into_iter().enumerate();
     let mut running = FuturesUnordered::new();
     loop {
         let one_by_one = carefully && (done == 0 || failed > 0);
         let most = if one_by_one { 1 } else { AT_ONCE };
         while running.len() < most
             && failed < patience
-            && let Some(next) = waiting.next()
+            && let Some((place, next)) = waiting.next()
         {
-            running.push(next);
+            running.push(async move { (place, next.await) });
         }
-        let Some(outcome) = running.next().await else {
-            return result;
+        let Some((place, outcome)) = running.next().await else {
+            return Outcome {
+                result: outcomes.into_values().fold(Ok(()), worse),
+                any: done > 0,
+                given_up: failed >= patience,
+            };
         };
-        match outcome {
+        match &outcome {
             Err(Halt::Failed(..)) => failed += 1,
             _ => done += 1,
         }
-        result = worse(result, outcome);
+        if outcome.is_err() {
+            outcomes.insert(place, outcome);
+        }
     }
 }
 
@@ -145,7 +179,7 @@ mod tests {
         Err(Halt::Failed(Step::ScaleOut, "no quota".into()))
     }
 
-    async fn run(carefully: bool, fails: fn(usize) -> bool) -> (usize, Result<(), Halt>) {
+    async fn run(carefully: bool, fails: fn(usize) -> bool) -> (usize, Outcome) {
         let begun = AtomicUsize::new(0);
         let requests = (0..100).map(|n| {
             let begun = &begun;
@@ -159,21 +193,44 @@ mod tests {
         (begun.into_inner(), result)
     }
 
+    fn outcome(result: Result<(), Halt>, any: bool, given_up: bool) -> Outcome {
+        Outcome {
+            result,
+            any,
+            given_up,
+        }
+    }
+
     #[tokio::test]
     async fn what_is_refused_to_some_is_not_asked_for_by_all() {
-        assert_eq!(run(true, |_| true).await, (CAREFUL, failure()));
-        let (begun, result) = run(true, |n| n >= 1).await;
+        let refused = outcome(failure(), false, true);
+        assert_eq!(run(true, |_| true).await, (CAREFUL, refused));
+        let (begun, some) = run(true, |n| n >= 1).await;
         assert!((CAREFUL..=AT_ONCE + CAREFUL).contains(&begun), "{begun}");
-        assert_eq!(result, failure());
-        assert_eq!(run(false, |_| true).await.1, failure());
+        assert_eq!(some, outcome(failure(), true, true));
+        assert_eq!(run(false, |_| true).await.1.result, failure());
         assert!(run(false, |_| true).await.0 < 2 * AT_ONCE);
-        assert_eq!(run(true, |_| false).await, (100, Ok(())));
+        let none = outcome(Ok(()), true, false);
+        assert_eq!(run(true, |_| false).await, (100, none));
+    }
+
+    #[tokio::test]
+    async fn of_several_failures_that_of_the_first_request_is_told() {
+        let requests = (0..10u32).map(|n| async move {
+            for _ in n..10 {
+                tokio::task::yield_now().await;
+            }
+            Err(Halt::Failed(Step::ScaleOut, n.to_string()))
+        });
+        let told = Err(Halt::Failed(Step::ScaleOut, "0".into()));
+        assert_eq!(all(false, requests).await.result, told);
     }
 
     #[tokio::test]
     async fn one_that_is_always_refused_holds_up_no_other() {
-        assert_eq!(run(true, |n| n == 0).await, (100, failure()));
-        assert_eq!(run(false, |n| n == 0).await, (100, failure()));
+        let all_but_one = || outcome(failure(), true, false);
+        assert_eq!(run(true, |n| n == 0).await, (100, all_but_one()));
+        assert_eq!(run(false, |n| n == 0).await, (100, all_but_one()));
     }
 
     #[tokio::test]
@@ -186,7 +243,7 @@ mod tests {
                 if n == 0 { Err(Halt::Moved) } else { Ok(()) }
             }
         });
-        assert_eq!(all(false, requests).await, Err(Halt::Moved));
+        assert_eq!(all(false, requests).await.result, Err(Halt::Moved));
         assert_eq!(begun.into_inner(), 40);
         assert_eq!(worse(Err(Halt::Moved), failure()), failure());
         assert_eq!(worse(failure(), Err(Halt::Moved)), failure());

@@ -27,8 +27,12 @@ pub async fn sweep(context: &Context, (namespace, name): &SetName) -> Outcome {
     let request = write::delete::<PoolObject>(&context.client, objects, object, version);
     match call(&format!("ResourceContext {name}"), request).await {
         Ok(()) => Outcome::Done,
-        Err(Trouble::Moved | Trouble::Exists | Trouble::Held | Trouble::Failed(_)) => {
-            Outcome::Retry
-        }
+        Err(
+            Trouble::Moved
+            | Trouble::Exists
+            | Trouble::Held
+            | Trouble::Failed(_)
+            | Trouble::Refused(_),
+        ) => Outcome::Retry,
     }
 }

@@ -1,24 +1,26 @@
 //! What is remembered of a CollaSet between two looks. All of it may be lost: it saves requests, waiting and doubles,
 //! and decides nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::names::{Names, Slot};
+use super::refusals::{Key, PAUSES, Refusals};
 use crate::cluster::queue::Outcome;
+use crate::domain::collaset::refused::Refused;
+use crate::domain::pod::Pod;
 
 /// Two looks are at least this far apart: many events of Pods make one look.
 pub const SPACING: Duration = Duration::from_millis(50);
 /// The status is written at most this often.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
+/// Revisions that are remembered without a look at which of them are left.
+const MOST_PROVEN: usize = 20;
 /// A Pod whose write admission held is left alone for this long.
 pub const HELD: Duration = Duration::from_secs(1);
-/// First and longest pause after a failure. Events don't cut it short: a set that has run out of quota does not ask again
-/// at each of its Pods' heartbeats. A change of its spec does.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
 /// The memory of one set.
 #[derive(Debug, Default)]
@@ -39,6 +41,11 @@ struct Inner {
     failures: u32,
     /// No look before, unless the generation is another one.
     pause: Option<(Instant, i64)>,
+    refusals: Refusals,
+    /// Resizes that are refused, by the UID of the Pod: the revision, and why.
+    resizes: BTreeMap<String, (String, String)>,
+    /// Revisions of which a Pod has been created.
+    proven: BTreeSet<String>,
 }
 
 impl Memory {
@@ -126,6 +133,61 @@ impl Memory {
         let mut inner = self.inner.lock();
         inner.held.retain(|_, until| *until > now);
         inner.held.get(uid).map(|until| *until - now)
+    }
+
+    /// Something was refused; how long to leave it alone.
+    pub fn refuse(&self, key: Key, message: &str, now: Instant, generation: i64) -> Duration {
+        let mut inner = self.inner.lock();
+        inner.refusals.note(key, message, now, generation)
+    }
+
+    /// How long something is to be left alone, and why.
+    pub fn refused(&self, key: &Key, now: Instant, generation: i64) -> Option<(Duration, String)> {
+        self.inner.lock().refusals.left(key, now, generation)
+    }
+
+    /// Something was done.
+    pub fn accept(&self, key: &Key) {
+        self.inner.lock().refusals.forget(key);
+    }
+
+    /// A Pod can't be resized on its way to a revision.
+    pub fn refuse_resize(&self, uid: &str, revision: &str, why: &str) {
+        let resize = (revision.to_owned(), why.to_owned());
+        self.inner.lock().resizes.insert(uid.to_owned(), resize);
+    }
+
+    /// A Pod of a revision has been created.
+    pub fn prove(&self, revision: &str) {
+        self.inner.lock().proven.insert(revision.to_owned());
+    }
+
+    /// What a plan goes by. `pods` and `revisions` are those that are there: what is noted of others is forgotten.
+    pub fn facts<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a Pod>,
+        revisions: impl Iterator<Item = &'a str>,
+        now: Instant,
+        generation: i64,
+    ) -> Refused {
+        let mut inner = self.inner.lock();
+        inner.refusals.tidy(now);
+        if !inner.resizes.is_empty() {
+            let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
+            inner.resizes.retain(|uid, _| there.contains(&**uid));
+        }
+        if inner.proven.len() > MOST_PROVEN {
+            let there: BTreeSet<&str> = revisions.collect();
+            inner.proven.retain(|revision| there.contains(&**revision));
+        }
+        let revision = inner.refusals.left(&Key::Revision, now, generation);
+        let creations = inner.refusals.creations();
+        Refused {
+            creations: creations.map(|(id, why)| (id, why.to_owned())).collect(),
+            resizes: inner.resizes.clone(),
+            revision: revision.map(|(_, why)| why),
+            proven: inner.proven.clone(),
+        }
     }
 
     /// Begins a write of the status; how long to wait if it is too early.

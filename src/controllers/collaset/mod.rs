@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `observe` | the caches, once they have seen this controller's own writes |
 //! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
+//! | `refusals` | what the API server would not do, and how long it is left alone |
 //! | `names` | names that have been given to what may or may not have been created |
 //! | `apply` | the stages of a plan |
 //! | `owner` | controller references |
@@ -19,6 +20,7 @@ mod memory;
 mod names;
 mod observe;
 mod owner;
+mod refusals;
 #[cfg(test)]
 mod tests;
 

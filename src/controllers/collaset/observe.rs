@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::super::Context;
@@ -52,7 +53,14 @@ pub async fn observe(
         pods.iter().map(|p| p.metadata.name.as_str()),
         claims.iter().map(|c| c.name.as_str()),
     );
+    let refused = memory.facts(
+        pods.iter().map(|pod| &**pod),
+        revisions.iter().map(|revision| &*revision.name),
+        Instant::now(),
+        set.metadata.generation.unwrap_or(0),
+    );
     Ok(Observed {
+        refused,
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
         pods,

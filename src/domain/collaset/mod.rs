@@ -7,6 +7,7 @@
 //! | File | What it decides |
 //! |---|---|
 //! | `facts` | what the objects say: members by instance ID, revisions, strategy with its defaults |
+//! | `refused` | what the API server has refused lately |
 //! | `draft` | what is wanted of each Pod and ID so far; each step below edits it, the plan is the difference |
 //! | `core_v1` | when two notations of a template mean the same; what Kuperator made of them |
 //! | `revision` | which revision the template is; how two compare; what is kept |
@@ -17,6 +18,7 @@
 //! | `update` | which Pods are to be of the updated revision, and how each gets there |
 //! | `claims` | PersistentVolumeClaims |
 //! | `create`, `construct` | the Pods that are created |
+//! | `poolless` | what of a plan is left when the pool can't be written |
 //! | `reclaim` | what is left to do when the set is deleted |
 //! | `status` | counts and conditions |
 
@@ -32,7 +34,9 @@ pub mod observed;
 pub mod plan;
 pub mod planner;
 mod pool;
+pub mod poolless;
 mod reclaim;
+pub mod refused;
 mod replace;
 pub mod revision;
 mod scale;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::refused::Refused;
 use crate::api::collaset::CollaSet;
 use crate::api::resourcecontext::ContextDetail;
 use crate::domain::pod::Pod;
@@ -24,6 +25,8 @@ pub struct Observed {
     pub claims: Vec<Arc<Claim>>,
     /// Its pool of instance IDs; `None` while there is no such object.
     pub pool: Option<Arc<Pool>>,
+    /// What the API server has refused.
+    pub refused: Refused,
     /// Wall clock, nanoseconds since 1970.
     pub now_nanos: u64,
 }

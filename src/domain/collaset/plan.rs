@@ -11,8 +11,8 @@ use crate::api::resourcecontext::ContextDetail;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// What is to be written, in the order of the fields. When a stage fails the later ones are left out, but for the
-/// status; the next plan starts from what is there then.
+/// What is to be written, in the order of the fields. What fails is left out, with what depends on it; the next plan starts
+/// from what is there then.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Adds the finalizer of contract 2.3 before anything else.

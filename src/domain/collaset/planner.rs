@@ -4,9 +4,10 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::observed::Observed;
 use super::plan::{Event, Plan};
-use super::revision;
+use super::revision::{self, history::Failure};
 use super::strategy::Strategy;
 use super::{create, membership, pool, reclaim, replace, scale, status, update};
+use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
 use crate::api::selector::Selector;
 
@@ -25,7 +26,8 @@ pub fn plan(observed: &Observed) -> Plan {
     }
     let facts = match facts(observed) {
         Ok(facts) => facts,
-        Err(why) => return invalid(observed, &why),
+        Err(Failure::Invalid(why)) => return invalid(observed, &why),
+        Err(Failure::NoRevision) => return nothing_yet(observed),
     };
     let mut draft = Draft::default();
     pool::load(&facts, &mut draft);
@@ -40,7 +42,10 @@ pub fn plan(observed: &Observed) -> Plan {
         create::leftover_claims(&facts, &mut draft);
     }
     let pool = pool::difference(&facts, &mut draft);
-    let status = status::of(&facts);
+    let mut status = status::of(&facts);
+    if !deleting {
+        without_revision(observed, &mut status);
+    }
     let claims = std::mem::take(&mut draft.claims);
     let mut events = std::mem::take(&mut draft.events);
     events.extend(facts.history.problems.iter().map(|problem| Event {
@@ -66,16 +71,20 @@ pub fn plan(observed: &Observed) -> Plan {
     }
 }
 
-fn facts(observed: &Observed) -> Result<Facts<'_>, String> {
+fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let set = &observed.set;
     let selector = set
         .spec
         .selector
         .as_ref()
-        .ok_or("spec.selector is required: set it to labels that spec.template carries")?;
-    let selector = Selector::compile(selector).map_err(|e| format!("spec.selector: {e}"))?;
+        .ok_or("spec.selector is required: set it to labels that spec.template carries")
+        .map_err(|why| Failure::Invalid(why.to_owned()))?;
+    let selector =
+        Selector::compile(selector).map_err(|e| Failure::Invalid(format!("spec.selector: {e}")))?;
     let in_use = Facts::revisions_in_use(observed);
-    let history = revision::history::plan(set, &observed.revisions, &in_use)?;
+    let deleting = set.metadata.deletion_timestamp.is_some();
+    let refused = observed.refused.revision.is_some() && !deleting;
+    let history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     Ok(Facts::of(
         observed,
         Strategy::of(&set.spec),
@@ -94,6 +103,28 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
     Plan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
         remove_finalizer: set.metadata.deletion_timestamp.is_some(),
+        ..Plan::default()
+    }
+}
+
+/// Says why the revision of the template can't be written, if that is so.
+fn without_revision(observed: &Observed, status: &mut CollaSetStatus) {
+    let former = observed.set.status.iter().flat_map(|s| &s.conditions);
+    let former: Vec<_> = former.cloned().collect();
+    if let Some(why) = &observed.refused.revision {
+        let now = status::time(observed.now_nanos);
+        status::failed(status, &former, status::Step::Revisions, why, now);
+    }
+}
+
+/// A set whose first revision can't be written: there is nothing to make Pods of yet.
+fn nothing_yet(observed: &Observed) -> Plan {
+    let set = &observed.set;
+    let mut status = set.status.clone().unwrap_or_default();
+    status.observed_generation = set.metadata.generation.unwrap_or(0);
+    without_revision(observed, &mut status);
+    Plan {
+        status: (set.status.as_ref() != Some(&status)).then_some(status),
         ..Plan::default()
     }
 }

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
 use crate::api::collaset::{
     CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, RollingUpdate,
 };
+use crate::api::int_or_percent::IntOrPercent;
 
 /// Which Pods a new revision reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,12 @@ pub struct Strategy {
     pub policy: Policy,
     /// Which Pods get it.
     pub scope: Scope,
+    /// Most of the wanted Pods that an update leaves unavailable; `None` for no bound.
+    pub max_unavailable: Option<usize>,
+    /// Most pairs that an update opens; `None` for no bound.
+    pub max_surge: Option<usize>,
+    /// Label by whose number Pods are updated first.
+    pub priority: Option<String>,
     /// Nanoseconds between `operate` and the update of a Pod.
     pub update_delay: u64,
     /// Nanoseconds between `operate` and the deletion of a Pod that is scaled in (contract 10.4 Q31).
@@ -69,15 +78,28 @@ impl Strategy {
             .naming_strategy
             .as_ref()
             .and_then(|n| n.pod_naming_suffix_policy.as_ref());
+        let replicas = count(spec.replicas);
+        let share = |value: &Option<IntOrString>, of: fn(IntOrPercent, u32) -> u32| {
+            let value = IntOrPercent::parse(value.as_ref()?).ok()?;
+            let total = u32::try_from(replicas).unwrap_or(u32::MAX);
+            usize::try_from(of(value, total)).ok().map(|n| n.max(1))
+        };
         Strategy {
-            replicas: count(spec.replicas),
+            replicas,
+            max_unavailable: share(&update.max_unavailable, IntOrPercent::of_rounded_down),
+            max_surge: share(&update.max_surge, IntOrPercent::of_rounded_up),
+            priority: update
+                .rolling_update
+                .as_ref()
+                .map(|rolling| rolling.priority_label.clone())
+                .filter(|key| !key.is_empty()),
             paused: spec.paused,
             policy: match update.pod_upgrade_policy {
                 Some(PodUpgradePolicy::Recreate) => Policy::Recreate,
                 Some(PodUpgradePolicy::Replace) => Policy::Replace,
                 _ => Policy::InPlace,
             },
-            scope: scope(update.rolling_update.as_ref()),
+            scope: scope(update.rolling_update.as_ref(), replicas),
             update_delay: nanos(update.operation_delay_seconds),
             scale_delay: nanos(scale.operation_delay_seconds),
             sequence: naming == Some(&PodNamingSuffixPolicy::PersistentSequence),
@@ -91,7 +113,7 @@ impl Strategy {
 }
 
 /// byLabel wins when both are set (contract 1.1).
-fn scope(rolling: Option<&RollingUpdate>) -> Scope {
+fn scope(rolling: Option<&RollingUpdate>, replicas: usize) -> Scope {
     match rolling {
         Some(RollingUpdate {
             by_label: Some(_), ..
@@ -99,7 +121,10 @@ fn scope(rolling: Option<&RollingUpdate>) -> Scope {
         Some(RollingUpdate {
             by_partition: Some(by),
             ..
-        }) => Scope::Partition(count(by.partition)),
+        }) => Scope::Partition(match by.partition_percent {
+            Some(percent) => (replicas * count(Some(percent)).min(100)).div_ceil(100),
+            None => count(by.partition),
+        }),
         _ => Scope::Partition(0),
     }
 }

@@ -205,7 +205,9 @@ fn operate(observed: &Observed, id: &str, type_: &str, since: Option<Timestamp>)
         },
     };
     let kubelet = match progress(pod) {
-        Progress::Waiting(why) => Some(wait(On::Kubelet, "", format!("the kubelet: {why}"))),
+        Progress::Waiting(why) | Progress::Refused(why) => {
+            Some(wait(On::Kubelet, "", format!("the kubelet: {why}")))
+        }
         Progress::Done => None,
     };
     kubelet.into_iter().chain([one]).collect()

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
 use super::{FieldError, FieldErrors, naming, non_negative};
 use crate::api::collaset::{
     CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, ScaleStrategy,
     UpdateStrategy,
 };
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::labels;
 
 pub(super) fn check(spec: &CollaSetSpec, errors: &mut FieldErrors) {
     if let Some(strategy) = &spec.update_strategy {
@@ -30,8 +34,52 @@ fn update(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
     }
     let path = "spec.updateStrategy.rollingUpdate.byPartition.partition";
     non_negative(partition(strategy), path, errors);
+    partition_percent(strategy, errors);
     let path = "spec.updateStrategy.operationDelaySeconds";
     non_negative(strategy.operation_delay_seconds, path, errors);
+    let replaces = strategy.pod_upgrade_policy == Some(PodUpgradePolicy::Replace);
+    bound(
+        "maxUnavailable",
+        strategy.max_unavailable.as_ref(),
+        replaces,
+        errors,
+    );
+    bound("maxSurge", strategy.max_surge.as_ref(), !replaces, errors);
+    let key = strategy.rolling_update.as_ref().map(|r| &*r.priority_label);
+    if let Some(key) = key.filter(|key| !key.is_empty())
+        && let Some(problem) = labels::key_problem(key)
+    {
+        let path = "spec.updateStrategy.rollingUpdate.priorityLabel";
+        errors.push(FieldError::new(path, key, problem));
+    }
+}
+
+fn partition_percent(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
+    let rolling = strategy.rolling_update.as_ref();
+    let by = rolling.and_then(|rolling| rolling.by_partition.as_ref());
+    let Some(percent) = by.and_then(|by| by.partition_percent) else {
+        return;
+    };
+    let path = "spec.updateStrategy.rollingUpdate.byPartition.partitionPercent";
+    let problem = match percent {
+        0..=100 if partition(strategy).is_none() => return,
+        0..=100 => "says the same as partition: give one of them",
+        _ => "must be a percentage from 0 to 100",
+    };
+    errors.push(FieldError::raw(path, percent.to_string(), problem));
+}
+
+/// A bound of an update. None at all is fine; one of 0 would let no Pod be updated, unless the policy makes it `idle`.
+fn bound(field: &str, value: Option<&IntOrString>, idle: bool, errors: &mut FieldErrors) {
+    let path = format!("spec.updateStrategy.{field}");
+    match value.map(IntOrPercent::parse) {
+        Some(Err(e)) => errors.push(FieldError::raw(&path, e.value, e.problem)),
+        Some(Ok(zero @ (IntOrPercent::Int(0) | IntOrPercent::Percent(0)))) if !idle => {
+            let problem = "must be 1 or more: with 0 no Pod would ever be updated; leave it out for no bound, or set paused";
+            errors.push(FieldError::raw(&path, zero.to_string(), problem));
+        }
+        _ => {}
+    }
 }
 
 fn partition(strategy: &UpdateStrategy) -> Option<i32> {

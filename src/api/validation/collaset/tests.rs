@@ -59,6 +59,59 @@ fn good_specs_pass() {
 }
 
 #[test]
+fn bounds_of_an_update_let_some_pod_be_updated() {
+    let update = |part: Value| of(json!({ "updateStrategy": part }));
+    for good in [
+        json!({ "maxUnavailable": 1, "maxSurge": 0 }),
+        json!({ "maxUnavailable": "10%" }),
+        json!({ "podUpgradePolicy": "Replace", "maxUnavailable": 0, "maxSurge": "25%" }),
+        json!({ "rollingUpdate": { "byPartition": { "partitionPercent": 100 }, "priorityLabel": "example.com/order" } }),
+    ] {
+        assert_eq!(update(good.clone()), NONE, "{good}");
+    }
+    let zero = "must be 1 or more: with 0 no Pod would ever be updated; leave it out for no bound, or set paused";
+    let percentage = "must be a percentage from \"0%\" to \"100%\" such as \"30%\", or a count written without quotes such as 3";
+    for (bad, field, problem) in [
+        (json!({ "maxUnavailable": 0 }), "maxUnavailable: 0", zero),
+        (
+            json!({ "maxUnavailable": "0%" }),
+            "maxUnavailable: 0%",
+            zero,
+        ),
+        (
+            json!({ "podUpgradePolicy": "Replace", "maxSurge": 0 }),
+            "maxSurge: 0",
+            zero,
+        ),
+        (
+            json!({ "maxSurge": "many" }),
+            "maxSurge: \"many\"",
+            percentage,
+        ),
+        (
+            json!({ "rollingUpdate": { "byPartition": { "partition": 1, "partitionPercent": 10 } } }),
+            "rollingUpdate.byPartition.partitionPercent: 10",
+            "says the same as partition: give one of them",
+        ),
+        (
+            json!({ "rollingUpdate": { "byPartition": { "partitionPercent": 101 } } }),
+            "rollingUpdate.byPartition.partitionPercent: 101",
+            "must be a percentage from 0 to 100",
+        ),
+    ] {
+        assert_eq!(
+            update(bad),
+            [format!("spec.updateStrategy.{field}: {problem}")]
+        );
+    }
+    let key = update(json!({ "rollingUpdate": { "priorityLabel": "a b" } }));
+    assert!(
+        key[0].starts_with("spec.updateStrategy.rollingUpdate.priorityLabel: \"a b\": "),
+        "{key:?}"
+    );
+}
+
+#[test]
 fn everything_that_is_wrong_is_said_at_once() {
     assert_eq!(
         lines(&validate("web", &CollaSetSpec::default())),

@@ -3,9 +3,11 @@
 use kube::core::params::Patch;
 use serde_json::{Value, json};
 
-use super::super::call::{Halt, Trouble, all, call};
+use super::super::call::{Halt, Trouble, call, worse};
 use super::super::names::Slot;
 use super::super::owner;
+use super::super::refusals::{Key, Kind};
+use super::batch::{self, Write};
 use super::{Work, pods};
 use crate::api::keys;
 use crate::cluster::workloads::{ClaimObject, write};
@@ -18,8 +20,30 @@ use crate::domain::lifecycle::LabelPatch;
 pub async fn write(work: &Work<'_>, changes: Vec<ClaimChange>) -> Result<(), Halt> {
     let creates = |change: &ClaimChange| matches!(change, ClaimChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
-    all(false, others.into_iter().map(|change| one(work, change))).await?;
-    all(true, created.into_iter().map(|change| one(work, change))).await
+    let others = others.into_iter().map(|change| write_of(work, change));
+    let changed = batch::send(work, Kind::ClaimWrites, false, others).await;
+    let created = created.into_iter().map(|change| write_of(work, change));
+    worse(
+        changed,
+        batch::send(work, Kind::ClaimCreations, true, created).await,
+    )
+}
+
+fn write_of<'a>(
+    work: &'a Work<'a>,
+    change: ClaimChange,
+) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
+    let key = match &change {
+        ClaimChange::Create { id, template, .. } => Key::Claim(*id, template.clone()),
+        ClaimChange::Patch { claim, .. } | ClaimChange::Delete(claim) => {
+            Key::ClaimWrite(claim.name.clone())
+        }
+    };
+    Write {
+        key,
+        step: Step::Claims,
+        request: one(work, change),
+    }
 }
 
 async fn one(work: &Work<'_>, change: ClaimChange) -> Result<(), Halt> {

@@ -1,6 +1,7 @@
-//! Carries a plan out, stage by stage in the order of its fields. A stage that fails ends the later ones but for the
-//! status, which tells of it.
+//! Carries a plan out, stage by stage in the order of its fields. What the API server refuses is left out, with what depends
+//! on it and nothing else; the status tells of it.
 
+mod batch;
 mod claims;
 mod events;
 mod finalizer;
@@ -17,12 +18,13 @@ use kube::Client;
 use parking_lot::Mutex;
 
 use super::super::Context;
-use super::call::Halt;
+use super::call::{Halt, worse};
 use super::memory::{Memory, SPACING};
 use crate::api::collaset::CollaSet;
 use crate::cluster::workloads::Objects;
 use crate::domain::collaset::observed::{Observed, Pool};
 use crate::domain::collaset::plan::Plan;
+use crate::domain::collaset::poolless::without_pool;
 
 /// What the stages work with.
 pub struct Work<'a> {
@@ -31,6 +33,8 @@ pub struct Work<'a> {
     /// The pool that the plan was made from.
     pool: Option<&'a Arc<Pool>>,
     memory: &'a Memory,
+    /// Whether the plan goes without the revision of the template, which is refused.
+    without_revision: bool,
     again: Mutex<Option<Duration>>,
 }
 
@@ -42,6 +46,7 @@ impl<'a> Work<'a> {
             set: &observed.set,
             pool: observed.pool.as_ref(),
             memory,
+            without_revision: observed.refused.revision.is_some(),
             again: Mutex::default(),
         }
     }
@@ -66,6 +71,10 @@ impl<'a> Work<'a> {
         self.set.metadata.uid.as_deref().unwrap_or_default()
     }
 
+    fn generation(&self) -> i64 {
+        self.set.metadata.generation.unwrap_or(0)
+    }
+
     /// Asks for another look after this time at the latest.
     fn again(&self, pause: Duration) {
         let mut again = self.again.lock();
@@ -76,11 +85,11 @@ impl<'a> Work<'a> {
 /// What came of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// All was written; when to look again although nothing changes.
+    /// All was written but for what was refused; when to look again although nothing changes.
     All(Option<Duration>),
     /// Something has changed meanwhile.
     Moved,
-    /// Something failed.
+    /// Nothing could be done.
     Failed,
 }
 
@@ -96,25 +105,50 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
     if let Some(nanos) = plan.again_nanos {
         work.again(Duration::from_nanos(nanos));
     }
-    let mut result = stages(work, &mut plan).await;
-    let status = status::write(work, plan.status.take(), &result).await;
+    if plan.add_finalizer {
+        let added = finalizer::add(work).await;
+        if added.is_err() {
+            return end(work, plan, added).await;
+        }
+    }
+    let revisions = revisions::write(work, take(&mut plan.revisions)).await;
+    if revisions::must_do_without(work) {
+        // Nothing of this plan stands without its revision; the next one does without.
+        work.again(SPACING);
+        return Done::All(*work.again.lock());
+    }
+    let result = match revisions {
+        Err(Halt::Moved | Halt::Collision) => revisions,
+        revisions => worse(revisions, stages(work, &mut plan).await),
+    };
+    end(work, plan, result).await
+}
+
+/// What comes last: the status and what is told.
+async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
+    let status = status::write(work, plan.status, &result).await;
     events::tell(work, &plan.events, &result);
     if plan.remove_finalizer && result.is_ok() {
         result = finalizer::remove(work).await;
     }
     match (result, status) {
-        (Err(Halt::Failed(..)), _) => Done::Failed,
+        (Err(Halt::Failed(..)), _) if plan.add_finalizer || plan.remove_finalizer => Done::Failed,
         (Err(Halt::Moved | Halt::Collision), _) | (_, Err(_)) => Done::Moved,
-        (Ok(()), Ok(())) => Done::All(*work.again.lock()),
+        (Ok(()) | Err(Halt::Failed(..)), Ok(())) => Done::All(*work.again.lock()),
     }
 }
 
 async fn stages(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
-    if plan.add_finalizer {
-        finalizer::add(work).await?;
+    let pool = pool::write(work, plan.pool.clone()).await;
+    match pool {
+        Err(Halt::Moved | Halt::Collision) => return pool,
+        Err(Halt::Failed(..)) => {
+            let whole = take(plan);
+            *plan = without_pool(whole, work.pool.map(|pool| &**pool));
+        }
+        Ok(()) => {}
     }
-    revisions::write(work, take(&mut plan.revisions)).await?;
-    pool::write(work, plan.pool.take()).await?;
-    claims::write(work, take(&mut plan.claims)).await?;
-    pods::write(work, take(&mut plan.pods)).await
+    let claims = claims::write(work, take(&mut plan.claims)).await;
+    let pods = pods::write(work, take(&mut plan.pods)).await;
+    [pool, claims, pods].into_iter().fold(Ok(()), worse)
 }

@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::call::{Halt, Trouble, all, call, worse};
-use super::super::memory::HELD;
+use super::super::call::{Halt, Trouble, call, worse};
+use super::super::memory::{HELD, SPACING};
 use super::super::names::Slot;
 use super::super::owner;
+use super::super::refusals::{Key, Kind};
 use super::Work;
+use super::batch::{self, Write};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
@@ -22,16 +24,39 @@ const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
 pub async fn write(work: &Work<'_>, changes: Vec<PodChange>) -> Result<(), Halt> {
     let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
-    let changed = all(false, others.into_iter().map(|change| one(work, change))).await;
-    let created = all(true, created.into_iter().map(|change| one(work, change))).await;
-    worse(changed, created)
+    let others = others.into_iter().map(|change| write_of(work, change));
+    let changed = batch::send(work, Kind::PodWrites, false, others).await;
+    let created = created.into_iter().map(|change| write_of(work, change));
+    worse(
+        changed,
+        batch::send(work, Kind::PodCreations, true, created).await,
+    )
 }
 
-async fn one(work: &Work<'_>, change: PodChange) -> Result<(), Halt> {
+fn write_of<'a>(
+    work: &'a Work<'a>,
+    change: PodChange,
+) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
+    let of = |pod: &Pod| Key::PodWrite(pod.metadata.uid.clone());
+    let (key, step) = match &change {
+        PodChange::Create { id, .. } => (Key::Pod(*id), Step::ScaleOut),
+        PodChange::Patch(change) => {
+            let given = change.labels.0.get(&type_key());
+            (of(&change.pod), step(&change.pod, given))
+        }
+        PodChange::Delete(pod) => (of(pod), step(pod, None)),
+    };
+    Write {
+        key,
+        step,
+        request: one(work, change, step),
+    }
+}
+
+async fn one(work: &Work<'_>, change: PodChange, step: Step) -> Result<(), Halt> {
     match change {
         PodChange::Create { id, body } => create(work, id, body).await,
         PodChange::Patch(change) => {
-            let step = step(&change.pod, change.labels.0.get(&type_key()));
             let done = unless_held(work, &change.pod, patch(work, &change));
             done.await.map_err(|trouble| trouble.halt(step))
         }
@@ -43,7 +68,7 @@ async fn one(work: &Work<'_>, change: PodChange) -> Result<(), Halt> {
                 Ok(())
             };
             let done = unless_held(work, &pod, request);
-            done.await.map_err(|trouble| trouble.halt(step(&pod, None)))
+            done.await.map_err(|trouble| trouble.halt(step))
         }
     }
 }
@@ -77,6 +102,9 @@ async fn create(work: &Work<'_>, id: i64, mut body: Value) -> Result<(), Halt> {
         Ok(pod) => {
             work.memory.wrote_pod(pod.metadata.resource_version);
             work.memory.forget(&slot);
+            if let Some(revision) = pod.label(keys::REVISION) {
+                work.memory.prove(revision);
+            }
             Ok(())
         }
         Err(Trouble::Exists) => meet(work, id, &slot, &name, &body).await,
@@ -122,7 +150,19 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     if let Some(spec) = &change.resize {
         let mut body = json!({ "metadata": preconditions(&change.pod, version) });
         body["spec"] = spec.clone();
-        version = send(work, &change.pod, Some("resize"), body).await?;
+        version = match send(work, &change.pod, Some("resize"), body).await {
+            Ok(version) => version,
+            Err(Trouble::Refused(why)) => {
+                // The next plan finds another way.
+                let revision = change.labels.0.get(keys::REVISION).cloned().flatten();
+                let uid = &change.pod.metadata.uid;
+                work.memory
+                    .refuse_resize(uid, &revision.unwrap_or_default(), &why);
+                work.again(SPACING);
+                return Ok(());
+            }
+            Err(trouble) => return Err(trouble),
+        };
     }
     if let Some(body) = body(work.set, change, version) {
         send(work, &change.pod, None, body).await?;

@@ -5,7 +5,9 @@ use kube::core::params::Patch;
 use serde_json::json;
 
 use super::super::call::{Halt, call};
+use super::super::refusals::Key;
 use super::Work;
+use super::batch::{self, Write};
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::workloads::{PoolObject, write};
@@ -17,6 +19,15 @@ pub async fn write(work: &Work<'_>, wanted: Option<Vec<ContextDetail>>) -> Resul
     let Some(contexts) = wanted else {
         return Ok(());
     };
+    let write = Write {
+        key: Key::Pool,
+        step: Step::Pool,
+        request: replace(work, contexts),
+    };
+    batch::one(work, write).await
+}
+
+async fn replace(work: &Work<'_>, contexts: Vec<ContextDetail>) -> Result<(), Halt> {
     let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
     let name = pool_name(work.set);
     let what = format!("ResourceContext {name}");

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use kube::core::params::Patch;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::super::call::{Halt, Trouble, all, call};
+use super::super::call::{Halt, Trouble, call, worse};
 use super::super::owner;
+use super::super::refusals::{Key, Kind};
 use super::Work;
+use super::batch::{self, Write};
 use crate::cluster::workloads::{RevisionObject, write};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::{Ownership, RevisionChange};
@@ -15,7 +18,53 @@ use crate::domain::collaset::status::Step;
 
 /// Writes them.
 pub async fn write(work: &Work<'_>, changes: Vec<RevisionChange>) -> Result<(), Halt> {
-    all(false, changes.into_iter().map(|change| one(work, change))).await
+    let is_new = |change: &RevisionChange| {
+        matches!(
+            change,
+            RevisionChange::Create(_) | RevisionChange::Renumber(..)
+        )
+    };
+    let (new, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_new);
+    let mut result = Ok(());
+    for change in new {
+        let write = write_of(work, change);
+        result = worse(result, batch::one(work, write).await);
+    }
+    if matches!(result, Err(Halt::Moved | Halt::Collision)) {
+        return result;
+    }
+    let others = others.into_iter().map(|change| write_of(work, change));
+    worse(
+        result,
+        batch::send(work, Kind::RevisionWrites, false, others).await,
+    )
+}
+
+/// Whether the revision of the template can't be written for now.
+pub fn must_do_without(work: &Work<'_>) -> bool {
+    let refused = work
+        .memory
+        .refused(&Key::Revision, Instant::now(), work.generation());
+    if let Some((left, _)) = &refused {
+        work.again(*left);
+    }
+    refused.is_some() && !work.without_revision
+}
+fn write_of<'a>(
+    work: &'a Work<'a>,
+    change: RevisionChange,
+) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
+    let key = match &change {
+        RevisionChange::Create(_) | RevisionChange::Renumber(..) => Key::Revision,
+        RevisionChange::Adopt(revision) | RevisionChange::Delete(revision) => {
+            Key::RevisionWrite(revision.name.clone())
+        }
+    };
+    Write {
+        key,
+        step: Step::Revisions,
+        request: one(work, change),
+    }
 }
 
 async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call};
 use super::Work;
-use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
+use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
 use crate::domain::collaset::status::failed;
 
@@ -33,8 +33,7 @@ pub async fn write(
     call(&format!("status of CollaSet {}", work.name()), request).await
 }
 
-/// What is planned, with what came of it. A step that was not done to its end leaves the conditions of steps as they
-/// were, but for its own.
+/// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
 fn wanted(
     current: &CollaSetStatus,
     planned: Option<CollaSetStatus>,
@@ -49,15 +48,7 @@ fn wanted(
             status.collision_count = Some(count.saturating_add(1));
         }
         Err(Halt::Failed(step, message)) => {
-            let steps = |type_: &str| matches!(type_, "Scale" | "Update" | "Ready");
-            status.conditions.retain(|c| !steps(&c.type_));
-            let former = current.conditions.iter().filter(|c| steps(&c.type_));
-            status.conditions.extend(former.cloned());
-            failed(&mut status, *step, message.clone(), now);
-            let known = &current.conditions;
-            let place = |c: &CollaSetCondition| known.iter().position(|k| k.type_ == c.type_);
-            let place = |c: &CollaSetCondition| place(c).unwrap_or(usize::MAX);
-            status.conditions.sort_by_key(place); // another order would be a change
+            failed(&mut status, &current.conditions, *step, message, now);
         }
     }
     status

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::apply::{Done, Work, apply};
 use super::memory::{HELD, Memory, SPACING};
 use super::observe::observe;
+use super::refusals::PAUSES;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::queue::Outcome;
@@ -17,6 +19,7 @@ use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::observed::{Observed, Revision};
 use crate::domain::collaset::plan::{ClaimChange, Plan, PodChange, PodPatch, RevisionChange};
+use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
 use api::{FakeApi, Refusal};
 
@@ -64,6 +67,7 @@ impl Bed {
             strangers: Vec::new(),
             claims: Vec::new(),
             pool: objects.pools.get("n", "web"),
+            refused: Refused::default(),
             now_nanos: 0,
         }
     }
@@ -176,13 +180,15 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     assert_eq!(bed.memory.position(), bed.api.0.lock().version - 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_create_whose_answer_was_lost_is_not_done_twice() {
     let bed = Bed::new();
     let post = "POST /api/v1/namespaces/n/pods";
     let lost = refusal(post, 504).map(|r| Refusal { done: true, ..r });
     bed.api.refuse(lost);
-    assert_eq!(bed.apply(creates(0..1)).await, Done::Failed);
+    let failed = Done::All(Some(PAUSES.0));
+    assert_eq!(bed.apply(creates(0..1)).await, failed);
+    tokio::time::sleep(PAUSES.0).await;
     bed.api.refuse(None);
     assert_eq!(bed.apply(creates(0..1)).await, Done::All(None));
     let names: Vec<_> = bed.api.bodies(post);
@@ -210,7 +216,7 @@ async fn a_name_that_another_has_is_left_to_it() {
     if let PodChange::Create { body, .. } = &mut plan.pods[0] {
         body["metadata"] = json!({ "name": name });
     }
-    assert_eq!(bed.apply(plan).await, Done::Failed);
+    assert_eq!(bed.apply(plan).await, Done::All(Some(PAUSES.0)));
     let message = bed.condition("Scale")["message"].to_string();
     assert!(
         message.contains("does not belong to this CollaSet"),
@@ -223,7 +229,8 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
-    assert_eq!(bed.apply(creates(0..40)).await, Done::Failed);
+    let first = Done::All(Some(PAUSES.0));
+    assert_eq!(bed.apply(creates(0..40)).await, first);
     let status = format!("PATCH {SET}/status");
     let post = format!("POST {PODS}");
     let requests = [post.clone(), post.clone(), post, status.clone()];
@@ -234,7 +241,8 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
     assert!(message.starts_with("Pod web-") && message.ends_with(": exceeded quota"));
 
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(bed.apply(creates(0..40)).await, Done::Failed);
+    let second = Done::All(Some(PAUSES.0 * 2));
+    assert_eq!(bed.apply(creates(0..40)).await, second);
     assert_eq!(bed.api.bodies(&status).len(), 1, "the same failure again");
     let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
     assert_eq!(events.len(), 1);
@@ -242,8 +250,92 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
     assert_eq!(events[0]["involvedObject"]["name"], "web");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_left_alone_and_holds_up_nothing_else() {
+    let bed = Bed::new();
+    let (one, other) = (bed.pod("web-a"), bed.pod("web-b"));
+    bed.api
+        .refuse(refusal("DELETE /api/v1/namespaces/n/pods/web-a", 403));
+    let plan = || {
+        let mut plan = creates(0..1);
+        let deletions = [one.clone(), other.clone()].map(PodChange::Delete);
+        plan.pods.extend(deletions);
+        plan
+    };
+    let refused = format!("DELETE {PODS}/web-a");
+    assert_eq!(bed.apply(plan()).await, Done::All(Some(PAUSES.0)));
+    let requests = bed.api.requests();
+    assert!(requests.contains(&format!("DELETE {PODS}/web-b")));
+    assert!(requests.contains(&format!("POST {PODS}")));
+    assert!(matches!(bed.apply(plan()).await, Done::All(Some(_))));
+    let asked = |bed: &Bed| bed.api.bodies(&refused).len();
+    assert_eq!(asked(&bed), 1, "not again so soon");
+    tokio::time::sleep(PAUSES.0).await;
+    bed.apply(plan()).await;
+    assert_eq!(asked(&bed), 2);
+}
+
 #[tokio::test]
-async fn a_failing_stage_ends_the_later_ones() {
+async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
+    let bed = Bed::new();
+    bed.api.refuse(refusal(
+        "POST /apis/apps/v1/namespaces/n/controllerrevisions",
+        403,
+    ));
+    let mut plan = creates(0..1);
+    plan.revisions = vec![RevisionChange::Create(Revision {
+        name: "web-1".into(),
+        data: json!({}),
+        ..Revision::default()
+    })];
+    assert!(matches!(bed.apply(plan).await, Done::All(Some(_))));
+    assert_eq!(
+        bed.api.requests(),
+        ["POST /apis/apps/v1/namespaces/n/controllerrevisions"]
+    );
+    let none = || std::iter::empty();
+    let facts = bed
+        .memory
+        .facts(std::iter::empty(), none(), Instant::now(), 0);
+    let why = facts.revision.unwrap();
+    assert!(why.contains("exceeded quota"), "{why}");
+}
+
+#[tokio::test]
+async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
+    for code in [422, 405, 404] {
+        let bed = Bed::new();
+        let pod = bed.pod("web-a");
+        bed.api.refuse(refusal(
+            "PATCH /api/v1/namespaces/n/pods/web-a/resize",
+            code,
+        ));
+        let mut patch = PodPatch {
+            pod: pod.clone(),
+            resize: Some(json!({ "containers": [] })),
+            ..PodPatch::default()
+        };
+        patch
+            .labels
+            .0
+            .insert(keys::REVISION.into(), Some("web-2".into()));
+        let plan = Plan {
+            pods: vec![PodChange::Patch(patch)],
+            ..Plan::default()
+        };
+        assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)), "{code}");
+        assert_eq!(bed.api.requests().len(), 1, "the rest goes with it");
+        let none = || std::iter::empty();
+        let facts = bed
+            .memory
+            .facts([&*pod].into_iter(), none(), Instant::now(), 0);
+        assert!(facts.resize(&pod, "web-2").is_some());
+        assert_eq!(facts.resize(&pod, "web-3"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_is_refused_keeps_back_what_depends_on_it() {
     let bed = Bed::new();
     bed.api
         .refuse(refusal("POST /apis/apps.kusionstack.io", 500));

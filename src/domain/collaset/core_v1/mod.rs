@@ -3,6 +3,7 @@
 //! Templates are kept raw, so that no field is lost however new it is (contract Q23). Kuperator has sent all that it
 //! stored through the Go types of Kubernetes 1.22; what it left is understood by means of these types alone.
 
+mod defaults;
 mod difference;
 mod go_json;
 mod normal;
@@ -12,6 +13,7 @@ pub mod random;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+pub use defaults::pull_policy;
 pub use difference::difference;
 pub use go_json::go_json;
 pub use normal::{normal, without_newer};

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::defaults::drop_defaults;
 use super::{Field, Kind, fields};
 use crate::domain::quantity;
 
@@ -10,7 +11,8 @@ use crate::domain::quantity;
 /// Dropped are nulls, and what Go takes for the zero value of a field that is no pointer: empty strings, lists, maps
 /// and structs, `false` and 0. An empty object or a zero behind a pointer says something (`emptyDir: {}`,
 /// `namespaceSelector: {}`, `runAsUser: 0`) and stays, as do the elements of a list. Quantities become their value.
-/// Fields that 1.22 did not know stay as they are, unless they are null.
+/// Fields that 1.22 did not know stay as they are, unless they are null. What the API server would fill in is dropped where
+/// it is spelt out, see [`super::defaults`].
 pub fn normal(kind: &Kind, value: &Value) -> Option<Value> {
     match (kind, value) {
         (_, Value::Null) => None,
@@ -32,12 +34,14 @@ pub fn normal(kind: &Kind, value: &Value) -> Option<Value> {
                 .map(|(key, value)| (key.clone(), present(inner, value)))
                 .collect(),
         ),
-        (Kind::Struct(name), Value::Object(entries)) => object(
-            entries
+        (Kind::Struct(name), Value::Object(entries)) => {
+            let fields = entries
                 .iter()
-                .filter_map(|(key, value)| Some((key.clone(), in_struct(name, key, value)?)))
-                .collect(),
-        ),
+                .filter_map(|(key, value)| Some((key.clone(), in_struct(name, key, value)?)));
+            let mut fields = fields.collect();
+            drop_defaults(name, &mut fields);
+            object(fields)
+        }
         (_, other) => Some(other.clone()),
     }
 }
@@ -127,10 +131,10 @@ mod tests {
     #[test]
     fn empty_behind_a_pointer_and_elements_of_lists_stay() {
         for kept in [
-            json!({ "securityContext": {} }),
             json!({ "terminationGracePeriodSeconds": 0 }),
             json!({ "enableServiceLinks": false }),
-            json!({ "volumes": [{ "emptyDir": {} }, {}] }),
+            json!({ "affinity": {} }),
+            json!({ "volumes": [{ "emptyDir": { "medium": "Memory" } }, {}] }),
             json!({ "containers": [{ "args": ["", "a"] }] }),
             json!({ "nodeSelector": { "a": "" } }),
         ] {

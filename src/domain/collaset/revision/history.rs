@@ -29,6 +29,15 @@ pub struct History {
     by_name: BTreeMap<String, Arc<Revision>>,
 }
 
+/// Why there is no history to plan with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The template is no Pod template; says where.
+    Invalid(String),
+    /// The revision of the template can't be written, and there is no other.
+    NoRevision,
+}
+
 impl History {
     /// A revision whose data can be read.
     pub fn find(&self, name: &str) -> Option<&Arc<Revision>> {
@@ -52,14 +61,18 @@ impl History {
 ///   the template as long as it is there, because nobody knows that it differs, and a new one would roll the set out.
 /// - Of those not in use the oldest beyond the history limit are deleted (Q30).
 ///
-/// Fails where the template is no Pod template.
+/// - Where the revision of the template can't be written (`refused`), the latest that is there stands in for it: nothing is
+///   rolled out, and everything else goes on.
+///
+/// Fails where the template is no Pod template, or its revision is refused and there is no other.
 pub fn plan(
     set: &CollaSet,
     revisions: &[Arc<Revision>],
     in_use: &BTreeSet<String>,
-) -> Result<History, String> {
+    refused: bool,
+) -> Result<History, Failure> {
     let wanted = data::of(&set.spec);
-    data::template(&wanted)?;
+    data::template(&wanted).map_err(Failure::Invalid)?;
     let status = set.status.clone().unwrap_or_default();
 
     let mut changes = Vec::new();
@@ -96,6 +109,8 @@ pub fn plan(
         .filter(|latest| data::equal_taken_over(&latest.data, &wanted));
     let updated = if let Some(latest) = latest {
         latest.clone()
+    } else if refused {
+        readable.last().cloned().ok_or(Failure::NoRevision)?
     } else if let Some(older) = readable
         .iter()
         .rfind(|older| data::equal(&older.data, &wanted))

@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::data;
 pub use super::progress::{Progress, last_status, progress};
 use super::qos::{self, COMPUTE};
-use crate::domain::collaset::core_v1::{Kind, difference, normal};
+use super::{data, environment};
+use crate::domain::collaset::core_v1::{Kind, difference, normal, pull_policy};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::quantity;
+
+/// Annotations of the template by which tools ask for new Pods: `kubectl rollout restart`, and charts that put the digest of
+/// a ConfigMap there.
+const RESTARTS: (&str, &str) = ("kubectl.kubernetes.io/restartedAt", "checksum/");
 
 /// Whether a Pod of one revision can be turned into one of another.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +37,9 @@ pub enum InPlace {
 }
 
 /// What turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of containers and of
-/// restartable init containers, and what `pods/resize` accepts may differ; the rest must mean the same.
+/// restartable init containers, and what `pods/resize` accepts may differ; the rest must mean the same. Of annotations those
+/// that ask for a restart must be the same too, and what a container has in its environment by `fieldRef`, unless the
+/// container gets another image and so starts anew.
 pub fn change(from: &Value, to: &Value) -> InPlace {
     try_change(from, to).unwrap_or_else(InPlace::No)
 }
@@ -54,8 +60,11 @@ fn try_change(from: &Value, to: &Value) -> Result<InPlace, String> {
         let mut changed = Vec::new();
         for (old, new) in pairs(from, to, list) {
             let image = text(new, "image");
+            let path = format!("template.spec.{list}[{}].image", text(new, "name"));
+            if have_other_pull_policies(old, new) {
+                return Err(format!("{path}PullPolicy differs"));
+            }
             if text(old, "image") != image {
-                let path = format!("template.spec.{list}[{}].image", text(new, "name"));
                 if image.is_empty() {
                     return Err(format!("{path} is empty"));
                 }
@@ -71,6 +80,9 @@ fn try_change(from: &Value, to: &Value) -> Result<InPlace, String> {
         if !changed.is_empty() {
             spec.insert(list.to_owned(), changed.into());
         }
+    }
+    if let Some(path) = environment::outdated(from, to) {
+        return Err(format!("{path}, and only a new container sees that"));
     }
     Ok(InPlace::Yes {
         labels: LabelPatch::between(&strings(from, "labels"), &strings(to, "labels")),
@@ -91,7 +103,16 @@ fn rest(data: &Value) -> Result<Value, String> {
     let mut template = data::normal_template(data).unwrap_or_default();
     if let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.shift_remove("labels");
-        metadata.shift_remove("annotations");
+        let annotations = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut);
+        let kept = annotations.is_some_and(|annotations| {
+            annotations.retain(|key, _| key == RESTARTS.0 || key.starts_with(RESTARTS.1));
+            !annotations.is_empty()
+        });
+        if !kept {
+            metadata.shift_remove("annotations");
+        }
         if metadata.is_empty() {
             template
                 .as_object_mut()
@@ -111,13 +132,25 @@ fn rest(data: &Value) -> Result<Value, String> {
                 container.shift_remove("resources");
             }
             container.shift_remove("image");
+            container.shift_remove("imagePullPolicy"); // see `have_other_pull_policies`
         }
     }
     Ok(template)
 }
 
+/// Whether the pull policies differ, which no running Pod can change. One that neither template gives stays what it became by
+/// the first image.
+fn have_other_pull_policies(old: &Value, new: &Value) -> bool {
+    let given = [old, new].map(|container| text(container, "imagePullPolicy"));
+    let [before, after] = [old, new].map(|container| match text(container, "imagePullPolicy") {
+        "" => pull_policy(text(container, "image")),
+        given => given,
+    });
+    given != ["", ""] && before != after
+}
+
 /// Containers of both templates. That names and order are the same is known by then.
-fn pairs<'a>(
+pub(super) fn pairs<'a>(
     from: &'a Value,
     to: &'a Value,
     list: &str,
@@ -227,11 +260,11 @@ fn restarts(container: &Value, resource: &str) -> bool {
     })
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn strings(template: &Value, key: &str) -> BTreeMap<String, String> {
+pub(super) fn strings(template: &Value, key: &str) -> BTreeMap<String, String> {
     let entries = template
         .get("metadata")
         .and_then(|m| m.get(key))

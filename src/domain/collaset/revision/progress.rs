@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inplace::InPlace;
 use crate::api::keys;
-use crate::domain::pod::{ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING};
+use crate::domain::pod::{ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources};
 
 /// How far the kubelet is with an in-place update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Progress {
     Done,
     /// It is under way, or stuck; says why.
     Waiting(String),
+    /// It will never be done; says why.
+    Refused(String),
 }
 
 /// Value of the annotation `last-pod-status` to be written together with a change of `pod`. The format is Kuperator's,
@@ -48,27 +50,67 @@ pub fn last_status(pod: &Pod, change: &InPlace) -> String {
 }
 
 /// How far the kubelet is, judged by the annotation of [`last_status`]. Without one, or with one that cannot be read,
-/// there is nothing to wait for. A container whose image was changed again meanwhile by somebody else is not waited for.
+/// there is nothing to wait for.
+///
+/// An image that is another in the Pod than the one asked for has been rewritten at admission, say to a digest, or changed by
+/// somebody since: either way the container is waited for until it runs anew, or if that image is what it ran before, until
+/// the kubelet has seen so. With an annotation by Kuperator, which does not tell what ran before, it is not waited for.
 pub fn progress(pod: &Pod) -> Progress {
     let last = Last::of(pod);
     for (name, last) in &last.container_states {
         let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-        if !containers.any(|c| c.name == *name && c.image == last.latest_image) {
+        let Some(container) = containers.find(|c| c.name == *name) else {
+            continue;
+        };
+        if last.last_image.is_none() && container.image != last.latest_image {
             continue;
         }
         let status = status(pod, name);
-        let settled = last.is_unchanged(status) && pod.is_observed();
+        let settled = last.is_unchanged(&container.image, status) && pod.is_observed();
         if !last.is_over(status) && !settled {
-            return Progress::Waiting(reason(name, &last.latest_image, status));
+            return Progress::Waiting(reason(name, &container.image, status));
         }
     }
-    if last.resize && pod.condition(RESIZE_PENDING) == Some(true) {
-        return Progress::Waiting("its node has no room for the resize".to_owned());
+    match last.resize {
+        true => resize(pod),
+        false => Progress::Done,
     }
-    if last.resize && pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
-        return Progress::Waiting("its resize is in progress".to_owned());
+}
+
+/// How far the kubelet is with the resources. It writes that it has seen them before it acts, and what is in force for each
+/// container once that is so
+/// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>).
+fn resize(pod: &Pod) -> Progress {
+    let waiting = |why: &str| Progress::Waiting(why.to_owned());
+    let mut conditions = pod.status.conditions.iter();
+    let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
+    let is_of_before = |said: i64| said != 0 && said < pod.metadata.generation;
+    if !pod.is_observed() || pending.is_some_and(|p| is_of_before(p.observed_generation)) {
+        return waiting("it has not seen the resize yet");
     }
-    Progress::Done
+    match pending.map(|pending| pending.reason.as_str()) {
+        Some("Infeasible") => {
+            return Progress::Refused("its node can never hold the new resources".to_owned());
+        }
+        Some(_) => return waiting("its node has no room for the resize"),
+        None => {}
+    }
+    if pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
+        return waiting("its resize is in progress");
+    }
+    let former = pod.spec.containers.iter().find(|container| {
+        let wanted = Resources::of(&container.resources);
+        let told = status(pod, &container.name).map(|s| s.resources);
+        let told = told.filter(|told| ![*told, wanted].contains(&Resources::default()));
+        told.is_some_and(|told| told != wanted)
+    });
+    match former {
+        Some(container) => Progress::Waiting(format!(
+            "container {} has its former resources still",
+            container.name
+        )),
+        None => Progress::Done,
+    }
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -125,10 +167,10 @@ impl LastContainer {
             || self.last_container_id.as_ref().is_some_and(runs_anew)
     }
 
-    /// Whether the change was taken back before the kubelet got to it: the container runs on, of the image that it is
-    /// to be of, and the kubelet has no reason to touch it.
-    fn is_unchanged(&self, status: Option<&ContainerStatus>) -> bool {
-        self.last_image.as_ref() == Some(&self.latest_image)
+    /// Whether the change was taken back before the kubelet got to it: the container runs on, of the image that it has in
+    /// the Pod now, and the kubelet has no reason to touch it.
+    fn is_unchanged(&self, image: &String, status: Option<&ContainerStatus>) -> bool {
+        self.last_image.as_ref() == Some(image)
             && status.is_some_and(|s| {
                 !s.container_id.is_empty()
                     && self.last_container_id.as_ref() == Some(&s.container_id)
@@ -159,7 +201,7 @@ fn reason(name: &str, image: &str, status: Option<&ContainerStatus>) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -289,6 +331,77 @@ mod tests {
                     .to_owned()
             )
         );
+    }
+
+    #[test]
+    fn an_image_that_admission_rewrites_is_waited_for_like_any_other() {
+        let rewritten = |image: &str, run: &str, generation: i64| -> Pod {
+            let last = r#"{"containerStates":{"app":{"latestImage":"a:2","lastImageID":"sha-1","lastContainerID":"run-1","lastImage":"a@1"}}}"#;
+            let mut pod = pod(last, if run == "run-1" { "sha-1" } else { "sha-2" }, run);
+            pod.spec.containers[0].image = image.into();
+            (pod.metadata.generation, pod.status.observed_generation) = (2, generation);
+            pod
+        };
+        assert!(matches!(
+            progress(&rewritten("a@2", "run-1", 2)),
+            Progress::Waiting(_)
+        ));
+        assert_eq!(progress(&rewritten("a@2", "run-2", 2)), Progress::Done);
+        assert!(matches!(
+            progress(&rewritten("a@1", "run-1", 1)),
+            Progress::Waiting(_)
+        ));
+        assert_eq!(
+            progress(&rewritten("a@1", "run-1", 2)),
+            Progress::Done,
+            "the very image that ran before"
+        );
+    }
+
+    fn resized(status: Value) -> Progress {
+        let resources = json!({ "requests": { "cpu": "2" } });
+        progress(
+            &serde_json::from_value(json!({
+                "metadata": { "generation": 2, "annotations": { (keys::LAST_POD_STATUS): r#"{"resize":true}"# } },
+                "spec": { "containers": [{ "name": "app", "resources": resources }] },
+                "status": status,
+            }))
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_resize_is_done_once_the_kubelet_has_seen_it_and_it_is_in_force() {
+        let status = |generation: i64, cpu: &str| {
+            json!({
+                "observedGeneration": generation,
+                "containerStatuses": [{ "name": "app", "resources": { "requests": { "cpu": cpu } } }],
+            })
+        };
+        for (status, done) in [
+            (status(1, "2"), false),
+            (status(2, "1"), false),
+            (status(2, "2"), true),
+            (status(2, "2000m"), true),
+            (
+                json!({ "observedGeneration": 2, "containerStatuses": [{ "name": "app" }] }),
+                true,
+            ),
+        ] {
+            assert_eq!(resized(status.clone()) == Progress::Done, done, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_infeasible_resize_is_refused_once_it_is_the_last_one_that_is_meant() {
+        let pending = |reason: &str, generation: i64| {
+            let condition = json!({ "type": RESIZE_PENDING, "status": "True", "reason": reason, "observedGeneration": generation });
+            resized(json!({ "observedGeneration": 2, "conditions": [condition] }))
+        };
+        assert!(matches!(pending("Infeasible", 2), Progress::Refused(_)));
+        assert!(matches!(pending("Infeasible", 0), Progress::Refused(_)));
+        assert!(matches!(pending("Infeasible", 1), Progress::Waiting(_)));
+        assert!(matches!(pending("Deferred", 2), Progress::Waiting(_)));
     }
 
     #[test]

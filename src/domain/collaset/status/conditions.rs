@@ -30,15 +30,29 @@ pub enum Step {
     Revisions,
 }
 
-/// Notes a step that failed.
-pub fn failed(status: &mut CollaSetStatus, step: Step, message: String, now: Timestamp) {
+/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time.
+pub fn failed(
+    status: &mut CollaSetStatus,
+    former: &[CollaSetCondition],
+    step: Step,
+    message: &str,
+    now: Timestamp,
+) {
     let (type_, reason) = match step {
         Step::ScaleOut | Step::Claims | Step::Pool => ("Scale", "ScaleOutFailed"),
         Step::ScaleIn => ("Scale", "ScaleInFailed"),
         Step::Update | Step::Revisions => ("Update", "UpdateFailed"),
     };
-    set(status, now, type_, false, reason, message.clone());
-    set(status, now, "Ready", false, reason, message);
+    for type_ in [type_, "Ready"] {
+        set(status, now, type_, false, reason, message.to_owned());
+        let known = former.iter().find(|c| c.type_ == type_);
+        let since = known.filter(|c| c.status == "False");
+        let since = since.and_then(|c| c.last_transition_time.clone());
+        let noted = status.conditions.iter_mut().find(|c| c.type_ == type_);
+        if let (Some(noted), Some(since)) = (noted, since) {
+            noted.last_transition_time = Some(since);
+        }
+    }
 }
 
 /// Notes a spec that nothing can be made of.

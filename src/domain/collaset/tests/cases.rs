@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::world::World;
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 
 fn settled(replicas: i32, spec: serde_json::Value) -> World {
     let mut world = World::new(replicas, spec);
@@ -108,6 +108,161 @@ fn what_cannot_change_in_place_is_made_again_under_its_id() {
     world.settle();
     assert_eq!(world.ids(), [0, 1]);
     assert!(uids(&world).is_disjoint(&before));
+}
+
+#[test]
+fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
+    for policy in ["Recreate", "InPlaceIfPossible"] {
+        let mut world = settled(
+            5,
+            json!({ "updateStrategy": { "podUpgradePolicy": policy } }),
+        );
+        world.forbidden.insert("app:2".into());
+        world.edit(json!({ "template": { "spec": {
+            "hostNetwork": true, "containers": [{ "name": "app", "image": "app:2" }],
+        } } }));
+        world.settle();
+        assert_eq!(world.ids().len(), 4, "one was given up to try");
+        let serving = world.pods.values().filter(|p| p.is_available()).count();
+        assert_eq!(serving, 4, "nor is any other off traffic");
+        world.forbidden.clear();
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 5]);
+    }
+}
+
+#[test]
+fn once_a_pod_of_a_revision_has_been_made_all_others_go_at_once() {
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let mut world = settled(4, recreate);
+    world.image("app:2");
+    let mut most = 0;
+    for _ in 0..20 {
+        world.step();
+        most = most.max(4 - world.ids().len());
+        world.surroundings();
+    }
+    assert_eq!((most, world.images()), (3, vec!["app:2"; 4]));
+}
+
+/// Steps through an update; the most of this at any time.
+fn most(world: &mut World, count: impl Fn(&World) -> usize) -> usize {
+    let mut most = 0;
+    for _ in 0..60 {
+        world.step();
+        most = most.max(count(world));
+        world.surroundings();
+    }
+    most
+}
+
+#[test]
+fn no_more_than_max_unavailable_are_off_traffic_for_an_update() {
+    for policy in ["Recreate", "InPlaceIfPossible"] {
+        for (bound, want) in [(json!(2), 2), (json!("50%"), 2), (json!("10%"), 1)] {
+            let mut world = settled(
+                5,
+                json!({ "updateStrategy": { "podUpgradePolicy": policy, "maxUnavailable": bound } }),
+            );
+            world.image("app:2");
+            let operating = Family::Operating.key("collaset");
+            let off = |world: &World| {
+                let serving = world
+                    .pods
+                    .values()
+                    .filter(|p| p.is_available() && p.label(&operating).is_none());
+                5 - serving.count()
+            };
+            assert_eq!(most(&mut world, off), want, "{policy} {bound}");
+            world.settle();
+            assert_eq!(world.images(), ["app:2"; 5]);
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_is_down_is_updated_beyond_max_unavailable() {
+    let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    let down: Vec<String> = world.pods.keys().take(2).cloned().collect();
+    for name in &down {
+        let pod = world.pods.get_mut(name).unwrap();
+        pod.status.conditions.clear();
+        pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    }
+    world.image("app:2");
+    world.rest();
+    let operating = Family::Operating.key("collaset");
+    let begun = |name: &String| world.pods[name].label(&operating).is_some();
+    assert!(down.iter().all(begun));
+    assert_eq!(world.pods.keys().filter(|name| begun(name)).count(), 2);
+}
+
+#[test]
+fn no_more_than_max_surge_pairs_are_open_for_an_update() {
+    for (bound, want) in [(json!(2), 7), (json!("30%"), 7), (json!("1%"), 6)] {
+        let mut world = settled(
+            5,
+            json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": bound } }),
+        );
+        world.image("app:2");
+        let alive = |world: &World| world.members().len();
+        assert_eq!(most(&mut world, alive), want, "{bound}");
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 5]);
+    }
+}
+
+#[test]
+fn a_partition_in_percent_is_rounded_up() {
+    let by = json!({ "byPartition": { "partitionPercent": 50 } });
+    let mut world = settled(5, json!({ "updateStrategy": { "rollingUpdate": by } }));
+    world.image("app:2");
+    world.settle();
+    let old = world.images().into_iter().filter(|i| *i == "app:1");
+    assert_eq!(old.count(), 3);
+}
+
+#[test]
+fn a_pod_that_can_not_be_resized_is_made_again() {
+    let resources = |cpu: &str| {
+        json!({ "template": { "spec": { "containers": [{
+        "name": "app", "image": "app:1", "resources": { "requests": { "cpu": cpu } },
+    }] } } })
+    };
+    let mut world = settled(2, resources("1"));
+    let before = uids(&world);
+    world.edit(resources("2"));
+    world.rest();
+    let updated = world.set.status.clone().unwrap().updated_revision;
+    let one = world.pods.values().next().unwrap().metadata.uid.clone();
+    let why = (updated, "no resize on this node".to_owned());
+    world.refused.resizes.insert(one.clone(), why);
+    world.settle();
+    let after = uids(&world);
+    let kept: Vec<_> = before.intersection(&after).collect();
+    assert!(kept.len() == 1 && *kept[0] != one, "{kept:?}");
+    assert_eq!(world.ids(), [0, 1]);
+}
+
+#[test]
+fn without_a_revision_of_its_template_a_set_goes_on_with_the_one_that_it_has() {
+    let mut world = settled(3, json!({}));
+    let before = uids(&world);
+    world.refused.revision = Some("quota".into());
+    world.image("app:2");
+    let first = world.pods.keys().next().unwrap().clone();
+    world.delete(&first);
+    world.edit(json!({ "replicas": 4 }));
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 4]);
+    assert_eq!(before.intersection(&uids(&world)).count(), 2);
+    let status = world.set.status.clone().unwrap();
+    let update = status.conditions.iter().find(|c| c.type_ == "Update");
+    let update = update.unwrap();
+    assert_eq!((&*update.status, &*update.message), ("False", "quota"));
+    world.refused.revision = None;
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 4]);
 }
 
 #[test]

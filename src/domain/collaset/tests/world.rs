@@ -1,6 +1,6 @@
 //! Objects, and what becomes of them when a plan is carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use crate::api::keys::{self, Family};
 use crate::domain::collaset::observed::{Claim, Observed, Pool, Revision};
 use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange, RevisionChange};
 use crate::domain::collaset::planner::plan;
+use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
 
 pub const UID: &str = "set-uid";
@@ -23,6 +24,10 @@ pub struct World {
     pub claims: BTreeMap<String, Claim>,
     pub pool: Option<Pool>,
     pub gone: bool,
+    /// What the API server has refused.
+    pub refused: Refused,
+    /// Images of which it creates no Pod.
+    pub forbidden: BTreeSet<String>,
     clock: u64,
 }
 
@@ -51,6 +56,8 @@ impl World {
             claims: BTreeMap::new(),
             pool: None,
             gone: false,
+            refused: Refused::default(),
+            forbidden: BTreeSet::new(),
             clock: 1_700_000_000_000_000_000,
         }
     }
@@ -96,6 +103,7 @@ impl World {
                 .collect(),
             claims: self.claims.values().cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
+            refused: self.refused.clone(),
             now_nanos: self.clock,
         }
     }
@@ -111,7 +119,16 @@ impl World {
             return false;
         }
         let plan = plan(&self.observe());
-        let busy = !plan.is_empty();
+        let refused = |change: &PodChange| match change {
+            PodChange::Create { body, .. } => {
+                let image = body["spec"]["containers"][0]["image"].as_str();
+                self.forbidden.contains(image.unwrap())
+            }
+            _ => false,
+        };
+        let mut asked = plan.clone();
+        asked.pods.retain(|change| !refused(change));
+        let busy = !asked.is_empty();
         self.carry_out(plan);
         busy
     }
@@ -233,6 +250,14 @@ impl World {
                 body["metadata"]["uid"] = format!("uid-{now}").into();
                 body["metadata"]["creationTimestamp"] = now.to_string().into();
                 let pod: Pod = serde_json::from_value(body).unwrap();
+                let image = &pod.spec.containers[0].image;
+                if self.forbidden.contains(image) {
+                    self.refused.creations.insert(id, "a policy".into());
+                    return;
+                }
+                self.refused.creations.remove(&id);
+                let revision = pod.label(keys::REVISION).unwrap().to_owned();
+                self.refused.proven.insert(revision);
                 assert_eq!(pod.label(keys::INSTANCE_ID), Some(id.to_string().as_str()));
                 let known = self.pods.insert(pod.metadata.name.clone(), pod);
                 assert!(known.is_none(), "created twice");

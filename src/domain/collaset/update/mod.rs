@@ -1,13 +1,18 @@
 //! Which Pods are to be of the updated revision, and how each gets there (contract 6.5).
 
+mod places;
 mod pods;
 mod scope;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::draft::Draft;
 use super::facts::Facts;
+use super::lifecycle::Operation;
 use super::pool;
+use crate::domain::pod::Pod;
+use places::Places;
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
 pub fn step(facts: &Facts, draft: &mut Draft) {
@@ -17,11 +22,26 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     } else {
         scope::of(facts, draft, &counted)
     };
-    for id in counted {
-        match facts.members.get(&id) {
-            Some(pod) => pods::step(facts, draft, id, pod, scope.contains(&id)),
-            None => placeholder(facts, draft, id, scope.contains(&id)),
-        }
+    let (present, vacant): (Vec<i64>, Vec<i64>) = counted
+        .iter()
+        .partition(|id| facts.members.contains_key(id));
+    for id in vacant {
+        placeholder(facts, draft, id, scope.contains(&id));
+    }
+    let mut pods: Vec<(i64, &Arc<Pod>)> = present
+        .iter()
+        .filter_map(|id| Some((*id, facts.members.get(id)?)))
+        .collect();
+    // Those under way have their places already.
+    pods.sort_by_key(|(_, pod)| !Operation::Update.is_on(pod));
+    let underway = pods
+        .iter()
+        .take_while(|(_, pod)| Operation::Update.is_on(pod))
+        .filter(|(id, pod)| scope.contains(id) && pods::is_given_up(facts, *id, pod))
+        .count();
+    let mut places = Places::of(facts, draft, &counted, underway);
+    for (id, pod) in pods {
+        pods::step(facts, draft, &mut places, (id, pod), scope.contains(&id));
     }
 }
 

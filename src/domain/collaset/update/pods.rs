@@ -10,11 +10,18 @@ use super::super::pool;
 use super::super::revision::data;
 use super::super::revision::inplace::{self, InPlace, Progress};
 use super::super::strategy::Policy;
+use super::places::Places;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
 /// The next step of one Pod.
-pub fn step(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>, in_scope: bool) {
+pub fn step(
+    facts: &Facts,
+    draft: &mut Draft,
+    places: &mut Places,
+    (id, pod): (i64, &Arc<Pod>),
+    in_scope: bool,
+) {
     if !facts.strategy.paused {
         record(facts, draft, id, pod, in_scope);
     }
@@ -24,14 +31,14 @@ pub fn step(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>, in_scope:
     let behind = needs_update(facts, id, pod);
     let turn = Operation::Update.turn(pod, facts.strategy.update_delay, facts.observed.now_nanos);
     match (in_scope && behind, turn) {
-        (true, _) if is_replaced(facts, pod) => replace(facts, draft, pod),
-        (true, Turn::Idle) => begin(facts, draft, id, pod),
+        (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
+        (true, Turn::Idle) => begin(facts, draft, places, id, pod),
         (true, Turn::Waiting) => {}
         (true, Turn::Delayed(nanos)) => draft.again(nanos),
-        (true, Turn::Allowed) => carry_out(facts, draft, id, pod),
+        (true, Turn::Allowed) => carry_out(facts, draft, places, id, pod),
         (false, turn) => {
             stop_replacing(facts, draft, pod);
-            settle(draft, pod, turn);
+            settle(facts, draft, places, pod, turn);
         }
     }
 }
@@ -70,9 +77,12 @@ fn is_replaced(facts: &Facts, pod: &Pod) -> bool {
     facts.strategy.policy == Policy::Replace || pod.label(keys::TO_REPLACE).is_some()
 }
 
-fn replace(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>) {
     let revision = &facts.history.updated.name;
     if pod.label(keys::TO_REPLACE).is_none() {
+        if !places.open_pair() {
+            return;
+        }
         let nanos = facts.observed.now_nanos.to_string();
         draft.label(pod, keys::TO_REPLACE, Some(nanos));
         draft.event(
@@ -104,12 +114,22 @@ fn stop_replacing(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     }
 }
 
-fn begin(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &Arc<Pod>) {
     let deletes = !matches!(way(facts, id, pod), InPlace::Yes { .. });
+    if !places.begin(pod, deletes) {
+        return;
+    }
     draft.labels(
         pod,
         Operation::Update.begin(pod, deletes, facts.observed.now_nanos),
     );
+}
+
+/// Whether the update of a Pod deletes it.
+pub fn is_given_up(facts: &Facts, id: i64, pod: &Pod) -> bool {
+    needs_update(facts, id, pod)
+        && !is_replaced(facts, pod)
+        && !matches!(way(facts, id, pod), InPlace::Yes { .. })
 }
 
 /// How the Pod gets from its revision to the updated one.
@@ -120,13 +140,21 @@ fn way(facts: &Facts, id: i64, pod: &Pod) -> InPlace {
     if have_claims_changed(facts, id) {
         return InPlace::No("volumeClaimTemplates have changed".into());
     }
+    let updated = &facts.history.updated;
     match facts.revision_of(pod) {
-        Some(from) => inplace::change(&from.data, &facts.history.updated.data),
+        Some(from) => match inplace::change(&from.data, &updated.data) {
+            InPlace::Yes {
+                resize: Some(_), ..
+            } if let Some(why) = facts.observed.refused.resize(pod, &updated.name) => {
+                InPlace::No(format!("its resize is refused: {why}"))
+            }
+            way => way,
+        },
         None => InPlace::No("the revision of the Pod is not known any more".into()),
     }
 }
 
-fn carry_out(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &Arc<Pod>) {
     let way = way(facts, id, pod);
     let before = inplace::last_status(pod, &way);
     let InPlace::Yes {
@@ -137,7 +165,10 @@ fn carry_out(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
         ..
     } = way
     else {
-        return draft.delete(pod);
+        if places.delete() {
+            give_up(facts, draft, pod);
+        }
+        return;
     };
     let patch = draft.patch(pod);
     patch.spec = spec;
@@ -152,9 +183,27 @@ fn carry_out(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.labels(pod, labels);
 }
 
+/// Deletes a Pod, which is made again of the updated revision under its ID.
+fn give_up(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+    if let Some(why) = facts
+        .observed
+        .refused
+        .resize(pod, &facts.history.updated.name)
+    {
+        tell_of_refusal(draft, pod, why);
+    }
+    draft.delete(pod);
+}
+
+fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
+    let name = &pod.metadata.name;
+    let message = format!("Pod {name} is made again, as it can't be resized: {why}");
+    draft.event(true, "ResizeRefused", message);
+}
+
 /// The Pod is where it is to be: an operation that is under way is finished when the kubelet has followed, and
 /// cancelled when it has changed nothing yet.
-fn settle(draft: &mut Draft, pod: &Arc<Pod>, turn: Turn) {
+fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>, turn: Turn) {
     if turn == Turn::Idle {
         return;
     }
@@ -164,6 +213,12 @@ fn settle(draft: &mut Draft, pod: &Arc<Pod>, turn: Turn) {
     }
     match inplace::progress(pod) {
         Progress::Waiting(_) => {}
+        Progress::Refused(why) => {
+            if !facts.strategy.paused && places.delete() {
+                tell_of_refusal(draft, pod, &why);
+                draft.delete(pod);
+            }
+        }
         Progress::Done => {
             draft.labels(pod, Operation::Update.finish(pod));
             draft.label(pod, keys::UPDATE_INCLUDED, None);

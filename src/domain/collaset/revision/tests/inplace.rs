@@ -173,6 +173,91 @@ fn everything_else_needs_a_new_pod_and_the_reason_names_it() {
 }
 
 #[test]
+fn a_default_that_is_spelt_out_is_no_change() {
+    let nothing = edited(|t| {
+        t["spec"]["restartPolicy"] = json!("Always");
+        t["spec"]["terminationGracePeriodSeconds"] = json!(30);
+        t["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
+        t["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("1024Mi");
+    });
+    let InPlace::Yes { spec, resize, .. } = nothing else {
+        panic!("{nothing:?}");
+    };
+    assert_eq!((spec, resize), (None, None));
+    assert!(data::equal(
+        &data_of(&base()),
+        &data_of(&{
+            let mut spelt = base();
+            spelt["spec"]["dnsPolicy"] = json!("ClusterFirst");
+            spelt
+        })
+    ));
+}
+
+#[test]
+fn a_pull_policy_is_compared_by_what_it_comes_to() {
+    let spelt = |policy: &'static str, image: &'static str| {
+        edited(move |t| {
+            t["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
+            t["spec"]["containers"][0]["image"] = json!(image);
+        })
+    };
+    assert!(matches!(spelt("IfNotPresent", "a:2"), InPlace::Yes { .. }));
+    assert_eq!(
+        spelt("Always", "a:2"),
+        InPlace::No("template.spec.containers[app].imagePullPolicy differs".into())
+    );
+    let latest = edited(|t| t["spec"]["containers"][0]["image"] = json!("a:latest"));
+    assert!(matches!(latest, InPlace::Yes { .. }), "neither spells it");
+}
+
+#[test]
+fn a_restart_that_is_asked_for_by_an_annotation_needs_a_new_pod() {
+    for key in ["kubectl.kubernetes.io/restartedAt", "checksum/config"] {
+        let reason = refused(|t| t["metadata"]["annotations"][key] = json!("1"));
+        assert!(reason.starts_with("template.metadata"), "{reason}");
+    }
+}
+
+#[test]
+fn metadata_that_feeds_the_environment_changes_with_a_new_container_alone() {
+    let with_env = |field: &str| {
+        let mut from = base();
+        let variable = json!({ "name": "V", "valueFrom": { "fieldRef": { "fieldPath": field } } });
+        from["spec"]["containers"][0]["env"] = json!([variable]);
+        from
+    };
+    let changed = |field: &str, edit: fn(&mut Value)| {
+        let (from, mut to) = (with_env(field), with_env(field));
+        edit(&mut to);
+        change(&data_of(&from), &data_of(&to))
+    };
+    let why = "template.spec.containers[app].env[V] is taken from metadata that changes, and only a new container sees that";
+    let label = |t: &mut Value| t["metadata"]["labels"]["old"] = json!("2");
+    let annotation = |t: &mut Value| t["metadata"]["annotations"]["note"] = json!("2");
+    for (field, edit) in [
+        ("metadata.labels['old']", label as fn(&mut Value)),
+        ("metadata.annotations['note']", annotation),
+        ("metadata.labels['controller-revision-hash']", annotation),
+    ] {
+        assert_eq!(changed(field, edit), InPlace::No(why.into()), "{field}");
+    }
+    let with_image = |t: &mut Value| {
+        t["metadata"]["labels"]["old"] = json!("2");
+        t["spec"]["containers"][0]["image"] = json!("a:2");
+    };
+    for (field, edit) in [
+        ("metadata.labels['old']", with_image as fn(&mut Value)),
+        ("metadata.labels['app']", label),
+        ("metadata.annotations['note']", label),
+        ("status.podIP", label),
+    ] {
+        let change = changed(field, edit);
+        assert!(matches!(change, InPlace::Yes { .. }), "{field}: {change:?}");
+    }
+}
+
+#[test]
 fn claim_templates_that_differ_need_a_new_pod() {
     let with = |claims: Value| data::of(&set(base(), claims).spec);
     let claim = |name: &str| json!({ "metadata": { "name": name } });

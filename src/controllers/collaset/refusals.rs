@@ -1,0 +1,145 @@
+//! What the API server would not do: each thing is left alone for a while of its own, so that one that is always refused
+//! holds up no other.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// First and longest time that something is left alone. Events don't cut it short: a set that has run out of quota does not
+/// ask again at each of its Pods' heartbeats. A change of its spec does.
+pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+
+/// What can be refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// The revision of the template.
+    Revision,
+    /// Another change of a revision, by its name.
+    RevisionWrite(String),
+    /// The pool of instance IDs.
+    Pool,
+    /// The creation of the claim of an instance ID and a claim template.
+    Claim(i64, String),
+    /// A change of a claim, by its name.
+    ClaimWrite(String),
+    /// The creation of the Pod of an instance ID.
+    Pod(i64),
+    /// A change of a Pod, by its UID.
+    PodWrite(String),
+    /// All of a kind: so many were refused that the others would be too.
+    All(Kind),
+}
+
+/// Kinds of writes that are sent together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Changes of revisions.
+    RevisionWrites,
+    /// Changes of claims.
+    ClaimWrites,
+    /// Creations of claims.
+    ClaimCreations,
+    /// Changes of Pods.
+    PodWrites,
+    /// Creations of Pods.
+    PodCreations,
+}
+
+/// One thing that was refused.
+#[derive(Clone, Debug)]
+struct Refusal {
+    until: Instant,
+    times: u32,
+    generation: i64,
+    message: String,
+}
+
+/// What is left alone.
+#[derive(Debug, Default)]
+pub struct Refusals(HashMap<Key, Refusal>);
+
+impl Refusals {
+    /// Notes a refusal; how long to leave that alone, longer each time.
+    pub fn note(&mut self, key: Key, message: &str, now: Instant, generation: i64) -> Duration {
+        let times = self.0.get(&key).filter(|r| r.generation == generation);
+        let times = times.map_or(0, |refusal| refusal.times);
+        let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
+        let refusal = Refusal {
+            until: now + pause,
+            times: (times + 1).min(12),
+            generation,
+            message: message.to_owned(),
+        };
+        self.0.insert(key, refusal);
+        pause
+    }
+
+    /// How long something is still to be left alone, and why; `None` if it may be tried.
+    pub fn left(&self, key: &Key, now: Instant, generation: i64) -> Option<(Duration, String)> {
+        let refusal = self.0.get(key)?;
+        let left = refusal.until.saturating_duration_since(now);
+        let stands = refusal.generation == generation && !left.is_zero();
+        stands.then(|| (left, refusal.message.clone()))
+    }
+
+    /// It has been done.
+    pub fn forget(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
+
+    /// Instance IDs whose Pod or claim could not be created when that was last tried, and why.
+    pub fn creations(&self) -> impl Iterator<Item = (i64, &str)> {
+        self.0.iter().filter_map(|(key, refusal)| match key {
+            Key::Pod(id) | Key::Claim(id, _) => Some((*id, refusal.message.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Forgets what nobody has tried again for a long time: it is not wanted any more.
+    pub fn tidy(&mut self, now: Instant) {
+        self.0
+            .retain(|_, refusal| refusal.until + PAUSES.1 * 6 > now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_is_left_alone_for_longer_each_time_until_it_is_done() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        let pause = refusals.note(Key::Pool, "no", now, 1);
+        assert_eq!(pause, PAUSES.0);
+        let told = Some((pause, "no".to_owned()));
+        assert_eq!(refusals.left(&Key::Pool, now, 1), told);
+        assert_eq!(refusals.left(&Key::Pod(0), now, 1), None);
+        assert_eq!(refusals.left(&Key::Pool, now + pause, 1), None);
+        assert_eq!(refusals.left(&Key::Pool, now, 2), None, "another spec");
+        for _ in 0..20 {
+            refusals.note(Key::Pool, "no", now, 1);
+        }
+        assert_eq!(refusals.note(Key::Pool, "no", now, 1), PAUSES.1);
+        assert_eq!(refusals.note(Key::Pool, "no", now, 2), PAUSES.0);
+        refusals.forget(&Key::Pool);
+        assert_eq!(refusals.note(Key::Pool, "no", now, 2), PAUSES.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ids_that_stay_vacant_are_told_until_nobody_wants_them() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        refusals.note(Key::Pod(3), "policy", now, 1);
+        refusals.note(Key::Claim(4, "data".to_owned()), "quota", now, 1);
+        refusals.note(Key::Pool, "no", now, 1);
+        let told = |refusals: &Refusals| {
+            let mut told: Vec<_> = refusals.creations().map(|(id, _)| id).collect();
+            told.sort_unstable();
+            told
+        };
+        refusals.tidy(now + PAUSES.1);
+        assert_eq!(told(&refusals), [3, 4]);
+        refusals.tidy(now + PAUSES.1 * 10);
+        assert!(told(&refusals).is_empty());
+    }
+}

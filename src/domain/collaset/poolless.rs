@@ -1,0 +1,158 @@
+//! What of a plan can be done although the pool of instance IDs can't be written: whatever does not depend on an entry that
+//! is not stored. A Pod that is made under an ID that nobody has written down could be made twice, and one that is given up
+//! before its new revision is written down would be made again of the old one, and given up again.
+
+use std::collections::BTreeMap;
+
+use super::observed::Pool;
+use super::plan::{ClaimChange, Plan, PodChange};
+use super::pool::{REPLACE_ORIGIN, REVISION, SCALE_IN};
+use crate::api::keys;
+use crate::api::resourcecontext::ContextDetail;
+use crate::domain::lifecycle::LabelPatch;
+
+/// The plan without its pool, and without what needs it. `stored` is the pool as it is.
+pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
+    let Some(wanted) = plan.pool.take() else {
+        return plan;
+    };
+    let entries = Entries {
+        stored: by_id(stored.map_or(&[], |pool| &pool.contexts)),
+        wanted: by_id(&wanted),
+    };
+    plan.claims.retain(|change| match change {
+        ClaimChange::Create { id, .. } => entries.stored.contains_key(id),
+        ClaimChange::Patch { labels, .. } => entries.knows(labels),
+        ClaimChange::Delete(_) => true,
+    });
+    plan.pods.retain(|change| match change {
+        PodChange::Create { id, .. } => entries.is_written(*id),
+        PodChange::Patch(patch) => entries.knows(&patch.labels),
+        PodChange::Delete(pod) => {
+            let id = pod.label(keys::INSTANCE_ID).and_then(|id| id.parse().ok());
+            id.is_none_or(|id| entries.is_written(id) || entries.goes(id))
+        }
+    });
+    plan
+}
+
+type Data = BTreeMap<String, String>;
+
+struct Entries<'a> {
+    stored: BTreeMap<i64, &'a Data>,
+    wanted: BTreeMap<i64, &'a Data>,
+}
+
+impl Entries<'_> {
+    /// Whether what the Pod of an ID is made of is stored as it is wanted.
+    fn is_written(&self, id: i64) -> bool {
+        let (stored, wanted) = (self.stored.get(&id), self.wanted.get(&id));
+        let told = |data: &&Data| [REVISION, REPLACE_ORIGIN].map(|key| data.get(key).cloned());
+        stored.is_some() && stored.map(told) == wanted.map(told)
+    }
+
+    /// Whether nobody wants the Pod of an ID.
+    fn goes(&self, id: i64) -> bool {
+        let wanted = self.wanted.get(&id);
+        wanted.is_none_or(|data| data.contains_key(SCALE_IN))
+    }
+
+    /// Whether the IDs that labels give are stored.
+    fn knows(&self, labels: &LabelPatch) -> bool {
+        let given = [keys::INSTANCE_ID, keys::REPLACE_PAIR_NEW_ID];
+        let mut ids = given.iter().filter_map(|key| labels.0.get(*key)?.as_ref());
+        ids.all(|id| id.parse().is_ok_and(|id| self.stored.contains_key(&id)))
+    }
+}
+
+fn by_id(contexts: &[ContextDetail]) -> BTreeMap<i64, &Data> {
+    contexts.iter().map(|c| (c.id, &c.data)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::collaset::plan::PodPatch;
+    use crate::domain::pod::Pod;
+
+    fn entry(id: i64, data: &[(&str, &str)]) -> ContextDetail {
+        let data = data
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        ContextDetail { id, data }
+    }
+
+    fn pod(id: i64) -> Arc<Pod> {
+        let labels = json!({ (keys::INSTANCE_ID): id.to_string() });
+        serde_json::from_value(json!({ "metadata": { "uid": id.to_string(), "labels": labels } }))
+            .unwrap()
+    }
+
+    fn patch(key: &str, id: i64) -> PodChange {
+        let mut patch = PodPatch {
+            pod: pod(0),
+            ..PodPatch::default()
+        };
+        patch.labels.0.insert(key.to_owned(), Some(id.to_string()));
+        PodChange::Patch(patch)
+    }
+
+    #[test]
+    fn only_what_is_written_down_is_built_upon() {
+        let stored = Pool {
+            contexts: vec![
+                entry(0, &[(REVISION, "a")]),
+                entry(1, &[(REVISION, "a")]),
+                entry(2, &[(REVISION, "a")]),
+            ],
+            ..Pool::default()
+        };
+        let create = |id| PodChange::Create {
+            id,
+            body: json!({}),
+        };
+        let delete = |id| PodChange::Delete(pod(id));
+        let claim = |id| ClaimChange::Create {
+            id,
+            template: "data".to_owned(),
+            body: json!({}),
+        };
+        let kept = vec![
+            create(0),
+            delete(0),
+            delete(2),
+            delete(4),
+            patch("other", 7),
+            patch(keys::REPLACE_PAIR_NEW_ID, 1),
+        ];
+        let mut pods = kept.clone();
+        pods.extend([
+            create(1),
+            create(3),
+            delete(1),
+            patch(keys::INSTANCE_ID, 3),
+            patch(keys::REPLACE_PAIR_NEW_ID, 3),
+        ]);
+        let plan = Plan {
+            pool: Some(vec![
+                entry(0, &[(REVISION, "a"), ("more", "1")]),
+                entry(1, &[(REVISION, "b")]),
+                entry(2, &[(REVISION, "b"), (SCALE_IN, "true")]),
+                entry(3, &[(REVISION, "b")]),
+            ]),
+            claims: vec![claim(1), claim(3)],
+            pods,
+            ..Plan::default()
+        };
+        let left = without_pool(plan, Some(&stored));
+        assert_eq!(left.pods, kept);
+        assert_eq!(left.claims, [claim(1)]);
+        assert_eq!(left.pool, None);
+    }
+}

@@ -1,0 +1,114 @@
+//! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
+
+use std::sync::Arc;
+
+use super::super::draft::Draft;
+use super::super::facts::Facts;
+use super::super::lifecycle::{self, Operation};
+use super::super::pool;
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// Places for updates.
+///
+/// - While the API server refuses to create a Pod of the updated revision, no other Pod is given up for one.
+/// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
+/// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
+///   nothing away.
+/// - No more than `maxSurge` pairs are open for an update.
+#[derive(Debug)]
+pub struct Places {
+    /// Pods whose update may begin and will delete them.
+    begin: usize,
+    /// Pods that may be deleted.
+    delete: usize,
+    /// Available Pods whose update may begin.
+    available: usize,
+    /// Pairs that may be opened.
+    pairs: usize,
+}
+
+impl Places {
+    /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them.
+    pub fn of(facts: &Facts, draft: &Draft, counted: &[i64], underway: usize) -> Places {
+        let (begin, delete) = given_up(facts, draft, counted, underway);
+        Places {
+            begin,
+            delete,
+            available: available(facts, counted),
+            pairs: pairs(facts),
+        }
+    }
+
+    /// Takes a place for the beginning of the update of a Pod, if there is one.
+    pub fn begin(&mut self, pod: &Pod, deletes: bool) -> bool {
+        let serves = pod.is_available();
+        if (deletes && self.begin == 0) || (serves && self.available == 0) {
+            return false;
+        }
+        self.begin -= usize::from(deletes);
+        self.available -= usize::from(serves);
+        true
+    }
+
+    /// Takes a place for a deletion, if there is one.
+    pub fn delete(&mut self) -> bool {
+        take(&mut self.delete)
+    }
+
+    /// Takes a place for a pair, if there is one.
+    pub fn open_pair(&mut self) -> bool {
+        take(&mut self.pairs)
+    }
+}
+
+fn take(places: &mut usize) -> bool {
+    let free = *places > 0;
+    *places = places.saturating_sub(1);
+    free
+}
+
+/// How many Pods may begin, and how many may be deleted, as far as Pods of the updated revision can be created.
+fn given_up(facts: &Facts, draft: &Draft, counted: &[i64], underway: usize) -> (usize, usize) {
+    let refused = &facts.observed.refused;
+    let updated = &facts.history.updated.name;
+    let vacant: Vec<i64> = counted
+        .iter()
+        .copied()
+        .filter(|id| !facts.members.contains_key(id))
+        .filter(|id| {
+            let recorded = draft.ids.get(id).and_then(|data| data.get(pool::REVISION));
+            recorded == Some(updated)
+        })
+        .collect();
+    if vacant.iter().any(|id| refused.creations.contains_key(id)) {
+        return (0, 0);
+    }
+    if refused.proven.contains(updated) {
+        return (usize::MAX, usize::MAX);
+    }
+    let one_but = |others: usize| 1usize.saturating_sub(others);
+    (one_but(vacant.len() + underway), one_but(vacant.len()))
+}
+
+/// How many available Pods may go off traffic for an update.
+fn available(facts: &Facts, counted: &[i64]) -> usize {
+    let Some(most) = facts.strategy.max_unavailable else {
+        return usize::MAX;
+    };
+    let members = counted.iter().filter_map(|id| facts.members.get(id));
+    let staying = members.filter(|pod| {
+        let going = Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod);
+        pod.is_available() && !going && !lifecycle::is_leaving(pod)
+    });
+    let needed = facts.strategy.replicas.saturating_sub(most);
+    staying.count().saturating_sub(needed)
+}
+
+fn pairs(facts: &Facts) -> usize {
+    let Some(most) = facts.strategy.max_surge else {
+        return usize::MAX;
+    };
+    let by_update = |pod: &&Arc<Pod>| pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+    most.saturating_sub(facts.members.values().filter(by_update).count())
+}

@@ -1,0 +1,172 @@
+//! What the API server refuses is said and left out, and everything else goes on.
+
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::ResourceExt;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::bed::objects::is_available;
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, Scope, wait};
+use crate::claims::{template, volumes};
+use crate::membership::told;
+use crate::policy::Policy;
+use crate::sets::{Set, ids, image, uids};
+use crate::trouble::until_told;
+
+/// As many claims as the namespace may have.
+async fn quota(scope: &Scope, claims: u32) {
+    let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let hard = claims.to_string();
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "claims" },
+        "spec": { "hard": { "persistentvolumeclaims": hard } },
+    });
+    let force = PatchParams::apply("test").force();
+    quotas
+        .patch("claims", &force, &Patch::Apply(quota))
+        .await
+        .unwrap();
+    wait::until("the quota to be counted", async || {
+        let quota = quotas.get("claims").await.unwrap();
+        let counted = quota.status.unwrap_or_default().hard.unwrap_or_default();
+        counted
+            .get("persistentvolumeclaims")
+            .is_some_and(|q| q.0 == hard)
+    })
+    .await;
+}
+
+/// A spec whose container asks for this much memory, and restarts when that changes.
+pub fn memory(amount: &str) -> Value {
+    json!({ "template": { "spec": { "containers": [{
+        "name": "app", "image": "app:1", "resources": { "requests": { "memory": amount } },
+        "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+    }] } } })
+}
+
+#[tokio::test]
+async fn a_claim_that_is_refused_holds_up_its_own_pod_alone() {
+    let scope = Bed::shared().await.scope("claim-quota").await;
+    volumes(&scope, 6).await;
+    quota(&scope, 3).await;
+    let set = Set::new(&scope, "web", 2, template(&scope, "1Gi")).await;
+    set.edit(json!({ "replicas": 5 })).await;
+    until_told(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
+    let pods = set
+        .until_pods("the third, whose claim is there", |pods| {
+            ids(pods) == [0, 1, 2] && pods.values().all(is_available)
+        })
+        .await;
+    scope.delete(&pods[&0].name_any()).await.unwrap();
+    let old = pods[&0].uid();
+    set.until_pods("the first again", |pods| {
+        ids(pods) == [0, 1, 2] && pods[&0].uid() != old && is_available(&pods[&0])
+    })
+    .await;
+    set.edit(json!({ "template": { "spec": { "containers": [{
+        "name": "app", "image": "app:2", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+    }] } } }))
+    .await;
+    set.until_pods("the new image", |pods| {
+        pods.len() == 3
+            && pods
+                .values()
+                .all(|p| image(p) == "app:2" && is_available(p))
+    })
+    .await;
+    until_told(&set, "Scale", "ScaleOutFailed", "exceeded quota").await;
+    quota(&scope, 9).await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 5]);
+}
+
+#[tokio::test]
+async fn without_a_revision_of_its_template_a_set_goes_on_with_the_one_that_it_has() {
+    let scope = Bed::shared().await.scope("no-revision").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let create = ("CREATE", "apps:controllerrevisions");
+    let policy = Policy::new(&scope, create, "false", "Forbidden").await;
+    set.image("app:2").await;
+    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    let before = set.pods().await;
+    scope.delete(&before[&0].name_any()).await.unwrap();
+    set.edit(json!({ "replicas": 3 })).await;
+    let after = set
+        .until_pods("three of the former image", |pods| {
+            pods.len() == 3
+                && pods
+                    .values()
+                    .all(|p| image(p) == "app:1" && is_available(p))
+        })
+        .await;
+    assert_eq!(after[&1].uid(), before[&1].uid());
+    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    policy.lift().await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 3]);
+}
+
+#[tokio::test]
+async fn a_pool_that_is_refused_keeps_new_ids_back_and_nothing_else() {
+    let scope = Bed::shared().await.scope("no-pool").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let update = ("UPDATE", "apps.kusionstack.io:resourcecontexts");
+    let policy = Policy::new(&scope, update, "false", "Forbidden").await;
+    set.edit(json!({ "replicas": 3 })).await;
+    until_told(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
+    let before = set.pods().await;
+    assert_eq!(ids(&before), [0, 1]);
+    scope.delete(&before[&0].name_any()).await.unwrap();
+    let old = before[&0].uid();
+    set.until_pods("the first again", |pods| {
+        ids(pods) == [0, 1] && pods[&0].uid() != old && is_available(&pods[&0])
+    })
+    .await;
+    policy.lift().await;
+    set.settled().await;
+    assert_eq!(ids(&set.pods().await), [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn pods_whose_resize_is_refused_are_made_again() {
+    let scope = Bed::shared().await.scope("no-resize").await;
+    let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
+    let before = set.pods().await;
+    let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", "Invalid").await;
+    set.edit(memory("2Mi")).await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(ids(&after), [0, 1, 2]);
+    assert!(
+        uids(&after)
+            .values()
+            .all(|uid| !uids(&before).values().any(|old| old == uid))
+    );
+    for pod in after.values() {
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let resources = container.resources.clone().unwrap();
+        assert_eq!(resources.requests.unwrap()["memory"].0, "2Mi");
+    }
+    told(&scope, "ResizeRefused", "not as long as the test").await;
+    policy.lift().await;
+}
+
+#[tokio::test]
+async fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
+    let scope = Bed::shared().await.scope("no-new-pods").await;
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let set = Set::new(&scope, "web", 4, recreate).await;
+    let passes = "object.spec.containers.all(c, c.image != 'app:2')";
+    let policy = Policy::new(&scope, ("CREATE", "pods"), passes, "Forbidden").await;
+    let observer = Observer::start(&scope).await;
+    set.image("app:2").await;
+    until_told(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
+    // Longer than the longest pause between two tries.
+    tokio::time::sleep(std::time::Duration::from_secs(12)).await;
+    let fewest = observer.fewest_available(|_| true, 4).await;
+    fewest.at_least(3);
+    policy.lift().await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 4]);
+}
