@@ -60,6 +60,8 @@ pub const SKIP_RULE_CONDITIONS: &str = "podtransitionrule.kusionstack.io/skip-ru
 pub const BYPASS: &str = "podtransitionrule.kusionstack.io/bypass";
 /// GraceDelete: when deletion was last asked for, `<nanos>`. Written at admission, at most every 5 s (contract 2.2).
 pub const DELETE_TIMESTAMP: &str = "gracedelete.kusionstack.io/delete-timestamp";
+/// Annotation: what the deletion of a Pod costs when a workload is scaled in, a number; Kubernetes' own.
+pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";

@@ -191,7 +191,7 @@ pub struct Condition {
     pub status: String,
     /// RFC 3339; since when the status is what it is.
     pub last_transition_time: Option<String>,
-    /// Why, in one word. Kept of a pending resize only: `Deferred` or `Infeasible`.
+    /// Why, in one word. Kept of a pending resize (`Deferred` or `Infeasible`) and of a Pod without a node (`Unschedulable`) only.
     pub reason: String,
     /// The generation that the condition speaks of; 0 when absent.
     pub observed_generation: i64,
@@ -552,6 +552,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::DELETE_TIMESTAMP
                 | keys::MIRROR
                 | keys::LAST_POD_STATUS
+                | keys::DELETION_COST
                 | keys::AWAITS_RESTART
         )
     });
@@ -566,7 +567,10 @@ fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D
             "Ready" | keys::SERVICE_READY | "PodScheduled" | RESIZE_PENDING | RESIZE_IN_PROGRESS
         )
     });
-    for condition in all.iter_mut().filter(|c| c.type_ != RESIZE_PENDING) {
+    let tells = |c: &Condition| {
+        c.type_ == RESIZE_PENDING || c.type_ == "PodScheduled" && c.status != "True"
+    };
+    for condition in all.iter_mut().filter(|c| !tells(c)) {
         condition.reason = String::new();
     }
     all.shrink_to_fit();

@@ -22,6 +22,15 @@ pub fn ago(since: Timestamp, now: Timestamp) -> String {
     age(now.duration_since(since).as_secs())
 }
 
+/// Names, the first so many of them: `a, b and 3 more`.
+pub fn listed(names: &[&str], most: usize) -> String {
+    let (told, rest) = names.split_at(names.len().min(most));
+    match rest.len() {
+        0 => told.join(", "),
+        more => format!("{} and {more} more", told.join(", ")),
+    }
+}
+
 /// A Pod that uses a budget up, and for how long, if that is known.
 pub fn holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> String {
     match since {

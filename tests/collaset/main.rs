@@ -27,6 +27,7 @@ mod sets;
 mod takeover;
 mod tools;
 mod trouble;
+mod truth;
 mod update;
 mod walks;
 mod write_faults;

@@ -7,8 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::backoff::Backoff;
 use super::names::{Names, Slot};
 use super::refusals::{Key, PAUSES, Refusals};
+use crate::api::keys;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
@@ -42,6 +44,7 @@ struct Inner {
     /// No look before, unless the generation is another one.
     pause: Option<(Instant, i64)>,
     refusals: Refusals,
+    backoff: Backoff,
     /// Resizes that are refused, by the UID of the Pod: the revision, and why.
     resizes: BTreeMap<String, (String, String)>,
     /// Revisions of which a Pod has been created.
@@ -149,6 +152,16 @@ impl Memory {
     /// Something was done.
     pub fn accept(&self, key: &Key) {
         self.inner.lock().refusals.forget(key);
+    }
+
+    /// Until when Pods that have ended are left as they are, see [`Backoff::note`].
+    pub fn ended<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a Pod>,
+        now_nanos: u64,
+    ) -> BTreeMap<String, u64> {
+        let id_of = |pod: &Pod| pod.label(keys::INSTANCE_ID)?.parse().ok();
+        self.inner.lock().backoff.note(pods, id_of, now_nanos)
     }
 
     /// A Pod can't be resized on its way to a revision.

@@ -7,6 +7,7 @@
 //! | `observe` | the caches, once they have seen this controller's own writes |
 //! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
 //! | `refusals` | what the API server would not do, and how long it is left alone |
+//! | `backoff` | when Pods that have ended are made again |
 //! | `names` | names that have been given to what may or may not have been created |
 //! | `apply` | the stages of a plan |
 //! | `owner` | controller references |
@@ -14,6 +15,7 @@
 //! | `call` | a request, and what its failure means; many at once |
 
 mod apply;
+mod backoff;
 mod call;
 mod leftover;
 mod memory;

@@ -12,10 +12,13 @@ use crate::api::collaset::CollaSet;
 use crate::cluster::index::State;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
+use crate::domain::collaset::waits_for_rules;
 use crate::domain::pod::Pod;
 
 /// Waits for the first lists this long at a time.
 const UNSYNCED: Duration = Duration::from_millis(200);
+/// Pods that wait for their rules and of which the status may tell for which.
+const MOST_EXPLAINED: usize = 20;
 /// Waits this long for the Pod cache to show the own writes.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
@@ -59,14 +62,24 @@ pub async fn observe(
         Instant::now(),
         set.metadata.generation.unwrap_or(0),
     );
+    let now_nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
+    let waiting = pods.iter().filter(|pod| waits_for_rules(pod));
+    let rules = waiting.take(MOST_EXPLAINED).map(|pod| {
+        let rules = index.rules_of(pod).into_iter();
+        let names = rules.map(|rule| rule.name.to_string());
+        (pod.metadata.uid.clone(), names.collect())
+    });
+    let rules = rules.collect();
     Ok(Observed {
         refused,
+        rules,
+        ended_until: memory.ended(pods.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
         pods,
         strangers,
         claims,
-        now_nanos: u64::try_from((context.now)().as_nanosecond()).unwrap_or(0),
+        now_nanos,
         set,
     })
 }

@@ -34,12 +34,16 @@ pub struct Facts<'a> {
     pub foreign: BTreeSet<i64>,
     /// Pods that count, by instance ID: controlled, selected, not terminating, not finished.
     pub members: BTreeMap<i64, Arc<Pod>>,
+    /// Names of the Pods that the set controls and that are not terminating.
+    names: BTreeSet<&'a str>,
     /// Of them those whose instance ID is absent, no number, taken by a better one or by another owner.
     pub misnumbered: Vec<Arc<Pod>>,
     /// Controlled Pods that are terminating, by instance ID.
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// Controlled and selected Pods that ran to their end.
     pub finished: Vec<Arc<Pod>>,
+    /// Of them those that are made again later, by instance ID, which they hold until then.
+    pub waiting: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
     pub unselected: Vec<Arc<Pod>>,
 }
@@ -65,9 +69,11 @@ impl<'a> Facts<'a> {
             pool: pool_name(set),
             foreign: BTreeSet::new(),
             members: BTreeMap::new(),
+            names: BTreeSet::new(),
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
+            waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
         facts.foreign = facts.foreign_ids();
@@ -78,12 +84,48 @@ impl<'a> Facts<'a> {
             }
         }
         let mut pods: Vec<&Arc<Pod>> = observed.pods.iter().collect();
+        let present = pods.iter().filter(|pod| !pod.is_terminating());
+        facts.names = present.map(|pod| &*pod.metadata.name).collect();
         // The older of two Pods with one ID keeps it.
         pods.sort_by_key(|p| (&p.metadata.creation_timestamp, &p.metadata.name));
         for pod in pods {
             facts.sort(pod);
         }
+        facts.waiting = facts.waiting();
         facts
+    }
+
+    /// Pods that have ended and are made again later. One too many is none of them, nor is one whose ID another has.
+    fn waiting(&self) -> BTreeMap<i64, Arc<Pod>> {
+        let mut waiting = BTreeMap::new();
+        for pod in &self.finished {
+            let until = self.observed.ended_until.get(&pod.metadata.uid);
+            let waits = until.is_some_and(|until| *until > self.observed.now_nanos);
+            let id = self.id_of(pod).filter(|id| !self.members.contains_key(id));
+            if let Some(id) = id.filter(|_| waits) {
+                waiting.entry(id).or_insert_with(|| Arc::clone(pod));
+            }
+        }
+        let halves = self.members.values().filter(|pod| self.is_half(pod));
+        let staying = self.members.len() - halves.count();
+        let wanted = self.strategy.replicas.saturating_sub(staying);
+        while waiting.len() > wanted {
+            waiting.pop_last();
+        }
+        waiting
+    }
+
+    /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.
+    pub fn made_again_at(&self, pod: &Pod) -> Option<u64> {
+        let waits = |waiting: &Arc<Pod>| waiting.metadata.uid == pod.metadata.uid;
+        let until = self.observed.ended_until.get(&pod.metadata.uid).copied();
+        until.filter(|_| self.waiting.values().any(waits))
+    }
+
+    /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
+    pub fn is_half(&self, pod: &Pod) -> bool {
+        let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+        origin.is_some_and(|origin| self.names.contains(origin))
     }
 
     fn sort(&mut self, pod: &Arc<Pod>) {
@@ -148,6 +190,7 @@ impl<'a> Facts<'a> {
     /// Pod is gone (contract 6.0).
     pub fn is_held(&self, id: i64) -> bool {
         self.members.contains_key(&id)
+            || self.waiting.contains_key(&id)
             || (self.strategy.sequence
                 && (self.terminating.contains_key(&id)
                     || self.finished.iter().any(|p| self.id_of(p) == Some(id))))

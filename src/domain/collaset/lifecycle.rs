@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::api::keys;
 use crate::domain::grace;
-use crate::domain::lifecycle::{LabelPatch, operator};
+use crate::domain::lifecycle::{LabelPatch, Phase, operator, phases};
 use crate::domain::pod::{Owner, Pod};
 
 /// The lifecycle ID of both operations. A change of type is a fresh run (contract 10.1 Q4).
-const ID: &str = "collaset";
+pub const ID: &str = "collaset";
 
 /// An operation of a CollaSet on a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,11 @@ impl Operation {
 /// Whether the Pod is on its way out through the lifecycle `pod-delete`, or told to go that way.
 pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
+}
+
+/// Whether an operation of a CollaSet on the Pod waits for the rules.
+pub fn waits_for_rules(pod: &Pod) -> bool {
+    phases(pod).get(ID) == Some(&Phase::PreCheck)
 }
 
 /// What to merge into the metadata of a Pod on which a CollaSet began an operation, and which none controls any more: by

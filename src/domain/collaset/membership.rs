@@ -1,5 +1,6 @@
 //! Who leaves the set and who enters it (contract 6.0 and 6.4).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::draft::Draft;
@@ -9,6 +10,10 @@ use super::pool;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
+use crate::domain::wording;
+
+/// Names that an Event holds at most.
+const NAMED: usize = 20;
 
 /// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract 10.4 Q38), excludes
 /// and includes. True when somebody leaves or enters: the rest of the plan waits for that.
@@ -21,6 +26,10 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         }
     }
     for pod in &facts.finished {
+        if let Some(until) = facts.made_again_at(pod) {
+            draft.again(until.saturating_sub(facts.observed.now_nanos).max(1));
+            continue;
+        }
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
         draft.event(
             false,
@@ -29,6 +38,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         );
         draft.delete(pod);
     }
+    tell_of_unknown(facts, draft);
     let mut moved = !facts.unselected.is_empty();
     for (id, pod) in &facts.members {
         if is_to_exclude(facts, pod) && may_leave(facts, draft, *id, pod) {
@@ -40,6 +50,40 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         moved |= include(facts, draft, pod);
     }
     moved
+}
+
+/// Names in the lists of a spec that is new that no Pod has.
+fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
+    let set = &facts.observed.set;
+    let seen = set.status.as_ref().map(|status| status.observed_generation);
+    let (delete, include) = (&facts.strategy.delete, &facts.strategy.include);
+    if seen == set.metadata.generation || (delete.is_empty() && include.is_empty()) {
+        return;
+    }
+    let own = facts.observed.pods.iter();
+    let own: BTreeSet<&str> = own.map(|pod| &*pod.metadata.name).collect();
+    let strangers = facts.observed.strangers.iter();
+    let strangers: BTreeSet<&str> = strangers.map(|pod| &*pod.metadata.name).collect();
+    let unknown = |names: &BTreeSet<String>, known: &[&BTreeSet<&str>]| {
+        let is_known = |name: &str| known.iter().any(|known| known.contains(name));
+        let names = names.iter().map(String::as_str);
+        let names: Vec<&str> = names.filter(|name| !is_known(name)).collect();
+        (!names.is_empty()).then(|| wording::listed(&names, NAMED))
+    };
+    if let Some(names) = unknown(delete, &[&own]) {
+        let message = format!(
+            "podToDelete: {names}: no such Pod in the CollaSet, gone already or never there"
+        );
+        draft.event(true, "DeleteNotAllowed", message);
+    }
+    if let Some(names) = unknown(include, &[&own, &strangers]) {
+        let message = format!(
+            "podToInclude: {names}: no such Pod with the label {}={} in the namespace",
+            keys::CONTROL,
+            keys::CONTROL_VALUE
+        );
+        draft.event(true, "IncludeNotAllowed", message);
+    }
 }
 
 /// Whether a user wants the Pod out of the set, alive.

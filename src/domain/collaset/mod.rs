@@ -44,7 +44,7 @@ pub mod status;
 mod strategy;
 mod update;
 
-pub use lifecycle::abandoned;
+pub use lifecycle::{abandoned, waits_for_rules};
 
 #[cfg(test)]
 mod tests;

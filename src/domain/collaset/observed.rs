@@ -27,6 +27,11 @@ pub struct Observed {
     pub pool: Option<Arc<Pool>>,
     /// What the API server has refused.
     pub refused: Refused,
+    /// Until when Pods that ran to their end are left as they are, by UID, nanoseconds since 1970: each time that the Pod of an
+    /// instance ID ends it is made again later.
+    pub ended_until: BTreeMap<String, u64>,
+    /// Names of the rules that cover the first Pods that wait in PreCheck, by UID.
+    pub rules: BTreeMap<String, Vec<String>>,
     /// Wall clock, nanoseconds since 1970.
     pub now_nanos: u64,
 }

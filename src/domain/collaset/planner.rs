@@ -53,6 +53,9 @@ pub fn plan(observed: &Observed) -> Plan {
         reason: "TargetCurrentRevisionNotFound",
         message: problem.clone(),
     }));
+    if !deleting {
+        events.extend(rollout(set.status.as_ref(), &status));
+    }
     let (pods, again_nanos) = draft.into_pods();
     Plan {
         add_finalizer: !deleting && !protected,
@@ -69,6 +72,29 @@ pub fn plan(observed: &Observed) -> Plan {
         remove_finalizer: reclaimed,
         again_nanos,
     }
+}
+
+/// That a rollout begins, or is over.
+fn rollout(former: Option<&CollaSetStatus>, status: &CollaSetStatus) -> Option<Event> {
+    let former = former.filter(|former| !former.updated_revision.is_empty())?;
+    let revision = &status.updated_revision;
+    let event = |reason, message| Event {
+        warning: false,
+        reason,
+        message,
+    };
+    if former.updated_revision != *revision {
+        let message = format!("revision {revision} is rolled out to the Pods");
+        return Some(event("RolloutStarted", message));
+    }
+    let over = former.current_revision != *revision && status.current_revision == *revision;
+    over.then(|| {
+        let pods = status.updated_replicas;
+        event(
+            "RolloutCompleted",
+            format!("revision {revision} has reached all {pods} Pods"),
+        )
+    })
 }
 
 fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {

@@ -8,7 +8,12 @@ use super::facts::Facts;
 use super::lifecycle::{self, Operation, Turn};
 use super::membership::is_to_exclude;
 use super::pool;
+use crate::api::keys;
 use crate::domain::pod::Pod;
+use crate::domain::wording;
+
+/// Pods that an Event names at most: those of the largest sets would fill it many times over.
+const NAMED: usize = 20;
 
 /// Fits the instance IDs to the replicas, takes surplus Pods away through the lifecycle, and brings back those whose
 /// scale-in is no longer wanted (contract 10.4 Q33).
@@ -18,13 +23,15 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .filter(|id| facts.is_held(*id))
         .collect();
     if facts.strategy.paused {
+        stop(facts, draft);
         return;
     }
-    // What is to be excluded leaves by itself: it is neither chosen nor counted (contract 10.4 Q34).
+    // What is to be excluded leaves by itself: it is neither chosen nor counted (contract 10.4 Q34). Where names persist
+    // nothing can be excluded.
     let mut staying: Vec<(i64, &Arc<Pod>)> = counted
         .iter()
         .filter_map(|id| Some((*id, facts.members.get(id)?)))
-        .filter(|(_, pod)| !is_to_exclude(facts, pod))
+        .filter(|(_, pod)| facts.strategy.sequence || !is_to_exclude(facts, pod))
         .collect();
     staying.sort_by(|a, b| first_to_go(facts, a).cmp(&first_to_go(facts, b)));
     let surplus = staying.len().saturating_sub(facts.strategy.replicas);
@@ -35,22 +42,30 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
             keep(facts, draft, *id, pod);
         }
     }
-    if surplus > 0 {
-        let names: Vec<&str> = staying[..surplus]
-            .iter()
-            .filter(|(_, pod)| !Operation::ScaleIn.is_on(pod))
-            .map(|(_, pod)| pod.metadata.name.as_str())
-            .take(3)
-            .collect();
-        if !names.is_empty() {
-            draft.event(
-                false,
-                "BeginScaleInLifecycle",
-                format!("scaling in {surplus}, among them {}", names.join(", ")),
-            );
+    tell(draft, &staying[..surplus]);
+    pool::fit(facts, draft, facts.strategy.replicas.max(counted.len()));
+}
+
+/// Names the Pods whose scale-in begins.
+fn tell(draft: &mut Draft, going: &[(i64, &Arc<Pod>)]) {
+    let beginning = going
+        .iter()
+        .filter(|(_, pod)| !Operation::ScaleIn.is_on(pod) && !lifecycle::is_leaving(pod));
+    let names: Vec<&str> = beginning.map(|(_, pod)| &*pod.metadata.name).collect();
+    if !names.is_empty() {
+        let message = format!("scaling in {}", wording::listed(&names, NAMED));
+        draft.event(false, "BeginScaleInLifecycle", message);
+    }
+}
+
+/// A set that is paused takes nobody away: who is off traffic for that comes back, and goes when the set goes on.
+fn stop(facts: &Facts, draft: &mut Draft) {
+    for (id, pod) in &facts.members {
+        if Operation::ScaleIn.is_on(pod) && !lifecycle::is_leaving(pod) {
+            pool::unmark(draft, *id, pool::SCALE_IN);
+            draft.labels(pod, Operation::ScaleIn.undo(pod));
         }
     }
-    pool::fit(facts, draft, facts.strategy.replicas.max(counted.len()));
 }
 
 /// Orders Pods, first those to go.
@@ -66,10 +81,18 @@ fn first_to_go<'a>(facts: &Facts, (id, pod): &(i64, &'a Arc<Pod>)) -> impl Ord +
         !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
         facts.strategy.sequence.then_some(Reverse(*id)),
         pod.is_ready(),
+        deletion_cost(pod),
         Reverse(ready_since),
         Reverse(pod.metadata.creation_timestamp.as_deref()),
         Reverse(*id),
     )
+}
+
+/// What the deletion of a Pod costs, as its annotation says; 0 without one
+/// (<https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost>).
+fn deletion_cost(pod: &Pod) -> i32 {
+    let cost = pod.annotation(keys::DELETION_COST);
+    cost.and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
 fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {

@@ -5,6 +5,10 @@ use super::super::owner;
 use super::Work;
 use crate::domain::collaset::plan::Event;
 use crate::domain::collaset::status::Step;
+use crate::domain::wording;
+
+/// Pods that an Event names at most.
+const NAMED: usize = 20;
 
 /// Tells of the plan's events, and of the failure.
 pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
@@ -12,6 +16,13 @@ pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
     for event in events {
         let recorder = &work.context.events;
         recorder.record(&about, event.warning, event.reason, &event.message);
+    }
+    let created = work.created.lock();
+    if !created.is_empty() {
+        let names: Vec<&str> = created.iter().map(String::as_str).collect();
+        let message = format!("created {}", wording::listed(&names, NAMED));
+        let recorder = &work.context.events;
+        recorder.record(&about, false, "SuccessfulCreate", &message);
     }
     if let Err(Halt::Failed(step, _)) = result {
         failure(work, reason(*step), result);

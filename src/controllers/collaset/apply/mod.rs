@@ -35,6 +35,8 @@ pub struct Work<'a> {
     memory: &'a Memory,
     /// Whether the plan goes without the revision of the template, which is refused.
     without_revision: bool,
+    /// Names of the Pods that have been created.
+    created: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
 }
 
@@ -47,6 +49,7 @@ impl<'a> Work<'a> {
             pool: observed.pool.as_ref(),
             memory,
             without_revision: observed.refused.revision.is_some(),
+            created: Mutex::default(),
             again: Mutex::default(),
         }
     }

@@ -105,6 +105,7 @@ async fn create(work: &Work<'_>, id: i64, mut body: Value) -> Result<(), Halt> {
             if let Some(revision) = pod.label(keys::REVISION) {
                 work.memory.prove(revision);
             }
+            work.created.lock().push(name);
             Ok(())
         }
         Err(Trouble::Exists) => meet(work, id, &slot, &name, &body).await,

@@ -68,6 +68,8 @@ impl Bed {
             claims: Vec::new(),
             pool: objects.pools.get("n", "web"),
             refused: Refused::default(),
+            ended_until: Default::default(),
+            rules: Default::default(),
             now_nanos: 0,
         }
     }

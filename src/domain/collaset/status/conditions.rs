@@ -4,11 +4,14 @@
 //! it leads to is there. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
 //! appears when it will not be without a change, in the form that tools for rollouts read (kstatus).
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::facts::Facts;
 use super::super::strategy::Scope;
+use super::told;
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -89,13 +92,21 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
         return;
     }
     let view = View::of(facts, status);
+    let paused = facts.strategy.paused;
     if view.missing == 0 && view.surplus == 0 {
         set(status, now, "Scale", true, "Scaled", String::new());
+    } else if paused {
+        let message = view.scaling(facts);
+        set(status, now, "Scale", false, "Paused", message);
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
-        None if view.behind == 0 && view.updating == 0 => {
+        None if view.behind == 0 && view.updating == 0 && view.pairs == 0 => {
             set(status, now, "Update", true, "Updated", String::new());
+        }
+        None if paused && view.behind > 0 => {
+            let message = format!("{} Pods to update", view.behind);
+            set(status, now, "Update", false, "Paused", message);
         }
         None => {}
     }
@@ -104,15 +115,14 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
     status.conditions.retain(|c| c.type_ != "Stalled");
 }
 
-/// Pods that a message names at most.
-const NAMED: usize = 3;
-
 struct View {
     missing: usize,
     surplus: usize,
     behind: usize,
     updating: usize,
-    unavailable: usize,
+    /// Pairs of a Pod and the one that takes its place.
+    pairs: usize,
+    unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
     stuck: Option<String>,
@@ -121,10 +131,9 @@ struct View {
 impl View {
     fn of(facts: &Facts, status: &CollaSetStatus) -> View {
         let pods: Vec<_> = facts.members.values().collect();
-        let wanted = match facts.strategy.paused {
-            true => pods.len(),
-            false => facts.strategy.replicas,
-        };
+        let wanted = facts.strategy.replicas;
+        let pairs = pods.iter().filter(|p| facts.is_half(p)).count();
+        let there = pods.len() - pairs;
         let old = pods.iter().filter(|p| !facts.is_updated(p));
         let behind = match facts.strategy.scope {
             Scope::Partition(partition) => old.count().saturating_sub(partition),
@@ -132,12 +141,16 @@ impl View {
                 .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
                 .count(),
         };
+        let unavailable = pods.iter().filter(|p| !p.is_available());
         View {
-            missing: wanted.saturating_sub(pods.len()),
-            surplus: pods.len().saturating_sub(wanted) + facts.misnumbered.len(),
+            missing: wanted.saturating_sub(there),
+            surplus: there.saturating_sub(wanted)
+                + facts.misnumbered.len()
+                + facts.unselected.len(),
             behind,
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
-            unavailable: pods.iter().filter(|p| !p.is_available()).count(),
+            pairs,
+            unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
             stuck: pods
                 .iter()
@@ -147,31 +160,46 @@ impl View {
     }
 
     fn ready(&self, facts: &Facts) -> (bool, &'static str, String) {
+        let paused = facts.strategy.paused;
         if self.missing > 0 || self.surplus > 0 {
-            let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
-            if self.missing > 0 && !self.awaited.is_empty() {
-                message += &format!("; waiting for {} to end", self.awaited.join(", "));
-            }
-            return (false, "Scaling", message);
+            let reason = if paused { "Paused" } else { "Scaling" };
+            return (false, reason, self.scaling(facts));
         }
         if let Some(why) = &self.stuck {
             return (false, "UpdateFailed", why.clone());
         }
         if self.behind > 0 || self.updating > 0 {
-            let message = format!(
-                "{} Pods to update, {} under way",
-                self.behind, self.updating
-            );
-            return match facts.strategy.paused {
-                true => (false, "Paused", message),
-                false => (false, "Updating", message),
-            };
+            let (behind, updating) = (self.behind, self.updating);
+            let told = told::under_way(facts);
+            let message = format!("{behind} Pods to update, {updating} under way{told}");
+            let reason = if paused { "Paused" } else { "Updating" };
+            return (false, reason, message);
         }
-        if self.unavailable > 0 {
-            let message = format!("{} Pods are not available", self.unavailable);
-            return (false, "Unavailable", message);
+        if self.pairs > 0 {
+            let message = format!("{} Pods are being replaced", self.pairs);
+            return (false, "Replacing", message);
+        }
+        if !self.unavailable.is_empty() {
+            let count = self.unavailable.len();
+            let told = told::unavailable(self.unavailable.iter());
+            return (
+                false,
+                "Unavailable",
+                format!("{count} Pods are not available{told}"),
+            );
         }
         (true, "AsWanted", String::new())
+    }
+
+    fn scaling(&self, facts: &Facts) -> String {
+        let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
+        if self.missing > 0 && !self.awaited.is_empty() {
+            message += &format!("; waiting for {} to end", self.awaited.join(", "));
+        }
+        if self.missing > 0 {
+            message += &told::ended(facts);
+        }
+        message + &told::under_way(facts)
     }
 }
 
@@ -183,7 +211,8 @@ fn awaited(facts: &Facts) -> Vec<String> {
         .iter()
         .filter(|(id, _)| facts.strategy.sequence && !facts.members.contains_key(id));
     let pods = vacant.flat_map(|(_, pods)| pods);
-    pods.map(|p| p.metadata.name.clone()).take(NAMED).collect()
+    let names = pods.map(|p| p.metadata.name.clone());
+    names.take(told::NAMED).collect()
 }
 
 /// Reasons of a waiting container that do not go away by waiting.

@@ -672,3 +672,258 @@ fn a_pod_that_ends_while_all_are_scaled_in_keeps_no_plan_going() {
     world.settle();
     assert_eq!(world.ids(), [0; 0]);
 }
+
+fn condition(world: &World, type_: &str) -> (String, String, String) {
+    let status = world.set.status.clone().unwrap();
+    let all = status.conditions.into_iter();
+    let mut found = all.filter(|c| c.type_ == type_);
+    let found = found.next().unwrap();
+    (found.status, found.reason, found.message)
+}
+
+fn reads(world: &World, type_: &str, status: &str, reason: &str) {
+    let (is, why, message) = condition(world, type_);
+    assert_eq!((&*is, &*why), (status, reason), "{type_}: {message}");
+}
+
+#[test]
+fn a_scale_in_that_a_pause_meets_is_undone() {
+    let mut world = settled(
+        3,
+        json!({ "scaleStrategy": { "operationDelaySeconds": 3600 } }),
+    );
+    let before = uids(&world);
+    world.edit(json!({ "replicas": 2 }));
+    for _ in 0..5 {
+        world.step();
+        world.surroundings();
+    }
+    let operate = Family::Operate.key("collaset");
+    let going = |world: &World| world.pods.values().any(|p| p.label(&operate).is_some());
+    assert!(going(&world));
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    assert!(!going(&world) && world.pods.values().all(|p| p.is_available()));
+    world.edit(json!({ "replicas": 3, "paused": false }));
+    world.settle();
+    assert_eq!(uids(&world), before);
+}
+
+#[test]
+fn a_paused_set_that_is_not_as_its_spec_says_is_not_ready() {
+    let mut world = settled(3, json!({}));
+    world.edit(json!({ "paused": true, "replicas": 10 }));
+    world.settle();
+    assert_eq!(world.ids().len(), 3);
+    for type_ in ["Ready", "Scale"] {
+        reads(&world, type_, "False", "Paused");
+        let (_, _, message) = condition(&world, type_);
+        assert!(message.starts_with("7 Pods missing, 0 to go"), "{message}");
+    }
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    reads(&world, "Scale", "False", "Paused");
+    world.edit(json!({ "replicas": 3 }));
+    world.image("app:2");
+    world.settle();
+    reads(&world, "Scale", "True", "Scaled");
+    reads(&world, "Update", "False", "Paused");
+    reads(&world, "Ready", "False", "Paused");
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    reads(&world, "Ready", "True", "AsWanted");
+}
+
+#[test]
+fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
+    let by = |n: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": n } } } });
+    let mut world = settled(10, by(8));
+    world.image("app:2");
+    world.settle();
+    let before = uids(&world);
+    let runs = |world: &World, image: &str| world.images().iter().filter(|i| **i == image).count();
+    assert_eq!(runs(&world, "app:2"), 2);
+    let old: Vec<String> = world
+        .pods
+        .iter()
+        .filter(|(_, p)| p.spec.containers[0].image == "app:1")
+        .map(|(name, _)| name.clone())
+        .collect();
+    world.edit(json!({ "replicas": 15 }));
+    world.settle();
+    assert_eq!((runs(&world, "app:1"), runs(&world, "app:2")), (8, 7));
+    assert!(before.is_subset(&uids(&world)));
+    assert!(
+        old.iter()
+            .all(|name| world.pods[name].spec.containers[0].image == "app:1")
+    );
+    world.edit(json!({ "replicas": 10 }));
+    world.settle();
+    assert!(runs(&world, "app:2") >= 2);
+    let by_label =
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": null, "byLabel": {} } } });
+    let mut world = settled(2, by_label);
+    world.image("app:2");
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    assert_eq!(
+        world.images(),
+        ["app:1"; 3],
+        "by label the new ones are of the current revision"
+    );
+}
+
+#[test]
+fn a_pod_that_is_up_to_date_loses_the_label_that_would_take_it_along_next_time() {
+    let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
+    let mut world = settled(2, by_label);
+    let name = world.pods.keys().next().unwrap().clone();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.metadata
+        .labels
+        .insert(keys::UPDATE_INCLUDED.into(), "1".into());
+    world.settle();
+    assert_eq!(world.pods[&name].label(keys::UPDATE_INCLUDED), None);
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 2]);
+}
+
+#[test]
+fn the_new_halves_of_a_replacement_are_not_too_many() {
+    let mut world = settled(
+        4,
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    world.image("app:2");
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..30 {
+        world.step();
+        let (_, reason, message) = condition(&world, "Ready");
+        assert_ne!(reason, "Scaling", "{message}");
+        seen.insert(reason);
+        world.surroundings();
+    }
+    assert!(
+        seen.contains("Updating") && seen.contains("AsWanted"),
+        "{seen:?}"
+    );
+    let name = world.pods.keys().next().unwrap().clone();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.metadata
+        .labels
+        .insert(keys::TO_REPLACE.into(), "1".into());
+    world.rest();
+    reads(&world, "Ready", "False", "Replacing");
+}
+
+#[test]
+fn a_pod_that_ends_again_and_again_is_made_again_later_and_a_surplus_one_is_not() {
+    let mut world = settled(2, json!({}));
+    let fail = |world: &mut World| {
+        let name = world.pods.keys().next().unwrap().clone();
+        let until = world.tick() + 60_000_000_000;
+        let pod = world.pods.get_mut(&name).unwrap();
+        pod.status.phase = "Failed".into();
+        pod.status.conditions.clear();
+        world.ended_until.insert(pod.metadata.uid.clone(), until);
+        name
+    };
+    let name = fail(&mut world);
+    world.rest();
+    assert!(world.pods.contains_key(&name) && world.pods.len() == 2);
+    reads(&world, "Ready", "False", "Scaling");
+    let (_, _, message) = condition(&world, "Ready");
+    let told = format!("; Pod {name} is Failed and is made again at 2023-");
+    assert!(message.contains(&told), "{message}");
+    for _ in 0..60 {
+        world.tick();
+    }
+    world.settle();
+    assert!(!world.pods.contains_key(&name) && world.members().len() == 2);
+    let name = fail(&mut world);
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    assert!(!world.pods.contains_key(&name) && world.members().len() == 1);
+}
+
+#[test]
+fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
+    let mut world = settled(2, json!({}));
+    world.image("app:2");
+    world.rest();
+    let first = world.pods.values().next().unwrap();
+    let pre_check = Family::PreCheck.key("collaset");
+    let (name, uid) = (first.metadata.name.clone(), first.metadata.uid.clone());
+    for pod in world.pods.values_mut() {
+        pod.metadata.labels.insert(pre_check.clone(), "1".into());
+    }
+    world.rules.insert(uid, vec!["budget".into()]);
+    world.step();
+    let (_, reason, message) = condition(&world, "Ready");
+    let told = format!(
+        "2 Pods to update, 2 under way; Pod {name} waits for PodTransitionRule budget; Pod "
+    );
+    assert!(
+        reason == "Updating" && message.starts_with(&told),
+        "{message}"
+    );
+
+    let mut world = settled(2, json!({}));
+    let name = world.pods.keys().next().unwrap().clone();
+    let down = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
+    world.pods.get_mut(&name).unwrap().status.conditions = serde_json::from_value(down).unwrap();
+    world.step();
+    let (_, reason, message) = condition(&world, "Ready");
+    let told = format!("1 Pods are not available; Pod {name} has no node: Unschedulable");
+    assert_eq!((&*reason, message), ("Unavailable", told));
+}
+
+#[test]
+fn names_that_no_pod_has_are_told_while_the_spec_is_new() {
+    let mut world = settled(1, json!({}));
+    world.edit(
+        json!({ "scaleStrategy": { "podToDelete": ["gone"], "podToInclude": ["stranger"] } }),
+    );
+    let told = |world: &World| {
+        let events = crate::domain::collaset::planner::plan(&world.observe()).events;
+        let told = events.into_iter().map(|e| (e.reason, e.message));
+        told.collect::<Vec<_>>()
+    };
+    let events = told(&world);
+    assert_eq!(events[0].0, "DeleteNotAllowed");
+    assert!(events[0].1.starts_with("podToDelete: gone: "), "{events:?}");
+    assert_eq!(events[1].0, "IncludeNotAllowed");
+    assert!(
+        events[1].1.starts_with("podToInclude: stranger: "),
+        "{events:?}"
+    );
+    world.settle();
+    assert_eq!(told(&world), []);
+}
+
+#[test]
+fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
+    let strategy =
+        json!({ "rollingUpdate": { "byPartition": { "partition": 2 }, "priorityLabel": "order" } });
+    let mut world = settled(3, json!({ "updateStrategy": strategy }));
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for (name, order) in names.iter().zip(["5", "7", "6"]) {
+        let metadata = &mut world.pods.get_mut(name).unwrap().metadata;
+        metadata.labels.insert("order".into(), order.into());
+        let cost = order.to_owned();
+        metadata
+            .annotations
+            .insert(keys::DELETION_COST.into(), cost);
+    }
+    world.image("app:2");
+    world.settle();
+    let updated = |name: &String| world.pods[name].spec.containers[0].image == "app:2";
+    assert_eq!(
+        names.iter().map(updated).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    world.edit(json!({ "replicas": 2 }));
+    world.settle();
+    assert!(!world.pods.contains_key(&names[0]));
+}

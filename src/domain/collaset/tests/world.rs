@@ -24,6 +24,10 @@ pub struct World {
     pub claims: BTreeMap<String, Claim>,
     pub pool: Option<Pool>,
     pub gone: bool,
+    /// Until when Pods that have ended are left, by UID.
+    pub ended_until: BTreeMap<String, u64>,
+    /// Rules that cover Pods, by UID.
+    pub rules: BTreeMap<String, Vec<String>>,
     /// What the API server has refused.
     pub refused: Refused,
     /// Images of which it creates no Pod.
@@ -56,6 +60,8 @@ impl World {
             claims: BTreeMap::new(),
             pool: None,
             gone: false,
+            ended_until: BTreeMap::new(),
+            rules: BTreeMap::new(),
             refused: Refused::default(),
             forbidden: BTreeSet::new(),
             clock: 1_700_000_000_000_000_000,
@@ -104,6 +110,8 @@ impl World {
             claims: self.claims.values().cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
             refused: self.refused.clone(),
+            ended_until: self.ended_until.clone(),
+            rules: self.rules.clone(),
             now_nanos: self.clock,
         }
     }

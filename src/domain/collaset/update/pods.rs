@@ -205,6 +205,10 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
 /// cancelled when it has changed nothing yet.
 fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>, turn: Turn) {
     if turn == Turn::Idle {
+        // One that is up to date already must not be dragged into the next rollout.
+        if facts.is_updated(pod) && !facts.strategy.paused {
+            draft.label(pod, keys::UPDATE_INCLUDED, None);
+        }
         return;
     }
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {

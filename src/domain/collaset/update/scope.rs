@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
@@ -9,9 +10,12 @@ use super::super::lifecycle::Operation;
 use super::super::pool;
 use super::super::strategy::Scope;
 use crate::api::keys;
+use crate::domain::pod::Pod;
 
-/// The IDs in scope. A partition of `p` keeps `p` Pods out; those that are furthest come first, so that the choice
-/// stays the same while it is carried out, and a smaller partition only ever adds to it.
+/// The IDs in scope. A partition of `p` keeps `p` of the wanted Pods out; those that are furthest come first, so that the
+/// choice stays the same while it is carried out, and a smaller partition only ever adds to it. IDs without a Pod come before
+/// Pods that run: a set that grows under a partition gets Pods of the updated revision, and nobody is restarted for that
+/// (contract 6.2).
 pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let Scope::Partition(partition) = facts.strategy.scope else {
         return counted
@@ -25,7 +29,7 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
             .copied()
             .collect();
     };
-    let size = facts.strategy.replicas.max(counted.len());
+    let size = facts.strategy.replicas;
     let mut ids = counted.to_vec();
     ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
     ids.truncate(size.saturating_sub(partition));
@@ -51,10 +55,17 @@ fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
         !updated,
         !underway,
         !replaced,
-        pod.is_none(),
+        pod.is_some(),
+        Reverse(priority(facts, pod)),
         pod.is_some_and(|p| p.is_ready()),
         Reverse(ready_since),
         Reverse(created),
         Reverse(id),
     )
+}
+
+/// The number in the label by which users order updates; a Pod without one comes last.
+fn priority(facts: &Facts, pod: Option<&Arc<Pod>>) -> Option<i64> {
+    let key = facts.strategy.priority.as_deref()?;
+    pod?.label(key)?.parse().ok()
 }

@@ -1,0 +1,112 @@
+//! When Pods that ran to their end are made again: a template whose Pods fail at once would be made again without a pause
+//! otherwise. The pauses are those of a DaemonSet.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::domain::pod::Pod;
+
+/// First and longest pause.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(15));
+/// A Pod that has run for so long before it ended begins anew, as a container does with its kubelet.
+const LONG: Duration = Duration::from_mins(10);
+
+/// What is remembered of the ends of Pods.
+#[derive(Debug, Default)]
+pub struct Backoff(HashMap<i64, Ended>);
+
+#[derive(Debug)]
+struct Ended {
+    uid: String,
+    times: u32,
+    /// Nanoseconds since 1970.
+    until: u64,
+}
+
+impl Backoff {
+    /// Notes Pods that have ended, each once; until when each is left as it is, by UID. Times are in nanoseconds since 1970.
+    pub fn note<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a Pod>,
+        id_of: impl Fn(&Pod) -> Option<i64>,
+        now_nanos: u64,
+    ) -> BTreeMap<String, u64> {
+        let mut until = BTreeMap::new();
+        for pod in pods.filter(|pod| pod.is_finished() && !pod.is_terminating()) {
+            let Some(id) = id_of(pod) else {
+                continue;
+            };
+            let known = self.0.get(&id);
+            if known.is_none_or(|ended| ended.uid != pod.metadata.uid) {
+                let times = match known {
+                    Some(ended) if !ran_long(pod, now_nanos) => (ended.times + 1).min(20),
+                    _ => 0,
+                };
+                let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
+                let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
+                let ended = Ended {
+                    uid: pod.metadata.uid.clone(),
+                    times,
+                    until: now_nanos.saturating_add(pause),
+                };
+                self.0.insert(id, ended);
+            }
+            if let Some(ended) = self.0.get(&id) {
+                until.insert(pod.metadata.uid.clone(), ended.until);
+            }
+        }
+        until
+    }
+}
+
+fn ran_long(pod: &Pod, now_nanos: u64) -> bool {
+    let created = pod.created().map(|at| at.as_nanosecond());
+    created.is_some_and(|at| {
+        i128::from(now_nanos) - at >= i128::try_from(LONG.as_nanos()).unwrap_or(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ended(uid: &str, created: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "uid": uid, "creationTimestamp": created }, "status": { "phase": "Failed" },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_pauses_double_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_long_run() {
+        let mut backoff = Backoff::default();
+        let mut pause = |uid: &str, now: u64| {
+            let pod = ended(uid, "1970-01-01T00:00:00Z");
+            let until = backoff.note([&pod].into_iter(), |_| Some(0), now * SECOND);
+            until[uid] / SECOND - now
+        };
+        assert_eq!([pause("a", 10), pause("b", 20), pause("c", 30)], [1, 2, 4]);
+        assert_eq!(pause("c", 31), 3, "noted once");
+        for n in 0..20 {
+            pause(&n.to_string(), 40);
+        }
+        assert_eq!(pause("last", 50), 900);
+        assert_eq!(pause("long", 700), 1);
+    }
+
+    #[test]
+    fn each_instance_has_pauses_of_its_own_and_running_pods_have_none() {
+        let mut backoff = Backoff::default();
+        let (a, b) = (ended("a", "1970-01-01T00:00:00Z"), Pod::default());
+        let until = backoff.note([&a, &b].into_iter(), |_| Some(0), SECOND);
+        assert_eq!(until.len(), 1);
+        let c = ended("c", "1970-01-01T00:00:00Z");
+        let until = backoff.note([&c].into_iter(), |_| Some(1), SECOND);
+        assert_eq!(until["c"], 2 * SECOND);
+    }
+}
