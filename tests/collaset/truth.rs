@@ -99,15 +99,19 @@ async fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
 }
 
 #[tokio::test]
-async fn the_label_of_by_label_goes_from_a_pod_that_is_up_to_date() {
+async fn the_label_of_by_label_goes_from_a_pod_that_the_rollout_has_reached() {
     let scope = Bed::shared().await.scope("stale-label").await;
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let set = Set::new(&scope, "web", 2, by_label).await;
     let name = set.pod(0).await.name_any();
-    let included = json!({ keys::UPDATE_INCLUDED: "1" });
-    scope.label(&name, included).await.unwrap();
-    let without = |pod: &Pod| label(pod, keys::UPDATE_INCLUDED).is_none();
-    scope.until_pod(&name, "the label to go", without).await;
+    for round in ["first", "again"] {
+        let included = json!({ keys::UPDATE_INCLUDED: round });
+        scope.label(&name, included).await.unwrap();
+        set.image("app:2").await;
+        let done = |pod: &Pod| image(pod) == "app:2" && label(pod, keys::UPDATE_INCLUDED).is_none();
+        scope.until_pod(&name, "the label to go", done).await;
+    }
+    assert_eq!(set.images().await, ["app:2", "app:1"]);
 }
 
 #[tokio::test]

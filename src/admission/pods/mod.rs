@@ -1,6 +1,7 @@
 //! Pods: [`Mutate`] steps the lifecycle, [`Validate`] holds what would break a rule.
 
 mod entering;
+mod kubelet;
 mod mutate;
 mod validate;
 mod waits;

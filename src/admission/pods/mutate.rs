@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, parse, waits, writes};
+use super::{invalid, kubelet, parse, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
@@ -19,7 +19,7 @@ use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
 use crate::domain::footprint;
 use crate::domain::lifecycle::restarts::{self, Restarts};
-use crate::domain::lifecycle::{Run, Stage, untyped, validate};
+use crate::domain::lifecycle::{LabelPatch, Run, Stage, untyped, validate};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{candidate, rejections_of};
 use crate::domain::rules::webhook::Candidate;
@@ -141,6 +141,8 @@ impl Mutate {
             return Verdict::allow(); // leaving the management is for the validation to judge
         }
         let recorded = self.record(request, &old, &mut new);
+        let asked = new.metadata.labels.clone();
+        let finished = kubelet::finish(&self.0, request, &mut new);
         let errors = validate(Some(&old), &new);
         if !errors.is_empty() {
             return invalid(&new, &errors);
@@ -199,8 +201,14 @@ impl Mutate {
                 }
             }
         }
-        let mut patch = labels(request, &settled);
+        let mut became = new.clone();
+        settled.patch().apply(&mut became.metadata.labels);
+        let changed = LabelPatch::between(&asked, &became.metadata.labels);
+        let mut patch = of_labels(request, &changed);
         patch.extend(recorded);
+        if finished {
+            patch.extend(kubelet::rest(request, &became, (self.0.now)()));
+        }
         let verdict = bypassed.with_patch(Patch(patch));
         let warning = match request.sub_resource {
             Some(_) => None, // the kubelet's, who can do nothing about it
@@ -367,12 +375,15 @@ fn removes_available(old: &Pod, new: &Pod) -> bool {
 }
 
 fn labels(request: &Request, run: &Run<'_>) -> Vec<PatchOperation> {
+    of_labels(request, &run.patch())
+}
+
+fn of_labels(request: &Request, change: &LabelPatch) -> Vec<PatchOperation> {
     let object = request
         .object
         .as_deref()
         .and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    run.patch()
-        .to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
+    change.to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
 }
 
 /// What gives the annotation of awaited restarts this value in the object of a request; `None` if it has the value.

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::revision::inplace::{Progress, progress};
 use crate::api::keys;
 use crate::domain::grace;
 use crate::domain::lifecycle::{LabelPatch, Phase, operator, phases};
@@ -92,6 +93,21 @@ impl Operation {
 /// Whether the Pod is on its way out through the lifecycle `pod-delete`, or told to go that way.
 pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
+}
+
+/// The labels that end an in-place update which the kubelet has caught up with; `None` where there is none, or it is not over.
+/// The annotation of the update goes with it.
+pub fn finish_in_place(pod: &Pod) -> Option<LabelPatch> {
+    let over = pod.annotation(keys::LAST_POD_STATUS).is_some()
+        && Operation::Update.turn(pod, 0, 0) == Turn::Allowed
+        && progress(pod) == Progress::Done;
+    over.then(|| {
+        let mut labels = Operation::Update.finish(pod);
+        if pod.label(keys::UPDATE_INCLUDED).is_some() {
+            labels.0.insert(keys::UPDATE_INCLUDED.to_owned(), None);
+        }
+        labels
+    })
 }
 
 /// Whether an operation of a CollaSet on the Pod waits for the rules.

@@ -44,7 +44,7 @@ pub mod status;
 mod strategy;
 mod update;
 
-pub use lifecycle::{abandoned, waits_for_rules};
+pub use lifecycle::{abandoned, finish_in_place, waits_for_rules};
 
 #[cfg(test)]
 mod tests;

@@ -774,19 +774,33 @@ fn a_set_that_grows_under_a_partition_restarts_nobody_for_it() {
 }
 
 #[test]
-fn a_pod_that_is_up_to_date_loses_the_label_that_would_take_it_along_next_time() {
+fn a_pod_that_a_rollout_has_reached_loses_the_label_that_would_take_it_along_next_time() {
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     let mut world = settled(2, by_label);
     let name = world.pods.keys().next().unwrap().clone();
-    let pod = world.pods.get_mut(&name).unwrap();
-    pod.metadata
-        .labels
-        .insert(keys::UPDATE_INCLUDED.into(), "1".into());
-    world.settle();
-    assert_eq!(world.pods[&name].label(keys::UPDATE_INCLUDED), None);
+    let include = |world: &mut World| {
+        let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+        labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
+        world.settle();
+    };
+    include(&mut world);
+    let label = |world: &World| world.pods[&name].label(keys::UPDATE_INCLUDED).is_some();
+    assert!(label(&world), "at rest it is a choice for the next rollout");
     world.image("app:2");
     world.settle();
-    assert_eq!(world.images(), ["app:1"; 2]);
+    assert_eq!(world.images(), ["app:2", "app:1"]);
+    include(&mut world);
+    assert!(!label(&world));
+    world.image("app:3");
+    world.settle();
+    assert_eq!(world.images(), ["app:2", "app:1"]);
+    // Rolled back before anything was done.
+    let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+    labels.insert(keys::UPDATE_INCLUDED.into(), "1".into());
+    world.rest();
+    world.image("app:2");
+    world.settle();
+    assert!(!label(&world));
 }
 
 #[test]

@@ -205,14 +205,19 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
 /// cancelled when it has changed nothing yet.
 fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>, turn: Turn) {
     if turn == Turn::Idle {
-        // One that is up to date already must not be dragged into the next rollout.
-        if facts.is_updated(pod) && !facts.strategy.paused {
+        // While a rollout goes on, one that it has reached must not be dragged into the next. At rest the label is a choice
+        // for the rollout to come.
+        let labelled = pod.label(keys::UPDATE_INCLUDED).is_some() && facts.is_updated(pod);
+        if labelled && facts.members.values().any(|other| !facts.is_updated(other)) {
             draft.label(pod, keys::UPDATE_INCLUDED, None);
         }
         return;
     }
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         draft.labels(pod, Operation::Update.undo(pod));
+        if facts.is_updated(pod) {
+            draft.label(pod, keys::UPDATE_INCLUDED, None); // rolled back
+        }
         return;
     }
     match inplace::progress(pod) {
