@@ -89,6 +89,15 @@ pub fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64
     id
 }
 
+/// Takes this ID, which a Pod brings along.
+pub fn take(facts: &Facts, draft: &mut Draft, id: i64, revision: Option<&str>) {
+    let data = draft.ids.entry(id).or_default();
+    data.insert(OWNER.to_owned(), facts.name.to_owned());
+    if let Some(revision) = revision {
+        data.insert(REVISION.to_owned(), revision.to_owned());
+    }
+}
+
 /// Whether an ID belongs to the new Pod of a pair whose origin is still there.
 pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
     origin_of(data).is_some_and(|origin| facts.is_held(origin))

@@ -62,6 +62,8 @@ impl Bed {
             revisions: Vec::new(),
             pods: Vec::new(),
             strangers: Vec::new(),
+            orphans: Vec::new(),
+            mounts: Default::default(),
             claims: Vec::new(),
             pool: objects.pools.get("n", "web"),
             now_nanos: 0,

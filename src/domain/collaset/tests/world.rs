@@ -94,10 +94,31 @@ impl World {
                 .cloned()
                 .map(Arc::new)
                 .collect(),
+            orphans: self
+                .pods
+                .values()
+                .filter(|p| p.controller().is_none())
+                .cloned()
+                .map(Arc::new)
+                .collect(),
+            mounts: self.mounts(),
             claims: self.claims.values().cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
             now_nanos: self.clock,
         }
+    }
+
+    fn mounts(&self) -> BTreeMap<String, Vec<Arc<Pod>>> {
+        let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
+        for pod in self.pods.values() {
+            for claim in &pod.spec.claims {
+                mounts
+                    .entry(claim.clone())
+                    .or_default()
+                    .push(Arc::new(pod.clone()));
+            }
+        }
+        mounts
     }
 
     pub fn tick(&mut self) -> u64 {
@@ -217,6 +238,8 @@ impl World {
                 }
             }
             ClaimChange::Delete(claim) => {
+                let mounting = self.mounts().remove(&claim.name);
+                assert!(mounting.is_none(), "{} is mounted and deleted", claim.name);
                 self.claims.remove(&claim.name);
             }
         }
@@ -234,6 +257,11 @@ impl World {
                 body["metadata"]["creationTimestamp"] = now.to_string().into();
                 let pod: Pod = serde_json::from_value(body).unwrap();
                 assert_eq!(pod.label(keys::INSTANCE_ID), Some(id.to_string().as_str()));
+                for claim in &pod.spec.claims {
+                    let mounting = self.mounts().remove(claim).unwrap_or_default();
+                    let writer = mounting.iter().find(|p| !p.is_finished());
+                    assert!(writer.is_none(), "{claim} is mounted by two Pods");
+                }
                 let known = self.pods.insert(pod.metadata.name.clone(), pod);
                 assert!(known.is_none(), "created twice");
             }
