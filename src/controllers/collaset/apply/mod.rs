@@ -4,6 +4,7 @@
 mod claims;
 mod events;
 mod finalizer;
+mod look;
 mod pods;
 mod pool;
 mod revisions;
@@ -23,6 +24,7 @@ use crate::api::collaset::CollaSet;
 use crate::cluster::workloads::Objects;
 use crate::domain::collaset::observed::{Observed, Pool};
 use crate::domain::collaset::plan::Plan;
+use crate::domain::pod::Pod;
 
 /// What the stages work with.
 pub struct Work<'a> {
@@ -30,6 +32,8 @@ pub struct Work<'a> {
     set: &'a Arc<CollaSet>,
     /// The pool that the plan was made from.
     pool: Option<&'a Arc<Pool>>,
+    /// The orphans that it was made with.
+    orphans: &'a [Arc<Pod>],
     memory: &'a Memory,
     again: Mutex<Option<Duration>>,
 }
@@ -41,6 +45,7 @@ impl<'a> Work<'a> {
             context,
             set: &observed.set,
             pool: observed.pool.as_ref(),
+            orphans: &observed.orphans,
             memory,
             again: Mutex::default(),
         }
@@ -113,8 +118,9 @@ async fn stages(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
     if plan.add_finalizer {
         finalizer::add(work).await?;
     }
+    let look = look::ahead(work, plan).await?;
     revisions::write(work, take(&mut plan.revisions)).await?;
     pool::write(work, plan.pool.take()).await?;
-    claims::write(work, take(&mut plan.claims)).await?;
-    pods::write(work, take(&mut plan.pods)).await
+    claims::write(work, take(&mut plan.claims), &look).await?;
+    pods::write(work, take(&mut plan.pods), &look).await
 }
