@@ -22,7 +22,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .ids
         .keys()
         .copied()
-        .filter(|id| !facts.is_held(*id))
+        .filter(|id| !facts.is_held(*id) && !pool::is_marked(draft, *id, pool::REPLACED))
         .collect();
     for id in vacant {
         one(facts, draft, id);
@@ -81,7 +81,12 @@ fn await_end(facts: &Facts, draft: &mut Draft, pod: &Pod) {
 /// What becomes of claims that no Pod asks for any more, or again. A claim that a Pod mounts stays until that Pod has ended.
 pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
+    let mut replaced = Vec::new();
     for (id, entry) in &draft.ids {
+        if entry.contains_key(pool::REPLACED) {
+            replaced.push(*id);
+            continue;
+        }
         let recorded = entry.get(pool::REVISION);
         let recorded = recorded.and_then(|name| facts.history.find(name));
         let present = facts.members.get(id).map(|pod| facts.revision_of(pod));
@@ -95,7 +100,12 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     }
     let observed = facts.observed;
     let known = &facts.known_claims;
-    let changes = claims::leftovers(&observed.set, &observed.claims, &needed, known);
+    let mut changes = claims::leftovers(&observed.set, &observed.claims, &needed, known);
+    if facts.strategy.retain_scaled {
+        let of_pairs = replaced.iter().flat_map(|id| facts.claims_of(*id));
+        let of_pairs = of_pairs.filter(|claim| !claim.terminating);
+        changes.extend(of_pairs.cloned().map(ClaimChange::Delete));
+    }
     for change in changes {
         if let ClaimChange::Delete(claim) = &change {
             if let Some(pod) = facts.mounting(&claim.name).first() {

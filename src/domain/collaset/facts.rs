@@ -121,7 +121,7 @@ impl<'a> Facts<'a> {
     fn ids_of_pool(&self, own: bool) -> BTreeSet<i64> {
         let contexts = self.observed.pool.iter().flat_map(|pool| &pool.contexts);
         contexts
-            .filter(|c| self.owns(&c.data) == own)
+            .filter(|c| self.owns(&c.data) == own && !(own && c.data.contains_key(data::REPLACED)))
             .map(|c| c.id)
             .collect()
     }

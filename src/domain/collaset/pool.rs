@@ -7,7 +7,7 @@ use super::facts::Facts;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
-    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION, SCALE_IN,
+    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN,
 };
 
 /// New IDs of one plan: however many replicas are asked for, the pool and the Pods grow step by step, and each step is
@@ -93,8 +93,26 @@ pub fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64
 pub fn take(facts: &Facts, draft: &mut Draft, id: i64, revision: Option<&str>) {
     let data = draft.ids.entry(id).or_default();
     data.insert(OWNER.to_owned(), facts.name.to_owned());
+    data.remove(REPLACED);
     if let Some(revision) = revision {
         data.insert(REVISION.to_owned(), revision.to_owned());
+    }
+}
+
+/// Frees the ID of a half of a pair that was replaced or cancelled. Its claims go, also where `whenScaled` is Retain
+/// (contract 6.4). Until they have gone the ID stays in the pool with a mark, so that a restart in between leaves no claim behind.
+pub fn retire(facts: &Facts, draft: &mut Draft, id: i64) {
+    let has_claims = facts.claims_of(id).any(|claim| !claim.terminating);
+    match draft.ids.get_mut(&id) {
+        Some(data) if has_claims && facts.strategy.retain_scaled => {
+            for mark in [REPLACE_NEW, REPLACE_ORIGIN, JUST_CREATE] {
+                data.remove(mark);
+            }
+            data.insert(REPLACED.to_owned(), "true".to_owned());
+        }
+        _ => {
+            draft.ids.remove(&id);
+        }
     }
 }
 
@@ -118,7 +136,7 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
     draft
         .ids
         .iter()
-        .filter(|(_, data)| !is_new_half(facts, data))
+        .filter(|(_, data)| !data.contains_key(REPLACED) && !is_new_half(facts, data))
         .map(|(id, _)| *id)
         .collect()
 }

@@ -305,3 +305,45 @@ fn random_suffix_of_digits_is_no_instance_id() {
     world.settle();
     assert_eq!(world.ids(), [0, 1]);
 }
+
+#[test]
+fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
+    for cancelled in [false, true] {
+        for naming in ["Random", "PersistentSequence"] {
+            let mut spec = retained();
+            spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
+            let mut world = settled(2, spec);
+            let name = name_of(&world, 0);
+            let replace = |world: &mut World, on: bool| {
+                let labels = &mut pod(world, &name).metadata.labels;
+                match on {
+                    true => labels.insert(keys::TO_REPLACE.into(), "1".into()),
+                    false => labels.remove(keys::TO_REPLACE),
+                };
+            };
+            replace(&mut world, true);
+            world.rest();
+            assert_eq!((world.pods.len(), world.claims.len()), (3, 3));
+            if cancelled {
+                replace(&mut world, false);
+            }
+            world.settle();
+            assert_eq!(world.pods.contains_key(&name), cancelled);
+            let claims: Vec<_> = world.claims.keys().cloned().collect();
+            let mut mounted: Vec<_> = placed(&world).into_values().flat_map(|p| p.1).collect();
+            mounted.sort();
+            assert_eq!(claims, mounted, "cancelled {cancelled}, {naming}");
+            let ids: Vec<i64> = world
+                .pool
+                .iter()
+                .flat_map(|p| &p.contexts)
+                .map(|c| c.id)
+                .collect();
+            assert_eq!(ids, world.ids());
+            // A scale-in retains as ever.
+            world.edit(json!({ "replicas": 1 }));
+            world.settle();
+            assert_eq!(world.claims.len(), 2);
+        }
+    }
+}
