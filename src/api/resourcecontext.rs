@@ -68,6 +68,8 @@ pub mod data {
     pub const REPLACE_NEW: &str = "ReplaceNewPodID";
     /// On the ID of a new Pod: the ID of the origin.
     pub const REPLACE_ORIGIN: &str = "ReplaceOriginPodID";
+    /// `true` on the ID of a half of a pair that was replaced or cancelled, until its claims have gone. Kuperator has no such key.
+    pub const REPLACED: &str = "PodReplaced";
     /// Name of the Pod that `podToDelete` has had deleted, while the list still holds it: a name that persists comes back
     /// and must not be deleted again (contract 10.4 Q37).
     pub const DELETED: &str = "PodToDelete";

@@ -58,7 +58,7 @@ impl Neighbours {
 }
 
 impl Owners {
-    /// The Pods of a controller.
+    /// The Pods of a controller; those without one for the empty UID.
     pub fn pods(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
         let controlled = self.0.get(controller);
         controlled.into_iter().flat_map(|c| c.pods.values())
@@ -81,18 +81,20 @@ impl Owners {
         new: Option<&Arc<Pod>>,
     ) -> Vec<String> {
         let mut sets = Vec::new();
-        if let Some(owner) = old.and_then(|pod| pod.controller()) {
-            sets.extend(set_name(owner));
-            if let Some(controlled) = self.0.get_mut(owner.uid.as_str()) {
+        let kept = new.map(|pod| controller(pod));
+        if let Some(old) = old {
+            sets.extend(old.controller().and_then(set_name));
+            let owner = controller(old);
+            if let Some(controlled) = self.0.get_mut(owner) {
                 controlled.pods.remove(uid);
-                if controlled.pods.is_empty() && !stays(owner, new) {
-                    self.0.remove(owner.uid.as_str());
+                if controlled.pods.is_empty() && kept != Some(owner) {
+                    self.0.remove(owner);
                 }
             }
         }
-        if let Some((pod, owner)) = new.and_then(|pod| Some((pod, pod.controller()?))) {
-            sets.extend(set_name(owner));
-            let controlled = self.0.entry(Uid::from(owner.uid.as_str())).or_default();
+        if let Some(pod) = new {
+            sets.extend(pod.controller().and_then(set_name));
+            let controlled = self.0.entry(Uid::from(controller(pod))).or_default();
             controlled.pods.insert(uid.clone(), Arc::clone(pod));
         }
         sets.dedup();
@@ -100,10 +102,9 @@ impl Owners {
     }
 }
 
-/// Whether the Pod stays with its controller.
-fn stays(owner: &Owner, new: Option<&Arc<Pod>>) -> bool {
-    let after = new.and_then(|pod| pod.controller());
-    after.is_some_and(|after| after.uid == owner.uid)
+/// UID of the controller; empty without one.
+fn controller(pod: &Pod) -> &str {
+    pod.controller().map_or("", |owner| owner.uid.as_str())
 }
 
 fn set_name(owner: &Owner) -> Option<String> {

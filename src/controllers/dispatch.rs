@@ -8,7 +8,9 @@ use tracing::info;
 
 use super::Queues;
 use super::turns::Turns;
+use crate::api::keys;
 use crate::cluster::index::{Change, Index};
+use crate::domain::collaset;
 use crate::ledger::store::Uid;
 
 /// Feeds the queues until `stop`: first with everything, then with what changes.
@@ -98,14 +100,22 @@ fn enqueue_pod(queues: &Queues, namespace: &str, uid: &Uid) {
     queues.poddeletion.add((namespace.to_owned(), uid.clone()));
 }
 
-/// CollaSets that ask for a Pod which nobody controls.
+/// CollaSets that ask for a Pod which nobody controls, or may adopt it.
 fn enqueue_including(index: &Index, queues: &Queues, namespace: &str, uid: &Uid) {
     let state = index.read();
     let pod = state.pod(namespace, uid);
     let Some(pod) = pod.filter(|pod| pod.controller().is_none()) else {
         return;
     };
-    for set in index.objects.sets_including(namespace, &pod.metadata.name) {
+    let objects = &index.objects;
+    let name = &pod.metadata.name;
+    let mut sets = objects.sets_including(namespace, name);
+    if pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.claims.is_empty() {
+        sets.extend(objects.sets.names_where(namespace, |set| {
+            collaset::has_name_of(set.metadata.name.as_deref().unwrap_or_default(), name)
+        }));
+    }
+    for set in sets {
         queues.collasets.add((namespace.to_owned(), set));
     }
 }

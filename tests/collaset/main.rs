@@ -8,6 +8,7 @@ mod at_rest;
 mod bed;
 mod cancel;
 mod claims;
+mod data;
 mod delay;
 mod deletion;
 mod inplace;

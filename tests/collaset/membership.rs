@@ -58,7 +58,9 @@ async fn pods_that_leave_in_the_middle_of_an_update_serve_again() {
             pods.values().all(|p| may_operate(p, "collaset"))
         })
         .await;
-    let orphan = json!({ "metadata": { "ownerReferences": null } });
+    let orphan = json!({ "metadata": {
+        "ownerReferences": null, "labels": { keys::ORPHANED: "true" },
+    } });
     scope.patch(&waiting[&0].name_any(), orphan).await.unwrap();
     let stranger = json!({ "app": "other" });
     scope
@@ -99,7 +101,9 @@ async fn a_pod_that_is_dropped_after_its_change_serves_once_it_has_restarted() {
     scope.pause_kubelet(&name).await;
     let changed = |pod: &Pod| image(pod) == "app:2";
     scope.until_pod(&name, "to be changed", changed).await;
-    let orphan = json!({ "metadata": { "ownerReferences": null } });
+    let orphan = json!({ "metadata": {
+        "ownerReferences": null, "labels": { keys::ORPHANED: "true" },
+    } });
     scope.patch(&name, orphan).await.unwrap();
     let ended = |pod: &Pod| in_flight(pod).is_empty();
     let waits = scope.until_pod(&name, "its operation to end", ended).await;

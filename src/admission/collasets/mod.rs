@@ -3,11 +3,13 @@
 mod ask;
 pub(crate) mod probe;
 mod size;
+mod warnings;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use json_patch::Patch;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch, PatchOperation};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -52,6 +54,7 @@ impl Handler for Mutate {
         // The CRD's schema is checked between here and the validation behind. Of a wrong value it names no remedy, so
         // that is said here, and everything else with it; of a wrong type it is the one that names the path.
         let new = answers::read::<Reviewed>(request.object.as_deref(), KIND).ok();
+        let kept = new.as_ref().and_then(|new| kept_replicas(request, new));
         let new = new.and_then(|new| new.with(strategies));
         if let Some(mut change) = new.and_then(|new| Change::to(new, request)) {
             let errors = change.errors();
@@ -60,7 +63,18 @@ impl Handler for Mutate {
                 return change.verdict(errors, report);
             }
         }
-        Verdict::allow().with_patch(defaults)
+        let Some(replicas) = kept else {
+            return Verdict::allow().with_patch(defaults);
+        };
+        let mut patch = defaults;
+        patch.0.push(PatchOperation::Add(AddOperation {
+            path: PointerBuf::from_tokens(["spec", "replicas"]),
+            value: json!(replicas),
+        }));
+        Verdict::allow().with_patch(patch).warn(format!(
+            "spec.replicas: was left out, and stays at {replicas}: without a number every Pod would be deleted; set 0 if that \
+             is meant"
+        ))
     }
 
     fn fallback(&self, _request: &Request, _why: &str) -> Verdict {
@@ -105,6 +119,13 @@ impl Handler for Validate {
     fn bytes_per_value(&self) -> usize {
         BYTES_PER_VALUE
     }
+}
+
+/// The replicas that an update would take away by leaving them out, as when they are handed over to an autoscaler.
+fn kept_replicas(request: &Request, new: &Reviewed) -> Option<i32> {
+    let old = answers::read::<Reviewed>(request.old_object.as_deref(), KIND).ok()?;
+    let goes = new.metadata.deletion_timestamp.is_some() || new.spec.replicas.is_some();
+    old.spec.replicas.filter(|_| !goes)
 }
 
 /// A CollaSet as far as it is judged. The rest of its metadata, and its status, can be as large as its spec.
@@ -162,6 +183,8 @@ impl Strategies {
 struct Change {
     old: Option<Reviewed>,
     new: Reviewed,
+    /// What is allowed and may not be what was meant.
+    warnings: Vec<String>,
 }
 
 impl Change {
@@ -172,7 +195,16 @@ impl Change {
         let old = old.and_then(|raw| answers::read::<Reviewed>(Some(raw), KIND).ok());
         let unchanged = old.as_ref().is_some_and(|old| old.spec == new.spec);
         let judged = !unchanged && new.metadata.deletion_timestamp.is_none();
-        judged.then_some(Change { old, new })
+        judged.then(|| {
+            let former = old.as_ref().map(|old| &old.spec);
+            let mut all = validation::collaset::warnings(former, &new.spec);
+            all.extend(warnings::of(former, &new.spec));
+            Change {
+                old,
+                new,
+                warnings: all,
+            }
+        })
     }
 
     fn name(&self) -> &str {
@@ -213,20 +245,21 @@ impl Change {
         report
     }
 
-    fn verdict(&self, mut errors: validation::FieldErrors, report: Report) -> Verdict {
+    fn verdict(self, mut errors: validation::FieldErrors, report: Report) -> Verdict {
         errors.extend(report.errors);
         if !errors.is_empty() {
             let generated = self.new.metadata.generate_name.as_deref();
             let name = Some(self.name()).filter(|n| !n.is_empty()).or(generated);
             return answers::invalid(KIND, name.unwrap_or_default(), &errors);
         }
-        if let Some(why) = report.unknown {
-            return answers::unchecked(WHAT, &why);
-        }
-        let old = self.old.as_ref().map(|old| &old.spec);
-        let warnings = validation::collaset::warnings(old, &self.new.spec);
-        let all = warnings.into_iter().chain(report.warnings);
-        all.fold(Verdict::allow(), Verdict::warn)
+        // What is stored already can be changed although the templates could not be tried: a rollback must not wait for what
+        // hangs.
+        let untried = match report.unknown {
+            Some(why) if self.old.is_none() => return answers::unchecked(WHAT, &why),
+            why => why.map(|why| format!("the templates were not tried: {why}")),
+        };
+        let all = self.warnings.into_iter().chain(report.warnings);
+        all.chain(untried).fold(Verdict::allow(), Verdict::warn)
     }
 }
 

@@ -417,3 +417,23 @@ async fn without_a_review_defaults_are_left_out_and_nothing_passes_unchecked() {
     let want = "the CollaSet can't be checked: the server is overloaded; try again in a moment";
     assert_eq!(denied(&validate), (503, "ServiceUnavailable", want));
 }
+
+#[tokio::test]
+async fn replicas_that_are_left_out_stay_as_they_are() {
+    let bench = Bench::fine();
+    let absent = json!({ "replicas": null });
+    let verdict = bench.mutate(&update(json!({}), absent.clone())).await;
+    let patch = serde_json::to_value(verdict.patch().unwrap()).unwrap();
+    let kept = json!({ "op": "add", "path": "/spec/replicas", "value": 3 });
+    assert!(patch.as_array().unwrap().contains(&kept), "{patch}");
+    assert!(verdict.warnings()[0].starts_with("spec.replicas: was left out, and stays at 3"));
+    for request in [
+        update(absent.clone(), absent.clone()),
+        update(json!({}), json!({ "replicas": 0 })),
+        create(absent),
+    ] {
+        let patch = bench.mutate(&request).await;
+        let patch = serde_json::to_value(patch.patch()).unwrap().to_string();
+        assert!(!patch.contains("/spec/replicas"), "{patch}");
+    }
+}

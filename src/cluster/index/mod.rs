@@ -310,7 +310,7 @@ impl State {
 }
 
 impl Namespace {
-    /// The Pods that a controller owns.
+    /// The Pods that a controller owns; those without one for the empty UID.
     pub fn owned_by(&self, controller: &str) -> impl Iterator<Item = &Arc<Pod>> {
         self.owners.pods(controller)
     }

@@ -131,6 +131,12 @@ impl Memory {
         self.inner.lock().held.insert(uid.to_owned(), now + HELD);
     }
 
+    /// An object is to be left alone for this long.
+    pub fn hold_for(&self, uid: &str, now: Instant, pause: Duration) {
+        let mut inner = self.inner.lock();
+        inner.held.insert(uid.to_owned(), now + pause);
+    }
+
     /// How long a Pod is still to be left alone.
     pub fn held(&self, uid: &str, now: Instant) -> Option<Duration> {
         let mut inner = self.inner.lock();

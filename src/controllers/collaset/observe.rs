@@ -1,5 +1,6 @@
 //! The caches, put together for the planner.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,12 @@ use tracing::warn;
 use super::super::Context;
 use super::memory::Memory;
 use crate::api::collaset::CollaSet;
-use crate::cluster::index::State;
+use crate::api::keys;
+use crate::cluster::index::{Namespace, State};
 use crate::cluster::queue::Outcome;
+use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
+use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::waits_for_rules;
 use crate::domain::pod::Pod;
 
@@ -45,13 +49,23 @@ pub async fn observe(
         return Err(Outcome::Done);
     };
     let uid = set.metadata.uid.as_deref().unwrap_or_default();
-    let (pods, strangers) = pods(&index.read(), namespace, uid, &set);
     let objects = &index.objects;
     let mut revisions = objects.revisions.controlled_by(namespace, uid);
     let orphans = objects.revisions.controlled_by(namespace, "");
     revisions.extend(orphans.into_iter().filter(|r| is_of(r, &set)));
     let mut claims = objects.claims.controlled_by(namespace, uid);
     claims.extend(objects.claims.controlled_by(namespace, ""));
+    let mounting = !set.spec.volume_claim_templates.is_empty()
+        || claims.iter().any(|c| c.controller.is_some())
+        || revisions
+            .iter()
+            .any(|r| !claim_templates(&r.data).is_empty());
+    let Pods {
+        own: pods,
+        strangers,
+        orphans,
+        mounts,
+    } = pods(&index.read(), namespace, uid, &set, mounting);
     memory.forget_seen(
         pods.iter().map(|p| p.metadata.name.as_str()),
         claims.iter().map(|c| c.name.as_str()),
@@ -78,37 +92,72 @@ pub async fn observe(
         revisions,
         pods,
         strangers,
+        orphans,
+        mounts,
         claims,
         now_nanos,
         set,
     })
 }
 
-/// The Pods that the set controls, and those that it asks for, in the order of their names.
-fn pods(
-    state: &State,
-    namespace: &str,
-    uid: &str,
-    set: &CollaSet,
-) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+/// What a set has to do with the Pods of its namespace, in the order of their names.
+#[derive(Default)]
+struct Pods {
+    own: Vec<Arc<Pod>>,
+    strangers: Vec<Arc<Pod>>,
+    orphans: Vec<Arc<Pod>>,
+    mounts: BTreeMap<String, Vec<Arc<Pod>>>,
+}
+
+/// Looks at all Pods of the namespace only where the set asks for some by name, or for the mounts of claims.
+fn pods(state: &State, namespace: &str, uid: &str, set: &CollaSet, mounting: bool) -> Pods {
     let Some(home) = state.namespace(namespace) else {
-        return (Vec::new(), Vec::new());
+        return Pods::default();
     };
-    let mut own: Vec<_> = home.owned_by(uid).cloned().collect();
     let scale = set.spec.scale_strategy.as_ref();
     let wanted = scale.map_or(&[][..], |scale| &scale.pod_to_include);
-    let mut strangers: Vec<_> = if wanted.is_empty() {
-        Vec::new()
-    } else {
-        let is_stranger = |pod: &&Arc<Pod>| {
-            wanted.contains(&pod.metadata.name) && pod.controller().is_none_or(|o| o.uid != uid)
-        };
-        home.pods.values().filter(is_stranger).cloned().collect()
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let is_stranger = |pod: &&Arc<Pod>| {
+        wanted.contains(&pod.metadata.name) && pod.controller().is_none_or(|o| o.uid != uid)
     };
-    for pods in [&mut own, &mut strangers] {
+    let is_orphan = |pod: &&Arc<Pod>| {
+        (pod.label(keys::INSTANCE_ID).is_some() || !pod.spec.claims.is_empty())
+            && pod.label(keys::ORPHANED).is_none()
+            && has_name_of(name, &pod.metadata.name)
+    };
+    let mut pods = Pods {
+        own: home.owned_by(uid).cloned().collect(),
+        strangers: match wanted.is_empty() {
+            true => Vec::new(),
+            false => home.pods.values().filter(is_stranger).cloned().collect(),
+        },
+        orphans: home.owned_by("").filter(is_orphan).cloned().collect(),
+        mounts: match mounting {
+            true => mounts(home),
+            false => BTreeMap::new(),
+        },
+    };
+    for list in [&mut pods.own, &mut pods.strangers, &mut pods.orphans] {
+        list.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    }
+    pods
+}
+
+/// The Pods that mount each claim.
+fn mounts(home: &Namespace) -> BTreeMap<String, Vec<Arc<Pod>>> {
+    let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
+    for pod in home.pods.values() {
+        for claim in &pod.spec.claims {
+            mounts
+                .entry(claim.clone())
+                .or_default()
+                .push(Arc::clone(pod));
+        }
+    }
+    for pods in mounts.values_mut() {
         pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     }
-    (own, strangers)
+    mounts
 }
 
 /// Whether a revision without a controller carries the labels of the set's selector. A selector without `matchLabels`

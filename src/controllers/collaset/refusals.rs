@@ -17,6 +17,8 @@ pub enum Key {
     Revision,
     /// Another change of a revision, by its name.
     RevisionWrite(String),
+    /// What is read before a plan is carried out.
+    Look,
     /// The pool of instance IDs.
     Pool,
     /// The creation of the claim of an instance ID and a claim template.

@@ -1,15 +1,20 @@
 //! Pods that are wanted and not there: each instance ID without a Pod gets one, of the revision that is recorded for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claims;
 use super::construct;
 use super::draft::Draft;
 use super::facts::Facts;
+use super::plan::ClaimChange;
 use super::pool;
 use super::revision::data;
 use crate::api::keys;
+use crate::domain::pod::Pod;
+
+/// Nanoseconds after which the end of a Pod of somebody else is looked for again.
+const AWAIT: u64 = 5_000_000_000;
 
 /// Creates claims, and where an ID has all of them, its Pod.
 pub fn step(facts: &Facts, draft: &mut Draft) {
@@ -17,7 +22,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .ids
         .keys()
         .copied()
-        .filter(|id| !facts.is_held(*id))
+        .filter(|id| !facts.is_held(*id) && !pool::is_marked(draft, *id, pool::REPLACED))
         .collect();
     for id in vacant {
         one(facts, draft, id);
@@ -50,6 +55,11 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     if !ready {
         return; // its claims first
     }
+    let mut volumes = wanted.volumes.values();
+    if let Some(pod) = volumes.find_map(|claim| facts.writer(claim)) {
+        await_end(facts, draft, pod); // two Pods would write to one claim
+        return;
+    }
     let now = facts.observed.now_nanos;
     match construct::pod(set, &revision, id, first, &wanted.volumes, &labels, now) {
         Ok(body) => draft.create(id, body),
@@ -61,30 +71,51 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     }
 }
 
-/// What becomes of claims that no Pod asks for any more, or again.
+/// The end of a Pod of the set makes a new plan. That of another Pod does not.
+fn await_end(facts: &Facts, draft: &mut Draft, pod: &Pod) {
+    if !facts.controls(pod) {
+        draft.again(AWAIT);
+    }
+}
+
+/// What becomes of claims that no Pod asks for any more, or again. A claim that a Pod mounts stays until that Pod has ended.
 pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
-    let needed = draft
-        .ids
-        .iter()
-        .map(|(id, entry)| {
-            let recorded = entry
-                .get(pool::REVISION)
-                .and_then(|name| facts.history.find(name));
-            let present = facts.members.get(id).and_then(|pod| facts.revision_of(pod));
-            let templates = [recorded, present]
-                .into_iter()
-                .flatten()
-                .flat_map(|revision| data::claim_templates(&revision.data))
-                .collect();
-            (*id, templates)
-        })
-        .collect();
+    let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
+    let mut replaced = Vec::new();
+    for (id, entry) in &draft.ids {
+        if entry.contains_key(pool::REPLACED) {
+            replaced.push(*id);
+            continue;
+        }
+        let recorded = entry.get(pool::REVISION);
+        let recorded = recorded.and_then(|name| facts.history.find(name));
+        let present = facts.members.get(id).map(|pod| facts.revision_of(pod));
+        // A revision that is not known any more may have had any template.
+        if recorded.is_none() || present == Some(None) {
+            unsure.insert(*id);
+        }
+        let templates = [recorded, present.flatten()].into_iter().flatten();
+        let templates = templates.flat_map(|revision| data::claim_templates(&revision.data));
+        needed.insert(*id, templates.collect::<Vec<_>>());
+    }
     let observed = facts.observed;
-    let changes = claims::leftovers(
-        &observed.set,
-        &observed.claims,
-        &needed,
-        &facts.known_claims,
-    );
-    draft.claims.extend(changes);
+    let known = &facts.known_claims;
+    let mut changes = claims::leftovers(&observed.set, &observed.claims, &needed, known);
+    if facts.strategy.retain_scaled {
+        let of_pairs = replaced.iter().flat_map(|id| facts.claims_of(*id));
+        let of_pairs = of_pairs.filter(|claim| !claim.terminating);
+        changes.extend(of_pairs.cloned().map(ClaimChange::Delete));
+    }
+    for change in changes {
+        if let ClaimChange::Delete(claim) = &change {
+            if let Some(pod) = facts.mounting(&claim.name).first() {
+                await_end(facts, draft, pod);
+                continue;
+            }
+            if claims::instance(claim).is_some_and(|id| unsure.contains(&id)) {
+                continue;
+            }
+        }
+        draft.claims.push(change);
+    }
 }

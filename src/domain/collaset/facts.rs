@@ -26,6 +26,10 @@ pub struct Facts<'a> {
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
+    /// Instance IDs of the set's own claims, by their names.
+    own_claims: BTreeMap<&'a str, i64>,
+    /// IDs that the pool holds for Pods of the set.
+    recorded: BTreeSet<i64>,
     /// Name of the set.
     pub name: &'a str,
     /// Name of the pool.
@@ -64,6 +68,8 @@ impl<'a> Facts<'a> {
             selector,
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
+            own_claims: BTreeMap::new(),
+            recorded: BTreeSet::new(),
             history,
             name,
             pool: pool_name(set),
@@ -76,11 +82,16 @@ impl<'a> Facts<'a> {
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
-        facts.foreign = facts.foreign_ids();
+        facts.foreign = facts.ids_of_pool(false);
+        facts.recorded = facts.ids_of_pool(true);
+        let uid = set.metadata.uid.as_deref();
         for claim in &observed.claims {
             let id = claim.labels.get(keys::INSTANCE_ID);
             if let Some(id) = id.and_then(|id| parse(id)) {
                 facts.claims.entry(id).or_default().push(claim.clone());
+                if claim.controller.as_deref() == uid {
+                    facts.own_claims.insert(&claim.name, id);
+                }
             }
         }
         let mut pods: Vec<&Arc<Pod>> = observed.pods.iter().collect();
@@ -148,10 +159,11 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn foreign_ids(&self) -> BTreeSet<i64> {
+    /// IDs of the pool that belong to Pods of the set, or to other sets.
+    fn ids_of_pool(&self, own: bool) -> BTreeSet<i64> {
         let contexts = self.observed.pool.iter().flat_map(|pool| &pool.contexts);
         contexts
-            .filter(|c| !self.owns(&c.data))
+            .filter(|c| self.owns(&c.data) == own && !(own && c.data.contains_key(data::REPLACED)))
             .map(|c| c.id)
             .collect()
     }
@@ -186,6 +198,32 @@ impl<'a> Facts<'a> {
         at.filter(move |c| c.controller.as_deref() == uid)
     }
 
+    /// The Pods that mount a claim.
+    pub fn mounting(&self, claim: &str) -> &[Arc<Pod>] {
+        self.observed.mounts.get(claim).map_or(&[], Vec::as_slice)
+    }
+
+    /// A Pod that may still write to a claim: it mounts the claim and has not run to its end. A Pod that is terminating may
+    /// write, on a node that is lost too.
+    pub fn writer(&self, claim: &str) -> Option<&Arc<Pod>> {
+        self.mounting(claim).iter().find(|pod| !pod.is_finished())
+    }
+
+    /// A claim that the next Pod of some instance ID waits for, with the Pod that still mounts it.
+    pub fn awaited_claim(&self) -> Option<(&Pod, &str)> {
+        let vacant = self.recorded.iter().filter(|id| !self.is_held(**id));
+        let claims = vacant.flat_map(|id| self.claims_of(*id));
+        let mut mounted =
+            claims.filter_map(|claim| Some((&**self.writer(&claim.name)?, &*claim.name)));
+        mounted.next()
+    }
+
+    /// Whether the set controls a Pod: its end makes a new plan.
+    pub fn controls(&self, pod: &Pod) -> bool {
+        let controller = pod.controller().map(|owner| owner.uid.as_str());
+        controller.is_some() && controller == self.observed.set.metadata.uid.as_deref()
+    }
+
     /// Whether a Pod stands in the way of another with this instance ID. A name that persists is free only when the
     /// Pod is gone (contract 6.0).
     pub fn is_held(&self, id: i64) -> bool {
@@ -196,17 +234,31 @@ impl<'a> Facts<'a> {
                     || self.finished.iter().any(|p| self.id_of(p) == Some(id))))
     }
 
-    /// The instance ID of a Pod: where names persist, the one in its name, else the one that it carries.
+    /// The instance ID of a Pod: where names persist, the one in its name; else the one of the claims that it mounts and the
+    /// set controls; else the one that it carries. The label may have been edited by hand. Claims that carry another ID than
+    /// their Pod would be deleted, or mounted by another Pod.
     pub fn id_of(&self, pod: &Pod) -> Option<i64> {
+        let carried = pod.label(keys::INSTANCE_ID).and_then(parse);
         let named = || {
-            let number = pod.metadata.name.strip_prefix(self.name)?;
-            parse(number.strip_prefix('-')?)
+            let suffix = pod.metadata.name.strip_prefix(self.name)?;
+            let suffix = suffix.strip_prefix('-')?;
+            let id = parse(suffix)?;
+            let known = carried == Some(id) || self.recorded.contains(&id);
+            (known || !may_be_random(suffix)).then_some(id)
         };
-        let carried = || parse(pod.label(keys::INSTANCE_ID)?);
-        match self.strategy.sequence {
-            true => named().or_else(carried),
-            false => carried(),
-        }
+        let told = match self.strategy.sequence {
+            true => named(),
+            false => None,
+        };
+        told.or_else(|| self.id_of_claims(pod)).or(carried)
+    }
+
+    /// The instance ID on which all claims of the set agree that a Pod mounts.
+    pub fn id_of_claims(&self, pod: &Pod) -> Option<i64> {
+        let claims = pod.spec.claims.iter();
+        let mut ids = claims.filter_map(|claim| self.own_claims.get(claim.as_str()));
+        let first = ids.next()?;
+        ids.all(|id| id == first).then_some(*first)
     }
 
     /// Names of revisions that Pods and IDs refer to.
@@ -223,6 +275,11 @@ impl<'a> Facts<'a> {
             .filter_map(|c| c.data.get(data::REVISION));
         pods.map(str::to_owned).chain(ids.cloned()).collect()
     }
+}
+
+/// Whether a suffix may be one that was chosen at random under naming Random: five letters, of which these are digits.
+fn may_be_random(suffix: &str) -> bool {
+    suffix.len() == 5 && suffix.chars().all(|c| "2456789".contains(c))
 }
 
 fn parse(id: &str) -> Option<i64> {

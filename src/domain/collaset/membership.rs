@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::draft::Draft;
+use super::enter;
 use super::facts::Facts;
 use super::plan::Ownership;
 use super::pool;
@@ -47,8 +48,9 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         }
     }
     for pod in &facts.observed.strangers {
-        moved |= include(facts, draft, pod);
+        moved |= enter::include(facts, draft, pod);
     }
+    moved |= enter::adopt(facts, draft);
     moved
 }
 
@@ -133,54 +135,4 @@ fn release_claims(facts: &Facts, draft: &mut Draft, id: i64) {
         let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
         draft.claim(claim, labels, Ownership::Release);
     }
-}
-
-fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
-    let name = &pod.metadata.name;
-    let refusal = if facts.strategy.exclude.contains(name) || pod.label(keys::TO_EXCLUDE).is_some()
-    {
-        Some("it is to be excluded too; take that back first")
-    } else if pod.controller().is_some() {
-        Some("another controller owns it")
-    } else if pod.is_terminating() || pod.is_finished() {
-        Some("it has ended")
-    } else if !facts.selector.matches(&pod.metadata.labels) {
-        Some("the selector does not match its labels; set them first")
-    } else {
-        None
-    };
-    if let Some(why) = refusal {
-        draft.event(
-            true,
-            "IncludeNotAllowed",
-            format!("Pod {name} can't be included: {why}"),
-        );
-        return false;
-    }
-    let id = pool::allocate(facts, draft, pod.label(keys::REVISION));
-    for claim in &facts.observed.claims {
-        // Of several Pods that left one ID after another, each has its own.
-        let its = claim.controller.is_none()
-            && claim.labels.contains_key(keys::ORPHANED)
-            && pod.spec.claims.contains(&claim.name);
-        if its {
-            let labels = LabelPatch(
-                [
-                    (keys::ORPHANED.to_owned(), None),
-                    (keys::INSTANCE_ID.to_owned(), Some(id.to_string())),
-                ]
-                .into(),
-            );
-            draft.claim(claim, labels, Ownership::Adopt);
-        }
-    }
-    draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
-    draft.label(pod, keys::ORPHANED, None);
-    draft.own(pod, Ownership::Adopt);
-    draft.event(
-        false,
-        "IncludeTarget",
-        format!("Pod {name} is included under instance ID {id}"),
-    );
-    true
 }

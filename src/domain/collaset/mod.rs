@@ -12,7 +12,8 @@
 //! | `core_v1` | when two notations of a template mean the same; what Kuperator made of them |
 //! | `revision` | which revision the template is; how two compare; what is kept |
 //! | `pool` | instance IDs: who has which, which are taken and freed |
-//! | `membership` | Pods that leave or enter the set, broken ones that are cleaned away |
+//! | `membership` | Pods that leave the set, broken ones that are cleaned away |
+//! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
 //! | `replace` | pairs of an origin and its new Pod |
 //! | `scale` | how many, and which go |
 //! | `update` | which Pods are to be of the updated revision, and how each gets there |
@@ -27,6 +28,7 @@ pub mod construct;
 pub mod core_v1;
 mod create;
 mod draft;
+mod enter;
 mod facts;
 mod lifecycle;
 mod membership;
@@ -44,6 +46,7 @@ pub mod status;
 mod strategy;
 mod update;
 
+pub use enter::has_name_of;
 pub use lifecycle::{abandoned, finish_in_place, waits_for_rules};
 
 #[cfg(test)]

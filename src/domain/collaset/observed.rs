@@ -21,6 +21,12 @@ pub struct Observed {
     pub pods: Vec<Arc<Pod>>,
     /// Managed Pods that it does not control and whose names are in `podToInclude`.
     pub strangers: Vec<Arc<Pod>>,
+    /// Managed Pods without a controller that may have been of a set of this name: they carry an instance ID or mount claims,
+    /// and their names are such as the set gives.
+    pub orphans: Vec<Arc<Pod>>,
+    /// The managed Pods of the namespace that mount a claim, by the name of the claim, whoever controls them and in whatever
+    /// phase. Empty for a set that neither has claims nor claim templates.
+    pub mounts: BTreeMap<String, Vec<Arc<Pod>>>,
     /// Claims with `kusionstack.io/control=true` that it controls, or that nobody controls.
     pub claims: Vec<Arc<Claim>>,
     /// Its pool of instance IDs; `None` while there is no such object.

@@ -7,7 +7,7 @@ use super::facts::Facts;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
-    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION, SCALE_IN,
+    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN,
 };
 use crate::domain::pod::Pod;
 
@@ -105,6 +105,33 @@ pub fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64
     id
 }
 
+/// Takes this ID, which a Pod brings along.
+pub fn take(facts: &Facts, draft: &mut Draft, id: i64, revision: Option<&str>) {
+    let data = draft.ids.entry(id).or_default();
+    data.insert(OWNER.to_owned(), facts.name.to_owned());
+    data.remove(REPLACED);
+    if let Some(revision) = revision {
+        data.insert(REVISION.to_owned(), revision.to_owned());
+    }
+}
+
+/// Frees the ID of a half of a pair that was replaced or cancelled. Its claims go, also where `whenScaled` is Retain
+/// (contract 6.4). Until they have gone the ID stays in the pool with a mark, so that a restart in between leaves no claim behind.
+pub fn retire(facts: &Facts, draft: &mut Draft, id: i64) {
+    let has_claims = facts.claims_of(id).any(|claim| !claim.terminating);
+    match draft.ids.get_mut(&id) {
+        Some(data) if has_claims && facts.strategy.retain_scaled => {
+            for mark in [REPLACE_NEW, REPLACE_ORIGIN, JUST_CREATE] {
+                data.remove(mark);
+            }
+            data.insert(REPLACED.to_owned(), "true".to_owned());
+        }
+        _ => {
+            draft.ids.remove(&id);
+        }
+    }
+}
+
 /// Whether an ID belongs to the new Pod of a pair whose origin is still there.
 pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
     origin_of(data).is_some_and(|origin| facts.is_held(origin))
@@ -125,7 +152,7 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
     draft
         .ids
         .iter()
-        .filter(|(_, data)| !is_new_half(facts, data))
+        .filter(|(_, data)| !data.contains_key(REPLACED) && !is_new_half(facts, data))
         .map(|(id, _)| *id)
         .collect()
 }

@@ -28,20 +28,21 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
         return false;
     }
     let uid = facts.observed.set.metadata.uid.as_deref();
-    let mut left = false;
+    let mut released = false;
     for claim in &facts.observed.claims {
         if claim.controller.as_deref() != uid {
             continue;
         }
-        left = true;
-        if facts.strategy.retain_deleted {
+        // The garbage collector would delete a claim that is still the set's own. A Pod that left the set mounts it.
+        if facts.strategy.retain_deleted || !facts.mounting(&claim.name).is_empty() {
+            released = true;
             draft.claim(claim, LabelPatch::default(), Ownership::Release);
         } else if !claim.terminating {
             draft.claims.push(ClaimChange::Delete(claim.clone()));
         }
     }
-    // A claim that is protected while some Pod mounts it must not keep the set.
-    if left && facts.strategy.retain_deleted {
+    // A claim that is deleted must not keep the set.
+    if released {
         return false;
     }
     draft.ids.clear();

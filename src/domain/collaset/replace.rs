@@ -21,6 +21,16 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         }
     }
     close(facts, draft);
+    let replaced = draft
+        .ids
+        .iter()
+        .filter(|(_, data)| data.contains_key(pool::REPLACED));
+    for id in replaced.map(|(id, _)| *id).collect::<Vec<_>>() {
+        match facts.members.contains_key(&id) {
+            true => pool::unmark(draft, id, pool::REPLACED),
+            false => pool::retire(facts, draft, id),
+        }
+    }
 }
 
 fn follow(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
@@ -146,7 +156,7 @@ fn close(facts: &Facts, draft: &mut Draft) {
             continue;
         };
         pool::unmark(draft, new, pool::REPLACE_ORIGIN);
-        draft.ids.remove(&origin);
+        pool::retire(facts, draft, origin);
         draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
     }
     // A label that speaks of a Pod that is gone, with a pool that knows nothing of it.
@@ -167,9 +177,7 @@ fn part(facts: &Facts, draft: &mut Draft, new: i64) {
     pool::unmark(draft, new, pool::REPLACE_ORIGIN);
     match facts.members.get(&new) {
         Some(pod) => draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None),
-        None if !facts.is_held(new) => {
-            draft.ids.remove(&new);
-        }
+        None if !facts.is_held(new) => pool::retire(facts, draft, new),
         None => {}
     }
 }

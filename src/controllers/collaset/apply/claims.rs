@@ -1,13 +1,18 @@
 //! PersistentVolumeClaims (contract 6.8).
 
+use std::time::Duration;
+
 use kube::core::params::Patch;
 use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::debug;
 
 use super::super::call::{Halt, Trouble, call, worse};
 use super::super::names::Slot;
 use super::super::owner;
 use super::super::refusals::{Key, Kind};
 use super::batch::{self, Write};
+use super::look::Look;
 use super::{Work, pods};
 use crate::api::keys;
 use crate::cluster::workloads::{ClaimObject, write};
@@ -16,13 +21,20 @@ use crate::domain::collaset::plan::{ClaimChange, Ownership};
 use crate::domain::collaset::status::Step;
 use crate::domain::lifecycle::LabelPatch;
 
+/// A claim that somebody's Pod mounts is looked at again after this time.
+const MOUNTED: Duration = Duration::from_secs(10);
+
 /// Writes them.
-pub async fn write(work: &Work<'_>, changes: Vec<ClaimChange>) -> Result<(), Halt> {
+pub async fn write(work: &Work<'_>, changes: Vec<ClaimChange>, look: &Look) -> Result<(), Halt> {
     let creates = |change: &ClaimChange| matches!(change, ClaimChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
-    let others = others.into_iter().map(|change| write_of(work, change));
+    let others = others
+        .into_iter()
+        .map(|change| write_of(work, change, look));
     let changed = batch::send(work, Kind::ClaimWrites, false, others).await;
-    let created = created.into_iter().map(|change| write_of(work, change));
+    let created = created
+        .into_iter()
+        .map(|change| write_of(work, change, look));
     worse(
         changed,
         batch::send(work, Kind::ClaimCreations, true, created).await,
@@ -32,6 +44,7 @@ pub async fn write(work: &Work<'_>, changes: Vec<ClaimChange>) -> Result<(), Hal
 fn write_of<'a>(
     work: &'a Work<'a>,
     change: ClaimChange,
+    look: &'a Look,
 ) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
     let key = match &change {
         ClaimChange::Create { id, template, .. } => Key::Claim(*id, template.clone()),
@@ -42,11 +55,11 @@ fn write_of<'a>(
     Write {
         key,
         step: Step::Claims,
-        request: one(work, change),
+        request: one(work, change, look),
     }
 }
 
-async fn one(work: &Work<'_>, change: ClaimChange) -> Result<(), Halt> {
+async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Halt> {
     let done = match change {
         ClaimChange::Create { id, template, body } => {
             return create(work, id, &Slot::Claim(id, template), body).await;
@@ -55,20 +68,50 @@ async fn one(work: &Work<'_>, change: ClaimChange) -> Result<(), Halt> {
             claim,
             labels,
             ownership,
-        } => {
-            let patch = Patch::Strategic(patch(work, &claim, &labels, ownership));
-            let object = (work.namespace(), &*claim.name);
-            let request =
-                write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
-            call(&what(&claim.name), request).await
-        }
+        } => change_metadata(work, &claim, &labels, ownership).await,
         ClaimChange::Delete(claim) => {
+            let now = Instant::now();
+            if let Some(left) = work.memory.held(&claim.uid, now) {
+                work.again(left);
+                return Ok(());
+            }
+            if let Some(pod) = look.mounting(&claim.name) {
+                debug!(
+                    claim = claim.name,
+                    pod, "a claim that is mounted is not deleted"
+                );
+                return spare(work, &claim).await;
+            }
             let object = (work.namespace(), &*claim.name, &*claim.uid);
             let request = write::delete::<ClaimObject>(work.client(), work.objects(), object, None);
             call(&what(&claim.name), request).await
         }
     };
     done.map_err(|trouble| trouble.halt(Step::Claims))
+}
+
+/// Leaves a claim alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it: otherwise
+/// the garbage collector would delete it.
+async fn spare(work: &Work<'_>, claim: &Claim) -> Result<(), Halt> {
+    if work.set.metadata.deletion_timestamp.is_none() {
+        work.memory.hold_for(&claim.uid, Instant::now(), MOUNTED);
+        work.again(MOUNTED);
+        return Ok(());
+    }
+    let done = change_metadata(work, claim, &LabelPatch::default(), Ownership::Release).await;
+    done.map_err(|trouble| trouble.halt(Step::Claims))
+}
+
+async fn change_metadata(
+    work: &Work<'_>,
+    claim: &Claim,
+    labels: &LabelPatch,
+    ownership: Ownership,
+) -> Result<(), Trouble> {
+    let patch = Patch::Strategic(patch(work, claim, labels, ownership));
+    let object = (work.namespace(), &*claim.name);
+    let request = write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
+    call(&what(&claim.name), request).await
 }
 
 async fn create(work: &Work<'_>, id: i64, slot: &Slot, mut body: Value) -> Result<(), Halt> {

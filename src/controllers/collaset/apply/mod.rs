@@ -5,6 +5,7 @@ mod batch;
 mod claims;
 mod events;
 mod finalizer;
+mod look;
 mod pods;
 mod pool;
 mod revisions;
@@ -25,6 +26,7 @@ use crate::cluster::workloads::Objects;
 use crate::domain::collaset::observed::{Observed, Pool};
 use crate::domain::collaset::plan::Plan;
 use crate::domain::collaset::poolless::without_pool;
+use crate::domain::pod::Pod;
 
 /// What the stages work with.
 pub struct Work<'a> {
@@ -32,6 +34,8 @@ pub struct Work<'a> {
     set: &'a Arc<CollaSet>,
     /// The pool that the plan was made from.
     pool: Option<&'a Arc<Pool>>,
+    /// The orphans that it was made with.
+    orphans: &'a [Arc<Pod>],
     memory: &'a Memory,
     /// Whether the plan goes without the revision of the template, which is refused.
     without_revision: bool,
@@ -47,6 +51,7 @@ impl<'a> Work<'a> {
             context,
             set: &observed.set,
             pool: observed.pool.as_ref(),
+            orphans: &observed.orphans,
             memory,
             without_revision: observed.refused.revision.is_some(),
             created: Mutex::default(),
@@ -142,6 +147,14 @@ async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done 
 }
 
 async fn stages(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
+    let (look, seen) = match look::ahead(work, plan).await {
+        Ok(look) => (look, Ok(())),
+        Err(Halt::Failed(step, message)) => {
+            look::without(plan);
+            (look::Look::default(), Err(Halt::Failed(step, message)))
+        }
+        Err(halt) => return Err(halt),
+    };
     let pool = pool::write(work, plan.pool.clone()).await;
     match pool {
         Err(Halt::Moved | Halt::Collision) => return pool,
@@ -151,7 +164,7 @@ async fn stages(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
         }
         Ok(()) => {}
     }
-    let claims = claims::write(work, take(&mut plan.claims)).await;
-    let pods = pods::write(work, take(&mut plan.pods)).await;
-    [pool, claims, pods].into_iter().fold(Ok(()), worse)
+    let claims = claims::write(work, take(&mut plan.claims), &look).await;
+    let pods = pods::write(work, take(&mut plan.pods), &look).await;
+    [seen, pool, claims, pods].into_iter().fold(Ok(()), worse)
 }

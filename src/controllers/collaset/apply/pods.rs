@@ -10,6 +10,7 @@ use super::super::owner;
 use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
+use super::look::{self, Look};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
@@ -21,12 +22,16 @@ use crate::domain::pod::Pod;
 const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
 
 /// Writes them. What fails for Pods that are there does not keep others from being created.
-pub async fn write(work: &Work<'_>, changes: Vec<PodChange>) -> Result<(), Halt> {
+pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Result<(), Halt> {
     let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
-    let others = others.into_iter().map(|change| write_of(work, change));
+    let others = others
+        .into_iter()
+        .map(|change| write_of(work, change, look));
     let changed = batch::send(work, Kind::PodWrites, false, others).await;
-    let created = created.into_iter().map(|change| write_of(work, change));
+    let created = created
+        .into_iter()
+        .map(|change| write_of(work, change, look));
     worse(
         changed,
         batch::send(work, Kind::PodCreations, true, created).await,
@@ -36,6 +41,7 @@ pub async fn write(work: &Work<'_>, changes: Vec<PodChange>) -> Result<(), Halt>
 fn write_of<'a>(
     work: &'a Work<'a>,
     change: PodChange,
+    look: &'a Look,
 ) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
     let of = |pod: &Pod| Key::PodWrite(pod.metadata.uid.clone());
     let (key, step) = match &change {
@@ -49,13 +55,13 @@ fn write_of<'a>(
     Write {
         key,
         step,
-        request: one(work, change, step),
+        request: one(work, change, step, look),
     }
 }
 
-async fn one(work: &Work<'_>, change: PodChange, step: Step) -> Result<(), Halt> {
+async fn one(work: &Work<'_>, change: PodChange, step: Step, look: &Look) -> Result<(), Halt> {
     match change {
-        PodChange::Create { id, body } => create(work, id, body).await,
+        PodChange::Create { id, body } => create(work, id, body, look).await,
         PodChange::Patch(change) => {
             let done = unless_held(work, &change.pod, patch(work, &change));
             done.await.map_err(|trouble| trouble.halt(step))
@@ -94,7 +100,16 @@ async fn unless_held(
     }
 }
 
-async fn create(work: &Work<'_>, id: i64, mut body: Value) -> Result<(), Halt> {
+async fn create(work: &Work<'_>, id: i64, mut body: Value, look: &Look) -> Result<(), Halt> {
+    if let Some(pod) = look.unmanaged(id) {
+        return manage(work, pod).await;
+    }
+    if let Some((claim, pod)) = look.written(look::claims(&body)) {
+        let message = format!(
+            "instance ID {id}: waiting for Pod {pod}, which still mounts claim {claim}, to end"
+        );
+        return Err(Halt::Failed(Step::ScaleOut, message));
+    }
     let slot = Slot::Pod(id);
     let name = named(work, &slot, &mut body);
     let request = pods::create(work.client(), work.namespace(), &body);
@@ -111,6 +126,16 @@ async fn create(work: &Work<'_>, id: i64, mut body: Value) -> Result<(), Halt> {
         Err(Trouble::Exists) => meet(work, id, &slot, &name, &body).await,
         Err(trouble) => Err(trouble.halt(Step::ScaleOut)),
     }
+}
+
+/// Gives a Pod back the label that somebody took from it. Without that label the caches do not show the Pod, and another would
+/// be made beside it.
+async fn manage(work: &Work<'_>, pod: &Pod) -> Result<(), Halt> {
+    let mut metadata = preconditions(pod, pod.metadata.resource_version);
+    metadata["labels"] = json!({ keys::CONTROL: keys::CONTROL_VALUE });
+    let sent = send(work, pod, None, json!({ "metadata": metadata })).await;
+    sent.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
+    Ok(())
 }
 
 /// There is a Pod of that name: the work of an earlier attempt whose answer was lost, or another's.

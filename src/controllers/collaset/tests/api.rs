@@ -92,6 +92,7 @@ impl State {
             Method::POST => self.create(path, body),
             Method::GET => match self.objects.get(path) {
                 Some(object) => (200, object.clone()),
+                None if path.ends_with("/pods") => (200, self.list(path)),
                 None => failure(404, "NotFound", "there is none"),
             },
             Method::DELETE => match self.objects.remove(path) {
@@ -108,6 +109,17 @@ impl State {
             Some(refusal) => failure(refusal.code, "Refused", refusal.message),
             None => answer,
         }
+    }
+
+    fn list(&self, path: &str) -> Value {
+        let prefix = format!("{path}/");
+        let items: Vec<_> = self
+            .objects
+            .iter()
+            .filter(|(path, _)| path.starts_with(&prefix))
+            .map(|(_, object)| object)
+            .collect();
+        json!({ "metadata": {}, "items": items })
     }
 
     fn create(&mut self, path: &str, object: Value) -> (u16, Value) {

@@ -17,8 +17,10 @@ use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::queue::Outcome;
 use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
-use crate::domain::collaset::observed::{Observed, Revision};
-use crate::domain::collaset::plan::{ClaimChange, Plan, PodChange, PodPatch, RevisionChange};
+use crate::domain::collaset::observed::{Claim, Observed, Revision};
+use crate::domain::collaset::plan::{
+    ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
+};
 use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
 use api::{FakeApi, Refusal};
@@ -65,6 +67,8 @@ impl Bed {
             revisions: Vec::new(),
             pods: Vec::new(),
             strangers: Vec::new(),
+            orphans: Vec::new(),
+            mounts: Default::default(),
             claims: Vec::new(),
             pool: objects.pools.get("n", "web"),
             refused: Refused::default(),
@@ -469,4 +473,136 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
     assert!(matches!(trailing, Err(Outcome::Retry)));
     index.bookmark_pods(7);
     assert!(observe(&bed.context, &set, &bed.memory).await.is_ok());
+}
+
+/// A set with a selector, so that its orphans can be told.
+fn selecting(bed: &Bed, metadata: Value) {
+    let mut set = json!({
+        "metadata": { "namespace": "n", "name": "web", "uid": "set" },
+        "spec": { "selector": { "matchLabels": { "app": "web" } } },
+    });
+    json_patch::merge(&mut set["metadata"], &metadata);
+    bed.api.put(SET, set);
+}
+
+fn put_pod(bed: &Bed, name: &str, part: Value) {
+    let mut pod = json!({ "metadata": { "namespace": "n", "name": name } });
+    json_patch::merge(&mut pod, &part);
+    bed.api.put(&format!("{PODS}/{name}"), pod);
+}
+
+fn mounting(claim: &str) -> Value {
+    json!({ "spec": { "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": claim } }] } })
+}
+
+fn claim() -> Arc<Claim> {
+    Arc::new(Claim {
+        name: "data".into(),
+        uid: "claim".into(),
+        resource_version: "1".into(),
+        ..Claim::default()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
+    let bed = Bed::new();
+    put_pod(&bed, "debug", mounting("data"));
+    let plan = || Plan {
+        claims: vec![ClaimChange::Delete(claim())],
+        ..Plan::default()
+    };
+    assert!(matches!(bed.apply(plan()).await, Done::All(Some(_))));
+    assert!(matches!(bed.apply(plan()).await, Done::All(Some(_))));
+    let list = format!("GET {PODS}");
+    assert_eq!(
+        bed.api.requests(),
+        [list.clone()],
+        "and not asked for at once again"
+    );
+    bed.api.0.lock().objects.remove(&format!("{PODS}/debug"));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    bed.apply(plan()).await;
+    let delete = "DELETE /api/v1/namespaces/n/persistentvolumeclaims/data".to_owned();
+    assert_eq!(bed.api.requests(), [list.clone(), list, delete]);
+}
+
+#[tokio::test]
+async fn pod_is_not_made_on_a_claim_that_an_unseen_pod_mounts() {
+    let bed = Bed::new();
+    put_pod(&bed, "debug", mounting("data"));
+    let mut plan = creates(0..2);
+    if let PodChange::Create { body, .. } = &mut plan.pods[0] {
+        json_patch::merge(body, &mounting("data"));
+    }
+    assert_eq!(bed.apply(plan).await, Done::Failed);
+    let message = bed.condition("Ready")["message"].to_string();
+    assert!(
+        message.contains("Pod debug, which still mounts claim data"),
+        "{message}"
+    );
+    assert_eq!(
+        bed.api.bodies(&format!("POST {PODS}")).len(),
+        1,
+        "the other is made"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_adopted_for_a_set_that_is_being_deleted() {
+    let bed = Bed::new();
+    let plan = || {
+        let patch = PodPatch {
+            pod: bed.pod("web-a"),
+            ownership: Ownership::Adopt,
+            ..PodPatch::default()
+        };
+        Plan {
+            pods: vec![PodChange::Patch(patch)],
+            ..Plan::default()
+        }
+    };
+    selecting(&bed, json!({}));
+    assert_eq!(bed.apply(plan()).await, Done::All(None));
+    selecting(&bed, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));
+    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    selecting(&bed, json!({ "uid": "another" }));
+    assert_eq!(bed.apply(plan()).await, Done::Moved);
+}
+
+#[tokio::test]
+async fn set_without_a_pool_waits_for_the_cache_to_show_its_orphans() {
+    let bed = Bed::new();
+    selecting(&bed, json!({}));
+    bed.learn::<SetObject>(SET);
+    put_pod(
+        &bed,
+        "web-a",
+        json!({ "metadata": { "labels": { (keys::CONTROL): "true" } } }),
+    );
+    let mut plan = creates(0..1);
+    plan.pool = Some(vec![ContextDetail::default()]);
+    assert_eq!(bed.apply(plan.clone()).await, Done::Moved);
+    assert_eq!(bed.memory.position(), bed.api.0.lock().version);
+    assert_eq!(bed.api.requests(), [format!("GET {PODS}")]);
+    bed.api.0.lock().objects.remove(&format!("{PODS}/web-a"));
+    assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
+}
+
+#[tokio::test]
+async fn pod_without_its_control_label_gets_it_back_instead_of_a_second_one() {
+    let bed = Bed::new();
+    let mut lost = pod_of(0, "set");
+    lost["metadata"]["name"] = json!("web-a");
+    put_pod(&bed, "web-a", lost);
+    let mut plan = creates(0..2);
+    for change in &mut plan.pods {
+        if let PodChange::Create { body, .. } = change {
+            body["metadata"]["labels"][keys::COMPLETING] = json!("1");
+        }
+    }
+    assert_eq!(bed.apply(plan).await, Done::All(None));
+    let patch = &bed.api.bodies(&format!("PATCH {PODS}/web-a"))[0]["metadata"];
+    assert_eq!(patch["labels"], json!({ (keys::CONTROL): "true" }));
+    assert_eq!(bed.api.bodies(&format!("POST {PODS}")).len(), 1);
 }

@@ -5,4 +5,4 @@ mod plan;
 #[cfg(test)]
 mod plan_tests;
 
-pub use plan::{Wanted, changed, for_instance, leftovers};
+pub use plan::{Wanted, changed, for_instance, instance, is_generated, is_of, leftovers};

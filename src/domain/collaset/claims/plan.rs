@@ -31,7 +31,7 @@ pub struct Wanted {
 ///
 /// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
 /// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
-/// the wanted hash goes before it. Of several the first by name is taken.
+/// the wanted hash goes before it. Claims that the set owns go before all others. Of several the first by name is taken.
 pub fn for_instance(
     set: &CollaSet,
     templates: &[Value],
@@ -97,10 +97,7 @@ pub fn leftovers(
     let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
     let is_needed = |claim: &Claim| {
         let templates = instance(claim).and_then(|id| needed.get(&id));
-        templates.into_iter().flatten().any(|template| {
-            template_name(claim) == Some(claim_name(template))
-                && serves(claim, &known.hash(template), known)
-        })
+        templates.is_some_and(|templates| is_of(claim, templates, known))
     };
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
@@ -134,7 +131,19 @@ fn serving<'a>(
         .iter()
         .filter(|c| is_usable(set, c) && !c.terminating && instance(c) == Some(id))
         .filter(|c| template_name(c) == Some(template) && serves(c, hash, known))
-        .min_by_key(|c| (label(c, keys::PVC_TEMPLATE_HASH) != Some(hash), &c.name))
+        .min_by_key(|c| {
+            let foreign = !is_owned(set, c);
+            let other_hash = label(c, keys::PVC_TEMPLATE_HASH) != Some(hash);
+            (foreign, other_hash, &c.name)
+        })
+}
+
+/// Whether a claim is of one of these templates, as far as can be known.
+pub fn is_of(claim: &Claim, templates: &[&Value], known: &Known) -> bool {
+    templates.iter().any(|template| {
+        template_name(claim) == Some(claim_name(template))
+            && serves(claim, &known.hash(template), known)
+    })
 }
 
 /// Whether a claim is of the template with this hash, as far as can be known.
@@ -151,9 +160,13 @@ fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
     claim.controller.is_some() && claim.controller == set.metadata.uid
 }
 
+/// Whether a claim without a controller may be taken by its labels and its name. Sets whose selectors overlap give their claims
+/// the same labels; the name tells whose claim it is.
 fn is_adoptable(set: &CollaSet, claim: &Claim) -> bool {
     let wanted = match_labels(set);
+    let template = template_name(claim).unwrap_or_default();
     claim.controller.is_none()
+        && is_generated(&prefix(set, template), &claim.name)
         && label(claim, keys::CONTROL) == Some(keys::CONTROL_VALUE)
         && label(claim, keys::PVC_TEMPLATE_HASH).is_some()
         && label(claim, keys::ORPHANED).is_none()
@@ -176,7 +189,22 @@ fn label<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
     claim.labels.get(key).map(String::as_str)
 }
 
-fn instance(claim: &Claim) -> Option<i64> {
+/// Longest part of a `generateName` that a name is made of, by the API server and by this program.
+const PREFIX: usize = 58;
+
+/// Whether a name is made of this `generateName` or ends with a number in the place of the random letters.
+pub fn is_generated(prefix: &str, name: &str) -> bool {
+    let prefix = prefix.get(..PREFIX).unwrap_or(prefix);
+    name.strip_prefix(prefix)
+        .is_some_and(|rest| !rest.is_empty() && !rest.contains('-'))
+}
+
+fn prefix(set: &CollaSet, template: &str) -> String {
+    format!("{}-{template}-", name(set))
+}
+
+/// The instance ID that a claim carries.
+pub fn instance(claim: &Claim) -> Option<i64> {
     label(claim, keys::INSTANCE_ID)?.parse().ok()
 }
 
@@ -198,7 +226,7 @@ fn body(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
         labels.insert(key.to_owned(), value.into());
     }
     let mut metadata = Map::new();
-    let prefix = format!("{}-{}-", name(set), claim_name(template));
+    let prefix = prefix(set, claim_name(template));
     metadata.insert("generateName".to_owned(), prefix.into());
     metadata.insert("labels".to_owned(), labels.into());
     if let Some(annotations) = template

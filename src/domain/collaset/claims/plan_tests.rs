@@ -122,7 +122,7 @@ fn which_claim_serves() {
         assert_eq!(wanted.ready, wanted.volumes.contains_key("data"));
         wanted.volumes.get("data").cloned()
     };
-    let good = || claim("b", 7, &data);
+    let good = || claim("web-data-b", 7, &data);
     let foreign = |name: &str| {
         edited(claim(name, 7, &data), |c| {
             _ = c
@@ -130,7 +130,7 @@ fn which_claim_serves() {
                 .insert(keys::PVC_TEMPLATE_HASH.into(), "foreign".into())
         })
     };
-    assert_eq!(serving(vec![good()]).as_deref(), Some("b"));
+    assert_eq!(serving(vec![good()]).as_deref(), Some("web-data-b"));
     assert_eq!(
         serving(vec![good(), claim("a", 7, &data)]).as_deref(),
         Some("a"),
@@ -139,7 +139,7 @@ fn which_claim_serves() {
     assert_eq!(serving(vec![foreign("a")]).as_deref(), Some("a"));
     assert_eq!(
         serving(vec![foreign("a"), good()]).as_deref(),
-        Some("b"),
+        Some("web-data-b"),
         "the wanted hash goes first"
     );
     assert_eq!(
@@ -156,9 +156,22 @@ fn which_claim_serves() {
     );
     assert_eq!(
         serving(vec![edited(good(), |c| c.controller = None)]).as_deref(),
-        Some("b"),
+        Some("web-data-b"),
         "left by Retain"
     );
+    let left = |name: &str| edited(claim(name, 7, &data), |c| c.controller = None);
+    assert_eq!(
+        serving(vec![left("web-data-a"), foreign("web-data-c")]).as_deref(),
+        Some("web-data-c"),
+        "an own one goes first"
+    );
+    for other in ["db-data-a", "web-data-logs-a", "data", "web-data-"] {
+        assert_eq!(
+            serving(vec![left(other)]),
+            None,
+            "{other} is of another set"
+        );
+    }
     assert_eq!(
         serving(vec![edited(good(), |c| {
             c.controller = None;
@@ -247,7 +260,7 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
 #[test]
 fn what_retain_left_is_adopted_with_its_instance_and_no_sooner() {
     let data = template("data", "1Gi");
-    let left = |id| edited(claim("a", id, &data), |c| c.controller = None);
+    let left = |id| edited(claim("web-data-a", id, &data), |c| c.controller = None);
     let adopted = |set: &CollaSet, claim: Claim| {
         let needed: BTreeMap<_, _> = [(1, vec![&data])].into();
         match &leftovers(set, &arcs(vec![claim]), &needed, &known(&[&data]))[..] {

@@ -195,6 +195,12 @@ impl View {
         let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
         if self.missing > 0 && !self.awaited.is_empty() {
             message += &format!("; waiting for {} to end", self.awaited.join(", "));
+        } else if self.missing > 0
+            && let Some((pod, claim)) = facts.awaited_claim()
+        {
+            let pod = &pod.metadata.name;
+            message +=
+                &format!("; waiting for Pod {pod}, which still mounts claim {claim}, to end");
         }
         if self.missing > 0 {
             message += &told::ended(facts);

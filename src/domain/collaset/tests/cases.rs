@@ -7,14 +7,14 @@ use serde_json::json;
 use super::world::World;
 use crate::api::keys::{self, Family};
 
-fn settled(replicas: i32, spec: serde_json::Value) -> World {
+pub fn settled(replicas: i32, spec: serde_json::Value) -> World {
     let mut world = World::new(replicas, spec);
     world.settle();
     world
 }
 
 /// A spec with one claim template.
-fn one_claim() -> serde_json::Value {
+pub fn one_claim() -> serde_json::Value {
     json!({ "volumeClaimTemplates": [{
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },

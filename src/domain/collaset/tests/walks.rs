@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::cases::one_claim;
 use super::world::World;
+use crate::api::collaset::PodNamingSuffixPolicy;
 use crate::api::keys;
 use crate::domain::collaset::pool;
 
@@ -25,6 +27,9 @@ enum Act {
     /// Somebody edits the pool away, or a Pod's ID.
     LosePool,
     Renumber(usize, i64),
+    /// Somebody takes a Pod's ID, or its owner, from it.
+    Unnumber(usize),
+    Orphan(usize),
     /// Some rounds pass.
     Step,
     /// As many rounds as there is something to do in.
@@ -49,6 +54,8 @@ fn act() -> impl Strategy<Value = Act> {
         (0..6usize).prop_map(Act::Include),
         Just(Act::LosePool),
         (0..6usize, 0..6i64).prop_map(|(pod, id)| Act::Renumber(pod, id)),
+        (0..6usize).prop_map(Act::Unnumber),
+        (0..6usize).prop_map(Act::Orphan),
         Just(Act::Step),
         Just(Act::Step),
         Just(Act::Step),
@@ -94,6 +101,14 @@ fn act_on(world: &mut World, act: Act) {
         Act::Include(index) => label(world, index, keys::UPDATE_INCLUDED, Some("1")),
         Act::LosePool => world.pool = None,
         Act::Renumber(index, id) => label(world, index, keys::INSTANCE_ID, Some(&id.to_string())),
+        Act::Unnumber(index) => label(world, index, keys::INSTANCE_ID, None),
+        // A Pod with a name that persists and without an owner holds up its successor until it is gone.
+        Act::Orphan(_) if is_sequence(world) => {}
+        Act::Orphan(index) => {
+            if let Some(pod) = name(world, index).and_then(|n| world.pods.get_mut(&n)) {
+                pod.metadata.owner_references.clear();
+            }
+        }
         Act::Step => {
             world.step();
         }
@@ -102,6 +117,11 @@ fn act_on(world: &mut World, act: Act) {
             world.surroundings();
         }
     }
+}
+
+fn is_sequence(world: &World) -> bool {
+    let naming = world.set.spec.naming_strategy.clone().unwrap_or_default();
+    naming.pod_naming_suffix_policy == Some(PodNamingSuffixPolicy::PersistentSequence)
 }
 
 fn check(world: &World) {
@@ -156,7 +176,19 @@ fn check(world: &World) {
             revision
         );
     }
-    assert_eq!(world.claims.len(), 0);
+    let claims = world.set.spec.volume_claim_templates.len();
+    for (id, pod) in &members {
+        assert_eq!(pod.spec.claims.len(), claims, "ID {id}");
+        for claim in &pod.spec.claims {
+            let claim = &world.claims[claim];
+            assert_eq!(
+                claim.labels[keys::INSTANCE_ID],
+                id.to_string(),
+                "{}",
+                claim.name
+            );
+        }
+    }
     let ready = status
         .conditions
         .iter()
@@ -169,10 +201,16 @@ proptest! {
     #[test]
     fn a_set_that_is_left_alone_becomes_what_its_spec_says(
         sequence in any::<bool>(),
+        claims in any::<bool>(),
+        retain in any::<bool>(),
         acts in prop::collection::vec(act(), 0..40),
     ) {
         let naming = if sequence { "PersistentSequence" } else { "Random" };
-        let mut world = World::new(3, json!({ "namingStrategy": { "podNamingSuffixPolicy": naming } }));
+        let mut spec = if claims { one_claim() } else { json!({}) };
+        spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
+        let policy = if retain { "Retain" } else { "Delete" };
+        spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": policy } });
+        let mut world = World::new(3, spec);
         world.settle();
         for act in acts {
             act_on(&mut world, act);

@@ -107,6 +107,14 @@ impl World {
                 .cloned()
                 .map(Arc::new)
                 .collect(),
+            orphans: self
+                .pods
+                .values()
+                .filter(|p| p.controller().is_none())
+                .cloned()
+                .map(Arc::new)
+                .collect(),
+            mounts: self.mounts(),
             claims: self.claims.values().cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
             refused: self.refused.clone(),
@@ -114,6 +122,19 @@ impl World {
             rules: self.rules.clone(),
             now_nanos: self.clock,
         }
+    }
+
+    fn mounts(&self) -> BTreeMap<String, Vec<Arc<Pod>>> {
+        let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
+        for pod in self.pods.values() {
+            for claim in &pod.spec.claims {
+                mounts
+                    .entry(claim.clone())
+                    .or_default()
+                    .push(Arc::new(pod.clone()));
+            }
+        }
+        mounts
     }
 
     pub fn tick(&mut self) -> u64 {
@@ -242,6 +263,8 @@ impl World {
                 }
             }
             ClaimChange::Delete(claim) => {
+                let mounting = self.mounts().remove(&claim.name);
+                assert!(mounting.is_none(), "{} is mounted and deleted", claim.name);
                 self.claims.remove(&claim.name);
             }
         }
@@ -267,6 +290,11 @@ impl World {
                 let revision = pod.label(keys::REVISION).unwrap().to_owned();
                 self.refused.proven.insert(revision);
                 assert_eq!(pod.label(keys::INSTANCE_ID), Some(id.to_string().as_str()));
+                for claim in &pod.spec.claims {
+                    let mounting = self.mounts().remove(claim).unwrap_or_default();
+                    let writer = mounting.iter().find(|p| !p.is_finished());
+                    assert!(writer.is_none(), "{claim} is mounted by two Pods");
+                }
                 let known = self.pods.insert(pod.metadata.name.clone(), pod);
                 assert!(known.is_none(), "created twice");
             }

@@ -1,0 +1,98 @@
+//! What a change of the templates comes to where that may not be what was meant.
+
+use serde_json::Value;
+
+use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy};
+use crate::domain::collaset::revision::data::{claim_name, same_claims};
+
+/// Each is said when it begins to be so; `old` is the stored spec of an update.
+pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
+    let mut warnings = claims(old, new);
+    if replaces_claims(new) && !old.is_some_and(replaces_claims) {
+        warnings.push(
+            "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the claims \
+             of the Pods that they replace are deleted, even with whenScaled: Retain; choose InPlaceIfPossible or Recreate to \
+             keep the data"
+                .into(),
+        );
+    }
+    let policy = restart_policy(new);
+    if let Some(policy) = policy.filter(|_| old.and_then(restart_policy) != policy) {
+        warnings.push(format!(
+            "spec.template.spec.restartPolicy: {policy}: a Pod that ends is deleted and made again, after 1 s at first and 15 min at \
+             most; use a Job for what is to run once"
+        ));
+    }
+    warnings
+}
+
+/// Claim templates that are changed or taken out: a claim is never changed, so that means another volume.
+fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
+    let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
+    let fate = "the claims that Pods have now are deleted unless whenScaled is Retain";
+    let told = before.iter().filter_map(|former| {
+        let name = claim_name(former);
+        let mut templates = new.volume_claim_templates.iter();
+        match templates.find(|template| claim_name(template) == name) {
+            Some(template) if same_claims(&[former.clone()], &[template.clone()]) => None,
+            Some(_) => Some(format!(
+                "spec.volumeClaimTemplates: {name} is changed: volumes are not expanded, every Pod is made again with a new, \
+                 empty one, and {fate}"
+            )),
+            None => Some(format!("spec.volumeClaimTemplates: {name} is taken out: {fate}")),
+        }
+    });
+    told.collect()
+}
+
+fn replaces_claims(spec: &CollaSetSpec) -> bool {
+    let strategy = spec.update_strategy.as_ref();
+    let policy = strategy.and_then(|strategy| strategy.pod_upgrade_policy.as_ref());
+    policy == Some(&PodUpgradePolicy::Replace) && !spec.volume_claim_templates.is_empty()
+}
+
+fn restart_policy(spec: &CollaSetSpec) -> Option<&str> {
+    let policy = spec.template.pointer("/spec/restartPolicy").and_then(Value::as_str);
+    policy.filter(|policy| ["Never", "OnFailure"].contains(policy))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(part: Value) -> CollaSetSpec {
+        serde_json::from_value(part).unwrap()
+    }
+
+    fn claim(name: &str, size: &str) -> Value {
+        json!({ "metadata": { "name": name }, "spec": { "resources": { "requests": { "storage": size } } } })
+    }
+
+    #[test]
+    fn each_is_said_when_it_begins_to_be_so() {
+        let claims = |claims: &[Value]| spec(json!({ "volumeClaimTemplates": claims }));
+        let policy = |policy: &str| spec(json!({
+            "volumeClaimTemplates": [claim("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
+        }));
+        let restarts = |policy: &str| spec(json!({ "template": { "spec": { "restartPolicy": policy } } }));
+        for (old, new, word) in [
+            (claims(&[claim("data", "1Gi")]), claims(&[claim("data", "2Gi")]), "data is changed"),
+            (claims(&[claim("data", "1Gi")]), claims(&[]), "data is taken out"),
+            (policy("Recreate"), policy("Replace"), "with Replace every rollout"),
+            (restarts("Always"), restarts("Never"), "restartPolicy: Never"),
+        ] {
+            let told = of(Some(&old), &new);
+            assert!(told.len() == 1 && told[0].contains(word), "{told:?}");
+            assert_eq!(of(Some(&new), &new), [""; 0]);
+        }
+        assert_eq!(of(None, &restarts("OnFailure")).len(), 1);
+        let notation = of(
+            Some(&claims(&[claim("data", "1Gi")])),
+            &claims(&[claim("data", "1024Mi"), claim("more", "1Gi")]),
+        );
+        assert_eq!(notation, [""; 0]);
+    }
+}

@@ -1,0 +1,232 @@
+//! What is read live before a plan is carried out. The caches hold managed Pods only, and may trail a little; what a mistake
+//! would cost is data. Nothing is read for a plan that neither deletes nor hands out a claim, nor makes a Pod anew.
+
+use std::collections::HashMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::core::params::ListParams;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::super::call::{Halt, call};
+use super::super::refusals::Key;
+use super::Work;
+use super::batch::{self, Write};
+use crate::api::keys;
+use crate::api::selector::Selector;
+use crate::cluster::path::Objects;
+use crate::cluster::workloads::{SetObject, write};
+use crate::domain::collaset::has_name_of;
+use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange};
+use crate::domain::collaset::status::Step;
+use crate::domain::pod::Pod;
+
+/// Pods of a page.
+const PAGE: u32 = 500;
+
+/// What the API server said.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Name of a Pod that mounts a claim, by the name of the claim, and whether that Pod may still write.
+    mounts: HashMap<String, (String, bool)>,
+    /// Pods of the set that are not managed any more, by the instance ID that they carry.
+    unmanaged: HashMap<String, Pod>,
+}
+
+impl Look {
+    /// The name of a Pod that mounts a claim.
+    pub fn mounting(&self, claim: &str) -> Option<&str> {
+        self.mounts.get(claim).map(|(pod, _)| &**pod)
+    }
+
+    /// The first claim of these that a Pod may still write to, with the name of that Pod.
+    pub fn written<'a>(&self, claims: impl Iterator<Item = &'a str>) -> Option<(&'a str, &str)> {
+        let mut written = claims.filter_map(|claim| {
+            let (pod, writes) = self.mounts.get(claim)?;
+            writes.then_some((claim, &**pod))
+        });
+        written.next()
+    }
+
+    /// The Pod of an instance ID that somebody took the control label from.
+    pub fn unmanaged(&self, id: i64) -> Option<&Pod> {
+        self.unmanaged.get(&id.to_string())
+    }
+
+    fn take(&mut self, work: &Work<'_>, pod: Pod) {
+        for claim in &pod.spec.claims {
+            let writes = !pod.is_finished();
+            let known = self.mounts.get(claim).is_some_and(|(_, known)| *known);
+            if !known {
+                let pod = pod.metadata.name.clone();
+                self.mounts.insert(claim.clone(), (pod, writes));
+            }
+        }
+        let own = pod
+            .controller()
+            .is_some_and(|owner| owner.uid == work.uid());
+        let id = pod.label(keys::INSTANCE_ID).map(str::to_owned);
+        if let Some(id) = id
+            && own
+            && !pod.is_managed()
+            && !pod.is_terminating()
+            && !pod.is_finished()
+        {
+            self.unmanaged.insert(id, pod);
+        }
+    }
+}
+
+/// Names of the claims that a Pod to be created mounts.
+pub fn claims(body: &Value) -> impl Iterator<Item = &str> {
+    let volumes = body["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes.filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
+}
+
+/// Reads what the plan needs to be sure of. What can't be read is left alone for a while, as what can't be written.
+pub async fn ahead(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
+    let look = Mutex::new(Look::default());
+    let write = Write {
+        key: Key::Look,
+        step: Step::ScaleOut,
+        request: async {
+            let seen = read(work, plan).await?;
+            *look.lock() = seen;
+            Ok(())
+        },
+    };
+    batch::one(work, write).await?;
+    Ok(look.into_inner())
+}
+
+/// Takes out of a plan what is not to be done without a look.
+pub fn without(plan: &mut Plan) {
+    plan.claims.clear();
+    let is_change = |change: &PodChange| match change {
+        PodChange::Create { .. } => false,
+        PodChange::Patch(patch) => patch.ownership == Ownership::Keep,
+        PodChange::Delete(_) => true,
+    };
+    plan.pods.retain(is_change);
+}
+
+async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
+    if adopts(plan) {
+        is_alive(work).await?;
+    }
+    let mut look = Look::default();
+    let mut creations = plan.pods.iter().filter_map(|change| match change {
+        PodChange::Create { body, .. } => Some(body),
+        PodChange::Patch(_) | PodChange::Delete(_) => None,
+    });
+    let now = Instant::now();
+    let deletes = plan.claims.iter().any(|change| match change {
+        ClaimChange::Delete(claim) => work.memory.held(&claim.uid, now).is_none(),
+        ClaimChange::Create { .. } | ClaimChange::Patch { .. } => false,
+    });
+    if deletes || creations.clone().any(|body| claims(body).next().is_some()) {
+        each(work, String::new(), |pod| look.take(work, pod)).await?;
+    } else if creations.any(is_again) {
+        let labels = format!(
+            "{},{}!={}",
+            keys::INSTANCE_ID,
+            keys::CONTROL,
+            keys::CONTROL_VALUE
+        );
+        each(work, labels, |pod| look.take(work, pod)).await?;
+    }
+    let is_first = work.pool.is_none() && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
+    if is_first {
+        no_unseen_orphans(work).await?;
+    }
+    Ok(look)
+}
+
+/// Whether the instance ID had a Pod before.
+fn is_again(body: &Value) -> bool {
+    body["metadata"]["labels"][keys::COMPLETING].is_string()
+}
+
+fn adopts(plan: &Plan) -> bool {
+    let pods = plan.pods.iter().any(|change| match change {
+        PodChange::Patch(patch) => patch.ownership == Ownership::Adopt,
+        PodChange::Create { .. } | PodChange::Delete(_) => false,
+    });
+    let adopts = |change: &ClaimChange| matches!(change, ClaimChange::Patch { ownership, .. } if *ownership == Ownership::Adopt);
+    pods || plan.claims.iter().any(adopts)
+}
+
+/// Nothing is adopted for a set that is being deleted: with `--cascade=orphan` the garbage collector takes the references off,
+/// and would delete what carries one again once the set is gone.
+async fn is_alive(work: &Work<'_>) -> Result<(), Halt> {
+    let (client, objects) = (work.client(), work.objects());
+    let request = write::get::<SetObject>(client, objects, (work.namespace(), work.name()));
+    let set = call(&format!("CollaSet {}", work.name()), request).await;
+    let set = set.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
+    let alive = set.is_some_and(|set| {
+        set.metadata.uid.as_deref() == Some(work.uid()) && set.metadata.deletion_timestamp.is_none()
+    });
+    if alive { Ok(()) } else { Err(Halt::Moved) }
+}
+
+/// A set that has no pool yet may be one that was made again: its orphans may not be in the cache of Pods yet, and would find
+/// others in their places.
+async fn no_unseen_orphans(work: &Work<'_>) -> Result<(), Halt> {
+    let selector = work.set.spec.selector.as_ref();
+    let Some(selector) = selector.and_then(|s| Selector::compile(s).ok()) else {
+        return Ok(());
+    };
+    let labels = format!("{selector},{},!{}", keys::INSTANCE_ID, keys::ORPHANED);
+    let mut unseen = false;
+    each(work, labels, |pod| {
+        let is_orphan = pod.controller().is_none()
+            && pod.is_managed()
+            && !pod.is_terminating()
+            && !pod.is_finished()
+            && has_name_of(work.name(), &pod.metadata.name);
+        if is_orphan
+            && !work
+                .orphans
+                .iter()
+                .any(|seen| seen.metadata.uid == pod.metadata.uid)
+        {
+            // The next plan waits until the cache has it.
+            work.memory.wrote_pod(pod.metadata.resource_version);
+            unseen = true;
+        }
+    })
+    .await?;
+    if unseen { Err(Halt::Moved) } else { Ok(()) }
+}
+
+#[derive(Deserialize)]
+struct Page {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(default)]
+    items: Vec<Pod>,
+}
+
+/// Reads the Pods of the namespace with these labels page by page.
+async fn each(work: &Work<'_>, labels: String, mut keep: impl FnMut(Pod)) -> Result<(), Halt> {
+    let mut params = ListParams::default().limit(PAGE);
+    if !labels.is_empty() {
+        params = params.labels(&labels);
+    }
+    loop {
+        let request = async {
+            let request = Objects::of("/api/v1", work.namespace(), "pods")?.list(&params)?;
+            work.client().request::<Page>(request).await
+        };
+        let page = call("Pods of the namespace", request).await;
+        let page = page.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
+        page.items.into_iter().for_each(&mut keep);
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        match next {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(()),
+        }
+    }
+}

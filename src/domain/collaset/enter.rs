@@ -1,0 +1,143 @@
+//! Pods that enter the set: those that `podToInclude` names, and orphans of the set.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::claims;
+use super::draft::Draft;
+use super::facts::Facts;
+use super::plan::Ownership;
+use super::pool;
+use super::revision::data;
+use crate::api::keys;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+/// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters.
+pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
+    let name = &pod.metadata.name;
+    let refusal = if facts.strategy.exclude.contains(name) || pod.label(keys::TO_EXCLUDE).is_some()
+    {
+        Some("it is to be excluded too; take that back first")
+    } else if pod.controller().is_some() {
+        Some("another controller owns it")
+    } else if pod.is_terminating() || pod.is_finished() {
+        Some("it has ended")
+    } else if !facts.selector.matches(&pod.metadata.labels) {
+        Some("the selector does not match its labels; set them first")
+    } else {
+        None
+    };
+    if let Some(why) = refusal {
+        draft.event(
+            true,
+            "IncludeNotAllowed",
+            format!("Pod {name} can't be included: {why}"),
+        );
+        return false;
+    }
+    let own = facts
+        .id_of(pod)
+        .filter(|id| is_free(facts, draft, pod, *id));
+    let id = match own {
+        Some(id) => {
+            pool::take(facts, draft, id, pod.label(keys::REVISION));
+            id
+        }
+        None => pool::allocate(facts, draft, pod.label(keys::REVISION)),
+    };
+    enter(facts, draft, pod, id);
+    draft.event(
+        false,
+        "IncludeTarget",
+        format!("Pod {name} is included under instance ID {id}"),
+    );
+    true
+}
+
+/// Takes orphans in, each under its own instance ID with the claims that it mounts: Pods of a set of this name that was
+/// deleted with `--cascade=orphan` and made again, or that outlived an uninstallation. Otherwise others would be made beside
+/// them, on their claims. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
+pub fn adopt(facts: &Facts, draft: &mut Draft) -> bool {
+    let mut taken = BTreeSet::new();
+    for pod in &facts.observed.orphans {
+        let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
+            continue;
+        };
+        if !is_free(facts, draft, pod, id) || !taken.insert(id) {
+            continue;
+        }
+        pool::take(facts, draft, id, pod.label(keys::REVISION));
+        enter(facts, draft, pod, id);
+        let name = &pod.metadata.name;
+        draft.event(
+            false,
+            "IncludeTarget",
+            format!("Pod {name} has no owner and is adopted under instance ID {id}"),
+        );
+    }
+    !taken.is_empty()
+}
+
+/// Whether a Pod has a name that a set of this name gives its Pods. Selectors may overlap: an orphan of another set is
+/// left to that one.
+pub fn has_name_of(set: &str, pod: &str) -> bool {
+    claims::is_generated(&format!("{set}-"), pod)
+}
+
+fn is_orphan(facts: &Facts, pod: &Pod) -> bool {
+    let name = &pod.metadata.name;
+    let asked_for = facts.strategy.exclude.contains(name) || facts.strategy.include.contains(name);
+    let marked = [keys::ORPHANED, keys::TO_EXCLUDE].map(|key| pod.label(key).is_some());
+    !asked_for
+        && marked == [false, false]
+        && pod.controller().is_none()
+        && (pod.label(keys::INSTANCE_ID).is_some() || facts.id_of_claims(pod).is_some())
+        && !pod.is_terminating()
+        && !pod.is_finished()
+        && has_name_of(facts.name, name)
+        && facts.selector.matches(&pod.metadata.labels)
+}
+
+/// Whether a Pod that enters can have this instance ID: no other Pod and no other set has it, nor is it reserved for the new
+/// half of a pair, nor has the set claims of it that the Pod does not mount.
+fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
+    let paired = [pool::REPLACE_NEW, pool::REPLACE_ORIGIN];
+    !facts.foreign.contains(&id)
+        && !facts.is_held(id)
+        && !paired.iter().any(|mark| pool::is_marked(draft, id, mark))
+        && facts
+            .claims_of(id)
+            .all(|claim| claim.terminating || pod.spec.claims.contains(&claim.name))
+}
+
+fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) {
+    let templates: Vec<&Value> = facts
+        .revision_of(pod)
+        .into_iter()
+        .chain([&facts.history.updated])
+        .flat_map(|revision| data::claim_templates(&revision.data))
+        .collect();
+    let uid = facts.observed.set.metadata.uid.as_deref();
+    for claim in &facts.observed.claims {
+        let own = claim.controller.is_some() && claim.controller.as_deref() == uid;
+        // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
+        let its = pod.spec.claims.contains(&claim.name)
+            && (own || claim.controller.is_none())
+            && claims::is_of(claim, &templates, &facts.known_claims);
+        let id = Some(id.to_string());
+        let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();
+        if its && !(own && named && !claim.labels.contains_key(keys::ORPHANED)) {
+            let labels = [
+                (keys::ORPHANED.to_owned(), None),
+                (keys::INSTANCE_ID.to_owned(), id),
+            ];
+            draft.claim(claim, LabelPatch(labels.into()), Ownership::Adopt);
+        }
+    }
+    draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
+    draft.label(pod, keys::ORPHANED, None);
+    draft.own(pod, Ownership::Adopt);
+}

@@ -1,0 +1,349 @@
+//! Claims in trouble: none is mounted by two Pods, and none that a Pod mounts is deleted. The world checks both at each
+//! creation and deletion.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::cases::{one_claim, settled};
+use super::world::{UID, World};
+use crate::api::keys;
+use crate::domain::collaset::observed::Claim;
+use crate::domain::collaset::planner::plan;
+
+fn retained() -> Value {
+    let mut spec = one_claim();
+    spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": {
+        "whenScaled": "Retain", "whenDeleted": "Retain",
+    } });
+    spec
+}
+
+/// UIDs and mounted claims by instance ID.
+fn placed(world: &World) -> BTreeMap<i64, (String, Vec<String>)> {
+    let members = world.members().into_iter();
+    members
+        .map(|(id, pod)| (id, (pod.metadata.uid.clone(), pod.spec.claims.clone())))
+        .collect()
+}
+
+/// What `--cascade=orphan` leaves, under a set that was made again.
+fn orphan(world: &mut World) {
+    for pod in world.pods.values_mut() {
+        pod.metadata.owner_references.clear();
+    }
+    for claim in world.claims.values_mut() {
+        claim.controller = None;
+    }
+    for revision in world.revisions.values_mut() {
+        revision.controller = None;
+    }
+    world.pool = None;
+    world.set.status = None;
+}
+
+fn pod<'a>(world: &'a mut World, name: &str) -> &'a mut crate::domain::pod::Pod {
+    world.pods.get_mut(name).unwrap()
+}
+
+fn name_of(world: &World, id: i64) -> String {
+    world.members()[&id].metadata.name.clone()
+}
+
+fn ready(world: &World) -> String {
+    let status = world.set.status.clone().unwrap();
+    let ready = status.conditions.into_iter().find(|c| c.type_ == "Ready");
+    ready.unwrap().message
+}
+
+#[test]
+fn orphans_are_adopted_under_their_ids_with_their_claims() {
+    for naming in ["Random", "PersistentSequence"] {
+        let mut spec = one_claim();
+        spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
+        let mut world = settled(3, spec);
+        let (before, claims) = (placed(&world), world.claims.len());
+        orphan(&mut world);
+        world.settle();
+        assert_eq!(placed(&world), before);
+        assert_eq!((world.pods.len(), world.claims.len()), (3, claims));
+        let owned = |c: &Claim| c.controller.as_deref() == Some(UID);
+        assert!(world.claims.values().all(owned));
+    }
+}
+
+#[test]
+fn only_orphans_of_the_set_are_adopted() {
+    let edits: [fn(&mut crate::domain::pod::Pod); 4] = [
+        |pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::ORPHANED.into(), "true".into())
+        },
+        |pod| {
+            _ = pod
+                .metadata
+                .labels
+                .insert(keys::TO_EXCLUDE.into(), "1".into())
+        },
+        |pod| _ = pod.metadata.labels.insert("app".into(), "debug".into()),
+        |pod| _ = pod.metadata.labels.remove(keys::INSTANCE_ID),
+    ];
+    for (index, edit) in edits.into_iter().enumerate() {
+        let mut world = settled(1, json!({}));
+        let name = name_of(&world, 0);
+        orphan(&mut world);
+        edit(pod(&mut world, &name));
+        world.settle();
+        assert!(world.pods[&name].controller().is_none(), "edit {index}");
+        assert_eq!(world.ids(), [0]);
+    }
+}
+
+#[test]
+fn orphans_of_a_set_that_is_deleted_stay_orphans() {
+    let mut world = settled(2, one_claim());
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    let finalizers = world.set.metadata.finalizers.as_mut().unwrap();
+    finalizers.push("orphan".into());
+    let name = name_of(&world, 0);
+    pod(&mut world, &name).metadata.owner_references.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+}
+
+#[test]
+fn orphan_whose_id_is_taken_is_left_alone() {
+    let mut world = settled(1, one_claim());
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "web-other".into();
+    other.metadata.uid = "other".into();
+    other.metadata.owner_references.clear();
+    other.spec.claims.clear();
+    world.pods.insert("web-other".into(), other);
+    world.settle();
+    assert!(world.pods["web-other"].controller().is_none());
+}
+
+#[test]
+fn included_pod_keeps_its_id() {
+    let mut world = settled(3, one_claim());
+    let before = placed(&world);
+    let names = [1, 2].map(|id| name_of(&world, id));
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": names } }));
+    world.settle();
+    world.edit(json!({
+        "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [names[1]] },
+    }));
+    world.settle();
+    let after = placed(&world);
+    assert_eq!(after.get(&2), before.get(&2));
+    let claim = &world.claims[&before[&2].1[0]];
+    assert_eq!(claim.labels[keys::INSTANCE_ID], "2");
+}
+
+#[test]
+fn orphaned_claims_follow_an_included_pod_to_another_id() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let claim = world.pods[&name].spec.claims[0].clone();
+    pod(&mut world, &name).metadata.owner_references.clear();
+    let labels = &mut pod(&mut world, &name).metadata.labels;
+    labels.insert(keys::ORPHANED.into(), "true".into());
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::ORPHANED.into(), "true".into());
+    world.claims.get_mut(&claim).unwrap().controller = None;
+    world.settle();
+    // Somebody took the mark from the claim: it would look free.
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.remove(keys::ORPHANED);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": [name] } }));
+    world.settle();
+    assert_eq!(world.members()[&1].metadata.name, name);
+    assert_eq!(world.claims[&claim].labels[keys::INSTANCE_ID], "1");
+}
+
+#[test]
+fn claim_of_another_template_is_left_alone() {
+    let by_label = json!({ "rollingUpdate": { "byLabel": {} } });
+    let mut world = settled(1, retained());
+    world.edit(json!({ "updateStrategy": by_label }));
+    let name = name_of(&world, 0);
+    world.edit(json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    let labels = world.claims.values().next().unwrap().labels.clone();
+    let other = Claim {
+        name: "other".into(),
+        uid: "other".into(),
+        labels,
+        ..Claim::default()
+    };
+    let mut other = other;
+    other
+        .labels
+        .insert(keys::PVC_TEMPLATE_NAME.into(), "logs".into());
+    world.claims.insert("other".into(), other);
+    pod(&mut world, &name).spec.claims.push("other".into());
+    world.edit(json!({
+        "replicas": 1, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
+    }));
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    assert!(world.claims["other"].controller.is_none());
+    world.edit(json!({
+        "updateStrategy": { "rollingUpdate": null },
+        "scaleStrategy": { "podToInclude": [], "persistentVolumeClaimRetentionPolicy": null },
+    }));
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+    assert!(world.claims.contains_key("other"));
+}
+
+#[test]
+fn pod_without_its_id_is_told_by_its_claims() {
+    for value in [None, Some("7"), Some("0"), Some("x")] {
+        let mut world = settled(2, one_claim());
+        let before = placed(&world);
+        let name = name_of(&world, 1);
+        let labels = &mut pod(&mut world, &name).metadata.labels;
+        match value {
+            Some(value) => labels.insert(keys::INSTANCE_ID.into(), value.into()),
+            None => labels.remove(keys::INSTANCE_ID),
+        };
+        world.settle();
+        assert_eq!(placed(&world), before, "{value:?}");
+    }
+}
+
+#[test]
+fn claims_of_a_pod_of_an_unknown_revision_stay() {
+    let mut world = settled(2, one_claim());
+    let claims = world.claims.clone();
+    world.edit(json!({ "paused": true, "volumeClaimTemplates": [] }));
+    world.settle();
+    let old = world.members()[&0]
+        .label(keys::REVISION)
+        .unwrap()
+        .to_owned();
+    world.revisions.remove(&old);
+    world.settle();
+    assert_eq!(world.claims, claims);
+    // Nor are they lost once nobody mounts them.
+    for pod in world.pods.values_mut() {
+        pod.spec.claims.clear();
+    }
+    world.settle();
+    assert_eq!(world.claims, claims);
+}
+
+#[test]
+fn recreated_pod_waits_for_the_end_of_the_old_one() {
+    let mut world = settled(1, one_claim());
+    let (name, before) = (name_of(&world, 0), placed(&world));
+    world.delete(&name);
+    world.rest();
+    assert_eq!(world.pods.len(), 1);
+    let claim = &before[&0].1[0];
+    let said = format!("waiting for Pod {name}, which still mounts claim {claim}, to end");
+    assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+    world.settle();
+    let after = placed(&world);
+    assert_eq!(after[&0].1, before[&0].1);
+    assert_ne!(after[&0].0, before[&0].0);
+}
+
+#[test]
+fn end_of_somebody_elses_pod_is_looked_for_again() {
+    let mut world = settled(1, retained());
+    let name = name_of(&world, 0);
+    let mut debug = world.pods[&name].clone();
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    debug.metadata.name = "debug".into();
+    debug.metadata.owner_references.clear();
+    debug.metadata.labels = [(keys::CONTROL.to_owned(), "true".to_owned())].into();
+    world.pods.insert("debug".into(), debug);
+    world.edit(json!({ "replicas": 1 }));
+    world.rest();
+    assert_eq!(world.ids(), [0; 0]);
+    assert!(ready(&world).contains("Pod debug"), "{}", ready(&world));
+    assert!(plan(&world.observe()).again_nanos.is_some());
+    world.pods.remove("debug");
+    world.settle();
+    assert_eq!(world.ids(), [0]);
+}
+
+#[test]
+fn deleted_set_lets_go_of_claims_that_others_mount() {
+    let mut world = settled(1, one_claim());
+    let claim = world.members()[&0].spec.claims[0].clone();
+    let mut debug = world.pods[&name_of(&world, 0)].clone();
+    debug.metadata.name = "debug".into();
+    debug.metadata.owner_references.clear();
+    debug.metadata.labels = [(keys::CONTROL.to_owned(), "true".to_owned())].into();
+    world.pods.insert("debug".into(), debug);
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    world.settle();
+    assert!(world.gone);
+    assert_eq!(world.claims[&claim].controller, None);
+}
+
+#[test]
+fn random_suffix_of_digits_is_no_instance_id() {
+    let mut world = settled(2, json!({}));
+    for (id, name) in [(0, "web-bcdfg"), (1, "web-24567")] {
+        let old = name_of(&world, id);
+        let mut renamed = world.pods.remove(&old).unwrap();
+        renamed.metadata.name = name.into();
+        world.pods.insert(name.into(), renamed);
+    }
+    world.edit(json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } }));
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+}
+
+#[test]
+fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
+    for cancelled in [false, true] {
+        for naming in ["Random", "PersistentSequence"] {
+            let mut spec = retained();
+            spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": naming });
+            let mut world = settled(2, spec);
+            let name = name_of(&world, 0);
+            let replace = |world: &mut World, on: bool| {
+                let labels = &mut pod(world, &name).metadata.labels;
+                match on {
+                    true => labels.insert(keys::TO_REPLACE.into(), "1".into()),
+                    false => labels.remove(keys::TO_REPLACE),
+                };
+            };
+            replace(&mut world, true);
+            world.rest();
+            assert_eq!((world.pods.len(), world.claims.len()), (3, 3));
+            if cancelled {
+                replace(&mut world, false);
+            }
+            world.settle();
+            assert_eq!(world.pods.contains_key(&name), cancelled);
+            let claims: Vec<_> = world.claims.keys().cloned().collect();
+            let mut mounted: Vec<_> = placed(&world).into_values().flat_map(|p| p.1).collect();
+            mounted.sort();
+            assert_eq!(claims, mounted, "cancelled {cancelled}, {naming}");
+            let ids: Vec<i64> = world
+                .pool
+                .iter()
+                .flat_map(|p| &p.contexts)
+                .map(|c| c.id)
+                .collect();
+            assert_eq!(ids, world.ids());
+            // A scale-in retains as ever.
+            world.edit(json!({ "replicas": 1 }));
+            world.settle();
+            assert_eq!(world.claims.len(), 2);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Claims in trouble: no claim is mounted by two Pods, and no claim that a Pod mounts is deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams, PropagationPolicy};
+use operating::api::collaset::CollaSet;
+use operating::api::keys;
+use serde_json::{Value, json};
+
+use crate::bed::objects::may_operate;
+use crate::bed::{Bed, Scope, wait};
+use crate::claims::{self, mounted};
+use crate::sets::{Pods, Set, condition, ids, label, uids};
+
+/// Spec with a claim template and a retention policy for both cases.
+fn template(scope: &Scope, retention: &str) -> Value {
+    let mut spec = claims::template(scope, "1Gi");
+    spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": {
+        "whenScaled": retention, "whenDeleted": retention,
+    } });
+    spec
+}
+
+async fn delete(set: &Set<'_>, propagation: PropagationPolicy) {
+    let params = DeleteParams {
+        propagation_policy: Some(propagation),
+        ..DeleteParams::default()
+    };
+    set.api.delete(set.name, &params).await.unwrap();
+    wait::until("the set to go", async || {
+        set.api.get_opt(set.name).await.unwrap().is_none()
+    })
+    .await;
+}
+
+/// Names of the mounted claims, by instance ID.
+fn volumes(pods: &Pods) -> BTreeMap<i64, Vec<String>> {
+    pods.iter().map(|(id, pod)| (*id, mounted(pod))).collect()
+}
+
+/// Waits until the condition Ready is False with a message that holds `words`.
+async fn until_waiting(set: &Set<'_>, words: &str) {
+    let told = |set: &CollaSet| {
+        condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(words))
+    };
+    set.until(words, told).await;
+}
+
+#[tokio::test]
+async fn orphaned_pods_are_adopted_under_their_ids_with_their_claims() {
+    let scope = Bed::shared().await.scope("data-orphans").await;
+    claims::volumes(&scope, 6).await;
+    let spec = template(&scope, "Delete");
+    let set = Set::new(&scope, "web", 3, spec.clone()).await;
+    let (before, names) = (set.pods().await, claims::names(&scope).await);
+    delete(&set, PropagationPolicy::Orphan).await;
+    scope.all_available("app=web", 3).await;
+
+    let set = Set::new(&scope, "web", 3, spec).await;
+    let after = set.pods().await;
+    assert_eq!(uids(&after), uids(&before));
+    assert_eq!(scope.list("app=web").await.len(), 3);
+    assert_eq!(claims::names(&scope).await, names);
+    for (id, pod) in &after {
+        assert_eq!(mounted(pod), [claims::of(&scope, *id).await[0].name_any()]);
+    }
+}
+
+#[tokio::test]
+async fn included_pod_keeps_its_id_and_claim() {
+    let scope = Bed::shared().await.scope("data-include").await;
+    claims::volumes(&scope, 6).await;
+    let set = Set::new(&scope, "web", 3, template(&scope, "Retain")).await;
+    let pods = set.pods().await;
+    let leavers = [1, 2].map(|id| pods[&id].name_any());
+    set.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": leavers } }))
+        .await;
+    set.settled().await;
+    set.edit(json!({
+        "replicas": 2,
+        "scaleStrategy": { "podToExclude": null, "podToInclude": [leavers[1]] },
+    }))
+    .await;
+    let after = set.until_pods("two", |pods| pods.len() == 2).await;
+    assert_eq!(ids(&after), [0, 2]);
+    assert_eq!(after[&2].uid(), pods[&2].uid());
+    let its = claims::get(&scope, &mounted(&after[&2])[0]).await;
+    assert_eq!(its.labels()[keys::INSTANCE_ID], "2");
+    assert_eq!(its.owner_references().len(), 1);
+}
+
+#[tokio::test]
+async fn claims_of_another_set_are_left_alone() {
+    let scope = Bed::shared().await.scope("data-overlap").await;
+    claims::volumes(&scope, 4).await;
+    let mut spec = template(&scope, "Retain");
+    spec["selector"] = json!({ "matchLabels": { "app": null, "team": "x" } });
+    spec["template"]["metadata"] = json!({ "labels": { "team": "x" } });
+    let first = Set::new(&scope, "first", 1, spec.clone()).await;
+    delete(&first, PropagationPolicy::Background).await;
+    let left = claims::names(&scope).await;
+    assert_eq!(left.len(), 1);
+    let second = Set::new(&scope, "second", 1, spec).await;
+    assert_ne!(mounted(&second.pod(0).await), left);
+    let claim = claims::get(&scope, &left[0]).await;
+    assert!(claim.owner_references().is_empty());
+}
+
+#[tokio::test]
+async fn pod_whose_id_was_removed_by_hand_keeps_its_claim() {
+    let scope = Bed::shared().await.scope("data-label").await;
+    claims::volumes(&scope, 4).await;
+    let set = Set::new(&scope, "web", 2, template(&scope, "Delete")).await;
+    let (before, names) = (set.pods().await, claims::names(&scope).await);
+    for value in [Value::Null, json!("7")] {
+        let pod = before[&1].name_any();
+        scope
+            .label(&pod, json!({ keys::INSTANCE_ID: value }))
+            .await
+            .unwrap();
+        scope
+            .until_pod(&pod, "to have its ID", |p| {
+                label(p, keys::INSTANCE_ID) == Some("1")
+            })
+            .await;
+        set.settled().await;
+        assert_eq!(uids(&set.pods().await), uids(&before));
+        assert_eq!(claims::names(&scope).await, names);
+    }
+}
+
+#[tokio::test]
+async fn recreated_pod_waits_for_the_end_of_the_old_one() {
+    let scope = Bed::shared().await.scope("data-recreate").await;
+    claims::volumes(&scope, 2).await;
+    let mut spec = template(&scope, "Delete");
+    spec["updateStrategy"] = json!({
+        "podUpgradePolicy": "Recreate", "operationDelaySeconds": 3600,
+    });
+    let set = Set::new(&scope, "web", 1, spec).await;
+    let before = set.pods().await;
+    let name = before[&0].name_any();
+    set.edit(json!({ "template": { "metadata": { "labels": { "app": "web", "new": "1" } } } }))
+        .await;
+    scope
+        .until_pod(&name, "to be off traffic", |p| may_operate(p, "collaset"))
+        .await;
+    scope.pause_kubelet(&name).await; // the Pod will not end
+    set.edit(json!({ "updateStrategy": { "operationDelaySeconds": null } }))
+        .await;
+    let claim = mounted(&before[&0]).remove(0);
+    until_waiting(
+        &set,
+        &format!("waiting for Pod {name}, which still mounts claim {claim}, to end"),
+    )
+    .await;
+    assert_eq!(scope.list("app=web").await.len(), 1);
+    scope.resume_kubelet(&name).await;
+    scope.until_gone(&before[&0]).await;
+    set.settled().await;
+    assert_eq!(volumes(&set.pods().await), volumes(&before));
+}
+
+#[tokio::test]
+async fn claim_that_an_unmanaged_pod_mounts_is_not_handed_out() {
+    let scope = Bed::shared().await.scope("data-foreign").await;
+    claims::volumes(&scope, 2).await;
+    let set = Set::new(&scope, "web", 1, template(&scope, "Retain")).await;
+    let names = claims::names(&scope).await;
+    set.edit(json!({ "replicas": 0 })).await;
+    set.settled().await;
+    wait::until("no Pod", async || scope.list("app=web").await.is_empty()).await;
+    let debug = json!({
+        "metadata": { "name": "debug" },
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "a", "image": "a:1" }],
+            "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": names[0] } }],
+        },
+    });
+    let debug = serde_json::from_value(debug).unwrap();
+    let debug = scope.pods().create(&PostParams::default(), &debug).await;
+    set.edit(json!({ "replicas": 1 })).await;
+    until_waiting(&set, "Pod debug").await;
+    assert_eq!(set.pods().await.len(), 0);
+    scope.delete("debug").await.unwrap();
+    scope.until_gone(&debug.unwrap()).await;
+    set.settled().await;
+    assert_eq!(mounted(&set.pod(0).await), names);
+}
+
+#[tokio::test]
+async fn pod_that_lost_its_control_label_gets_it_back() {
+    let scope = Bed::shared().await.scope("data-control").await;
+    claims::volumes(&scope, 4).await;
+    for (name, spec) in [("plain", json!({})), ("data", template(&scope, "Delete"))] {
+        let set = Set::new(&scope, name, 2, spec).await;
+        let before = set.pods().await;
+        let lost = before[&1].name_any();
+        scope
+            .label(&lost, json!({ keys::CONTROL: null }))
+            .await
+            .unwrap();
+        scope
+            .until_pod(&lost, "to be managed", |p| {
+                label(p, keys::CONTROL) == Some(keys::CONTROL_VALUE)
+            })
+            .await;
+        set.settled().await;
+        assert_eq!(uids(&set.pods().await), uids(&before));
+    }
+}
+
+#[tokio::test]
+async fn claims_of_a_replaced_pod_go_despite_retention() {
+    let scope = Bed::shared().await.scope("data-pair").await;
+    claims::volumes(&scope, 4).await;
+    let set = Set::new(&scope, "web", 2, template(&scope, "Retain")).await;
+    let before = set.pods().await;
+    scope
+        .label(&before[&0].name_any(), json!({ keys::TO_REPLACE: "1" }))
+        .await
+        .unwrap();
+    let after = set
+        .until_pods("the new half alone", |pods| ids(pods) == [1, 2])
+        .await;
+    let kept: BTreeSet<String> = after.values().flat_map(mounted).collect();
+    wait::until("the claim of the origin to go", async || {
+        let names: BTreeSet<String> = claims::names(&scope).await.into_iter().collect();
+        names == kept
+    })
+    .await;
+    set.settled().await;
+}
