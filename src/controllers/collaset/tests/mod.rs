@@ -517,7 +517,7 @@ async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
     let list = format!("GET {PODS}");
     assert_eq!(
         bed.api.requests(),
-        [list.clone()],
+        std::slice::from_ref(&list),
         "and not asked for at once again"
     );
     bed.api.0.lock().objects.remove(&format!("{PODS}/debug"));

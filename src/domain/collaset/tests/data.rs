@@ -101,6 +101,19 @@ fn only_orphans_of_the_set_are_adopted() {
     }
 }
 
+/// Found by the walk: the set would wait for ever for the Pod that mounts its claim.
+#[test]
+fn orphan_without_its_id_is_told_by_the_claims_of_the_set() {
+    let mut world = settled(2, one_claim());
+    let before = placed(&world);
+    let name = name_of(&world, 1);
+    let metadata = &mut pod(&mut world, &name).metadata;
+    metadata.owner_references.clear();
+    metadata.labels.remove(keys::INSTANCE_ID);
+    world.settle();
+    assert_eq!(placed(&world), before);
+}
+
 #[test]
 fn orphans_of_a_set_that_is_deleted_stay_orphans() {
     let mut world = settled(2, one_claim());
