@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod admission;
+mod admitted;
 mod at_rest;
 #[allow(dead_code)] // shared with the tests of the guarantee
 #[path = "../guarantee/bed/mod.rs"]

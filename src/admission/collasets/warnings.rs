@@ -1,5 +1,7 @@
 //! What a change of the templates comes to where that may not be what was meant.
 
+use std::slice::from_ref;
+
 use serde_json::Value;
 
 use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy};
@@ -34,7 +36,7 @@ fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
         let name = claim_name(former);
         let mut templates = new.volume_claim_templates.iter();
         match templates.find(|template| claim_name(template) == name) {
-            Some(template) if same_claims(&[former.clone()], &[template.clone()]) => None,
+            Some(template) if same_claims(from_ref(former), from_ref(template)) => None,
             Some(_) => Some(format!(
                 "spec.volumeClaimTemplates: {name} is changed: volumes are not expanded, every Pod is made again with a new, \
                  empty one, and {fate}"
@@ -52,7 +54,10 @@ fn replaces_claims(spec: &CollaSetSpec) -> bool {
 }
 
 fn restart_policy(spec: &CollaSetSpec) -> Option<&str> {
-    let policy = spec.template.pointer("/spec/restartPolicy").and_then(Value::as_str);
+    let policy = spec
+        .template
+        .pointer("/spec/restartPolicy")
+        .and_then(Value::as_str);
     policy.filter(|policy| ["Never", "OnFailure"].contains(policy))
 }
 
@@ -74,15 +79,34 @@ mod tests {
     #[test]
     fn each_is_said_when_it_begins_to_be_so() {
         let claims = |claims: &[Value]| spec(json!({ "volumeClaimTemplates": claims }));
-        let policy = |policy: &str| spec(json!({
-            "volumeClaimTemplates": [claim("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
-        }));
-        let restarts = |policy: &str| spec(json!({ "template": { "spec": { "restartPolicy": policy } } }));
+        let policy = |policy: &str| {
+            spec(json!({
+                "volumeClaimTemplates": [claim("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
+            }))
+        };
+        let restarts =
+            |policy: &str| spec(json!({ "template": { "spec": { "restartPolicy": policy } } }));
         for (old, new, word) in [
-            (claims(&[claim("data", "1Gi")]), claims(&[claim("data", "2Gi")]), "data is changed"),
-            (claims(&[claim("data", "1Gi")]), claims(&[]), "data is taken out"),
-            (policy("Recreate"), policy("Replace"), "with Replace every rollout"),
-            (restarts("Always"), restarts("Never"), "restartPolicy: Never"),
+            (
+                claims(&[claim("data", "1Gi")]),
+                claims(&[claim("data", "2Gi")]),
+                "data is changed",
+            ),
+            (
+                claims(&[claim("data", "1Gi")]),
+                claims(&[]),
+                "data is taken out",
+            ),
+            (
+                policy("Recreate"),
+                policy("Replace"),
+                "with Replace every rollout",
+            ),
+            (
+                restarts("Always"),
+                restarts("Never"),
+                "restartPolicy: Never",
+            ),
         ] {
             let told = of(Some(&old), &new);
             assert!(told.len() == 1 && told[0].contains(word), "{told:?}");

@@ -23,10 +23,11 @@ pub enum Condition {
     /// As [`Condition::LabelsChanged`], or something changed that may end or restart the Pod: an image, resources of a
     /// container or of the Pod, the deadline, the owners.
     LabelsOrDisruptiveFieldsChanged,
-    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), or is Ready and not yet
-    /// available.
+    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), is Ready and not yet available, or
+    /// is updated in place by its CollaSet ([`keys::LAST_POD_STATUS`]).
     InFlight,
-    /// `Ready` or [`keys::SERVICE_READY`] changed.
+    /// `Ready` or [`keys::SERVICE_READY`] changed; of a Pod that is updated in place, also which runs of its containers there
+    /// are.
     ReadinessChanged,
     /// The Pod has not run to its end.
     NotFinished,
@@ -104,9 +105,12 @@ impl Condition {
                     keys::SERVICE_AVAILABLE,
                     ready()
                 );
-                format!("{in_flight} || {back}")
+                any([in_flight, back, updated_in_place()])
             }
-            Condition::ReadinessChanged => changed(readiness),
+            Condition::ReadinessChanged => any([
+                changed(readiness),
+                format!("({}) && ({})", updated_in_place(), changed(runs)),
+            ]),
             Condition::NotFinished => {
                 format!(
                     "!({} in ['Succeeded', 'Failed'])",
@@ -227,6 +231,25 @@ fn ready() -> String {
     let list = or_empty("object", &["status", "conditions"], "[]");
     let status = or_empty("c", &["status"], "''");
     format!("{list}.exists(c, c.type == 'Ready' && {status} == 'True')")
+}
+
+/// Whether a CollaSet waits for the kubelet to catch up with a change of the Pod.
+fn updated_in_place() -> String {
+    format!(
+        "'{}' in {}",
+        keys::LAST_POD_STATUS,
+        annotations("oldObject")
+    )
+}
+
+/// The runs of the containers, as the kubelet names them.
+fn runs(object: &str) -> String {
+    let of = |field| {
+        let list = or_empty(object, &["status", field], "[]");
+        format!("{list}.map(c, {})", or_empty("c", &["containerID"], "''"))
+    };
+    let [containers, init] = ["containerStatuses", "initContainerStatuses"].map(of);
+    format!("[{containers}, {init}]")
 }
 
 /// Type and status of the two conditions that the lifecycle waits for; their times and messages do not matter.
