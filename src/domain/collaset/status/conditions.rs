@@ -1,7 +1,7 @@
 //! Conditions of a CollaSet.
 //!
-//! `Scale`, `Update` and `Terminating` speak as they always have: False when a step could not be made, True once what
-//! it leads to is there. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
+//! `Scale`, `Update` and `Terminating` are True once what they lead to is there. They are False while it is not, with the reasons
+//! that they have always had where a step could not be made. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
 //! appears when it will not be without a change, in the form that tools for rollouts read (kstatus).
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::facts::Facts;
+use super::super::lifecycle::Operation;
 use super::super::strategy::Scope;
 use super::told;
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
@@ -95,20 +96,19 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
     let paused = facts.strategy.paused;
     if view.missing == 0 && view.surplus == 0 {
         set(status, now, "Scale", true, "Scaled", String::new());
-    } else if paused {
+    } else {
+        let reason = if paused { "Paused" } else { "Scaling" };
         let message = view.scaling(facts);
-        set(status, now, "Scale", false, "Paused", message);
+        set(status, now, "Scale", false, reason, message);
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
-        None if view.behind == 0 && view.updating == 0 && view.pairs == 0 => {
-            set(status, now, "Update", true, "Updated", String::new());
-        }
-        None if paused && view.behind > 0 => {
+        None if view.behind > 0 || view.updates > 0 => {
+            let reason = if paused { "Paused" } else { "Updating" };
             let message = format!("{} Pods to update", view.behind);
-            set(status, now, "Update", false, "Paused", message);
+            set(status, now, "Update", false, reason, message);
         }
-        None => {}
+        None => set(status, now, "Update", true, "Updated", String::new()),
     }
     let (ready, reason, message) = view.ready(facts);
     set(status, now, "Ready", ready, reason, message);
@@ -119,7 +119,10 @@ struct View {
     missing: usize,
     surplus: usize,
     behind: usize,
+    /// Pods with an operation of the set, an update or a scale-in.
     updating: usize,
+    /// Pods whose update goes on.
+    updates: usize,
     /// Pairs of a Pod and the one that takes its place.
     pairs: usize,
     unavailable: Vec<Arc<Pod>>,
@@ -149,6 +152,7 @@ impl View {
                 + facts.unselected.len(),
             behind,
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
+            updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),

@@ -4,5 +4,6 @@
 
 mod cases;
 mod data;
+mod found;
 mod walks;
 mod world;

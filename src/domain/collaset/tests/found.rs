@@ -1,0 +1,53 @@
+//! What the walks found, one case each.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::cases::{one_claim, settled};
+use super::world::{Kubelet, World, Write};
+use crate::api::collaset::CollaSetCondition;
+use crate::api::keys::{self, Family};
+
+fn condition(world: &World, type_: &str) -> CollaSetCondition {
+    let status = world.set.status.clone().unwrap();
+    let mut conditions = status.conditions.into_iter();
+    conditions.find(|c| c.type_ == type_).unwrap()
+}
+
+#[test]
+fn conditions_are_not_true_while_pods_are_scaled_or_updated() {
+    let mut world = settled(2, json!({}));
+    let reason = |world: &World, type_: &str| {
+        let condition = condition(world, type_);
+        (condition.status, condition.reason)
+    };
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    world.edit(json!({ "replicas": 3 }));
+    world.step();
+    assert_eq!(reason(&world, "Scale"), is("False", "Scaling"));
+    assert_eq!(reason(&world, "Update"), is("True", "Updated"));
+    world.settle();
+    world.image("app:2");
+    world.step();
+    assert_eq!(reason(&world, "Scale"), is("True", "Scaled"));
+    assert_eq!(reason(&world, "Update"), is("False", "Updating"));
+    world.settle();
+    assert_eq!(reason(&world, "Update"), is("True", "Updated"));
+}
+
+fn name_of(world: &World, id: i64) -> String {
+    world.members()[&id].metadata.name.clone()
+}
+
+fn label(world: &mut World, name: &str, key: &str, value: Option<&str>) {
+    let labels = &mut world.pods.get_mut(name).unwrap().metadata.labels;
+    match value {
+        Some(value) => labels.insert(key.to_owned(), value.to_owned()),
+        None => labels.remove(key),
+    };
+}
+
+fn is_available(world: &World, name: &str) -> bool {
+    world.pods[name].is_available()
+}
