@@ -51,3 +51,30 @@ fn label(world: &mut World, name: &str, key: &str, value: Option<&str>) {
 fn is_available(world: &World, name: &str) -> bool {
     world.pods[name].is_available()
 }
+
+#[test]
+fn pod_that_loses_its_id_gets_it_back_and_no_double() {
+    let mut world = settled(3, json!({}));
+    let name = name_of(&world, 1);
+    label(&mut world, &name, keys::INSTANCE_ID, None);
+    world.rest();
+    assert_eq!(world.pods.len(), 3);
+    assert_eq!(name_of(&world, 1), name);
+}
+
+#[test]
+fn pod_without_an_id_holds_it_while_its_label_is_refused() {
+    let mut world = settled(3, json!({}));
+    let name = name_of(&world, 1);
+    label(&mut world, &name, keys::INSTANCE_ID, None);
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    world.settle();
+    assert_eq!(world.pods.len(), 3);
+    world.edit(json!({ "replicas": 4 }));
+    world.settle();
+    assert_eq!(world.pods.len(), 4);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert_eq!(world.ids(), [0, 1, 2, 3]);
+}
