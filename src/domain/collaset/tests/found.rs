@@ -78,3 +78,29 @@ fn pod_without_an_id_holds_it_while_its_label_is_refused() {
     world.settle();
     assert_eq!(world.ids(), [0, 1, 2, 3]);
 }
+
+#[test]
+fn new_half_of_a_pod_that_is_scaled_in_is_not_made_again() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(1, replace);
+    world.settle();
+    let uid = world.pods.values().next().unwrap().metadata.uid.clone();
+    let slow = Kubelet {
+        is_slow: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid, slow);
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    for _ in 0..3 {
+        world.step();
+    }
+    assert_eq!(world.pods.len(), 2);
+    world.edit(json!({ "replicas": 0 }));
+    let mut seen = BTreeSet::new();
+    for _ in 0..60 {
+        world.step();
+        world.turn(u8::MAX);
+        seen.extend(world.pods.keys().cloned());
+    }
+    assert_eq!(seen.len(), 2, "the new half goes and stays away");
+}
