@@ -28,6 +28,8 @@ pub struct Facts<'a> {
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
     /// Instance IDs of the set's own claims, by their names.
     own_claims: BTreeMap<&'a str, i64>,
+    /// All claims by their names.
+    named_claims: BTreeMap<&'a str, &'a Arc<Claim>>,
     /// IDs that the pool holds for Pods of the set.
     recorded: BTreeSet<i64>,
     /// Name of the set.
@@ -69,6 +71,7 @@ impl<'a> Facts<'a> {
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
             own_claims: BTreeMap::new(),
+            named_claims: observed.claims.iter().map(|c| (&*c.name, c)).collect(),
             recorded: BTreeSet::new(),
             history,
             name,
@@ -157,6 +160,14 @@ impl<'a> Facts<'a> {
     fn is_vacant(&self, id: i64) -> bool {
         let ended = self.finished.iter().any(|pod| self.id_of(pod) == Some(id));
         !ended && !self.is_held(id) && !self.foreign.contains(&id)
+    }
+
+    /// Whether a write of a Pod, or of a claim that it mounts, was refused lately.
+    pub fn is_refused(&self, pod: &Pod) -> bool {
+        let refused = &self.observed.refused;
+        let mut claims = pod.spec.claims.iter();
+        refused.pods.contains(&pod.metadata.uid)
+            || claims.any(|claim| refused.claims.contains(claim))
     }
 
     /// Pods that have ended and are made again later. One too many is none of them, nor is one whose ID another has.
@@ -249,6 +260,18 @@ impl<'a> Facts<'a> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let at = self.claims_at(id).iter();
         at.filter(move |c| c.controller.as_deref() == uid)
+    }
+
+    /// The claims that a Pod mounts and the set controls.
+    pub fn claims_of_pod(&self, pod: &Pod) -> impl Iterator<Item = &'a Arc<Claim>> {
+        let uid = self.observed.set.metadata.uid.as_deref();
+        let mounted = pod.spec.claims.iter().filter_map(|name| self.claim(name));
+        mounted.filter(move |claim| claim.controller.as_deref() == uid)
+    }
+
+    /// A claim that the set controls, or nobody does.
+    pub fn claim(&self, name: &str) -> Option<&'a Arc<Claim>> {
+        self.named_claims.get(name).copied()
     }
 
     /// The Pods that mount a claim.
