@@ -204,6 +204,19 @@ fn orphan_enters_after_its_claims() {
 }
 
 #[test]
+fn replacement_taken_back_by_hand_does_not_block_the_update() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let mut world = settled(2, json!({ "updateStrategy": strategy }));
+    world.image("app:2");
+    world.step();
+    for pod in world.pods.values_mut() {
+        pod.metadata.labels.remove(keys::TO_REPLACE);
+    }
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 2]);
+}
+
+#[test]
 fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
     let mut world = settled(
         2,
