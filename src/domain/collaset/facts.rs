@@ -288,7 +288,8 @@ impl<'a> Facts<'a> {
     /// A claim that the next Pod of some instance ID waits for, with the Pod that still mounts it.
     pub fn awaited_claim(&self) -> Option<(&Pod, &str)> {
         let vacant = self.recorded.iter().filter(|id| !self.is_held(**id));
-        let claims = vacant.flat_map(|id| self.claims_of(*id));
+        let claims = vacant.flat_map(|id| self.claims_at(*id));
+        let claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
         let mut mounted =
             claims.filter_map(|claim| Some((&**self.writer(&claim.name)?, &*claim.name)));
         mounted.next()

@@ -217,6 +217,65 @@ fn replacement_taken_back_by_hand_does_not_block_the_update() {
 }
 
 #[test]
+fn every_pod_that_hangs_is_named() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    let one = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(json!({ "updateStrategy": one }));
+    world.image("app:2");
+    world.settle();
+    // Of an older revision, and it hangs too.
+    world.troubles.unpullable.insert("app:3".into());
+    world.image("app:3");
+    world.settle();
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    for name in world.pods.keys() {
+        assert!(message.contains(name), "{name}: {message}");
+    }
+}
+
+#[test]
+fn pod_off_traffic_that_waits_for_its_turn_is_named() {
+    let strategy = json!({ "operationDelaySeconds": 3600 });
+    let mut world = settled(1, json!({ "updateStrategy": strategy }));
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    for _ in 0..4 {
+        world.step();
+        world.surroundings();
+    }
+    assert!(!is_available(&world, &name));
+    world.step();
+    let message = condition(&world, "Ready").message;
+    let told = format!("Pod {name} is off traffic and waits for its turn");
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn stranger_that_mounts_a_claim_of_nobody_is_named() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    world
+        .pods
+        .get_mut(&name)
+        .unwrap()
+        .metadata
+        .owner_references
+        .clear();
+    world.claims.values_mut().next().unwrap().controller = None;
+    label(&mut world, &name, "app", Some("debug"));
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    assert!(
+        message.contains(&format!("waiting for Pod {name}")),
+        "{message}"
+    );
+}
+
+#[test]
 fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
     let mut world = settled(
         2,
