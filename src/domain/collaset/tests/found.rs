@@ -291,3 +291,24 @@ fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
     let undo = Family::UndoOperationType.key("collaset");
     assert_eq!(pod.label(&undo), Some("update"));
 }
+
+#[test]
+fn operation_under_the_id_of_the_set_that_is_not_its_own_is_cancelled() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    world.write_pod(&name, |pod| {
+        for (family, value) in [(Family::Operating, "1"), (Family::OperationType, "other")] {
+            pod.metadata
+                .labels
+                .insert(family.key("collaset"), value.into());
+        }
+    });
+    for _ in 0..4 {
+        world.turn(u8::MAX);
+    }
+    assert!(!is_available(&world, &name));
+    world.settle();
+    assert!(is_available(&world, &name));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
