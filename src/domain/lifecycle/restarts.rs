@@ -310,12 +310,22 @@ fn is_resized(pod: &Containers<'_>, name: &str) -> bool {
     pod.restart(&[by_resources]) == Restart::Nothing
 }
 
+/// Whether a container that is yet to restart was made of the image of this name.
+pub fn is_made_of(pod: &Pod, container: &str, image: &str) -> bool {
+    let entry = awaited(pod).and_then(|Restarts(mut all)| all.remove(container));
+    let made_of = entry.and_then(|entry| entry.image);
+    made_of.is_some_and(|made_of| made_of.name == digest(image))
+}
+
 /// Digest of the name of a container's image in the spec.
 fn image_name(pod: &Containers<'_>, container: &str) -> Option<String> {
-    let container = pod.named(container)?;
+    pod.named(container).map(|c| digest(&c.image))
+}
+
+fn digest(text: &str) -> String {
     let mut digest = Digest::default();
-    digest.feed(&container.image);
-    Some(hex(digest.value()))
+    digest.feed(text);
+    hex(digest.value())
 }
 
 fn hex(digest: u64) -> String {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inplace::InPlace;
 use crate::api::keys;
+use crate::domain::lifecycle::restarts;
 use crate::domain::pod::{
     Container, ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources,
 };
@@ -45,7 +46,7 @@ pub fn last_status(pod: &Pod, change: &InPlace) -> String {
         .filter_map(|c| Some((c.get("name")?.as_str()?, c.get("image")?.as_str()?)))
         .map(|(name, image)| {
             let known = earlier.remove(name);
-            let mut last = known.unwrap_or_else(|| LastContainer::of(pod, name));
+            let mut last = known.unwrap_or_else(|| LastContainer::of(pod, name, image));
             image.clone_into(&mut last.latest_image);
             (name.to_owned(), last)
         })
@@ -150,14 +151,20 @@ struct LastContainer {
 }
 
 impl LastContainer {
-    /// A container as it is before a change.
-    fn of(pod: &Pod, name: &str) -> LastContainer {
+    /// A container as it is before a change to this image. The image in the spec may be one that it has not restarted for, and
+    /// the change lead back to the one that it was made of.
+    fn of(pod: &Pod, name: &str, image: &str) -> LastContainer {
+        let made_of = || container(pod, name).map(|c| c.image.clone());
+        let leads_back = restarts::is_made_of(pod, name, image);
         let status = status(pod, name);
         LastContainer {
             latest_image: String::new(),
             last_image_id: status.map(|s| s.image_id.clone()).unwrap_or_default(),
             last_container_id: Some(status.map(|s| s.container_id.clone()).unwrap_or_default()),
-            last_image: container(pod, name).map(|c| c.image.clone()),
+            last_image: match leads_back {
+                true => Some(image.to_owned()),
+                false => made_of(),
+            },
         }
     }
 

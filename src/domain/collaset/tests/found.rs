@@ -95,6 +95,9 @@ fn new_half_of_a_pod_that_is_scaled_in_is_not_made_again() {
         world.step();
     }
     assert_eq!(world.pods.len(), 2);
+    for _ in 0..8 {
+        world.turn(u8::MAX);
+    }
     world.edit(json!({ "replicas": 0 }));
     let mut seen = BTreeSet::new();
     for _ in 0..60 {
@@ -308,6 +311,38 @@ fn operation_under_the_id_of_the_set_that_is_not_its_own_is_cancelled() {
         world.turn(u8::MAX);
     }
     assert!(!is_available(&world, &name));
+    world.settle();
+    assert!(is_available(&world, &name));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn pod_adopted_in_the_middle_of_an_update_that_is_rolled_back_returns() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    while world.pods[&name].spec.containers[0].image == "app:1" {
+        world.turn(u8::MAX);
+        world.step();
+    }
+    // What the set noted of the update goes with it; its container has not restarted yet.
+    world.write_pod(&name, |pod| {
+        pod.metadata.owner_references.clear();
+        pod.metadata.annotations.remove(keys::LAST_POD_STATUS);
+        let undo = Family::UndoOperationType.key("collaset");
+        pod.metadata.labels.insert(undo, "update".into());
+    });
+    let uid = world.pods[&name].metadata.uid.clone();
+    let slow = Kubelet {
+        is_slow: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid, slow);
+    world.image("app:1");
+    world.settle();
+    assert_eq!(world.pods[&name].spec.containers[0].image, "app:1");
+    world.kubelets.clear();
     world.settle();
     assert!(is_available(&world, &name));
     assert_eq!(condition(&world, "Ready").status, "True");
