@@ -15,7 +15,9 @@ pub const NAMED: usize = 3;
 /// What the first of these Pods that are under way wait for, each after `; `; empty where none waits for anything that is known
 /// here.
 pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
-    let members = facts.members.values().filter(|pod| is_told(pod));
+    let going = facts.misnumbered.iter().chain(&facts.unselected);
+    let members = facts.members.values().chain(going);
+    let members = members.filter(|pod| is_told(pod));
     let waiting = members.filter_map(|pod| {
         Some(format!(
             "; Pod {} {}",

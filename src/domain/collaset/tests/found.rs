@@ -347,3 +347,21 @@ fn pod_adopted_in_the_middle_of_an_update_that_is_rolled_back_returns() {
     assert!(is_available(&world, &name));
     assert_eq!(condition(&world, "Ready").status, "True");
 }
+
+#[test]
+fn double_that_hangs_in_its_scale_in_is_named() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let names = [0, 1].map(|id| name_of(&world, id));
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToDelete": [names[1]] } }));
+    world.step();
+    world.turn(u8::MAX);
+    world.troubles.holds = true;
+    world.write_pod(&names[1], |pod| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::INSTANCE_ID.into(), "0".into());
+    });
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    assert!(message.contains(&names[1]), "{message}");
+}
