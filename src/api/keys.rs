@@ -62,6 +62,12 @@ pub const BYPASS: &str = "podtransitionrule.kusionstack.io/bypass";
 pub const DELETE_TIMESTAMP: &str = "gracedelete.kusionstack.io/delete-timestamp";
 /// Annotation: what the deletion of a Pod costs when a workload is scaled in, a number; Kubernetes' own.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Annotation on a Pod: seconds for which it must have been Ready before it is available, a number. Written by CollaSet from
+/// `spec.minReadySeconds`, read by the lifecycle.
+pub const MIN_READY_SECONDS: &str = "collaset.kusionstack.io/min-ready-seconds";
+/// Annotation on a CollaSet: what is to become of its rollout (`promote`, `promote-full`, `abort` or `retry`). Written by users,
+/// read and removed by CollaSet.
+pub const ROLLOUT: &str = "collaset.kusionstack.io/rollout";
 /// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";

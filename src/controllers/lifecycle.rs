@@ -87,7 +87,9 @@ impl Lifecycle {
                 .record(&about_pod(pod), true, EVENT, &message);
         }
         let moment = self.after_the_moment(pod, &step);
-        let mut outcome = moment.map_or(Outcome::Done, Outcome::After);
+        let ready = step.again_nanos.map(Duration::from_nanos);
+        let again = moment.into_iter().chain(ready).min();
+        let mut outcome = again.map_or(Outcome::Done, Outcome::After);
         let mut patch = serde_json::Map::new();
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());

@@ -26,6 +26,7 @@ mod rollout;
 mod scale;
 mod sequence;
 mod sets;
+mod steps;
 mod takeover;
 mod tools;
 mod trouble;

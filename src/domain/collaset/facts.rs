@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::claims::hash::Known;
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::revision::history::History;
+use super::rollout::Rollout;
 use super::strategy::Strategy;
 use crate::api::keys;
 use crate::api::resourcecontext::data;
@@ -22,6 +23,8 @@ pub struct Facts<'a> {
     pub selector: Selector,
     /// Revisions.
     pub history: History,
+    /// The rollout of the present template.
+    pub rollout: Rollout,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
@@ -59,6 +62,7 @@ impl<'a> Facts<'a> {
         strategy: Strategy,
         selector: Selector,
         history: History,
+        rollout: Rollout,
     ) -> Facts<'a> {
         let set = &observed.set;
         let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -71,6 +75,7 @@ impl<'a> Facts<'a> {
             own_claims: BTreeMap::new(),
             recorded: BTreeSet::new(),
             history,
+            rollout,
             name,
             pool: pool_name(set),
             foreign: BTreeSet::new(),

@@ -16,6 +16,7 @@
 //! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
 //! | `replace` | pairs of an origin and its new Pod |
 //! | `scale` | how many, and which go |
+//! | `rollout` | a rollout in steps, and what users say to it |
 //! | `update` | which Pods are to be of the updated revision, and how each gets there |
 //! | `claims` | PersistentVolumeClaims |
 //! | `create`, `construct` | the Pods that are created |
@@ -41,6 +42,7 @@ mod reclaim;
 pub mod refused;
 mod replace;
 pub mod revision;
+mod rollout;
 mod scale;
 pub mod status;
 mod strategy;

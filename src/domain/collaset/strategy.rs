@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::collaset::{
-    CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, RollingUpdate,
+    self, CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, RollingUpdate,
 };
 use crate::api::int_or_percent::IntOrPercent;
 
@@ -30,6 +30,15 @@ pub enum Policy {
     Replace,
 }
 
+/// One step of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RolloutStep {
+    /// Updates all Pods but this many.
+    Partition(usize),
+    /// Waits for so many nanoseconds, or until the rollout is promoted.
+    Pause(Option<u64>),
+}
+
 /// What the spec asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strategy {
@@ -45,6 +54,12 @@ pub struct Strategy {
     pub max_unavailable: Option<usize>,
     /// Most pairs that an update opens; `None` for no bound.
     pub max_surge: Option<usize>,
+    /// Steps of a rollout; none under [`Scope::ByLabel`].
+    pub steps: Vec<RolloutStep>,
+    /// Seconds for which a Pod must have been Ready before it is available.
+    pub min_ready_seconds: i32,
+    /// Nanoseconds without progress after which the set is stalled; `None` for no deadline.
+    pub progress_deadline: Option<u64>,
     /// Label by whose number Pods are updated first.
     pub priority: Option<String>,
     /// Nanoseconds between `operate` and the update of a Pod.
@@ -100,6 +115,9 @@ impl Strategy {
                 _ => Policy::InPlace,
             },
             scope: scope(update.rolling_update.as_ref(), replicas),
+            steps: steps(update.rolling_update.as_ref(), replicas),
+            min_ready_seconds: spec.min_ready_seconds.unwrap_or(0).max(0),
+            progress_deadline: spec.progress_deadline_seconds.map(|s| nanos(Some(s))),
             update_delay: nanos(update.operation_delay_seconds),
             scale_delay: nanos(scale.operation_delay_seconds),
             sequence: naming == Some(&PodNamingSuffixPolicy::PersistentSequence),
@@ -127,6 +145,31 @@ fn scope(rolling: Option<&RollingUpdate>, replicas: usize) -> Scope {
         }),
         _ => Scope::Partition(0),
     }
+}
+
+/// A step that cannot be read waits to be promoted: nothing is rolled out by mistake.
+fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
+    let Some(rolling) = rolling.filter(|rolling| rolling.by_label.is_none()) else {
+        return Vec::new();
+    };
+    let total = u32::try_from(replicas).unwrap_or(u32::MAX);
+    let step = |step: &collaset::RolloutStep| match (&step.partition, &step.pause) {
+        (Some(partition), None) => {
+            let partition = IntOrPercent::parse(partition).ok()?;
+            let kept = usize::try_from(partition.of_rounded_up(total)).ok()?;
+            Some(RolloutStep::Partition(kept))
+        }
+        (None, Some(pause)) => {
+            let lasts = pause.lasts().ok()??;
+            let nanos = u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
+            Some(RolloutStep::Pause(Some(nanos)))
+        }
+        _ => None,
+    };
+    let steps = rolling.steps.iter();
+    steps
+        .map(|s| step(s).unwrap_or(RolloutStep::Pause(None)))
+        .collect()
 }
 
 fn count(n: Option<i32>) -> usize {

@@ -20,6 +20,7 @@
 //! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
 
 mod expected;
+pub mod min_ready;
 mod name;
 mod operation;
 pub mod operator;

@@ -1,7 +1,7 @@
 //! What the controller does for a Pod: the rows of contract section 3.2 that are its own, and whatever the webhook
 //! missed.
 
-use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, restarts};
+use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, min_ready, restarts};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
@@ -22,6 +22,8 @@ pub struct Step {
     pub reevaluate: Vec<(Stage, String)>,
     /// Why the Pod cannot come back without its user, for an event.
     pub problem: Option<String>,
+    /// Nanoseconds after which the Pod has been Ready for long enough to be available, although nothing changes.
+    pub again_nanos: Option<u64>,
 }
 
 impl Step {
@@ -79,6 +81,9 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
             .collect(),
         ..Step::default()
     };
+    if !available && run.unavailable_because().is_none() {
+        step.again_nanos = min_ready::left(pod, now_nanos);
+    }
     if !available
         && !run.phases().any(Phase::holds_offline)
         && pod.label(keys::STAY_OFFLINE).is_none()

@@ -3,6 +3,7 @@
 
 mod batch;
 mod claims;
+mod command;
 mod events;
 mod finalizer;
 mod look;
@@ -134,6 +135,10 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
 
 /// What comes last: the status and what is told.
 async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
+    if plan.forget_command {
+        // Before the status: it is removed on condition of the version that was looked at.
+        result = worse(result, command::forget(work).await);
+    }
     let status = status::write(work, plan.status, &result).await;
     events::tell(work, &plan.events, &result);
     if plan.remove_finalizer && result.is_ok() {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::strategy::Scope;
-use super::told;
+use super::{progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -65,7 +66,7 @@ pub fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp) {
 }
 
 /// The conditions that the facts make; what they do not speak of stays.
-pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
+pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) {
     let now = time(facts.observed.now_nanos);
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
         let left = facts.observed.pods.len();
@@ -101,27 +102,47 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
-        None if view.behind == 0 && view.updating == 0 && view.pairs == 0 => {
+        None if view.is_updated() && !facts.rollout.is_aborted() => {
             set(status, now, "Update", true, "Updated", String::new());
+        }
+        None if facts.rollout.is_aborted() => {
+            let message = told::aborted(facts, view.behind);
+            set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if paused && view.behind > 0 => {
             let message = format!("{} Pods to update", view.behind);
             set(status, now, "Update", false, "Paused", message);
         }
-        None => {}
+        None => {
+            if let Some(pause) = told::pause(facts, status) {
+                set(status, now, "Update", false, "StepPaused", pause);
+            }
+        }
     }
-    let (ready, reason, message) = view.ready(facts);
-    set(status, now, "Ready", ready, reason, message);
-    status.conditions.retain(|c| c.type_ != "Stalled");
+    let (ready, reason, message) = view.ready(facts, status);
+    set(status, now, "Ready", ready, reason, message.clone());
+    let late = progress::is_late(facts, draft, status, &view);
+    if facts.rollout.is_aborted() && reason == "RolloutAborted" {
+        set(status, now, "Stalled", true, "RolloutAborted", message);
+    } else if late {
+        let seconds = facts.observed.set.spec.progress_deadline_seconds;
+        let seconds = seconds.unwrap_or_default();
+        let message = format!("no progress for {seconds} s (progressDeadlineSeconds): {message}");
+        set(status, now, "Stalled", true, progress::REASON, message);
+    } else {
+        status.conditions.retain(|c| c.type_ != "Stalled");
+    }
 }
 
-struct View {
-    missing: usize,
-    surplus: usize,
-    behind: usize,
-    updating: usize,
+/// What a set lacks.
+pub(super) struct View {
+    pub missing: usize,
+    pub surplus: usize,
+    /// Pods that are of another revision than the whole rollout is to give them.
+    pub behind: usize,
+    pub updating: usize,
     /// Pairs of a Pod and the one that takes its place.
-    pairs: usize,
+    pub pairs: usize,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
@@ -135,7 +156,7 @@ impl View {
         let pairs = pods.iter().filter(|p| facts.is_half(p)).count();
         let there = pods.len() - pairs;
         let old = pods.iter().filter(|p| !facts.is_updated(p));
-        let behind = match facts.strategy.scope {
+        let behind = match facts.rollout.final_scope() {
             Scope::Partition(partition) => old.count().saturating_sub(partition),
             Scope::ByLabel => old
                 .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
@@ -159,7 +180,12 @@ impl View {
         }
     }
 
-    fn ready(&self, facts: &Facts) -> (bool, &'static str, String) {
+    /// Whether every Pod is of the revision that it is to be of in the end.
+    fn is_updated(&self) -> bool {
+        self.behind == 0 && self.updating == 0 && self.pairs == 0
+    }
+
+    fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
         if self.missing > 0 || self.surplus > 0 {
             let reason = if paused { "Paused" } else { "Scaling" };
@@ -171,13 +197,17 @@ impl View {
         if self.behind > 0 || self.updating > 0 {
             let (behind, updating) = (self.behind, self.updating);
             let told = told::under_way(facts);
-            let message = format!("{behind} Pods to update, {updating} under way{told}");
+            let step = told::step(facts, status);
+            let message = format!("{behind} Pods to update, {updating} under way{step}{told}");
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, message);
         }
         if self.pairs > 0 {
             let message = format!("{} Pods are being replaced", self.pairs);
             return (false, "Replacing", message);
+        }
+        if facts.rollout.is_aborted() && self.unavailable.is_empty() {
+            return (false, "RolloutAborted", told::aborted(facts, self.behind));
         }
         if !self.unavailable.is_empty() {
             let count = self.unavailable.len();

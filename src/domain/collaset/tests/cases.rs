@@ -673,7 +673,7 @@ fn a_pod_that_ends_while_all_are_scaled_in_keeps_no_plan_going() {
     assert_eq!(world.ids(), [0; 0]);
 }
 
-fn condition(world: &World, type_: &str) -> (String, String, String) {
+pub fn condition(world: &World, type_: &str) -> (String, String, String) {
     let status = world.set.status.clone().unwrap();
     let all = status.conditions.into_iter();
     let mut found = all.filter(|c| c.type_ == type_);

@@ -4,5 +4,6 @@
 
 mod cases;
 mod data;
+mod rollout;
 mod walks;
 mod world;

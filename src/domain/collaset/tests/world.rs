@@ -76,6 +76,17 @@ impl World {
         *self.set.metadata.generation.as_mut().unwrap() += 1;
     }
 
+    /// Sets the annotation by which users command a rollout.
+    pub fn command(&mut self, command: &str) {
+        let annotations = self.set.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::ROLLOUT.to_owned(), command.to_owned());
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, seconds: u64) {
+        self.clock += seconds * 1_000_000_000;
+    }
+
     /// Sets the image of the only container.
     pub fn image(&mut self, image: &str) {
         self.edit(json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } }));
@@ -201,6 +212,10 @@ impl World {
         }
         for change in plan.pods {
             self.pod(change);
+        }
+        if plan.forget_command {
+            let annotations = self.set.metadata.annotations.get_or_insert_default();
+            annotations.remove(keys::ROLLOUT);
         }
         if let Some(status) = plan.status {
             self.set.status = Some(status);
