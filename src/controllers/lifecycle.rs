@@ -116,7 +116,14 @@ impl Lifecycle {
         }
         if !patch.is_empty() {
             let patch = Value::Object(patch);
-            let request = pods::patch_metadata(&context.client, pod, patch);
+            let client = &context.client;
+            // What has passed goes on with the readiness condition, which admission sets in the same write.
+            let request = async {
+                match passed.is_empty() {
+                    true => pods::patch_metadata(client, pod, patch).await,
+                    false => pods::patch_metadata_by_status(client, pod, patch).await,
+                }
+            };
             let written = write("step a lifecycle", request).await?;
             self.wrote(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
