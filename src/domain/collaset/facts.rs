@@ -26,6 +26,8 @@ pub struct Facts<'a> {
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
+    /// The same by their names.
+    claims_by_name: BTreeMap<&'a str, &'a Arc<Claim>>,
     /// Instance IDs of the set's own claims, by their names.
     own_claims: BTreeMap<&'a str, i64>,
     /// IDs that the pool holds for Pods of the set.
@@ -68,6 +70,7 @@ impl<'a> Facts<'a> {
             selector,
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
+            claims_by_name: BTreeMap::new(),
             own_claims: BTreeMap::new(),
             recorded: BTreeSet::new(),
             history,
@@ -86,6 +89,7 @@ impl<'a> Facts<'a> {
         facts.recorded = facts.ids_of_pool(true);
         let uid = set.metadata.uid.as_deref();
         for claim in &observed.claims {
+            facts.claims_by_name.insert(&claim.name, claim);
             let id = claim.labels.get(keys::INSTANCE_ID);
             if let Some(id) = id.and_then(|id| parse(id)) {
                 facts.claims.entry(id).or_default().push(claim.clone());
@@ -184,6 +188,11 @@ impl<'a> Facts<'a> {
     /// Whether a Pod is of the updated revision.
     pub fn is_updated(&self, pod: &Pod) -> bool {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
+    }
+
+    /// A claim, whoever controls it.
+    pub fn claim(&self, name: &str) -> Option<&'a Arc<Claim>> {
+        self.claims_by_name.get(name).copied()
     }
 
     /// The claims that carry an instance ID, whoever controls them.
