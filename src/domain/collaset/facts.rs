@@ -40,6 +40,8 @@ pub struct Facts<'a> {
     pub foreign: BTreeSet<i64>,
     /// Pods that count, by instance ID: controlled, selected, not terminating, not finished.
     pub members: BTreeMap<i64, Arc<Pod>>,
+    /// Whether one of them is of another revision than the updated one.
+    pub rolls: bool,
     /// Names of the Pods that the set controls and that are not terminating.
     names: BTreeSet<&'a str>,
     /// Of them those whose instance ID is absent, no number, taken by a better one or by another owner.
@@ -48,6 +50,8 @@ pub struct Facts<'a> {
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// Controlled and selected Pods that ran to their end.
     pub finished: Vec<Arc<Pod>>,
+    /// Their instance IDs.
+    ended: BTreeSet<i64>,
     /// Of them those that are made again later, by instance ID, which they hold until then.
     pub waiting: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
@@ -78,10 +82,12 @@ impl<'a> Facts<'a> {
             pool: pool_name(set),
             foreign: BTreeSet::new(),
             members: BTreeMap::new(),
+            rolls: false,
             names: BTreeSet::new(),
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
+            ended: BTreeSet::new(),
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
@@ -106,7 +112,10 @@ impl<'a> Facts<'a> {
         for pod in pods {
             facts.sort(pod);
         }
+        let ended = facts.finished.iter().filter_map(|pod| facts.id_of(pod));
+        facts.ended = ended.collect();
         facts.waiting = facts.waiting();
+        facts.rolls = facts.members.values().any(|pod| !facts.is_updated(pod));
         facts
     }
 
@@ -132,9 +141,9 @@ impl<'a> Facts<'a> {
 
     /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.
     pub fn made_again_at(&self, pod: &Pod) -> Option<u64> {
-        let waits = |waiting: &Arc<Pod>| waiting.metadata.uid == pod.metadata.uid;
-        let until = self.observed.ended_until.get(&pod.metadata.uid).copied();
-        until.filter(|_| self.waiting.values().any(waits))
+        let until = self.observed.ended_until.get(&pod.metadata.uid).copied()?;
+        let waiting = self.waiting.get(&self.id_of(pod)?)?;
+        (waiting.metadata.uid == pod.metadata.uid).then_some(until)
     }
 
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
@@ -239,8 +248,7 @@ impl<'a> Facts<'a> {
         self.members.contains_key(&id)
             || self.waiting.contains_key(&id)
             || (self.strategy.sequence
-                && (self.terminating.contains_key(&id)
-                    || self.finished.iter().any(|p| self.id_of(p) == Some(id))))
+                && (self.terminating.contains_key(&id) || self.ended.contains(&id)))
     }
 
     /// The instance ID of a Pod: where names persist, the one in its name; else the one of the claims that it mounts and the

@@ -208,7 +208,7 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
         // While a rollout goes on, one that it has reached must not be dragged into the next. At rest the label is a choice
         // for the rollout to come.
         let labelled = pod.label(keys::UPDATE_INCLUDED).is_some() && facts.is_updated(pod);
-        if labelled && facts.members.values().any(|other| !facts.is_updated(other)) {
+        if labelled && facts.rolls {
             draft.label(pod, keys::UPDATE_INCLUDED, None);
         }
         return;
