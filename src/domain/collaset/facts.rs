@@ -1,11 +1,14 @@
 //! What the objects say.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claims::hash::Known;
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::revision::history::History;
+use super::revision::inplace::{self, InPlace};
 use super::strategy::Strategy;
 use crate::api::keys;
 use crate::api::resourcecontext::data;
@@ -22,6 +25,8 @@ pub struct Facts<'a> {
     pub selector: Selector,
     /// Revisions.
     pub history: History,
+    /// How a Pod gets from each of them to the updated one; worked out when it is asked for first, as that takes long.
+    ways: BTreeMap<String, OnceCell<InPlace>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
@@ -72,6 +77,10 @@ impl<'a> Facts<'a> {
             observed,
             strategy,
             selector,
+            ways: history
+                .all()
+                .map(|revision| (revision.name.clone(), OnceCell::new()))
+                .collect(),
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
             claims_by_name: BTreeMap::new(),
@@ -192,6 +201,15 @@ impl<'a> Facts<'a> {
     /// The revision that a Pod was made or changed to, if it is still known.
     pub fn revision_of(&self, pod: &Pod) -> Option<&Arc<Revision>> {
         self.history.find(pod.label(keys::REVISION)?)
+    }
+
+    /// What turns a Pod of a revision into one of the updated revision.
+    pub fn change_from(&self, revision: &Revision) -> Cow<'_, InPlace> {
+        let change = || inplace::change(&revision.data, &self.history.updated.data);
+        match self.ways.get(&revision.name) {
+            Some(way) => Cow::Borrowed(way.get_or_init(change)),
+            None => Cow::Owned(change()),
+        }
     }
 
     /// Whether a Pod is of the updated revision.
