@@ -36,8 +36,10 @@ fn main() {
 mod tests {
     use super::*;
 
-    /// What a Pod may cost more in a set of the larger size than in one of the smaller.
+    /// A Pod of the larger set may allocate so many times as much as one of the smaller.
     const MOST: f64 = 1.3;
+    /// Allocations for each Pod. What is the same for many Pods, as the way from one revision to another, is worked out once.
+    const EACH: f64 = 150.0;
 
     #[test]
     fn plan_of_many_pods_allocates_no_more_per_pod() {
@@ -49,7 +51,8 @@ mod tests {
             });
             let [few, many] = per_pod;
             println!("{state}: {few:.1?} allocations and bytes per Pod, and {many:.1?}");
-            if many.iter().zip(few).any(|(many, few)| *many > MOST * few) {
+            let grows = many.iter().zip(few).any(|(many, few)| *many > MOST * few);
+            if grows || many[0] > EACH {
                 wrong.push(format!("{state}: {few:.1?} became {many:.1?}"));
             }
         }
