@@ -7,8 +7,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::turns::Turns;
+use super::written::Written;
 use super::{Context, PodKey, whole, write};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
@@ -38,6 +40,7 @@ pub struct Lifecycle {
     context: Arc<Context>,
     turns: Arc<Turns>,
     kinds: Kinds,
+    written: Written,
 }
 
 impl Lifecycle {
@@ -48,14 +51,20 @@ impl Lifecycle {
             context,
             turns,
             kinds,
+            written: Written::default(),
         })
     }
 
     /// One look at a Pod.
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> Outcome {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
+            self.written.forget(&uid);
             return Outcome::Done;
         };
+        let version = pod.metadata.resource_version;
+        if let Some(left) = self.written.unseen(&uid, version, Instant::now()) {
+            return Outcome::After(left); // the change brings the Pod back here, mostly earlier
+        }
         match whole(&self.context, pod).await {
             Ok(Some(pod)) if pod.is_readable() => match self.step(&pod).await {
                 Ok(outcome) | Err(outcome) => outcome,
@@ -68,8 +77,9 @@ impl Lifecycle {
     async fn step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
         let context = &self.context;
         if let Some(metadata) = abandoned(pod) {
-            let written = pods::patch_metadata(&context.client, pod, metadata);
-            write("cancel the operation of a CollaSet that has gone", written).await?;
+            let request = pods::patch_metadata(&context.client, pod, metadata);
+            let what = "cancel the operation of a CollaSet that has gone";
+            self.wrote(&write(what, request).await?);
             return Ok(Outcome::Done); // the change brings the Pod back here
         }
         let now = (context.now)();
@@ -108,22 +118,25 @@ impl Lifecycle {
         }
         if !patch.is_empty() {
             let patch = Value::Object(patch);
-            let written = write(
-                "step a lifecycle",
-                pods::patch_metadata(&context.client, pod, patch),
-            )
-            .await?;
+            let client = &context.client;
+            // What has passed goes on with the readiness condition, which admission sets in the same write.
+            let request = async {
+                match passed.is_empty() {
+                    true => pods::patch_metadata(client, pod, patch).await,
+                    false => pods::patch_metadata_by_status(client, pod, patch).await,
+                }
+            };
+            let written = write("step a lifecycle", request).await?;
+            self.wrote(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
                 return Ok(Outcome::Done); // the change brings the Pod back here
             }
             outcome = Outcome::After(ASK_AGAIN);
         }
         if let Some(ready) = step.service_ready {
-            write(
-                "write the readiness condition",
-                pods::patch_service_ready(&context.client, pod, ready, now),
-            )
-            .await?;
+            let request = pods::patch_service_ready(&context.client, pod, ready, now);
+            let written = write("write the readiness condition", request).await?;
+            self.wrote(&written);
         }
         if !step.dirty.is_empty() {
             let again = self.clean(pod, &step.dirty).await?;
@@ -133,6 +146,12 @@ impl Lifecycle {
             };
         }
         Ok(outcome)
+    }
+
+    fn wrote(&self, pod: &Pod) {
+        let metadata = &pod.metadata;
+        self.written
+            .note(&metadata.uid, metadata.resource_version, Instant::now());
     }
 
     /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
@@ -299,8 +318,8 @@ mod tests {
         })
     }
 
-    /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
-    async fn look(live: Value) -> (Outcome, Vec<String>) {
+    /// A controller of which the cache holds a Pod and the API server answers with another one, and the calls that it makes.
+    fn controller(cached: Value, live: Value) -> (Lifecycle, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -310,19 +329,40 @@ mod tests {
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
         let context = Context::at_epoch(Client::new(service, "default"));
-        let stub = json!({ "metadata": pod("")["metadata"] });
-        context
-            .index
-            .apply_pod(serde_json::from_value(stub).unwrap());
+        let cached = serde_json::from_value(cached).unwrap();
+        context.index.apply_pod(cached);
         let turns = Turns::new(
             &context,
             &Work::default().begin(),
             &CancellationToken::new(),
         );
         let lifecycle = Lifecycle::new(context, turns);
+        (Arc::into_inner(lifecycle).unwrap(), calls)
+    }
+
+    /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
+    async fn look(live: Value) -> (Outcome, Vec<String>) {
+        let stub = json!({ "metadata": pod("")["metadata"] });
+        let (lifecycle, calls) = controller(stub, live);
         let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
         let calls = calls.lock().clone();
         (outcome, calls)
+    }
+
+    #[tokio::test]
+    async fn pod_is_not_written_again_before_the_cache_shows_the_write() {
+        let mut live = pod("a");
+        live["metadata"]["resourceVersion"] = "8".into();
+        let (lifecycle, calls) = controller(pod("a"), live.clone());
+        let key = || ("n".to_owned(), "web-1".into());
+        for _ in 0..2 {
+            lifecycle.reconcile(key()).await;
+            assert_eq!(calls.lock().len(), 1, "{calls:?}");
+        }
+        let seen = serde_json::from_value(live).unwrap();
+        lifecycle.context.index.apply_pod(seen);
+        lifecycle.reconcile(key()).await;
+        assert_eq!(calls.lock().len(), 2, "{calls:?}");
     }
 
     #[test]

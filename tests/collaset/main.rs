@@ -22,6 +22,7 @@ mod pool;
 mod refused;
 mod replace;
 mod replace_update;
+mod requests;
 mod rollout;
 mod scale;
 mod sequence;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, kubelet, parse, waits, writes};
+use super::{invalid, kubelet, parse, traffic, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
@@ -151,10 +151,9 @@ impl Mutate {
         let mut waits = Vec::new();
         // The kubelet's own write may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
         // for that in a write of its own, which shows how things stand then.
-        let asking = match request.sub_resource.as_deref() {
-            Some("status") => Vec::new(),
-            _ => run.awaiting(Stage::PreCheck),
-        };
+        let of_status = request.sub_resource.as_deref() == Some("status");
+        let mut asking = run.awaiting(Stage::PreCheck);
+        asking.retain(|id| !of_status || is_grant(&old, &new, id));
         let known = match asking.is_empty() && run.awaiting(Stage::PostCheck).is_empty() {
             true => Ok(()),
             false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
@@ -203,12 +202,13 @@ impl Mutate {
         }
         let mut became = new.clone();
         settled.patch().apply(&mut became.metadata.labels);
+        let goes_on = of_status && (finished || settled.has_passed());
+        let condition = goes_on.then(|| traffic::change(request, &mut became, (self.0.now)()));
         let changed = LabelPatch::between(&asked, &became.metadata.labels);
         let mut patch = of_labels(request, &changed);
         patch.extend(recorded);
-        if finished {
-            patch.extend(kubelet::rest(request, &became, (self.0.now)()));
-        }
+        patch.extend(finished.then(kubelet::forget));
+        patch.extend(condition.flatten());
         let verdict = bypassed.with_patch(Patch(patch));
         let warning = match request.sub_resource {
             Some(_) => None, // the kubelet's, who can do nothing about it

@@ -121,11 +121,11 @@ fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) {
         .flat_map(|revision| data::claim_templates(&revision.data))
         .collect();
     let uid = facts.observed.set.metadata.uid.as_deref();
-    for claim in &facts.observed.claims {
+    let mounted: BTreeSet<&str> = pod.spec.claims.iter().map(String::as_str).collect();
+    for claim in mounted.into_iter().filter_map(|name| facts.claim(name)) {
         let own = claim.controller.is_some() && claim.controller.as_deref() == uid;
         // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
-        let its = pod.spec.claims.contains(&claim.name)
-            && (own || claim.controller.is_none())
+        let its = (own || claim.controller.is_none())
             && claims::is_of(claim, &templates, &facts.known_claims);
         let id = Some(id.to_string());
         let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();

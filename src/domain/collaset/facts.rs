@@ -1,11 +1,14 @@
 //! What the objects say.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claims::hash::Known;
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::revision::history::History;
+use super::revision::inplace::{self, InPlace};
 use super::rollout::Rollout;
 use super::strategy::Strategy;
 use crate::api::keys;
@@ -25,10 +28,14 @@ pub struct Facts<'a> {
     pub history: History,
     /// The rollout of the present template.
     pub rollout: Rollout,
+    /// How a Pod gets from each of them to the updated one; worked out when it is asked for first, as that takes long.
+    ways: BTreeMap<String, OnceCell<InPlace>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
+    /// The same by their names.
+    claims_by_name: BTreeMap<&'a str, &'a Arc<Claim>>,
     /// Instance IDs of the set's own claims, by their names.
     own_claims: BTreeMap<&'a str, i64>,
     /// IDs that the pool holds for Pods of the set.
@@ -41,6 +48,8 @@ pub struct Facts<'a> {
     pub foreign: BTreeSet<i64>,
     /// Pods that count, by instance ID: controlled, selected, not terminating, not finished.
     pub members: BTreeMap<i64, Arc<Pod>>,
+    /// Whether one of them is of another revision than the updated one.
+    pub rolls: bool,
     /// Names of the Pods that the set controls and that are not terminating.
     names: BTreeSet<&'a str>,
     /// Of them those whose instance ID is absent, no number, taken by a better one or by another owner.
@@ -49,6 +58,8 @@ pub struct Facts<'a> {
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// Controlled and selected Pods that ran to their end.
     pub finished: Vec<Arc<Pod>>,
+    /// Their instance IDs.
+    ended: BTreeSet<i64>,
     /// Of them those that are made again later, by instance ID, which they hold until then.
     pub waiting: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
@@ -70,8 +81,13 @@ impl<'a> Facts<'a> {
             observed,
             strategy,
             selector,
+            ways: history
+                .all()
+                .map(|revision| (revision.name.clone(), OnceCell::new()))
+                .collect(),
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
+            claims_by_name: BTreeMap::new(),
             own_claims: BTreeMap::new(),
             recorded: BTreeSet::new(),
             history,
@@ -80,10 +96,12 @@ impl<'a> Facts<'a> {
             pool: pool_name(set),
             foreign: BTreeSet::new(),
             members: BTreeMap::new(),
+            rolls: false,
             names: BTreeSet::new(),
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
+            ended: BTreeSet::new(),
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
@@ -91,6 +109,7 @@ impl<'a> Facts<'a> {
         facts.recorded = facts.ids_of_pool(true);
         let uid = set.metadata.uid.as_deref();
         for claim in &observed.claims {
+            facts.claims_by_name.insert(&claim.name, claim);
             let id = claim.labels.get(keys::INSTANCE_ID);
             if let Some(id) = id.and_then(|id| parse(id)) {
                 facts.claims.entry(id).or_default().push(claim.clone());
@@ -107,7 +126,10 @@ impl<'a> Facts<'a> {
         for pod in pods {
             facts.sort(pod);
         }
+        let ended = facts.finished.iter().filter_map(|pod| facts.id_of(pod));
+        facts.ended = ended.collect();
         facts.waiting = facts.waiting();
+        facts.rolls = facts.members.values().any(|pod| !facts.is_updated(pod));
         facts
     }
 
@@ -133,9 +155,9 @@ impl<'a> Facts<'a> {
 
     /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.
     pub fn made_again_at(&self, pod: &Pod) -> Option<u64> {
-        let waits = |waiting: &Arc<Pod>| waiting.metadata.uid == pod.metadata.uid;
-        let until = self.observed.ended_until.get(&pod.metadata.uid).copied();
-        until.filter(|_| self.waiting.values().any(waits))
+        let until = self.observed.ended_until.get(&pod.metadata.uid).copied()?;
+        let waiting = self.waiting.get(&self.id_of(pod)?)?;
+        (waiting.metadata.uid == pod.metadata.uid).then_some(until)
     }
 
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
@@ -186,9 +208,23 @@ impl<'a> Facts<'a> {
         self.history.find(pod.label(keys::REVISION)?)
     }
 
+    /// What turns a Pod of a revision into one of the updated revision.
+    pub fn change_from(&self, revision: &Revision) -> Cow<'_, InPlace> {
+        let change = || inplace::change(&revision.data, &self.history.updated.data);
+        match self.ways.get(&revision.name) {
+            Some(way) => Cow::Borrowed(way.get_or_init(change)),
+            None => Cow::Owned(change()),
+        }
+    }
+
     /// Whether a Pod is of the updated revision.
     pub fn is_updated(&self, pod: &Pod) -> bool {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
+    }
+
+    /// A claim, whoever controls it.
+    pub fn claim(&self, name: &str) -> Option<&'a Arc<Claim>> {
+        self.claims_by_name.get(name).copied()
     }
 
     /// The claims that carry an instance ID, whoever controls them.
@@ -235,8 +271,7 @@ impl<'a> Facts<'a> {
         self.members.contains_key(&id)
             || self.waiting.contains_key(&id)
             || (self.strategy.sequence
-                && (self.terminating.contains_key(&id)
-                    || self.finished.iter().any(|p| self.id_of(p) == Some(id))))
+                && (self.terminating.contains_key(&id) || self.ended.contains(&id)))
     }
 
     /// The instance ID of a Pod: where names persist, the one in its name; else the one of the claims that it mounts and the

@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
         if self.asks_nothing
             && self.old.is_some_and(missing)
             && missing(self.new)
-            && self.operations.values().all(|op| !op.has_passed())
+            && !self.has_passed()
             && self.unavailable_because().is_none()
             && min_ready::left(self.new, self.now).is_none()
         {
@@ -154,6 +154,11 @@ impl<'a> Run<'a> {
     pub fn takes_offline(&self) -> bool {
         self.old.is_some_and(Pod::is_available)
             && !self.others.contains_key(keys::SERVICE_AVAILABLE)
+    }
+
+    /// Whether rules have passed for an ID in this write.
+    pub fn has_passed(&self) -> bool {
+        self.operations.values().any(Operation::has_passed)
     }
 
     /// What must change in the labels of the new object.

@@ -3,7 +3,7 @@
 
 use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, min_ready, restarts};
 use crate::api::keys;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Condition, Pod};
 
 /// What the controller must do for a Pod now. All empty: nothing, and nothing is written (contract 10.1 Q5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +105,25 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
         }
     }
     step
+}
+
+/// What the controller would write next of the condition, made in the very write of the status that turns a Pod into `pod`; the
+/// labels of the steps that this opens come with it. Returns the value of the condition, `None` if it is to stay.
+pub fn follow(pod: &mut Pod, now_nanos: u64) -> Option<bool> {
+    let ready = controller_step(pod, now_nanos).service_ready?;
+    let conditions = &mut pod.status.conditions;
+    conditions.retain(|condition| condition.type_ != keys::SERVICE_READY);
+    conditions.push(Condition {
+        type_: keys::SERVICE_READY.to_owned(),
+        status: if ready { "True" } else { "False" }.to_owned(),
+        ..Condition::default()
+    });
+    let next = controller_step(pod, now_nanos).labels;
+    // A Pod becomes available by a write that asks for nothing: the validation could not tell this one from a forged one.
+    if !next.0.contains_key(keys::SERVICE_AVAILABLE) {
+        next.apply(&mut pod.metadata.labels);
+    }
+    Some(ready)
 }
 
 /// The value to write to the condition; `None` when it has the right one, or the Pod has no gate.
