@@ -37,6 +37,8 @@ use super::{lenient, schema};
     printcolumn = r#"{"name":"UPDATED_AVAILABLE","type":"integer","jsonPath":".status.updatedAvailableReplicas"}"#,
     printcolumn = r#"{"name":"CURRENT_REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
     printcolumn = r#"{"name":"UPDATED_REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
+    printcolumn = r#"{"name":"READY","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"REASON","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
@@ -166,8 +168,8 @@ pub struct RollingUpdate {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(STEP_RULES)))]
 pub struct RolloutStep {
-    /// Pods that this step keeps on older revisions: a count, or a percentage such as 90% of the replicas, rounded up. The step
-    /// is over when all others are updated and available.
+    /// Pods that this step keeps on older revisions: a count, or a percentage such as 90% of the replicas, rounded up, but
+    /// below 100% all but one at most. The step is over when all others are updated and available.
     #[schemars(schema_with = "schema::int_or_percent")]
     #[serde(
         deserialize_with = "lenient::int_or_string",
@@ -197,7 +199,7 @@ pub struct ByPartition {
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
-    /// The same as a percentage of the replicas, rounded up.
+    /// The same as a percentage of the replicas, rounded up, but below 100% all but one at most.
     #[schemars(range(min = 0, max = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_percent: Option<i32>,

@@ -140,7 +140,7 @@ fn scope(rolling: Option<&RollingUpdate>, replicas: usize) -> Scope {
             by_partition: Some(by),
             ..
         }) => Scope::Partition(match by.partition_percent {
-            Some(percent) => (replicas * count(Some(percent)).min(100)).div_ceil(100),
+            Some(percent) => kept(u32::try_from(percent).unwrap_or(0), replicas),
             None => count(by.partition),
         }),
         _ => Scope::Partition(0),
@@ -152,11 +152,12 @@ fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
     let Some(rolling) = rolling.filter(|rolling| rolling.by_label.is_none()) else {
         return Vec::new();
     };
-    let total = u32::try_from(replicas).unwrap_or(u32::MAX);
     let step = |step: &collaset::RolloutStep| match (&step.partition, &step.pause) {
         (Some(partition), None) => {
-            let partition = IntOrPercent::parse(partition).ok()?;
-            let kept = usize::try_from(partition.of_rounded_up(total)).ok()?;
+            let kept = match IntOrPercent::parse(partition).ok()? {
+                IntOrPercent::Int(count) => usize::try_from(count).ok()?,
+                IntOrPercent::Percent(percent) => kept(percent, replicas),
+            };
             Some(RolloutStep::Partition(kept))
         }
         (None, Some(pause)) => {
@@ -170,6 +171,16 @@ fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
     steps
         .map(|s| step(s).unwrap_or(RolloutStep::Pause(None)))
         .collect()
+}
+
+/// A share of the replicas, rounded up. Below 100% it lets one Pod go, or a canary of a small set would be none.
+fn kept(percent: u32, replicas: usize) -> usize {
+    let share = usize::try_from(percent.min(100)).unwrap_or(100);
+    let kept = (replicas * share).div_ceil(100);
+    match percent {
+        0..100 => kept.min(replicas.saturating_sub(1)),
+        _ => kept,
+    }
 }
 
 fn count(n: Option<i32>) -> usize {

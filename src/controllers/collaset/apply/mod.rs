@@ -107,7 +107,8 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
     let to_caches = plan.add_finalizer
         || plan.pool.is_some()
         || !plan.revisions.is_empty()
-        || !plan.claims.is_empty();
+        || !plan.claims.is_empty()
+        || plan.forget_command;
     if to_caches {
         work.again(SPACING); // no event brings it back: the caches know already
     }

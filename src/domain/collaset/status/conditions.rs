@@ -47,6 +47,7 @@ pub fn failed(
         Step::ScaleIn => ("Scale", "ScaleInFailed"),
         Step::Update | Step::Revisions => ("Update", "UpdateFailed"),
     };
+    blame(status, message);
     for type_ in [type_, "Ready"] {
         set(status, now, type_, false, reason, message.to_owned());
         let known = former.iter().find(|c| c.type_ == type_);
@@ -56,6 +57,16 @@ pub fn failed(
         if let (Some(noted), Some(since)) = (noted, since) {
             noted.last_transition_time = Some(since);
         }
+    }
+}
+
+/// Has a condition `Stalled` that tells of no progress name the cause.
+fn blame(status: &mut CollaSetStatus, message: &str) {
+    let mut conditions = status.conditions.iter_mut();
+    if let Some(stalled) = conditions.find(|c| c.type_ == "Stalled" && c.reason == progress::REASON)
+        && let Some((late, _)) = stalled.message.split_once("): ")
+    {
+        stalled.message = format!("{late}): {message}");
     }
 }
 
