@@ -106,3 +106,24 @@ async fn command_without_a_rollout_is_refused_with_an_event() {
     set.until("the annotation to go", is_free_of_commands).await;
     told(&scope, "RolloutCommandRefused", "no rollout is under way").await;
 }
+
+#[tokio::test]
+async fn each_promotion_ends_one_step() {
+    let scope = Bed::shared().await.scope("promotions").await;
+    let pauses = json!([{ "pause": {} }, { "pause": {} }, { "pause": {} }]);
+    let set = Set::new(&scope, "web", 1, steps(pauses)).await;
+    set.image("app:2").await;
+    for step in 1..=3 {
+        // Nothing else happens meanwhile: the note of the last command must go by itself.
+        set.until("the step", |s| is_at(s, step) && is_free_of_commands(s))
+            .await;
+        assert_eq!(updated(&set, "app:2").await, 0);
+        command(&set, "promote").await;
+    }
+    set.settled().await;
+    assert_eq!(updated(&set, "app:2").await, 1);
+    for step in 1..=3 {
+        let told_of = format!("at step {step} of 3");
+        told(&scope, "RolloutPromoted", &told_of).await;
+    }
+}

@@ -79,10 +79,18 @@ fn of_steps(set: &CollaSet) -> Option<String> {
     let rollout = status.rollout.as_ref()?;
     if rollout.aborted {
         let revision = &rollout.revision;
-        return Some(format!("the rollout of its revision {revision} was aborted"));
+        return Some(format!(
+            "the rollout of its revision {revision} was aborted"
+        ));
     }
-    let ready = status.conditions.iter().find(|c| c.type_ == "Ready" && c.status != "True")?;
-    let step = ready.message.split("; ").find(|part| part.starts_with("step "))?;
+    let ready = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Ready" && c.status != "True")?;
+    let step = ready
+        .message
+        .split("; ")
+        .find(|part| part.starts_with("step "))?;
     Some(format!("its rollout is at {step}"))
 }
 
