@@ -52,7 +52,7 @@ pub struct Facts<'a> {
     pub rolls: bool,
     /// Names of the Pods that the set controls and that are not terminating.
     names: BTreeSet<&'a str>,
-    /// Of them those whose instance ID is absent, no number, taken by a better one or by another owner.
+    /// Of them those whose instance ID an older one has.
     pub misnumbered: Vec<Arc<Pod>>,
     /// Controlled Pods that are terminating, by instance ID.
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
@@ -126,11 +126,64 @@ impl<'a> Facts<'a> {
         for pod in pods {
             facts.sort(pod);
         }
+        facts.number();
         let ended = facts.finished.iter().filter_map(|pod| facts.id_of(pod));
         facts.ended = ended.collect();
         facts.waiting = facts.waiting();
         facts.rolls = facts.members.values().any(|pod| !facts.is_updated(pod));
         facts
+    }
+
+    /// Gives the Pods an instance ID that have none of their own: one that the pool knows and no Pod has, which most likely was
+    /// theirs, or else the lowest that is free. The next plan gives them the same, so it need not be stored at once.
+    fn number(&mut self) {
+        let misnumbered = std::mem::take(&mut self.misnumbered);
+        let has_other = |pod: &Arc<Pod>| {
+            let id = self.id_of(pod);
+            id.is_some_and(|id| self.members.contains_key(&id))
+        };
+        let (doubles, unnumbered): (Vec<_>, Vec<_>) = misnumbered.into_iter().partition(has_other);
+        self.misnumbered = doubles;
+        if unnumbered.is_empty() {
+            return;
+        }
+        let recorded = self.recorded.iter().copied();
+        let mut vacant: BTreeSet<i64> = recorded.filter(|id| self.is_vacant(*id)).collect();
+        let halves = self.halves();
+        let mut lowest = 0;
+        for pod in unnumbered {
+            // Not the ID of a new half if the Pod is none, nor one of which the set has other claims.
+            let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            let suits = |id: &i64| {
+                let mounts = |claim: &str| pod.spec.claims.iter().any(|mounted| mounted == claim);
+                halves.get(id).is_none_or(|of| Some(&**of) == origin)
+                    && self
+                        .claims_of(*id)
+                        .all(|c| c.terminating || mounts(&c.name))
+            };
+            let known = vacant.iter().copied().find(suits);
+            let id = known.unwrap_or_else(|| {
+                while self.recorded.contains(&lowest) || !self.is_vacant(lowest) {
+                    lowest += 1;
+                }
+                lowest
+            });
+            vacant.remove(&id);
+            self.members.insert(id, pod);
+        }
+    }
+
+    /// Names of the origins of pairs, by the ID of the new half.
+    fn halves(&self) -> BTreeMap<i64, String> {
+        let new = |origin: &Pod| parse(origin.label(keys::REPLACE_PAIR_NEW_ID)?);
+        let members = self.members.values();
+        let pairs = members.filter_map(|origin| Some((new(origin)?, origin.metadata.name.clone())));
+        pairs.collect()
+    }
+
+    fn is_vacant(&self, id: i64) -> bool {
+        let ended = self.finished.iter().any(|pod| self.id_of(pod) == Some(id));
+        !ended && !self.is_held(id) && !self.foreign.contains(&id)
     }
 
     /// Pods that have ended and are made again later. One too many is none of them, nor is one whose ID another has.

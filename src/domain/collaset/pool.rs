@@ -15,8 +15,7 @@ use crate::domain::pod::Pod;
 /// seen to succeed first.
 const AT_ONCE: usize = 500;
 
-/// Fills the draft with the IDs that the pool and the Pods tell of. Pods that carry no ID of their own get one, and of
-/// two with the same ID the younger goes.
+/// Fills the draft with the IDs that the pool and the Pods tell of.
 pub fn load(facts: &Facts, draft: &mut Draft) {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     for context in contexts.filter(|c| c.id >= 0 && facts.owns(&c.data)) {
@@ -24,7 +23,7 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
     }
     let origins = Origins::of(facts);
     for (id, pod) in &facts.members {
-        draft.label(pod, keys::INSTANCE_ID, Some(id.to_string())); // changed by hand, where the name tells
+        draft.label(pod, keys::INSTANCE_ID, Some(id.to_string())); // changed by hand
         let data = draft.ids.entry(*id).or_default();
         if let Some(revision) = pod.label(keys::REVISION) {
             data.entry(REVISION.to_owned())
@@ -45,7 +44,7 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
     for data in draft.ids.values_mut() {
         data.insert(OWNER.to_owned(), facts.name.to_owned());
     }
-    number(facts, draft);
+    part_doubles(facts, draft);
 }
 
 /// The members by name, as the new half of a pair knows its origin: no search for each of ten thousand.
@@ -68,25 +67,18 @@ impl<'a> Origins<'a> {
     }
 }
 
-fn number(facts: &Facts, draft: &mut Draft) {
+/// Of two Pods with one ID the younger goes.
+fn part_doubles(facts: &Facts, draft: &mut Draft) {
     for pod in &facts.misnumbered {
-        if facts
-            .id_of(pod)
-            .is_some_and(|id| facts.members.contains_key(&id))
-        {
-            let name = &pod.metadata.name;
-            if pod.label(keys::TO_DELETE).is_none() {
-                draft.event(
-                    true,
-                    "DupExIncludedTarget",
-                    format!("Pod {name} has the instance ID of another Pod and is deleted"),
-                );
-            }
-            draft.send_away(pod, facts.observed.now_nanos);
-        } else {
-            let id = allocate(facts, draft, pod.label(keys::REVISION));
-            draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
+        let name = &pod.metadata.name;
+        if pod.label(keys::TO_DELETE).is_none() {
+            draft.event(
+                true,
+                "DupExIncludedTarget",
+                format!("Pod {name} has the instance ID of another Pod and is deleted"),
+            );
         }
+        draft.send_away(pod, facts.observed.now_nanos);
     }
 }
 

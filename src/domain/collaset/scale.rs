@@ -97,12 +97,17 @@ fn deletion_cost(pod: &Pod) -> i32 {
 
 fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     let now = facts.observed.now_nanos;
-    // A new half has no place without its origin (contract 10.4 Q35).
-    if let Some(new) = draft.ids.get(&id).and_then(pool::new_of)
-        && let Some(half) = facts.members.get(&new)
-        && !lifecycle::is_leaving(half)
-    {
-        draft.send_away(half, now);
+    // A new half has no place without its origin (contract 10.4 Q35), and is not made again.
+    if let Some(new) = draft.ids.get(&id).and_then(pool::new_of) {
+        match facts.members.get(&new) {
+            Some(half) if lifecycle::is_leaving(half) => {}
+            Some(half) => draft.send_away(half, now),
+            None if facts.is_held(new) => {}
+            None => {
+                pool::unmark(draft, id, pool::REPLACE_NEW);
+                pool::retire(facts, draft, new);
+            }
+        }
     }
     if lifecycle::is_leaving(pod) {
         pool::mark(draft, id, pool::SCALE_IN, "true");

@@ -1,7 +1,7 @@
 //! Conditions of a CollaSet.
 //!
-//! `Scale`, `Update` and `Terminating` speak as they always have: False when a step could not be made, True once what
-//! it leads to is there. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
+//! `Scale`, `Update` and `Terminating` are True once what they lead to is there. They are False while it is not, with the reasons
+//! that they have always had where a step could not be made. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
 //! appears when it will not be without a change, in the form that tools for rollouts read (kstatus).
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
+use super::super::lifecycle::Operation;
 use super::super::strategy::Scope;
 use super::{progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
@@ -107,28 +108,29 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let paused = facts.strategy.paused;
     if view.missing == 0 && view.surplus == 0 {
         set(status, now, "Scale", true, "Scaled", String::new());
-    } else if paused {
+    } else {
+        let reason = if paused { "Paused" } else { "Scaling" };
         let message = view.scaling(facts);
-        set(status, now, "Scale", false, "Paused", message);
+        set(status, now, "Scale", false, reason, message);
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
-        None if view.is_updated() && !facts.rollout.is_aborted() => {
-            set(status, now, "Update", true, "Updated", String::new());
-        }
         None if facts.rollout.is_aborted() => {
             let message = told::aborted(facts, view.behind);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
-        None if paused && view.behind > 0 => {
-            let message = format!("{} Pods to update", view.behind);
-            set(status, now, "Update", false, "Paused", message);
+        None if view.behind > 0 || view.updates > 0 => {
+            let pause = told::pause(facts, status).filter(|_| !paused);
+            let reason = match (paused, &pause) {
+                (true, _) => "Paused",
+                (false, Some(_)) => "StepPaused",
+                (false, None) => "Updating",
+            };
+            let behind = || format!("{} Pods to update", view.behind);
+            let message = pause.unwrap_or_else(behind);
+            set(status, now, "Update", false, reason, message);
         }
-        None => {
-            if let Some(pause) = told::pause(facts, status) {
-                set(status, now, "Update", false, "StepPaused", pause);
-            }
-        }
+        None => set(status, now, "Update", true, "Updated", String::new()),
     }
     let (ready, reason, message) = view.ready(facts, status);
     set(status, now, "Ready", ready, reason, message.clone());
@@ -151,7 +153,10 @@ pub(super) struct View {
     pub surplus: usize,
     /// Pods that are of another revision than the whole rollout is to give them.
     pub behind: usize,
-    pub updating: usize,
+    /// Pods with an operation of the set, an update or a scale-in.
+    updating: usize,
+    /// Pods whose update goes on.
+    updates: usize,
     /// Pairs of a Pod and the one that takes its place.
     pub pairs: usize,
     unavailable: Vec<Arc<Pod>>,
@@ -181,6 +186,7 @@ impl View {
                 + facts.unselected.len(),
             behind,
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
+            updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
@@ -191,9 +197,13 @@ impl View {
         }
     }
 
-    /// Whether every Pod is of the revision that it is to be of in the end.
-    fn is_updated(&self) -> bool {
-        self.behind == 0 && self.updating == 0 && self.pairs == 0
+    /// Pods of the updated revision that do not serve although no operation holds them.
+    fn down<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let held = [Operation::Update, Operation::ScaleIn];
+        let unavailable = self.unavailable.iter();
+        unavailable.filter(move |pod| {
+            facts.is_updated(pod) && !held.iter().any(|operation| operation.is_on(pod))
+        })
     }
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
@@ -209,7 +219,9 @@ impl View {
             let (behind, updating) = (self.behind, self.updating);
             let told = told::under_way(facts);
             let step = told::step(facts, status);
-            let message = format!("{behind} Pods to update, {updating} under way{step}{told}");
+            let down = told::unavailable(self.down(facts));
+            let message =
+                format!("{behind} Pods to update, {updating} under way{step}{told}{down}");
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, message);
         }

@@ -4,6 +4,7 @@
 
 mod cases;
 mod data;
+mod found;
 mod rollout;
 mod walks;
 mod world;

@@ -1,4 +1,10 @@
 //! Objects, and what becomes of them when a plan is carried out.
+//!
+//! | File | Whose part it plays |
+//! |---|---|
+//! | `api` | the API server's: it writes what a plan says, but for what is in [`Troubles`] |
+//! | `nature` | that of lifecycle and kubelet in a few lines, as most cases need them |
+//! | `plane` | that of admission, the lifecycle's controllers, the kubelet and the garbage collector, step by step |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,12 +12,19 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::api::collaset::CollaSet;
-use crate::api::keys::{self, Family};
+use crate::api::keys;
+use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Claim, Observed, Pool, Revision};
-use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange, RevisionChange};
 use crate::domain::collaset::planner::plan;
 use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
+
+mod api;
+mod nature;
+mod plane;
+
+pub use api::{Troubles, Write};
+pub use plane::{Kubelet, Resizing};
 
 pub const UID: &str = "set-uid";
 
@@ -32,6 +45,18 @@ pub struct World {
     pub refused: Refused,
     /// Images of which it creates no Pod.
     pub forbidden: BTreeSet<String>,
+    /// What else it refuses, and what it makes of what is written.
+    pub troubles: Troubles,
+    /// What is particular of kubelets, by the UID of their Pods.
+    pub kubelets: BTreeMap<String, Kubelet>,
+    /// Whether lifecycle and kubelet are played step by step, see [`World::turn`].
+    pub on_plane: bool,
+    /// When creations were refused, and the revision.
+    noted: (BTreeMap<i64, u64>, u64),
+    /// When changes were refused, by UID of the Pod or name of the claim.
+    noted_changes: BTreeMap<String, u64>,
+    /// UIDs of the sets that have gone.
+    dead: BTreeSet<String>,
     clock: u64,
 }
 
@@ -64,7 +89,21 @@ impl World {
             rules: BTreeMap::new(),
             refused: Refused::default(),
             forbidden: BTreeSet::new(),
+            troubles: Troubles::default(),
+            kubelets: BTreeMap::new(),
+            on_plane: false,
+            noted: (BTreeMap::new(), 0),
+            noted_changes: BTreeMap::new(),
+            dead: BTreeSet::new(),
             clock: 1_700_000_000_000_000_000,
+        }
+    }
+
+    /// The same with lifecycle and kubelet played step by step.
+    pub fn on_plane(replicas: i32, spec: Value) -> World {
+        World {
+            on_plane: true,
+            ..World::new(replicas, spec)
         }
     }
 
@@ -92,41 +131,44 @@ impl World {
         self.edit(json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } }));
     }
 
+    /// UID of the set.
+    pub fn uid(&self) -> &str {
+        self.set.metadata.uid.as_deref().unwrap()
+    }
+
+    /// Whether the set controls a Pod.
+    pub fn owns(&self, pod: &Pod) -> bool {
+        pod.controller().is_some_and(|o| o.uid == self.uid())
+    }
+
     pub fn observe(&self) -> Observed {
-        let owned = |p: &&Pod| p.controller().is_some_and(|o| o.uid == UID);
-        let include = self
-            .set
-            .spec
-            .scale_strategy
-            .clone()
-            .unwrap_or_default()
-            .pod_to_include;
+        let scale = self.set.spec.scale_strategy.clone().unwrap_or_default();
+        let include = scale.pod_to_include;
+        let is_orphan = |p: &&Pod| {
+            p.controller().is_none()
+                && (p.label(keys::INSTANCE_ID).is_some() || !p.spec.claims.is_empty())
+                && p.label(keys::ORPHANED).is_none()
+                && has_name_of("web", &p.metadata.name)
+        };
+        let uid = self.set.metadata.uid.as_deref();
+        let all = |keep: &dyn Fn(&&Pod) -> bool| {
+            let managed = self.pods.values().filter(|p| p.is_managed());
+            managed.filter(keep).cloned().map(Arc::new).collect()
+        };
         Observed {
             set: Arc::new(self.set.clone()),
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
-            pods: self
-                .pods
+            pods: all(&|p| self.owns(p)),
+            strangers: all(&|p| !self.owns(p) && include.contains(&p.metadata.name)),
+            orphans: all(&is_orphan),
+            mounts: self.mounts(Pod::is_managed),
+            claims: self
+                .claims
                 .values()
-                .filter(owned)
+                .filter(|c| c.controller.is_none() || c.controller.as_deref() == uid)
                 .cloned()
                 .map(Arc::new)
                 .collect(),
-            strangers: self
-                .pods
-                .values()
-                .filter(|p| !owned(p) && include.contains(&p.metadata.name))
-                .cloned()
-                .map(Arc::new)
-                .collect(),
-            orphans: self
-                .pods
-                .values()
-                .filter(|p| p.controller().is_none())
-                .cloned()
-                .map(Arc::new)
-                .collect(),
-            mounts: self.mounts(),
-            claims: self.claims.values().cloned().map(Arc::new).collect(),
             pool: self.pool.clone().map(Arc::new),
             refused: self.refused.clone(),
             ended_until: self.ended_until.clone(),
@@ -135,9 +177,9 @@ impl World {
         }
     }
 
-    fn mounts(&self) -> BTreeMap<String, Vec<Arc<Pod>>> {
+    fn mounts(&self, keep: impl Fn(&Pod) -> bool) -> BTreeMap<String, Vec<Arc<Pod>>> {
         let mut mounts = BTreeMap::<String, Vec<Arc<Pod>>>::new();
-        for pod in self.pods.values() {
+        for pod in self.pods.values().filter(|pod| keep(pod)) {
             for claim in &pod.spec.claims {
                 mounts
                     .entry(claim.clone())
@@ -149,28 +191,26 @@ impl World {
     }
 
     pub fn tick(&mut self) -> u64 {
-        self.clock += 1_000_000_000;
+        self.pass(1)
+    }
+
+    /// Lets so many seconds pass.
+    pub fn pass(&mut self, seconds: u64) -> u64 {
+        self.clock += seconds * 1_000_000_000;
         self.clock
     }
 
-    /// Plans and carries it out; false when there was nothing to do.
+    pub fn now(&self) -> u64 {
+        self.clock
+    }
+
+    /// Plans and carries it out; false when there was nothing to do, or nothing that was not refused.
     pub fn step(&mut self) -> bool {
         if self.gone {
             return false;
         }
         let plan = plan(&self.observe());
-        let refused = |change: &PodChange| match change {
-            PodChange::Create { body, .. } => {
-                let image = body["spec"]["containers"][0]["image"].as_str();
-                self.forbidden.contains(image.unwrap())
-            }
-            _ => false,
-        };
-        let mut asked = plan.clone();
-        asked.pods.retain(|change| !refused(change));
-        let busy = !asked.is_empty();
-        self.carry_out(plan);
-        busy
+        self.carry_out(plan, usize::MAX).written > 0
     }
 
     /// Steps until there is nothing to do, while nobody else does anything. Panics if that takes too long.
@@ -191,161 +231,6 @@ impl World {
         panic!("never at rest: {:#?}", plan(&self.observe()));
     }
 
-    pub fn carry_out(&mut self, plan: Plan) {
-        self.tick();
-        if plan.add_finalizer {
-            let finalizers = self.set.metadata.finalizers.get_or_insert_default();
-            finalizers.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
-        }
-        for change in plan.revisions {
-            self.revision(change);
-        }
-        if let Some(contexts) = plan.pool {
-            self.pool = (!contexts.is_empty()).then(|| Pool {
-                name: "web".into(),
-                contexts,
-                ..Pool::default()
-            });
-        }
-        for change in plan.claims {
-            self.claim(change);
-        }
-        for change in plan.pods {
-            self.pod(change);
-        }
-        if plan.forget_command {
-            let annotations = self.set.metadata.annotations.get_or_insert_default();
-            annotations.remove(keys::ROLLOUT);
-        }
-        if let Some(status) = plan.status {
-            self.set.status = Some(status);
-        }
-        self.gone = plan.remove_finalizer;
-    }
-
-    fn revision(&mut self, change: RevisionChange) {
-        match change {
-            RevisionChange::Create(revision) => {
-                let known = self.revisions.insert(
-                    revision.name.clone(),
-                    Revision {
-                        uid: format!("uid-{}", revision.name),
-                        controller: Some(UID.into()),
-                        ..revision
-                    },
-                );
-                assert_eq!(known, None, "created twice");
-            }
-            RevisionChange::Renumber(revision, number) => {
-                self.revisions.get_mut(&revision.name).unwrap().revision = number;
-            }
-            RevisionChange::Adopt(revision) => {
-                self.revisions.get_mut(&revision.name).unwrap().controller = Some(UID.into());
-            }
-            RevisionChange::Delete(revision) => {
-                self.revisions.remove(&revision.name).expect("is there");
-            }
-        }
-    }
-
-    fn claim(&mut self, change: ClaimChange) {
-        match change {
-            ClaimChange::Create { template, body, .. } => {
-                let name = format!("web-{template}-{}", self.tick());
-                let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
-                self.claims.insert(
-                    name.clone(),
-                    Claim {
-                        uid: name.clone(),
-                        name,
-                        labels,
-                        controller: Some(UID.into()),
-                        ..Claim::default()
-                    },
-                );
-            }
-            ClaimChange::Patch {
-                claim,
-                labels,
-                ownership,
-            } => {
-                let claim = self.claims.get_mut(&claim.name).unwrap();
-                labels.apply(&mut claim.labels);
-                match ownership {
-                    Ownership::Keep => {}
-                    Ownership::Adopt => claim.controller = Some(UID.into()),
-                    Ownership::Release => claim.controller = None,
-                }
-            }
-            ClaimChange::Delete(claim) => {
-                let mounting = self.mounts().remove(&claim.name);
-                assert!(mounting.is_none(), "{} is mounted and deleted", claim.name);
-                self.claims.remove(&claim.name);
-            }
-        }
-    }
-
-    fn pod(&mut self, change: PodChange) {
-        match change {
-            PodChange::Create { body, id } => {
-                let mut body = body;
-                let now = self.tick();
-                if let Some(prefix) = body["metadata"]["generateName"].as_str() {
-                    body["metadata"]["name"] = format!("{prefix}{now}").into();
-                }
-                body["metadata"]["uid"] = format!("uid-{now}").into();
-                body["metadata"]["creationTimestamp"] = now.to_string().into();
-                let pod: Pod = serde_json::from_value(body).unwrap();
-                let image = &pod.spec.containers[0].image;
-                if self.forbidden.contains(image) {
-                    self.refused.creations.insert(id, "a policy".into());
-                    return;
-                }
-                self.refused.creations.remove(&id);
-                let revision = pod.label(keys::REVISION).unwrap().to_owned();
-                self.refused.proven.insert(revision);
-                assert_eq!(pod.label(keys::INSTANCE_ID), Some(id.to_string().as_str()));
-                for claim in &pod.spec.claims {
-                    let mounting = self.mounts().remove(claim).unwrap_or_default();
-                    let writer = mounting.iter().find(|p| !p.is_finished());
-                    assert!(writer.is_none(), "{claim} is mounted by two Pods");
-                }
-                let known = self.pods.insert(pod.metadata.name.clone(), pod);
-                assert!(known.is_none(), "created twice");
-            }
-            PodChange::Delete(pod) => self.delete(&pod.metadata.name),
-            PodChange::Patch(patch) => {
-                let pod = self.pods.get_mut(&patch.pod.metadata.name).unwrap();
-                patch.labels.apply(&mut pod.metadata.labels);
-                for (key, value) in patch.annotations {
-                    match value {
-                        Some(value) => pod.metadata.annotations.insert(key, value),
-                        None => pod.metadata.annotations.remove(&key),
-                    };
-                }
-                match patch.ownership {
-                    Ownership::Keep => {}
-                    Ownership::Release => pod.metadata.owner_references.clear(),
-                    Ownership::Adopt => {
-                        pod.metadata.owner_references = serde_json::from_value(
-                            json!([{ "kind": "CollaSet", "name": "web", "uid": UID, "controller": true }]),
-                        )
-                        .unwrap();
-                    }
-                }
-                for container in patch
-                    .spec
-                    .iter()
-                    .flat_map(|s| s["containers"].as_array().unwrap())
-                {
-                    let of = pod.spec.containers.iter_mut();
-                    let mut of = of.filter(|c| c.name == container["name"]);
-                    of.next().unwrap().image = container["image"].as_str().unwrap().to_owned();
-                }
-            }
-        }
-    }
-
     /// Marks a Pod terminating.
     pub fn delete(&mut self, name: &str) {
         let now = self.clock.to_string();
@@ -353,30 +238,10 @@ impl World {
         pod.metadata.deletion_timestamp.get_or_insert(now);
     }
 
-    /// What the lifecycle, the kubelet and the garbage collector do; false when there was nothing.
-    pub fn surroundings(&mut self) -> bool {
-        let now = self.tick().to_string();
-        let before = self.pods.clone();
-        self.pods.retain(|_, pod| !pod.is_terminating());
-        let names: Vec<String> = self.pods.keys().cloned().collect();
-        for name in names {
-            let pod = self.pods.get_mut(&name).unwrap();
-            if pod.label(keys::TO_DELETE).is_some() {
-                pod.metadata.deletion_timestamp = Some(now.clone());
-                continue;
-            }
-            lifecycle(pod, &now);
-            kubelet(pod, &now);
-        }
-        before != self.pods
-    }
-
     /// Pods that are not on their way out, by instance ID.
     pub fn members(&self) -> BTreeMap<i64, &Pod> {
-        let pods = self
-            .pods
-            .values()
-            .filter(|p| !p.is_terminating() && p.controller().is_some_and(|o| o.uid == UID));
+        let pods = self.pods.values();
+        let pods = pods.filter(|p| !p.is_terminating() && p.is_managed() && self.owns(p));
         let mut members = BTreeMap::new();
         for pod in pods {
             let id = pod.label(keys::INSTANCE_ID).unwrap().parse().unwrap();
@@ -395,49 +260,5 @@ impl World {
 
     pub fn ids(&self) -> Vec<i64> {
         self.members().into_keys().collect()
-    }
-}
-
-/// Grants at once; finishing and undoing leave no trace.
-fn lifecycle(pod: &mut Pod, now: &str) {
-    let labels = &mut pod.metadata.labels;
-    let id = "collaset";
-    let undone = labels.contains_key(&Family::UndoOperationType.key(id));
-    let finished = labels.contains_key(&Family::Operate.key(id))
-        && !labels.contains_key(&Family::Operating.key(id));
-    if undone || finished {
-        for family in Family::ALL {
-            labels.remove(&family.key(id));
-        }
-        labels.insert(keys::SERVICE_AVAILABLE.to_owned(), now.to_owned());
-    } else if labels.contains_key(&Family::Operating.key(id)) {
-        let operate = labels.entry(Family::Operate.key(id));
-        operate.or_insert_with(|| now.to_owned());
-        labels.remove(keys::SERVICE_AVAILABLE);
-    }
-}
-
-/// Runs what the spec says.
-fn kubelet(pod: &mut Pod, now: &str) {
-    let containers: Vec<Value> = pod
-        .spec
-        .containers
-        .iter()
-        .map(|c| {
-            json!({ "name": c.name, "imageID": format!("id-of-{}", c.image), "ready": true,
-                "containerID": format!("run-of-{}", c.image) })
-        })
-        .collect();
-    pod.status.container_statuses = serde_json::from_value(containers.into()).unwrap();
-    if !pod.is_ready() {
-        pod.status.phase = "Running".into();
-        pod.status.conditions = serde_json::from_value(
-            json!([{ "type": "Ready", "status": "True", "lastTransitionTime": now }]),
-        )
-        .unwrap();
-        let labels = &mut pod.metadata.labels;
-        labels.insert(keys::SERVICE_AVAILABLE.to_owned(), now.to_owned());
-        labels.remove(keys::CREATING);
-        labels.remove(keys::COMPLETING);
     }
 }

@@ -1,0 +1,444 @@
+//! What happens on a walk: what users, other controllers and nodes do, what the API server begins to refuse, and time.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use serde_json::{Value, json};
+
+use super::super::world::{Kubelet, Resizing, World, Write};
+use crate::api::collaset::PodNamingSuffixPolicy;
+use crate::api::keys::{self, Family};
+
+/// One thing that happens. Pods are told by their place among all of the namespace.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// The spec is edited.
+    Edit(Value),
+    /// The list of a spec holds one Pod, or none.
+    List(&'static str, Option<usize>),
+    /// Somebody else writes to a Pod.
+    Label(usize, String, Option<String>),
+    /// A Pod is deleted, or fails.
+    Kill(usize),
+    Fail(usize),
+    /// Somebody takes its owner from a Pod.
+    Orphan(usize),
+    /// Its kubelet becomes slow, and so on, or is itself again.
+    Kubelet(usize, Kubelet),
+    /// No write of the set to this Pod passes any more, or it does again.
+    Stubborn(usize, bool),
+    /// Somebody edits the pool.
+    LosePool,
+    LoseEntry(usize),
+    /// The controller begins anew.
+    Forget,
+    /// The API server begins to refuse something, or stops.
+    Refuse(Write, bool),
+    Forbid(u8, bool),
+    Unpullable(u8, bool),
+    MostPods(Option<usize>),
+    MostClaims(Option<usize>),
+    /// Webhooks pin images at creations and at changes.
+    Pins(bool, bool),
+    /// Rules hold whoever would go, and whoever would come back.
+    Hold(bool, bool),
+    Budget(Option<usize>),
+    /// The set is deleted, with its Pods or without, and later made again.
+    DeleteSet(bool),
+    /// A plan is made and carried out, up to so many writes.
+    Step(usize),
+    /// The Pods of the mask have a turn of everybody else.
+    Turn(u8),
+    /// Seconds pass.
+    Pass(u64),
+    /// Until nothing happens any more, whatever is refused.
+    Settle,
+}
+
+/// Each kind of act is part of a walk or not: what is rare among all is frequent among few.
+const KINDS: [fn(&mut StdRng) -> Act; 49] = [
+    |rng| edit("replicas", rng.random_range(0..6)),
+    |rng| edit("replicas", rng.random_range(2..5)),
+    |rng| image(rng),
+    |rng| image(rng),
+    |rng| {
+        let cpu = rng.random_range(1..4);
+        container(json!({ "resources": { "requests": { "cpu": cpu.to_string() } } }))
+    },
+    |rng| {
+        let tier = rng.random_range(0..3).to_string();
+        Act::Edit(json!({ "template": { "metadata": { "labels": { "tier": tier } } } }))
+    },
+    |rng| {
+        let network = rng.random_bool(0.5);
+        Act::Edit(json!({ "template": { "spec": { "hostNetwork": network } } }))
+    },
+    |rng| {
+        rolling(json!({ "byLabel": null, "byPartition": { "partition": rng.random_range(0..5) } }))
+    },
+    |rng| {
+        let percent = rng.random_range(0..=100);
+        let by = json!({ "partition": null, "partitionPercent": percent });
+        rolling(json!({ "byLabel": null, "byPartition": by }))
+    },
+    |_| rolling(json!({ "byLabel": {}, "byPartition": null })),
+    |rng| {
+        let policies = ["Recreate", "InPlaceIfPossible", "Replace"];
+        update("podUpgradePolicy", json!(policies.choose(rng).unwrap()))
+    },
+    |rng| edit("paused", rng.random_bool(0.4)),
+    |rng| {
+        let bounds = [json!(null), json!(1), json!(2), json!("30%"), json!("60%")];
+        update("maxUnavailable", bounds.choose(rng).unwrap().clone())
+    },
+    |rng| {
+        let bounds = [json!(null), json!(1), json!(2), json!("30%")];
+        update("maxSurge", bounds.choose(rng).unwrap().clone())
+    },
+    |rng| {
+        let mut policy = || *["Retain", "Delete"].choose(rng).unwrap();
+        let policy = json!({ "whenScaled": policy(), "whenDeleted": policy() });
+        scale(json!({ "persistentVolumeClaimRetentionPolicy": policy }))
+    },
+    |rng| Act::Edit(json!({ "volumeClaimTemplates": templates(rng.random_range(0..4)) })),
+    |rng| {
+        let naming = naming(rng.random_bool(0.5));
+        Act::Edit(json!({ "namingStrategy": naming }))
+    },
+    |rng| update("operationDelaySeconds", json!(rng.random_range(0..30))),
+    |rng| scale(json!({ "operationDelaySeconds": rng.random_range(0..30) })),
+    |rng| edit("historyLimit", rng.random_range(0..3)),
+    |rng| Act::List("podToExclude", maybe_pod(rng)),
+    |rng| Act::List("podToInclude", maybe_pod(rng)),
+    |rng| Act::List("podToDelete", maybe_pod(rng)),
+    |rng| Act::Kill(pod(rng)),
+    |rng| Act::Fail(pod(rng)),
+    |rng| label(rng, keys::TO_DELETE, "1"),
+    |rng| label(rng, keys::TO_REPLACE, "1"),
+    |rng| label(rng, keys::TO_EXCLUDE, "1"),
+    |rng| label(rng, keys::UPDATE_INCLUDED, "1"),
+    |rng| {
+        let id = rng.random_range(0..6).to_string();
+        label(rng, keys::INSTANCE_ID, &id)
+    },
+    |rng| label(rng, keys::CONTROL, "false"),
+    |rng| label(rng, keys::REVISION, "web-unknown"),
+    |rng| label(rng, keys::SERVICE_AVAILABLE, "1"),
+    |rng| {
+        let families = [
+            Family::Operating,
+            Family::OperationType,
+            Family::Operate,
+            Family::UndoOperationType,
+            Family::PreChecked,
+        ];
+        let key = families.choose(rng).unwrap().key("collaset");
+        let value = *["update", "scale-in", "other"].choose(rng).unwrap();
+        label(rng, &key, value)
+    },
+    |rng| {
+        let keys = [
+            keys::REPLACE_PAIR_NEW_ID,
+            keys::REPLACE_PAIR_ORIGIN_NAME,
+            keys::REPLACED_BY_REPLACE_UPDATE,
+            keys::PREPARING_TO_DELETE,
+        ];
+        let key = *keys.choose(rng).unwrap();
+        let value = rng.random_range(0..6).to_string();
+        label(rng, key, &value)
+    },
+    |rng| label(rng, keys::ORPHANED, "true"),
+    |rng| label(rng, keys::STAY_OFFLINE, "1"),
+    |rng| Act::Orphan(pod(rng)),
+    |rng| {
+        Act::Label(
+            pod(rng),
+            "app".into(),
+            Some((*["web", "debug"].choose(rng).unwrap()).into()),
+        )
+    },
+    |rng| Act::Kubelet(pod(rng), kubelet(rng)),
+    |rng| Act::Stubborn(pod(rng), rng.random_bool(0.6)),
+    |rng| match rng.random_range(0..3) {
+        0 => Act::LosePool,
+        1 => Act::LoseEntry(rng.random_range(0..5)),
+        _ => Act::Forget,
+    },
+    |rng| Act::Refuse(write(rng), rng.random_bool(0.6)),
+    |rng| Act::Forbid(rng.random_range(1..4), rng.random_bool(0.6)),
+    |rng| Act::Unpullable(rng.random_range(1..4), rng.random_bool(0.6)),
+    |rng| {
+        let most = rng.random_bool(0.7).then(|| rng.random_range(0..6));
+        match rng.random_bool(0.5) {
+            true => Act::MostPods(most),
+            false => Act::MostClaims(most),
+        }
+    },
+    |rng| Act::Pins(rng.random_bool(0.5), rng.random_bool(0.5)),
+    |rng| match rng.random_bool(0.5) {
+        true => Act::Hold(rng.random_bool(0.3), rng.random_bool(0.2)),
+        false => Act::Budget(rng.random_bool(0.7).then(|| rng.random_range(0..3))),
+    },
+    |rng| Act::DeleteSet(rng.random_bool(0.7)),
+];
+
+/// The acts of one walk.
+pub fn draw(rng: &mut StdRng) -> Vec<Act> {
+    let share = *[0.1, 0.2, 0.4, 0.8].choose(rng).unwrap();
+    let kinds: Vec<_> = KINDS.iter().filter(|_| rng.random_bool(share)).collect();
+    let length = rng.random_range(20..200);
+    let acts = (0..length).map(|_| match rng.random_range(0..100) {
+        0..30 => Act::Step(usize::MAX),
+        30..34 => Act::Step(rng.random_range(1..6)),
+        34..50 => Act::Turn(u8::MAX),
+        50..58 => Act::Turn(rng.random()),
+        58..62 => Act::Pass(rng.random_range(1..90)),
+        62..66 => Act::Settle,
+        _ => match kinds.choose(rng) {
+            Some(kind) => kind(rng),
+            None => Act::Settle,
+        },
+    });
+    acts.collect()
+}
+
+fn edit(field: &str, value: impl Into<Value>) -> Act {
+    let mut spec = json!({});
+    spec[field] = value.into();
+    Act::Edit(spec)
+}
+
+fn update(field: &str, value: Value) -> Act {
+    let mut strategy = json!({});
+    strategy[field] = value;
+    Act::Edit(json!({ "updateStrategy": strategy }))
+}
+
+fn rolling(rolling: Value) -> Act {
+    update("rollingUpdate", rolling)
+}
+
+fn scale(part: Value) -> Act {
+    Act::Edit(json!({ "scaleStrategy": part }))
+}
+
+fn image(rng: &mut StdRng) -> Act {
+    let image = format!("app:{}", rng.random_range(1..4));
+    container(json!({ "image": image }))
+}
+
+/// An edit of the only container: it keeps what it has besides, see [`World::change_container`].
+fn container(part: Value) -> Act {
+    Act::Edit(json!({ "container": part }))
+}
+
+fn pod(rng: &mut StdRng) -> usize {
+    rng.random_range(0..8)
+}
+
+fn maybe_pod(rng: &mut StdRng) -> Option<usize> {
+    rng.random_bool(0.7).then(|| pod(rng))
+}
+
+fn label(rng: &mut StdRng, key: &str, value: &str) -> Act {
+    let value = rng.random_bool(0.6).then(|| value.to_owned());
+    Act::Label(pod(rng), key.to_owned(), value)
+}
+
+fn kubelet(rng: &mut StdRng) -> Kubelet {
+    let resizings = [Resizing::Prompt, Resizing::Deferred, Resizing::Infeasible];
+    match rng.random_range(0..6) {
+        0 => Kubelet {
+            is_slow: true,
+            ..Kubelet::default()
+        },
+        1 => Kubelet {
+            is_lost: true,
+            ..Kubelet::default()
+        },
+        2 => Kubelet {
+            ends_slowly: true,
+            ..Kubelet::default()
+        },
+        3 => Kubelet {
+            resizing: *resizings.choose(rng).unwrap(),
+            ..Kubelet::default()
+        },
+        _ => Kubelet::default(),
+    }
+}
+
+fn write(rng: &mut StdRng) -> Write {
+    let all = [
+        Write::Revision,
+        Write::Pool,
+        Write::ClaimCreation,
+        Write::ClaimChange,
+        Write::ClaimDeletion,
+        Write::PodCreation,
+        Write::PodPatch,
+        Write::PodDeletion,
+        Write::Resize,
+        Write::AnyResize,
+    ];
+    *all.choose(rng).unwrap()
+}
+
+/// Claim templates, none and others.
+pub fn templates(variant: u8) -> Value {
+    let template = |name: &str, size: &str| {
+        json!({
+            "metadata": { "name": name },
+            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } },
+        })
+    };
+    match variant {
+        0 => json!([]),
+        1 => json!([template("data", "1Gi")]),
+        2 => json!([template("data", "2Gi")]),
+        _ => json!([template("data", "1Gi"), template("logs", "1Gi")]),
+    }
+}
+
+/// A naming strategy.
+pub fn naming(sequence: bool) -> Value {
+    let policy = if sequence {
+        "PersistentSequence"
+    } else {
+        "Random"
+    };
+    json!({ "podNamingSuffixPolicy": policy })
+}
+
+/// Does what is not the controller's nor time's to do.
+pub fn act_on(world: &mut World, act: &Act) {
+    match act {
+        Act::Edit(spec) => edit_spec(world, spec),
+        Act::List(list, pod) => {
+            let name = pod.and_then(|pod| name(world, pod));
+            // Admission refuses it where names persist.
+            if *list == "podToDelete" || !is_sequence(world) || name.is_none() {
+                let names: Vec<String> = name.into_iter().collect();
+                let mut part = json!({});
+                part[*list] = json!(names);
+                world.edit(json!({ "scaleStrategy": part }));
+            }
+        }
+        Act::Forget => world.forget_all(),
+        Act::LosePool => world.pool = None,
+        Act::LoseEntry(entry) => {
+            if let Some(pool) = &mut world.pool
+                && *entry < pool.contexts.len()
+            {
+                pool.contexts.remove(*entry);
+            }
+        }
+        Act::Refuse(write, on) => {
+            match on {
+                true => world.troubles.refused.insert(*write),
+                false => world.troubles.refused.remove(write),
+            };
+        }
+        Act::Forbid(image, on) => {
+            let image = format!("app:{image}");
+            match on {
+                true => world.forbidden.insert(image),
+                false => world.forbidden.remove(&image),
+            };
+        }
+        Act::Unpullable(image, on) => {
+            let image = format!("app:{image}");
+            match on {
+                true => world.troubles.unpullable.insert(image),
+                false => world.troubles.unpullable.remove(&image),
+            };
+        }
+        Act::MostPods(most) => world.troubles.most_pods = *most,
+        Act::MostClaims(most) => world.troubles.most_claims = *most,
+        Act::Pins(created, changed) => {
+            world.troubles.pins_created = *created;
+            world.troubles.pins_changed = *changed;
+        }
+        Act::Hold(go, back) => {
+            world.troubles.holds = *go;
+            world.troubles.holds_back = *back;
+        }
+        Act::Budget(most) => world.troubles.max_unavailable = *most,
+        Act::DeleteSet(orphans) => world.delete_set(*orphans),
+        Act::Pass(seconds) => {
+            world.pass(*seconds);
+        }
+        Act::Label(pod, ..)
+        | Act::Kill(pod)
+        | Act::Fail(pod)
+        | Act::Orphan(pod)
+        | Act::Kubelet(pod, _)
+        | Act::Stubborn(pod, _) => {
+            if let Some(name) = name(world, *pod) {
+                act_on_pod(world, &name, act);
+            }
+        }
+        Act::Step(_) | Act::Turn(_) | Act::Settle => {}
+    }
+}
+
+fn act_on_pod(world: &mut World, name: &str, act: &Act) {
+    let uid = world.pods[name].metadata.uid.clone();
+    match act {
+        Act::Label(_, key, value) => {
+            world.write_pod(name, |pod| {
+                match value {
+                    Some(value) => pod.metadata.labels.insert(key.clone(), value.clone()),
+                    None => pod.metadata.labels.remove(key),
+                };
+            });
+        }
+        Act::Kill(_) => world.delete(name),
+        Act::Fail(_) => {
+            let until = world.now() + 60_000_000_000;
+            let pod = world.pods.get_mut(name).unwrap();
+            if !pod.is_finished() {
+                pod.status.phase = "Failed".into();
+                pod.status.conditions.retain(|c| c.type_ != "Ready");
+                world.ended_until.insert(uid, until);
+            }
+        }
+        Act::Orphan(_) => {
+            world.write_pod(name, |pod| pod.metadata.owner_references.clear());
+        }
+        Act::Kubelet(_, kubelet) => {
+            world.kubelets.insert(uid, kubelet.clone());
+        }
+        Act::Stubborn(_, on) => {
+            match on {
+                true => world.troubles.stubborn.insert(uid),
+                false => world.troubles.stubborn.remove(&uid),
+            };
+        }
+        _ => {}
+    }
+}
+
+fn edit_spec(world: &mut World, spec: &Value) {
+    let Some(part) = spec.get("container") else {
+        // Where names persist admission refuses these lists.
+        if spec["namingStrategy"] == naming(true) {
+            let lists = json!({ "podToExclude": [], "podToInclude": [] });
+            world.edit(json!({ "scaleStrategy": lists }));
+        }
+        return world.edit(spec.clone());
+    };
+    let mut container = world.set.spec.template["spec"]["containers"][0].clone();
+    json_patch::merge(&mut container, part);
+    world.edit(json!({ "template": { "spec": { "containers": [container] } } }));
+}
+
+fn name(world: &World, place: usize) -> Option<String> {
+    world.pods.keys().nth(place).cloned()
+}
+
+/// Whether names persist.
+pub fn is_sequence(world: &World) -> bool {
+    let naming = world.set.spec.naming_strategy.clone().unwrap_or_default();
+    naming.pod_naming_suffix_policy == Some(PodNamingSuffixPolicy::PersistentSequence)
+}

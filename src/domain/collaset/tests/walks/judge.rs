@@ -1,0 +1,404 @@
+//! What holds after every step. It is read off the objects, not off what the planner thinks of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::world::World;
+use crate::api::collaset::CollaSetStatus;
+use crate::api::keys::{self, Family};
+use crate::domain::collaset::plan::{Plan, PodChange};
+use crate::domain::collaset::revision::data;
+use crate::domain::collaset::strategy::{Scope, Strategy};
+use crate::domain::lifecycle::{is_held_offline, operator};
+use crate::domain::pod::{Pod, Resources};
+
+type Verdict = Result<(), String>;
+
+macro_rules! ensure {
+    ($holds:expr, $($words:tt)+) => {
+        if !$holds {
+            return Err(format!($($words)+));
+        }
+    };
+}
+pub(super) use ensure;
+
+/// Whether an operation of the set is on.
+pub fn is_on(pod: &Pod, type_: &str) -> bool {
+    operator::is_during(pod, "collaset", type_)
+}
+
+fn is_leaving(pod: &Pod) -> bool {
+    pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, "pod-delete", "delete")
+}
+
+/// The Pods that count.
+pub fn members(world: &World) -> Vec<&Pod> {
+    let pods = world.pods.values();
+    let counts = |pod: &&Pod| {
+        world.owns(pod)
+            && pod.is_managed()
+            && !pod.is_terminating()
+            && !pod.is_finished()
+            && pod.label("app") == Some("web")
+    };
+    pods.filter(counts).collect()
+}
+
+/// Whether a Pod is the new half of a pair.
+pub fn is_half(world: &World, pod: &Pod) -> bool {
+    let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+    let origin = origin.and_then(|name| world.pods.get(name));
+    origin
+        .is_some_and(|origin| world.owns(origin) && origin.is_managed() && !origin.is_terminating())
+}
+
+/// What holds of a plan for a world as it is before.
+pub fn plan(world: &World, plan: &Plan) -> Verdict {
+    deletions(plan)?;
+    creations(world, plan)?;
+    if world.set.metadata.deletion_timestamp.is_none() {
+        let status = plan.status.as_ref().or(world.set.status.as_ref());
+        if let Some(status) = status {
+            begins(world, plan, status)?;
+            conditions(world, plan, status)?;
+        }
+    }
+    Ok(())
+}
+
+/// Nobody is deleted who serves.
+fn deletions(plan: &Plan) -> Verdict {
+    for change in &plan.pods {
+        if let PodChange::Delete(pod) = change {
+            let operated = ["update", "scale-in"].iter().any(|type_| {
+                is_on(pod, type_) && pod.label(&Family::Operate.key("collaset")).is_some()
+            });
+            let name = &pod.metadata.name;
+            ensure!(
+                pod.is_finished() || operated,
+                "Pod {name} is deleted out of turn"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The value of a label once the plan has been carried out.
+fn after<'a>(plan: &'a Plan, pod: &'a Pod, key: &str) -> Option<&'a str> {
+    let mut patches = plan.pods.iter().filter_map(|change| match change {
+        PodChange::Patch(patch) if patch.pod.metadata.uid == pod.metadata.uid => Some(patch),
+        _ => None,
+    });
+    match patches.next().and_then(|patch| patch.labels.0.get(key)) {
+        Some(value) => value.as_deref(),
+        None => pod.label(key),
+    }
+}
+
+fn is_deleted(plan: &Plan, pod: &Pod) -> bool {
+    plan.pods.iter().any(|change| match change {
+        PodChange::Delete(deleted) => deleted.metadata.uid == pod.metadata.uid,
+        _ => false,
+    })
+}
+
+fn is_released(plan: &Plan, pod: &Pod) -> bool {
+    use crate::domain::collaset::plan::Ownership;
+    plan.pods.iter().any(|change| match change {
+        PodChange::Patch(patch) => {
+            patch.pod.metadata.uid == pod.metadata.uid && patch.ownership == Ownership::Release
+        }
+        _ => false,
+    })
+}
+
+/// No instance ID has two Pods that are both kept, and each is written down before its Pod is made.
+fn creations(world: &World, plan: &Plan) -> Verdict {
+    let mut ids = BTreeSet::new();
+    let staying = members(world).into_iter().filter(|pod| {
+        let goes = after(plan, pod, keys::TO_DELETE).is_some() || is_leaving(pod);
+        !goes && !is_deleted(plan, pod) && !is_released(plan, pod)
+    });
+    if world.set.metadata.deletion_timestamp.is_none() {
+        for pod in staying {
+            let id = after(plan, pod, keys::INSTANCE_ID);
+            let name = &pod.metadata.name;
+            ensure!(id.is_some(), "Pod {name} is kept without an instance ID");
+            ensure!(
+                ids.insert(id),
+                "instance ID {id:?} is kept twice, by Pod {name} too"
+            );
+        }
+    }
+    let stored = world.pool.iter().map(|pool| &pool.contexts);
+    let pool = plan.pool.as_ref().or_else(|| stored.last());
+    for change in &plan.pods {
+        if let PodChange::Create { id, .. } = change {
+            let text = id.to_string();
+            ensure!(
+                !ids.contains(&Some(text.as_str())),
+                "a second Pod of instance ID {id} is made"
+            );
+            let known = pool.is_some_and(|pool| pool.iter().any(|c| c.id == *id));
+            ensure!(
+                known,
+                "the Pod of instance ID {id} is made, and the pool does not know it"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Updates begin within their bounds.
+fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
+    let strategy = Strategy::of(&world.set.spec);
+    let members = members(world);
+    let counted: Vec<&Pod> = members
+        .iter()
+        .copied()
+        .filter(|p| !is_half(world, p))
+        .collect();
+    let type_ = Family::OperationType.key("collaset");
+    let begins = |pod: &Pod| {
+        !is_on(pod, "update")
+            && after(plan, pod, &Family::Operating.key("collaset")).is_some()
+            && after(plan, pod, &type_) == Some("update")
+    };
+    let opens = |pod: &Pod| {
+        pod.label(keys::TO_REPLACE).is_none() && after(plan, pod, keys::TO_REPLACE).is_some()
+    };
+    let begun: Vec<&Pod> = counted.iter().copied().filter(|p| begins(p)).collect();
+    let opened = counted.iter().filter(|p| opens(p)).count();
+    if begun.is_empty() && opened == 0 {
+        return Ok(());
+    }
+    ensure!(!strategy.paused, "a paused set begins an update");
+    let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
+    let moves = |pod: &Pod| begins(pod) || opens(pod);
+    if let Scope::Partition(kept) = strategy.scope {
+        let stays = |pod: &&Pod| {
+            let goes =
+                is_on(pod, "update") || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+            is_old(pod) && !goes
+        };
+        let before = counted.iter().copied().filter(stays);
+        let after = before.clone().filter(|pod| !moves(pod)).count();
+        let least = kept.min(before.count());
+        ensure!(
+            after >= least,
+            "{after} Pods stay on older revisions, {least} are to"
+        );
+    } else {
+        for pod in counted.iter().filter(|p| moves(p)) {
+            let (name, label) = (&pod.metadata.name, pod.label(keys::UPDATE_INCLUDED));
+            ensure!(label.is_some(), "Pod {name} is updated without the label");
+        }
+    }
+    if let Some(most) = strategy.max_unavailable {
+        let serves = |pod: &&&Pod| {
+            let goes = is_on(pod, "update") || is_on(pod, "scale-in") || is_leaving(pod);
+            pod.is_available() && !goes
+        };
+        let serving = counted.iter().filter(serves);
+        let left = serving.clone().filter(|pod| !begins(pod)).count();
+        let needed = strategy.replicas.saturating_sub(most);
+        let taken = serving.count() - left;
+        ensure!(
+            taken == 0 || left >= needed,
+            "an update takes {taken} Pods and leaves {left}, {needed} are to stay"
+        );
+    }
+    if let Some(most) = strategy.max_surge {
+        let open = |pod: &&&Pod| {
+            pod.label(keys::TO_REPLACE).is_some()
+                && pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
+        };
+        let open = members.iter().filter(open).count();
+        ensure!(
+            opened == 0 || open + opened <= most,
+            "{opened} pairs are opened beside {open}, {most} may be"
+        );
+    }
+    Ok(())
+}
+
+/// The conditions say nothing that is not so.
+fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
+    let is_true = |type_: &str| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|c| c.type_ == type_ && c.status == "True")
+    };
+    let strategy = Strategy::of(&world.set.spec);
+    let members = members(world);
+    let halves = members.iter().filter(|p| is_half(world, p)).count();
+    let staying = members.iter().filter(|p| !is_deleted(plan, p));
+    let ids: Vec<_> = staying.map(|p| after(plan, p, keys::INSTANCE_ID)).collect();
+    let distinct: BTreeSet<_> = ids.iter().collect();
+    if is_true("Scale") || is_true("Ready") {
+        let (there, wanted) = (members.len() - halves, strategy.replicas);
+        ensure!(
+            there == wanted,
+            "Scale or Ready is True with {there} Pods of {wanted}"
+        );
+        ensure!(
+            ids.len() == distinct.len(),
+            "Scale or Ready is True with shared instance IDs"
+        );
+    }
+    let is_old = |pod: &&&Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
+    // Of two with one ID the one that goes takes no part in an update.
+    let is_double = |pod: &Pod| {
+        let id = after(plan, pod, keys::INSTANCE_ID);
+        let mut others = members
+            .iter()
+            .filter(|p| p.metadata.uid != pod.metadata.uid);
+        after(plan, pod, keys::TO_DELETE).is_some()
+            && others.any(|other| after(plan, other, keys::INSTANCE_ID) == id)
+    };
+    let single = members.iter().filter(|pod| !is_double(pod));
+    let old = single.clone().filter(is_old);
+    let behind = match strategy.scope {
+        Scope::Partition(kept) => old.count().saturating_sub(kept),
+        Scope::ByLabel => old
+            .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
+            .count(),
+    };
+    if is_true("Update") || is_true("Ready") {
+        ensure!(
+            behind == 0,
+            "Update or Ready is True, and {behind} Pods are behind"
+        );
+        let updating = single.clone().find(|pod| is_on(pod, "update"));
+        let name = updating.map(|pod| &pod.metadata.name);
+        ensure!(
+            name.is_none(),
+            "Update or Ready is True, and Pod {name:?} is updated"
+        );
+    }
+    if !is_true("Ready") {
+        return Ok(());
+    }
+    ensure!(halves == 0, "Ready is True with {halves} open pairs");
+    let generation = world.set.metadata.generation;
+    ensure!(
+        Some(status.observed_generation) == generation,
+        "Ready is True for generation {}",
+        status.observed_generation
+    );
+    let created = plan.revisions.iter().find_map(|change| match change {
+        crate::domain::collaset::plan::RevisionChange::Create(new) => Some(new),
+        _ => None,
+    });
+    let stored = world.revisions.get(&status.updated_revision);
+    let updated = stored.or(created.filter(|new| new.name == status.updated_revision));
+    let same =
+        updated.is_some_and(|updated| data::equal(&updated.data, &data::of(&world.set.spec)));
+    ensure!(
+        same,
+        "Ready is True, and {} is not the template",
+        status.updated_revision
+    );
+    for pod in &members {
+        let name = &pod.metadata.name;
+        ensure!(
+            pod.is_available(),
+            "Ready is True, and Pod {name} is not available"
+        );
+        ensure!(
+            !is_on(pod, "scale-in"),
+            "Ready is True, and Pod {name} is scaled in"
+        );
+        if !is_old(&pod) {
+            runs(world, pod)?;
+        }
+    }
+    Ok(())
+}
+
+/// An updated Pod is what the template says, and its containers run that.
+fn runs(world: &World, pod: &Pod) -> Verdict {
+    let name = &pod.metadata.name;
+    let template = &world.set.spec.template["spec"]["containers"][0];
+    let container = &pod.spec.containers[0];
+    let plain = container.image.split('@').next().unwrap_or_default();
+    ensure!(
+        plain == template["image"],
+        "Ready is True, and Pod {name} is to run {plain}"
+    );
+    let status = pod
+        .status
+        .container_statuses
+        .iter()
+        .find(|s| s.name == "app");
+    let status = status.ok_or_else(|| format!("Ready is True, and Pod {name} runs nothing"))?;
+    ensure!(
+        status.image == container.image,
+        "Ready is True, and Pod {name} runs {} instead of {}",
+        status.image,
+        container.image
+    );
+    let wanted = Resources::of(&container.resources);
+    let (is, told) = (status.resources, [status.resources, wanted]);
+    ensure!(
+        told.contains(&Resources::default()) || is == wanted,
+        "Ready is True, and Pod {name} has its former resources"
+    );
+    Ok(())
+}
+
+/// What holds of a world at any time.
+pub fn world(world: &World) -> Verdict {
+    let mut writers = BTreeMap::new();
+    for pod in world.pods.values().filter(|pod| !pod.is_finished()) {
+        let name = &pod.metadata.name;
+        for claim in &pod.spec.claims {
+            let other = writers.insert(claim, name);
+            ensure!(
+                other.is_none(),
+                "claim {claim} is mounted by {name} and {other:?}"
+            );
+            ensure!(
+                world.claims.contains_key(claim),
+                "claim {claim} of Pod {name} is gone"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What holds when nothing happens any more although something may be refused: whoever is off traffic for an operation of the
+/// set is told of.
+pub fn stuck(world: &World) -> Verdict {
+    if world.gone || world.set.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let status = world.set.status.clone().unwrap_or_default();
+    let told: Vec<_> = status
+        .conditions
+        .iter()
+        .filter(|c| c.status == "False")
+        .collect();
+    for pod in world.pods.values() {
+        let operating = Family::Operating.key("collaset");
+        let off = is_held_offline(pod) && pod.label(&operating).is_some();
+        let known = pod.is_managed() && pod.label(keys::INSTANCE_ID).is_some();
+        if !off || pod.is_terminating() || pod.is_finished() || !known {
+            continue;
+        }
+        let name = &pod.metadata.name;
+        let own = ["update", "scale-in"].iter().any(|type_| is_on(pod, type_));
+        ensure!(
+            !own || world.owns(pod),
+            "Pod {name} was left off traffic by its set"
+        );
+        let reasons = told.iter().any(|c| {
+            let names = c.message.matches("Pod web-").count() >= 3;
+            c.message.contains(name.as_str()) || names || c.message.contains(": refused: ")
+        });
+        ensure!(
+            !own || reasons,
+            "Pod {name} is off traffic and nobody says why: {told:#?}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! What a set is once it has been left alone.
+
+use super::super::world::World;
+use super::acts::is_sequence;
+use super::judge::{ensure, members};
+use crate::api::keys;
+use crate::domain::collaset::pool;
+use crate::domain::collaset::revision::data::claim_templates;
+use crate::domain::collaset::strategy::{Scope, Strategy};
+use crate::domain::pod::Pod;
+
+/// Ends all troubles, and takes back what only users take back.
+pub fn lift(world: &mut World) {
+    world.troubles = Default::default();
+    world.forbidden.clear();
+    world.kubelets.clear();
+    world.edit(serde_json::json!({
+        "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },
+    }));
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for name in names {
+        world.write_pod(&name, |pod| {
+            for key in [keys::TO_REPLACE, keys::STAY_OFFLINE] {
+                pod.metadata.labels.remove(key);
+            }
+        });
+        let pod = &world.pods[&name];
+        let mut claims = pod
+            .spec
+            .claims
+            .iter()
+            .filter_map(|claim| world.claims.get(claim));
+        let holds = claims.any(|claim| !claim.labels.contains_key(keys::ORPHANED));
+        // What holds up a name that persists, or a claim, and is not known to the set.
+        let foreign = !world.owns(pod) || !pod.is_managed() || pod.label("app") != Some("web");
+        if foreign && (is_sequence(world) || holds) {
+            world.delete(&name);
+        }
+    }
+}
+
+/// The set is what its spec says.
+pub fn check(world: &World) -> Result<(), String> {
+    let strategy = Strategy::of(&world.set.spec);
+    let wanted = strategy.replicas;
+    let all = members(world);
+    ensure!(
+        all.len() == wanted,
+        "{} Pods, {wanted} are wanted",
+        all.len()
+    );
+    let members = world.members();
+    let status = world.set.status.clone().unwrap_or_default();
+    let old = || {
+        let pods = members.values();
+        pods.filter(|p| p.label(keys::REVISION) != Some(&status.updated_revision))
+    };
+    match strategy.scope {
+        Scope::Partition(kept) => {
+            let old = old().count();
+            ensure!(old <= kept, "{old} Pods of older revisions, {kept} may be");
+        }
+        Scope::ByLabel => {
+            let labelled = old().find(|p| p.label(keys::UPDATE_INCLUDED).is_some());
+            ensure!(
+                labelled.is_none(),
+                "{labelled:?} is labelled and not updated"
+            );
+        }
+    }
+    for (id, pod) in &members {
+        let revision = pod.label(keys::REVISION).unwrap_or_default();
+        let Some(revision) = world.revisions.get(revision) else {
+            continue; // of an older one, see above
+        };
+        // The Pod is what its label says.
+        let image = &revision.data["spec"]["template"]["spec"]["containers"][0]["image"];
+        let plain = pod.spec.containers[0].image.split('@').next();
+        ensure!(
+            plain == image.as_str(),
+            "ID {id} is to run {plain:?} instead of {image}"
+        );
+        for key in [
+            keys::TO_REPLACE,
+            keys::REPLACE_PAIR_NEW_ID,
+            keys::REPLACE_PAIR_ORIGIN_NAME,
+            keys::REPLACED_BY_REPLACE_UPDATE,
+        ] {
+            ensure!(pod.label(key).is_none(), "ID {id} still has {key}");
+        }
+        let (claims, templates) = (&pod.spec.claims, claim_templates(&revision.data));
+        ensure!(
+            claims.len() == templates.len(),
+            "ID {id} has the claims {claims:?}"
+        );
+        for claim in claims {
+            let claim = &world.claims[claim];
+            let carried = claim.labels.get(keys::INSTANCE_ID);
+            ensure!(
+                carried == Some(&id.to_string()),
+                "{} has {carried:?}, not {id}",
+                claim.name
+            );
+            ensure!(
+                claim.controller.as_deref() == Some(world.uid()),
+                "{claim:?} is not owned"
+            );
+        }
+    }
+    let contexts = world.pool.iter().flat_map(|p| &p.contexts);
+    let ids: Vec<i64> = contexts.clone().map(|c| c.id).collect();
+    let there = world.ids();
+    ensure!(ids == there, "the pool holds {ids:?}, there are {there:?}");
+    for context in contexts {
+        let revision = members[&context.id].label(keys::REVISION);
+        let revision = revision.filter(|name| world.revisions.contains_key(*name));
+        let recorded = context.data.get(pool::REVISION).map(String::as_str);
+        let known = revision.is_none_or(|revision| recorded == Some(revision));
+        ensure!(known, "{recorded:?} is recorded for {revision:?}");
+    }
+    if !strategy.retain_scaled {
+        for claim in world.claims.values() {
+            let owned = claim.controller.as_deref() == Some(world.uid());
+            let mounted = world
+                .pods
+                .values()
+                .any(|p| p.spec.claims.contains(&claim.name));
+            // Of several that serve one volume the others go with their ID.
+            let id = claim
+                .labels
+                .get(keys::INSTANCE_ID)
+                .and_then(|id| id.parse().ok());
+            let served = id.is_some_and(|id| members.contains_key(&id));
+            ensure!(
+                !owned || mounted || served,
+                "claim {} is left over",
+                claim.name
+            );
+        }
+    }
+    let left = |pod: &&Pod| pod.controller().is_none() && !pod.is_finished();
+    for pod in world.pods.values().filter(left) {
+        let claims = pod
+            .spec
+            .claims
+            .iter()
+            .filter_map(|claim| world.claims.get(claim));
+        let mut owned = claims.filter(|claim| claim.controller.as_deref() == Some(world.uid()));
+        let owned = owned.next().map(|claim| &claim.name);
+        let name = &pod.metadata.name;
+        ensure!(
+            owned.is_none(),
+            "Pod {name} has left, and its claim {owned:?} has not"
+        );
+    }
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    ensure!(ready.is_some_and(|c| c.status == "True"), "{ready:?}");
+    Ok(())
+}

@@ -1,0 +1,547 @@
+//! The API server: it writes what a plan says, in the order of the plan, but for what is refused. What follows from a refusal is
+//! what the controller makes of it (`controllers/collaset/apply`).
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::World;
+use crate::api::keys;
+use crate::domain::collaset::construct::owner;
+use crate::domain::collaset::observed::{Claim, Pool, Revision};
+use crate::domain::collaset::plan::{
+    ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
+};
+use crate::domain::collaset::poolless::without_pool;
+use crate::domain::collaset::status::{Step, failed, time};
+use crate::domain::pod::Pod;
+
+/// Refused creations after which no further one is tried.
+const CAREFUL: usize = 3;
+/// Nanoseconds after which a refused creation, and a refused revision, are forgotten.
+const FORGOTTEN: (u64, u64) = (70_000_000_000, 10_000_000_000);
+
+/// A kind of write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Write {
+    Revision,
+    Pool,
+    ClaimCreation,
+    ClaimChange,
+    ClaimDeletion,
+    PodCreation,
+    PodPatch,
+    PodDeletion,
+    /// The API server says that the request itself is wrong: another way is looked for.
+    Resize,
+    /// A policy forbids it.
+    AnyResize,
+}
+
+/// What does not go as the set wants it, until somebody lifts it.
+#[derive(Clone, Debug, Default)]
+pub struct Troubles {
+    /// Kinds of writes of the set that are refused.
+    pub refused: BTreeSet<Write>,
+    /// UIDs of Pods of which no write of the set passes.
+    pub stubborn: BTreeSet<String>,
+    /// Quotas.
+    pub most_pods: Option<usize>,
+    pub most_claims: Option<usize>,
+    /// A webhook pins images, of Pods that are created and of Pods that are changed.
+    pub pins_created: bool,
+    pub pins_changed: bool,
+    /// Images that can't be pulled.
+    pub unpullable: BTreeSet<String>,
+    /// A rule lets nobody go off traffic, or back on.
+    pub holds: bool,
+    pub holds_back: bool,
+    /// A rule lets so many be off traffic.
+    pub max_unavailable: Option<usize>,
+}
+
+/// What came of a plan.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Writes that were done.
+    pub written: usize,
+    /// Writes that were refused, first those that are told first.
+    pub refused: Vec<(Step, String)>,
+    /// Writes that changed nothing.
+    pub useless: Vec<String>,
+    /// How many more writes there may be.
+    left: usize,
+}
+
+impl Done {
+    /// Takes the place of one write; false once there is none left.
+    fn enter(&mut self) -> bool {
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+
+    fn refuse(&mut self, step: Step, what: &str, why: &str) -> String {
+        let words = format!("{what}: refused: {why}");
+        self.refused.push((step, words.clone()));
+        words
+    }
+}
+
+/// Such as the API server gives for a `generateName`; another for each second.
+fn letters(now: u64) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let (mut left, letters) = (now / 1_000_000_000, LETTERS.len() as u64);
+    let suffix = (0..5).map(|_| {
+        let letter = LETTERS[usize::try_from(left % letters).unwrap()];
+        left /= letters;
+        char::from(letter)
+    });
+    suffix.collect()
+}
+
+/// The digest that a webhook pins an image to.
+pub fn pinned(image: &str) -> String {
+    match image.contains('@') {
+        true => image.to_owned(),
+        false => format!("{image}@pinned"),
+    }
+}
+
+impl World {
+    /// Carries a plan out, up to so many writes: with fewer than it has, the controller dies in the middle.
+    pub fn carry_out(&mut self, plan: Plan, most: usize) -> Done {
+        self.tick();
+        let mut done = Done {
+            left: most,
+            ..Done::default()
+        };
+        let without = self.refused.revision.is_some();
+        self.attempt(plan, &mut done);
+        if !without && self.refused.revision.is_some() {
+            self.noted.1 = self.clock;
+        }
+        self.forget();
+        done
+    }
+
+    /// What the controller remembers of refusals lasts for a while.
+    fn forget(&mut self) {
+        if !self.on_plane {
+            return;
+        }
+        let (now, creations) = (self.clock, &mut self.noted.0);
+        creations.retain(|_, at| *at + FORGOTTEN.0 > now);
+        let known = &self.noted.0;
+        self.refused
+            .creations
+            .retain(|id, _| known.contains_key(id));
+        let (changes, refused) = (&mut self.noted_changes, &mut self.refused);
+        changes.retain(|_, at| *at + FORGOTTEN.0 > now);
+        refused.pods.retain(|uid| changes.contains_key(uid));
+        refused.claims.retain(|name| changes.contains_key(name));
+        if self.noted.1 + FORGOTTEN.1 <= now {
+            self.refused.revision = None;
+        }
+    }
+
+    fn attempt(&mut self, mut plan: Plan, done: &mut Done) -> Option<()> {
+        let may = |done: &mut Done| done.enter().then_some(());
+        if plan.add_finalizer {
+            may(done)?;
+            let finalizers = self.set.metadata.finalizers.get_or_insert_default();
+            finalizers.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
+            done.written += 1;
+        }
+        let known = self.refused.revision.is_some();
+        for change in std::mem::take(&mut plan.revisions) {
+            may(done)?;
+            if let RevisionChange::Create(revision) = &change
+                && self.revisions.contains_key(&revision.name)
+            {
+                // Another's: the next plan finds another name.
+                let status = self.set.status.get_or_insert_default();
+                *status.collision_count.get_or_insert(0) += 1;
+                done.written += 1;
+                return None;
+            }
+            self.revision(change, done);
+        }
+        if !known && self.refused.revision.is_some() {
+            return None; // nothing of the plan stands without its revision
+        }
+        if let Some(contexts) = plan.pool.clone() {
+            may(done)?;
+            if self.is_refused(Write::Pool) {
+                done.refuse(Step::Pool, "ResourceContext web", "policy");
+                plan = without_pool(plan, self.pool.as_ref());
+            } else {
+                self.pool = (!contexts.is_empty()).then(|| Pool {
+                    name: "web".into(),
+                    contexts,
+                    ..Pool::default()
+                });
+                done.written += 1;
+            }
+        }
+        let creates = |change: &ClaimChange| matches!(change, ClaimChange::Create { .. });
+        let (created, changed): (Vec<_>, Vec<_>) = plan.claims.into_iter().partition(creates);
+        let mut failures = 0;
+        for change in changed.into_iter().chain(created) {
+            if creates(&change) && failures >= CAREFUL {
+                break;
+            }
+            may(done)?;
+            let before = done.refused.len();
+            let creates = creates(&change);
+            self.claim(change, done);
+            failures += usize::from(creates && done.refused.len() > before);
+        }
+        let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
+        let (created, changed): (Vec<_>, Vec<_>) = plan.pods.into_iter().partition(creates);
+        let mut failures = 0;
+        for change in changed.into_iter().chain(created) {
+            if creates(&change) && failures >= CAREFUL {
+                break;
+            }
+            may(done)?;
+            let before = done.refused.len();
+            let creates = creates(&change);
+            self.pod(change, done);
+            failures += usize::from(creates && done.refused.len() > before);
+        }
+        may(done)?;
+        let current = self.set.status.clone().unwrap_or_default();
+        let mut status = plan.status.unwrap_or_else(|| current.clone());
+        if let Some((step, words)) = done.refused.first() {
+            failed(
+                &mut status,
+                &current.conditions,
+                *step,
+                words,
+                time(self.clock),
+            );
+        }
+        if self.set.status.as_ref() != Some(&status) {
+            self.set.status = Some(status);
+            done.written += 1;
+        }
+        if plan.remove_finalizer && done.refused.is_empty() {
+            may(done)?;
+            let finalizers = self.set.metadata.finalizers.get_or_insert_default();
+            finalizers.retain(|f| f != keys::PRE_RECLAIM_FINALIZER);
+            // On the plane the garbage collector takes the finalizer of orphans off.
+            self.gone = !self.on_plane || finalizers.is_empty();
+            done.written += 1;
+        }
+        Some(())
+    }
+
+    fn is_refused(&self, write: Write) -> bool {
+        self.troubles.refused.contains(&write)
+    }
+
+    fn refuse_creation(&mut self, id: i64, words: String) {
+        self.refused.creations.insert(id, words);
+        self.noted.0.insert(id, self.clock);
+    }
+
+    fn refuse_pod(&mut self, uid: &str) {
+        self.refused.pods.insert(uid.to_owned());
+        self.noted_changes.insert(uid.to_owned(), self.clock);
+    }
+
+    fn refuse_claim(&mut self, name: &str) {
+        self.refused.claims.insert(name.to_owned());
+        self.noted_changes.insert(name.to_owned(), self.clock);
+    }
+
+    fn revision(&mut self, change: RevisionChange, done: &mut Done) {
+        let name = match &change {
+            RevisionChange::Create(revision) => &revision.name,
+            RevisionChange::Renumber(revision, _)
+            | RevisionChange::Adopt(revision)
+            | RevisionChange::Delete(revision) => &revision.name,
+        };
+        if self.is_refused(Write::Revision) {
+            let words = done.refuse(
+                Step::Revisions,
+                &format!("ControllerRevision {name}"),
+                "policy",
+            );
+            let decides = matches!(
+                change,
+                RevisionChange::Create(_) | RevisionChange::Renumber(..)
+            );
+            if decides {
+                self.refused.revision = Some(words);
+            }
+            return;
+        }
+        done.written += 1;
+        match change {
+            RevisionChange::Create(revision) => {
+                let known = self.revisions.insert(
+                    revision.name.clone(),
+                    Revision {
+                        uid: format!("uid-{}", revision.name),
+                        controller: Some(self.uid().into()),
+                        ..revision
+                    },
+                );
+                assert_eq!(known, None, "created twice");
+            }
+            RevisionChange::Renumber(revision, number) => {
+                self.revisions.get_mut(&revision.name).unwrap().revision = number;
+            }
+            RevisionChange::Adopt(revision) => {
+                let uid = self.uid().to_owned();
+                self.revisions.get_mut(&revision.name).unwrap().controller = Some(uid);
+            }
+            RevisionChange::Delete(revision) => {
+                self.revisions.remove(&revision.name).expect("is there");
+            }
+        }
+    }
+
+    fn claim(&mut self, change: ClaimChange, done: &mut Done) {
+        let what = |name: &str| format!("PersistentVolumeClaim {name}");
+        let uid = self.uid().to_owned();
+        match change {
+            ClaimChange::Create { template, body, id } => {
+                let full = self.troubles.most_claims;
+                let full = full.is_some_and(|most| self.claims.len() >= most);
+                if full || self.is_refused(Write::ClaimCreation) {
+                    let name = format!("web-{template}-{id}");
+                    let words = done.refuse(Step::Claims, &what(&name), "quota of claims");
+                    self.refuse_creation(id, words);
+                    return;
+                }
+                let name = format!("web-{template}-{}", self.tick());
+                let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
+                self.claims.insert(
+                    name.clone(),
+                    Claim {
+                        uid: name.clone(),
+                        name,
+                        labels,
+                        controller: Some(uid),
+                        ..Claim::default()
+                    },
+                );
+                self.refused.creations.remove(&id);
+                done.written += 1;
+            }
+            ClaimChange::Patch {
+                claim,
+                labels,
+                ownership,
+            } => {
+                if self.is_refused(Write::ClaimChange) {
+                    done.refuse(Step::Claims, &what(&claim.name), "policy");
+                    self.refuse_claim(&claim.name);
+                    return;
+                }
+                self.refused.claims.remove(&claim.name);
+                let claim = self.claims.get_mut(&claim.name).unwrap();
+                let before = claim.clone();
+                labels.apply(&mut claim.labels);
+                match ownership {
+                    Ownership::Keep => {}
+                    Ownership::Adopt => claim.controller = Some(uid),
+                    Ownership::Release => claim.controller = None,
+                }
+                if *claim == before {
+                    done.useless.push(what(&claim.name));
+                }
+                done.written += 1;
+            }
+            ClaimChange::Delete(claim) => {
+                let seen = self.mounts(Pod::is_managed).remove(&claim.name);
+                assert!(seen.is_none(), "{} is mounted and deleted", claim.name);
+                if self.mounts(|_| true).contains_key(&claim.name) {
+                    // Seen by a look at the API server.
+                    if self.set.metadata.deletion_timestamp.is_some() {
+                        self.claims.get_mut(&claim.name).unwrap().controller = None;
+                        done.written += 1;
+                    }
+                    return;
+                }
+                if self.is_refused(Write::ClaimDeletion) {
+                    done.refuse(Step::Claims, &what(&claim.name), "policy");
+                    self.refuse_claim(&claim.name);
+                    return;
+                }
+                self.claims.remove(&claim.name).expect("is there");
+                done.written += 1;
+            }
+        }
+    }
+
+    fn pod(&mut self, change: PodChange, done: &mut Done) {
+        match change {
+            PodChange::Create { body, id } => self.create(id, body, done),
+            PodChange::Delete(pod) => {
+                let name = &pod.metadata.name;
+                let stubborn = self.troubles.stubborn.contains(&pod.metadata.uid);
+                if stubborn || self.is_refused(Write::PodDeletion) {
+                    done.refuse(Step::Update, &format!("Pod {name}"), "policy");
+                    self.refuse_pod(&pod.metadata.uid);
+                    return;
+                }
+                self.delete(name);
+                done.written += 1;
+            }
+            PodChange::Patch(patch) => self.patch(patch, done),
+        }
+    }
+
+    fn create(&mut self, id: i64, mut body: Value, done: &mut Done) {
+        let is_again = body["metadata"]["labels"][keys::COMPLETING].is_string();
+        let parsed: Pod = serde_json::from_value(body.clone()).unwrap();
+        let refuse = |world: &mut World, done: &mut Done, why: &str| {
+            let words = done.refuse(Step::ScaleOut, &format!("Pod of instance ID {id}"), why);
+            world.refuse_creation(id, words);
+        };
+        if is_again || !parsed.spec.claims.is_empty() {
+            let text = id.to_string();
+            let mounts = |pod: &Pod| {
+                let mut claims = parsed.spec.claims.iter();
+                claims.any(|claim| pod.spec.claims.contains(claim))
+            };
+            let unmanaged = self.pods.values_mut().find(|pod| {
+                !pod.is_managed()
+                    && pod.controller().map(|o| &o.uid) == self.set.metadata.uid.as_ref()
+                    && (pod.label(keys::INSTANCE_ID) == Some(&text) || mounts(pod))
+                    && !pod.is_terminating()
+                    && !pod.is_finished()
+            });
+            if let Some(pod) = unmanaged {
+                let labels = &mut pod.metadata.labels;
+                labels.insert(keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
+                done.written += 1;
+                return;
+            }
+        }
+        for claim in &parsed.spec.claims {
+            let writes = |pod: &Pod| !pod.is_finished();
+            let seen = self.mounts(|pod| pod.is_managed() && writes(pod));
+            assert!(!seen.contains_key(claim), "{claim} is mounted by two Pods");
+            let mounts = self.mounts(writes);
+            if let Some(pod) = mounts.get(claim).and_then(|pods| pods.first()) {
+                let why = format!("waiting for Pod {} to end", pod.metadata.name);
+                return refuse(self, done, &why);
+            }
+        }
+        let now = self.tick();
+        if let Some(prefix) = body["metadata"]["generateName"].as_str() {
+            let suffix = if self.on_plane {
+                letters(now)
+            } else {
+                now.to_string()
+            };
+            body["metadata"]["name"] = format!("{prefix}{suffix}").into();
+        }
+        let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+        if let Some(there) = self.pods.get(&name) {
+            if !there.is_terminating() {
+                refuse(self, done, "a Pod of that name does not belong to the set");
+            }
+            return;
+        }
+        body["metadata"]["uid"] = format!("uid-{now}").into();
+        body["metadata"]["creationTimestamp"] = now.to_string().into();
+        let mut pod: Pod = serde_json::from_value(body).unwrap();
+        let image = &pod.spec.containers[0].image;
+        let full = self.troubles.most_pods;
+        let full = full.is_some_and(|most| self.pods.len() >= most);
+        if self.forbidden.contains(image) || full || self.is_refused(Write::PodCreation) {
+            return refuse(self, done, "policy or quota");
+        }
+        if self.troubles.pins_created {
+            let image = &mut pod.spec.containers[0].image;
+            *image = pinned(image);
+        }
+        self.refused.creations.remove(&id);
+        let revision = pod.label(keys::REVISION).unwrap().to_owned();
+        self.refused.proven.insert(revision);
+        assert_eq!(pod.label(keys::INSTANCE_ID), Some(id.to_string().as_str()));
+        if self.on_plane {
+            self.admit_new(&mut pod);
+        }
+        self.pods.insert(name, pod);
+        done.written += 1;
+    }
+
+    fn patch(&mut self, patch: PodPatch, done: &mut Done) {
+        let name = &patch.pod.metadata.name;
+        let what = format!("Pod {name}");
+        let stubborn = self.troubles.stubborn.contains(&patch.pod.metadata.uid);
+        let uid = &patch.pod.metadata.uid;
+        if stubborn || self.is_refused(Write::PodPatch) {
+            done.refuse(Step::Update, &what, "policy");
+            return self.refuse_pod(uid);
+        }
+        if let Some(resize) = &patch.resize {
+            if self.is_refused(Write::AnyResize) {
+                done.refuse(Step::Update, &what, "policy of resizes");
+                return self.refuse_pod(uid);
+            }
+            if self.is_refused(Write::Resize) {
+                let revision = patch.labels.0.get(keys::REVISION).cloned().flatten();
+                let why = (revision.unwrap(), "no resize on this node".to_owned());
+                let uid = patch.pod.metadata.uid.clone();
+                self.refused.resizes.insert(uid, why);
+                done.written += 1; // it goes on by another way
+                return;
+            }
+            let pod = self.pods.get_mut(name).unwrap();
+            for change in resize["containers"].as_array().unwrap() {
+                let mut of = pod.spec.containers.iter_mut();
+                let of = of.find(|c| c.name == change["name"]).unwrap();
+                json_patch::merge(&mut of.resources, &change["resources"]);
+            }
+            pod.metadata.generation += 1;
+        }
+        let old = self.pods[name].clone();
+        let mut new = old.clone();
+        patch.labels.apply(&mut new.metadata.labels);
+        for (key, value) in &patch.annotations {
+            match value {
+                Some(value) => new.metadata.annotations.insert(key.clone(), value.clone()),
+                None => new.metadata.annotations.remove(key),
+            };
+        }
+        match patch.ownership {
+            Ownership::Keep => {}
+            Ownership::Release => new.metadata.owner_references.clear(),
+            Ownership::Adopt => {
+                let owners = json!([owner(&self.set)]);
+                new.metadata.owner_references = serde_json::from_value(owners).unwrap();
+            }
+        }
+        if let Some(spec) = &patch.spec {
+            for container in spec["containers"].as_array().unwrap() {
+                let mut of = new.spec.containers.iter_mut();
+                let of = of.find(|c| c.name == container["name"]).unwrap();
+                of.image = container["image"].as_str().unwrap().to_owned();
+                if self.troubles.pins_changed {
+                    of.image = pinned(&of.image);
+                }
+            }
+            new.metadata.generation += 1;
+        }
+        if old == new && patch.resize.is_none() && patch.annotations.is_empty() {
+            done.useless.push(what.clone());
+        }
+        if self.on_plane
+            && let Err(words) = self.admit(&old, &mut new, false)
+        {
+            done.refuse(Step::Update, &what, &words);
+            return self.refuse_pod(uid);
+        }
+        self.refused.pods.remove(uid);
+        self.pods.insert(name.clone(), new);
+        done.written += 1;
+    }
+}
