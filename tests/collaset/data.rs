@@ -198,10 +198,12 @@ async fn pod_that_lost_its_control_label_gets_it_back() {
         let set = Set::new(&scope, name, 2, spec).await;
         let before = set.pods().await;
         let lost = before[&1].name_any();
-        scope
-            .label(&lost, json!({ keys::CONTROL: null }))
-            .await
-            .unwrap();
+        // Of a Pod with claims they tell the ID.
+        let edit = match name {
+            "plain" => json!({ keys::CONTROL: null }),
+            _ => json!({ keys::CONTROL: null, keys::INSTANCE_ID: "7" }),
+        };
+        scope.label(&lost, edit).await.unwrap();
         scope
             .until_pod(&lost, "to be managed", |p| {
                 label(p, keys::CONTROL) == Some(keys::CONTROL_VALUE)

@@ -203,6 +203,8 @@ impl Memory {
         let creations = inner.refusals.creations();
         Refused {
             creations: creations.map(|(id, why)| (id, why.to_owned())).collect(),
+            pods: inner.refusals.pods().map(str::to_owned).collect(),
+            claims: inner.refusals.claims().map(str::to_owned).collect(),
             resizes: inner.resizes.clone(),
             revision: revision.map(|(_, why)| why),
             proven: inner.proven.clone(),

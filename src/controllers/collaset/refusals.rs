@@ -98,6 +98,22 @@ impl Refusals {
         })
     }
 
+    /// UIDs of the Pods that could not be changed when that was last tried.
+    pub fn pods(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().filter_map(|key| match key {
+            Key::PodWrite(uid) => Some(uid.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Names of the claims that could not be changed when that was last tried.
+    pub fn claims(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().filter_map(|key| match key {
+            Key::ClaimWrite(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
     /// Forgets what nobody has tried again for a long time: it is not wanted any more.
     pub fn tidy(&mut self, now: Instant) {
         self.0

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::claims;
 use super::construct;
 use super::draft::Draft;
+use super::enter;
 use super::facts::Facts;
 use super::plan::ClaimChange;
 use super::pool;
@@ -22,7 +23,8 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .ids
         .keys()
         .copied()
-        .filter(|id| !facts.is_held(*id) && !pool::is_marked(draft, *id, pool::REPLACED))
+        .filter(|id| !facts.is_held(*id) && !draft.entering.contains(id))
+        .filter(|id| !pool::is_marked(draft, *id, pool::REPLACED))
         .collect();
     for id in vacant {
         one(facts, draft, id);
@@ -80,6 +82,11 @@ fn await_end(facts: &Facts, draft: &mut Draft, pod: &Pod) {
 
 /// What becomes of claims that no Pod asks for any more, or again. A claim that a Pod mounts stays until that Pod has ended.
 pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
+    for (id, pod) in &facts.members {
+        if !draft.leaving.contains(id) {
+            enter::take_claims(facts, draft, pod, *id);
+        }
+    }
     let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
     let mut replaced = Vec::new();
     for (id, entry) in &draft.ids {
@@ -107,6 +114,11 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
         changes.extend(of_pairs.cloned().map(ClaimChange::Delete));
     }
     for change in changes {
+        if let ClaimChange::Patch { claim, .. } = &change
+            && !facts.mounting(&claim.name).is_empty()
+        {
+            continue; // goes with its Pod
+        }
         if let ClaimChange::Delete(claim) = &change {
             if let Some(pod) = facts.mounting(&claim.name).first() {
                 await_end(facts, draft, pod);

@@ -1,6 +1,6 @@
 //! What is wanted so far. Each step adds to it; what comes out is one patch for each Pod at most.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::observed::Claim;
@@ -14,6 +14,10 @@ use crate::domain::pod::Pod;
 pub struct Draft {
     /// The set's own entries of the pool, by instance ID.
     pub ids: BTreeMap<i64, BTreeMap<String, String>>,
+    /// IDs of Pods that enter the set: no other Pods are made for them.
+    pub entering: BTreeSet<i64>,
+    /// IDs of Pods that leave the set.
+    pub leaving: BTreeSet<i64>,
     /// No ID below this one is free.
     pub lowest: i64,
     /// Claims.

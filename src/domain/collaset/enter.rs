@@ -15,7 +15,8 @@ use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
-/// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters.
+/// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
+/// is to wait for that.
 pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
     let name = &pod.metadata.name;
     let refusal = if facts.strategy.exclude.contains(name) || pod.label(keys::TO_EXCLUDE).is_some()
@@ -48,20 +49,21 @@ pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
         }
         None => pool::allocate(facts, draft, pod.label(keys::REVISION)),
     };
-    enter(facts, draft, pod, id);
-    draft.event(
-        false,
-        "IncludeTarget",
-        format!("Pod {name} is included under instance ID {id}"),
-    );
-    true
+    if enter(facts, draft, pod, id) {
+        draft.event(
+            false,
+            "IncludeTarget",
+            format!("Pod {name} is included under instance ID {id}"),
+        );
+    }
+    !facts.is_refused(pod)
 }
 
 /// Takes orphans in, each under its own instance ID with the claims that it mounts: Pods of a set of this name that was
 /// deleted with `--cascade=orphan` and made again, or that outlived an uninstallation. Otherwise others would be made beside
 /// them, on their claims. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
 pub fn adopt(facts: &Facts, draft: &mut Draft) -> bool {
-    let mut taken = BTreeSet::new();
+    let (mut taken, mut moved) = (BTreeSet::new(), false);
     for pod in &facts.observed.orphans {
         let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
             continue;
@@ -70,15 +72,17 @@ pub fn adopt(facts: &Facts, draft: &mut Draft) -> bool {
             continue;
         }
         pool::take(facts, draft, id, pod.label(keys::REVISION));
-        enter(facts, draft, pod, id);
-        let name = &pod.metadata.name;
-        draft.event(
-            false,
-            "IncludeTarget",
-            format!("Pod {name} has no owner and is adopted under instance ID {id}"),
-        );
+        moved |= !facts.is_refused(pod);
+        if enter(facts, draft, pod, id) {
+            let name = &pod.metadata.name;
+            draft.event(
+                false,
+                "IncludeTarget",
+                format!("Pod {name} has no owner and is adopted under instance ID {id}"),
+            );
+        }
     }
-    !taken.is_empty()
+    moved
 }
 
 /// Whether a Pod has a name that a set of this name gives its Pods. Selectors may overlap: an orphan of another set is
@@ -113,7 +117,22 @@ fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
             .all(|claim| claim.terminating || pod.spec.claims.contains(&claim.name))
 }
 
-fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) {
+/// Has a Pod enter; false while its claims are to enter first. Otherwise a Pod whose claims could not be changed would have
+/// another ID than they have.
+fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) -> bool {
+    draft.entering.insert(id);
+    if take_claims(facts, draft, pod, id) {
+        return false;
+    }
+    draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
+    draft.label(pod, keys::ORPHANED, None);
+    draft.own(pod, Ownership::Adopt);
+    true
+}
+
+/// Has the claims that a Pod of the set mounts be of the set, under the Pod's ID; whether there is anything to change. Whoever
+/// takes them from the set does not take the Pod, and an exclusion that is taken back half way has taken them.
+pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool {
     let templates: Vec<&Value> = facts
         .revision_of(pod)
         .into_iter()
@@ -121,23 +140,22 @@ fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) {
         .flat_map(|revision| data::claim_templates(&revision.data))
         .collect();
     let uid = facts.observed.set.metadata.uid.as_deref();
+    let id = Some(id.to_string());
+    let mut any = false;
     let mounted: BTreeSet<&str> = pod.spec.claims.iter().map(String::as_str).collect();
     for claim in mounted.into_iter().filter_map(|name| facts.claim(name)) {
         let own = claim.controller.is_some() && claim.controller.as_deref() == uid;
-        // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
-        let its = (own || claim.controller.is_none())
-            && claims::is_of(claim, &templates, &facts.known_claims);
-        let id = Some(id.to_string());
         let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();
-        if its && !(own && named && !claim.labels.contains_key(keys::ORPHANED)) {
+        let entered = own && named && !claim.labels.contains_key(keys::ORPHANED);
+        // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
+        if !entered && claims::is_of(claim, &templates, &facts.known_claims) {
             let labels = [
                 (keys::ORPHANED.to_owned(), None),
-                (keys::INSTANCE_ID.to_owned(), id),
+                (keys::INSTANCE_ID.to_owned(), id.clone()),
             ];
             draft.claim(claim, LabelPatch(labels.into()), Ownership::Adopt);
+            any = true;
         }
     }
-    draft.label(pod, keys::INSTANCE_ID, Some(id.to_string()));
-    draft.label(pod, keys::ORPHANED, None);
-    draft.own(pod, Ownership::Adopt);
+    any
 }

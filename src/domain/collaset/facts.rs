@@ -34,10 +34,10 @@ pub struct Facts<'a> {
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
-    /// The same by their names.
-    claims_by_name: BTreeMap<&'a str, &'a Arc<Claim>>,
     /// Instance IDs of the set's own claims, by their names.
     own_claims: BTreeMap<&'a str, i64>,
+    /// All claims by their names.
+    named_claims: BTreeMap<&'a str, &'a Arc<Claim>>,
     /// IDs that the pool holds for Pods of the set.
     recorded: BTreeSet<i64>,
     /// Name of the set.
@@ -87,8 +87,8 @@ impl<'a> Facts<'a> {
                 .collect(),
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
-            claims_by_name: BTreeMap::new(),
             own_claims: BTreeMap::new(),
+            named_claims: observed.claims.iter().map(|c| (&*c.name, c)).collect(),
             recorded: BTreeSet::new(),
             history,
             rollout,
@@ -109,7 +109,6 @@ impl<'a> Facts<'a> {
         facts.recorded = facts.ids_of_pool(true);
         let uid = set.metadata.uid.as_deref();
         for claim in &observed.claims {
-            facts.claims_by_name.insert(&claim.name, claim);
             let id = claim.labels.get(keys::INSTANCE_ID);
             if let Some(id) = id.and_then(|id| parse(id)) {
                 facts.claims.entry(id).or_default().push(claim.clone());
@@ -184,6 +183,14 @@ impl<'a> Facts<'a> {
     fn is_vacant(&self, id: i64) -> bool {
         let ended = self.finished.iter().any(|pod| self.id_of(pod) == Some(id));
         !ended && !self.is_held(id) && !self.foreign.contains(&id)
+    }
+
+    /// Whether a write of a Pod, or of a claim that it mounts, was refused lately.
+    pub fn is_refused(&self, pod: &Pod) -> bool {
+        let refused = &self.observed.refused;
+        let mut claims = pod.spec.claims.iter();
+        refused.pods.contains(&pod.metadata.uid)
+            || claims.any(|claim| refused.claims.contains(claim))
     }
 
     /// Pods that have ended and are made again later. One too many is none of them, nor is one whose ID another has.
@@ -275,11 +282,6 @@ impl<'a> Facts<'a> {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
     }
 
-    /// A claim, whoever controls it.
-    pub fn claim(&self, name: &str) -> Option<&'a Arc<Claim>> {
-        self.claims_by_name.get(name).copied()
-    }
-
     /// The claims that carry an instance ID, whoever controls them.
     pub fn claims_at(&self, id: i64) -> &[Arc<Claim>] {
         self.claims.get(&id).map_or(&[], Vec::as_slice)
@@ -290,6 +292,18 @@ impl<'a> Facts<'a> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let at = self.claims_at(id).iter();
         at.filter(move |c| c.controller.as_deref() == uid)
+    }
+
+    /// The claims that a Pod mounts and the set controls.
+    pub fn claims_of_pod(&self, pod: &Pod) -> impl Iterator<Item = &'a Arc<Claim>> {
+        let uid = self.observed.set.metadata.uid.as_deref();
+        let mounted = pod.spec.claims.iter().filter_map(|name| self.claim(name));
+        mounted.filter(move |claim| claim.controller.as_deref() == uid)
+    }
+
+    /// A claim that the set controls, or nobody does.
+    pub fn claim(&self, name: &str) -> Option<&'a Arc<Claim>> {
+        self.named_claims.get(name).copied()
     }
 
     /// The Pods that mount a claim.
@@ -306,7 +320,8 @@ impl<'a> Facts<'a> {
     /// A claim that the next Pod of some instance ID waits for, with the Pod that still mounts it.
     pub fn awaited_claim(&self) -> Option<(&Pod, &str)> {
         let vacant = self.recorded.iter().filter(|id| !self.is_held(**id));
-        let claims = vacant.flat_map(|id| self.claims_of(*id));
+        let claims = vacant.flat_map(|id| self.claims_at(*id));
+        let claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
         let mut mounted =
             claims.filter_map(|claim| Some((&**self.writer(&claim.name)?, &*claim.name)));
         mounted.next()

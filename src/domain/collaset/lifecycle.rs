@@ -95,6 +95,17 @@ pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
 }
 
+/// The labels that cancel a run of the set's own ID that is none of its operations, as after an edit by hand: nobody else would
+/// end it.
+pub fn undo_other(pod: &Pod) -> Option<LabelPatch> {
+    let label = |family: keys::Family| pod.label(&family.key(ID));
+    let type_ = label(keys::Family::OperationType).unwrap_or_default();
+    let known = [Operation::Update, Operation::ScaleIn].map(Operation::type_);
+    let other = label(keys::Family::Operating).is_some() && !known.contains(&type_);
+    let undone = label(keys::Family::UndoOperationType).is_some();
+    (other && !undone).then(|| operator::undo(ID, type_))
+}
+
 /// The labels that end an in-place update which the kubelet has caught up with; `None` where there is none, or it is not over.
 /// The annotation of the update goes with it.
 pub fn finish_in_place(pod: &Pod) -> Option<LabelPatch> {

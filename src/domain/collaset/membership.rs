@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
+use super::lifecycle::Operation;
+use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
 use crate::api::keys;
@@ -17,14 +19,17 @@ use crate::domain::wording;
 const NAMED: usize = 20;
 
 /// Releases what the selector no longer matches, cleans Pods away that ran to their end (contract 10.4 Q38), excludes
-/// and includes. True when somebody leaves or enters: the rest of the plan waits for that.
+/// and includes. True when somebody leaves or enters: the rest of the plan waits for that, unless it was refused lately.
 pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
+    let mut moved = false;
     for pod in &facts.unselected {
-        draft.own(pod, Ownership::Release);
-        if let Some(id) = facts.id_of(pod).filter(|id| !facts.is_held(*id)) {
-            release_claims(facts, draft, id); // the Pod still mounts them
-            draft.ids.remove(&id);
+        let own = facts.claims_of_pod(pod);
+        if !release_claims(draft, own) {
+            release(draft, pod);
+            let id = facts.id_of(pod).filter(|id| !facts.is_held(*id));
+            id.and_then(|id| draft.ids.remove(&id));
         }
+        moved |= !facts.is_refused(pod);
     }
     for pod in &facts.finished {
         if let Some(until) = facts.made_again_at(pod) {
@@ -40,11 +45,10 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         draft.delete(pod);
     }
     tell_of_unknown(facts, draft);
-    let mut moved = !facts.unselected.is_empty();
     for (id, pod) in &facts.members {
         if is_to_exclude(facts, pod) && may_leave(facts, draft, *id, pod) {
             exclude(facts, draft, *id, pod);
-            moved = true;
+            moved |= !facts.is_refused(pod);
         }
     }
     for pod in &facts.observed.strangers {
@@ -127,14 +131,17 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
 }
 
 fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    draft.leaving.insert(id);
+    if release_claims(draft, facts.claims_of(id)) {
+        return;
+    }
     // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40).
     draft.label(pod, keys::TO_EXCLUDE, None);
     draft.label(pod, keys::ORPHANED, Some("true".to_owned()));
     if pod.annotation(keys::MIN_READY_SECONDS).is_some() {
         draft.annotation(pod, keys::MIN_READY_SECONDS, None);
     }
-    draft.own(pod, Ownership::Release);
-    release_claims(facts, draft, id);
+    release(draft, pod);
     draft.ids.remove(&id);
     draft.event(
         false,
@@ -143,10 +150,25 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     );
 }
 
-/// Claims leave with their Pod, marked so that no other Pod of the set takes them.
-fn release_claims(facts: &Facts, draft: &mut Draft, id: i64) {
-    for claim in facts.claims_of(id) {
+/// Releases a Pod. An operation of the set is cancelled with it: nobody would end it.
+fn release(draft: &mut Draft, pod: &Arc<Pod>) {
+    for operation in [Operation::Update, Operation::ScaleIn] {
+        if operation.is_on(pod) {
+            draft.labels(pod, operation.undo(pod));
+            draft.annotation(pod, keys::LAST_POD_STATUS, None);
+        }
+    }
+    draft.own(pod, Ownership::Release);
+}
+
+/// Claims leave before their Pod, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
+/// still owned once the Pod has left would be deleted when the Pod has ended.
+fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Claim>>) -> bool {
+    let mut any = false;
+    for claim in claims {
+        any = true;
         let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
         draft.claim(claim, labels, Ownership::Release);
     }
+    any
 }

@@ -11,6 +11,10 @@ pub struct Refused {
     pub resizes: BTreeMap<String, (String, String)>,
     /// Instance IDs for which no Pod or claim could be created, with the API server's words.
     pub creations: BTreeMap<i64, String>,
+    /// Pods that could not be changed, by UID.
+    pub pods: BTreeSet<String>,
+    /// Claims that could not be changed, by name.
+    pub claims: BTreeSet<String>,
     /// Why the revision of the present template can't be written; `None` when that is not known to be so.
     pub revision: Option<String>,
     /// Revisions of which a Pod has been created.

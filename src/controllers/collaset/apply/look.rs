@@ -33,6 +33,8 @@ pub struct Look {
     mounts: HashMap<String, (String, bool)>,
     /// Pods of the set that are not managed any more, by the instance ID that they carry.
     unmanaged: HashMap<String, Pod>,
+    /// The same by the claims that they mount: the ID may have been edited too.
+    unmanaged_on: HashMap<String, Pod>,
 }
 
 impl Look {
@@ -50,9 +52,14 @@ impl Look {
         written.next()
     }
 
-    /// The Pod of an instance ID that somebody took the control label from.
-    pub fn unmanaged(&self, id: i64) -> Option<&Pod> {
-        self.unmanaged.get(&id.to_string())
+    /// The Pod of an instance ID, or one that mounts one of its claims, that somebody took the control label from.
+    pub fn unmanaged<'a>(
+        &self,
+        id: i64,
+        mut claims: impl Iterator<Item = &'a str>,
+    ) -> Option<&Pod> {
+        let known = self.unmanaged.get(&id.to_string());
+        known.or_else(|| claims.find_map(|claim| self.unmanaged_on.get(claim)))
     }
 
     fn take(&mut self, work: &Work<'_>, pod: Pod) {
@@ -67,13 +74,13 @@ impl Look {
         let own = pod
             .controller()
             .is_some_and(|owner| owner.uid == work.uid());
-        let id = pod.label(keys::INSTANCE_ID).map(str::to_owned);
-        if let Some(id) = id
-            && own
-            && !pod.is_managed()
-            && !pod.is_terminating()
-            && !pod.is_finished()
-        {
+        if !own || pod.is_managed() || pod.is_terminating() || pod.is_finished() {
+            return;
+        }
+        for claim in &pod.spec.claims {
+            self.unmanaged_on.insert(claim.clone(), pod.clone());
+        }
+        if let Some(id) = pod.label(keys::INSTANCE_ID).map(str::to_owned) {
             self.unmanaged.insert(id, pod);
         }
     }

@@ -101,7 +101,7 @@ async fn unless_held(
 }
 
 async fn create(work: &Work<'_>, id: i64, mut body: Value, look: &Look) -> Result<(), Halt> {
-    if let Some(pod) = look.unmanaged(id) {
+    if let Some(pod) = look.unmanaged(id, look::claims(&body)) {
         return manage(work, pod).await;
     }
     if let Some((claim, pod)) = look.written(look::claims(&body)) {

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::inplace::InPlace;
 use crate::api::keys;
-use crate::domain::pod::{ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources};
+use crate::domain::pod::{
+    Container, ContainerStatus, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, Resources,
+};
 
 /// How far the kubelet is with an in-place update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,30 +23,36 @@ pub enum Progress {
 
 /// Value of the annotation `last-pod-status` to be written together with a change of `pod`. The format is Kuperator's,
 /// with more fields: `lastContainerID` tells a container that runs anew under the same image (a retag), `lastImage`
-/// the image that it was made of, and `resize` that resources change as well. Of a container that the kubelet has not
-/// got to since an earlier change, what ran before that one stays.
+/// the image that it was made of, and `resize` that resources change as well. What the kubelet has not got to since an
+/// earlier change stays, whether it changes again or not.
 pub fn last_status(pod: &Pod, change: &InPlace) -> String {
     let InPlace::Yes { spec, resize, .. } = change else {
         return "{}".to_owned();
     };
-    let mut earlier = Last::of(pod).container_states;
+    let Last {
+        container_states: mut earlier,
+        resize: resized,
+    } = Last::of(pod);
+    earlier.retain(|name, last| {
+        let image = container(pod, name).map(|c| &c.image);
+        let status = status(pod, name);
+        image.is_some_and(|image| !last.is_settled(pod, image, status))
+    });
     let lists = ["containers", "initContainers"].into_iter();
-    let containers: BTreeMap<String, LastContainer> = lists
+    let changed: Vec<(String, LastContainer)> = lists
         .filter_map(|list| spec.as_ref()?.get(list)?.as_array())
         .flatten()
         .filter_map(|c| Some((c.get("name")?.as_str()?, c.get("image")?.as_str()?)))
         .map(|(name, image)| {
-            let known = earlier
-                .remove(name)
-                .filter(|last| !last.is_over(status(pod, name)));
+            let known = earlier.remove(name);
             let mut last = known.unwrap_or_else(|| LastContainer::of(pod, name));
             image.clone_into(&mut last.latest_image);
             (name.to_owned(), last)
         })
         .collect();
     let last = Last {
-        container_states: containers,
-        resize: resize.is_some(),
+        container_states: earlier.into_iter().chain(changed).collect(),
+        resize: resize.is_some() || resized && self::resize(pod) != Progress::Done,
     };
     serde_json::to_string(&last).unwrap_or_else(|_| "{}".to_owned()) // texts and a flag: cannot fail
 }
@@ -58,16 +66,14 @@ pub fn last_status(pod: &Pod, change: &InPlace) -> String {
 pub fn progress(pod: &Pod) -> Progress {
     let last = Last::of(pod);
     for (name, last) in &last.container_states {
-        let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-        let Some(container) = containers.find(|c| c.name == *name) else {
+        let Some(container) = container(pod, name) else {
             continue;
         };
         if last.last_image.is_none() && container.image != last.latest_image {
             continue;
         }
         let status = status(pod, name);
-        let settled = last.is_unchanged(&container.image, status) && pod.is_observed();
-        if !last.is_over(status) && !settled {
+        if !last.is_settled(pod, &container.image, status) {
             return Progress::Waiting(reason(name, &container.image, status));
         }
     }
@@ -146,14 +152,18 @@ struct LastContainer {
 impl LastContainer {
     /// A container as it is before a change.
     fn of(pod: &Pod, name: &str) -> LastContainer {
-        let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
         let status = status(pod, name);
         LastContainer {
             latest_image: String::new(),
             last_image_id: status.map(|s| s.image_id.clone()).unwrap_or_default(),
             last_container_id: Some(status.map(|s| s.container_id.clone()).unwrap_or_default()),
-            last_image: containers.find(|c| c.name == name).map(|c| c.image.clone()),
+            last_image: container(pod, name).map(|c| c.image.clone()),
         }
+    }
+
+    /// Whether there is nothing to wait for any more: the container runs anew, or need not.
+    fn is_settled(&self, pod: &Pod, image: &String, status: Option<&ContainerStatus>) -> bool {
+        self.is_over(status) || self.is_unchanged(image, status) && pod.is_observed()
     }
 
     /// Whether the container runs anew.
@@ -176,6 +186,11 @@ impl LastContainer {
                     && self.last_container_id.as_ref() == Some(&s.container_id)
             })
     }
+}
+
+fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+    containers.find(|c| c.name == name)
 }
 
 fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
@@ -244,6 +259,38 @@ mod tests {
         let mut on = change(&back, "a:3");
         on.status.observed_generation = on.metadata.generation;
         assert!(matches!(progress(&on), Progress::Waiting(_)));
+    }
+
+    #[test]
+    fn what_the_kubelet_has_not_got_to_outlasts_a_change_of_metadata() {
+        let metadata = InPlace::Yes {
+            labels: Default::default(),
+            annotations: Default::default(),
+            spec: None,
+            resize: None,
+            images: Vec::new(),
+        };
+        let mut before = pod("", "sha-1", "run-1");
+        before.spec.containers[0].image = "a:1".into();
+        let mut changed = pod(&last_status(&before, &of_image()), "sha-1", "run-1");
+        let last = last_status(&changed, &metadata);
+        let key = keys::LAST_POD_STATUS.to_owned();
+        changed
+            .metadata
+            .annotations
+            .insert(key.clone(), last.clone());
+        assert!(matches!(progress(&changed), Progress::Waiting(_)));
+        assert_eq!(progress(&pod(&last, "sha-2", "run-2")), Progress::Done);
+        // A resize likewise.
+        let mut resized = pod(r#"{"resize":true}"#, "sha-1", "run-1");
+        resized.metadata.generation = 2;
+        resized.status.observed_generation = 1;
+        let last = last_status(&resized, &metadata);
+        resized.metadata.annotations.insert(key, last);
+        assert!(matches!(progress(&resized), Progress::Waiting(_)));
+        resized.status.observed_generation = 2;
+        assert_eq!(progress(&resized), Progress::Done);
+        assert_eq!(last_status(&resized, &metadata), "{}");
     }
 
     fn pod(annotation: &str, image_id: &str, container_id: &str) -> Pod {

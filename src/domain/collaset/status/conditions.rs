@@ -190,10 +190,7 @@ impl View {
             pairs,
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
-            stuck: pods
-                .iter()
-                .filter(|p| facts.is_updated(p))
-                .find_map(|p| Some(format!("Pod {}: {}", p.metadata.name, trouble(p)?))),
+            stuck: stuck(facts, &pods),
         }
     }
 
@@ -213,11 +210,12 @@ impl View {
             return (false, reason, self.scaling(facts));
         }
         if let Some(why) = &self.stuck {
-            return (false, "UpdateFailed", why.clone());
+            let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
+            return (false, "UpdateFailed", format!("{why}{others}"));
         }
         if self.behind > 0 || self.updating > 0 {
             let (behind, updating) = (self.behind, self.updating);
-            let told = told::under_way(facts);
+            let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
             let message =
@@ -258,7 +256,7 @@ impl View {
         if self.missing > 0 {
             message += &told::ended(facts);
         }
-        message + &told::under_way(facts)
+        message + &told::under_way(facts, |_| true)
     }
 }
 
@@ -272,6 +270,18 @@ fn awaited(facts: &Facts) -> Vec<String> {
     let pods = vacant.flat_map(|(_, pods)| pods);
     let names = pods.map(|p| p.metadata.name.clone());
     names.take(told::NAMED).collect()
+}
+
+/// What keeps the first Pods of the updated revision from running, if there are any.
+fn stuck(facts: &Facts, pods: &[&Arc<Pod>]) -> Option<String> {
+    let stuck = pods.iter().filter(|p| is_stuck(facts, p));
+    let told = stuck.filter_map(|p| Some(format!("Pod {}: {}", p.metadata.name, trouble(p)?)));
+    let told: Vec<String> = told.take(told::NAMED).collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+fn is_stuck(facts: &Facts, pod: &Pod) -> bool {
+    facts.is_updated(pod) && trouble(pod).is_some()
 }
 
 /// Reasons of a waiting container that do not go away by waiting.

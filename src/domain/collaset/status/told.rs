@@ -15,9 +15,10 @@ use crate::domain::pod::Pod;
 /// Pods that a message names at most.
 pub const NAMED: usize = 3;
 
-/// What the first Pods under way wait for, each after `; `; empty where none waits for anything that is known here.
-pub fn under_way(facts: &Facts) -> String {
-    let members = facts.members.values();
+/// What the first of these Pods that are under way wait for, each after `; `; empty where none waits for anything that is known
+/// here.
+pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
+    let members = facts.members.values().filter(|pod| is_told(pod));
     let waiting = members.filter_map(|pod| {
         Some(format!(
             "; Pod {} {}",
@@ -105,7 +106,7 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
             Progress::Waiting(why) | Progress::Refused(why) => {
                 Some(format!("waits for its kubelet: {why}"))
             }
-            Progress::Done => None,
+            Progress::Done => Some("is off traffic and waits for its turn".to_owned()),
         },
         _ => Some(format!("is to come back: {}", of_pod(pod))),
     }

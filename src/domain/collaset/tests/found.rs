@@ -104,3 +104,211 @@ fn new_half_of_a_pod_that_is_scaled_in_is_not_made_again() {
     }
     assert_eq!(seen.len(), 2, "the new half goes and stays away");
 }
+
+#[test]
+fn refused_exclusion_holds_up_nothing_else() {
+    let mut world = settled(2, json!({}));
+    let name = name_of(&world, 0);
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    assert_eq!(world.pods.len(), 4, "beside the one that is to leave");
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    assert_eq!(world.members().len(), 3);
+}
+
+#[test]
+fn pod_that_the_selector_lost_and_that_stays_holds_up_nothing() {
+    let mut world = settled(2, one_claim());
+    let name = name_of(&world, 0);
+    label(&mut world, &name, "app", Some("debug"));
+    world.troubles.refused.insert(Write::ClaimChange);
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    let others = world.members().len() - 1;
+    assert_eq!(others, 2, "its ID waits for its claim");
+    world.troubles.refused.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    assert_eq!(world.members().len(), 3);
+}
+
+#[test]
+fn claims_leave_before_their_pod() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let claim = world.pods[&name].spec.claims[0].clone();
+    world.troubles.refused.insert(Write::ClaimChange);
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    world.troubles.refused.clear();
+    world.settle();
+    assert!(world.pods[&name].controller().is_none());
+    let labels = &world.claims[&claim].labels;
+    assert!(world.claims[&claim].controller.is_none() && labels.contains_key(keys::ORPHANED));
+}
+
+#[test]
+fn claims_of_an_exclusion_that_is_taken_back_return() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let before = world.claims.clone();
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    world.step();
+    label(&mut world, &name, keys::TO_EXCLUDE, None);
+    world.settle();
+    assert!(world.pods[&name].controller().is_some());
+    assert_eq!(world.claims, before);
+    // As do those that somebody else took from the set.
+    let claim = world.claims.values_mut().next().unwrap();
+    claim.controller = None;
+    claim.labels.insert(keys::ORPHANED.into(), "true".into());
+    world.settle();
+    assert_eq!(world.claims, before);
+}
+
+#[test]
+fn orphan_enters_after_its_claims() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    let before = world.claims.clone();
+    world
+        .pods
+        .get_mut(&name)
+        .unwrap()
+        .metadata
+        .owner_references
+        .clear();
+    for claim in world.claims.values_mut() {
+        claim.controller = None;
+    }
+    world.troubles.refused.insert(Write::ClaimChange);
+    world.settle();
+    assert!(world.pods.len() == 1 && world.pods[&name].controller().is_none());
+    label(&mut world, &name, keys::INSTANCE_ID, Some("7"));
+    world.troubles.refused.clear();
+    world.settle();
+    let id = world.members().into_keys().next().unwrap().to_string();
+    let claims: Vec<_> = world
+        .claims
+        .values()
+        .map(|c| &c.labels[keys::INSTANCE_ID])
+        .collect();
+    assert!(claims.contains(&&id), "{id} of {claims:?}");
+    assert_eq!(world.claims.len(), before.len());
+}
+
+#[test]
+fn replacement_taken_back_by_hand_does_not_block_the_update() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let mut world = settled(2, json!({ "updateStrategy": strategy }));
+    world.image("app:2");
+    world.step();
+    for pod in world.pods.values_mut() {
+        pod.metadata.labels.remove(keys::TO_REPLACE);
+    }
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 2]);
+}
+
+#[test]
+fn every_pod_that_hangs_is_named() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    let one = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(json!({ "updateStrategy": one }));
+    world.image("app:2");
+    world.settle();
+    // Of an older revision, and it hangs too.
+    world.troubles.unpullable.insert("app:3".into());
+    world.image("app:3");
+    world.settle();
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    for name in world.pods.keys() {
+        assert!(message.contains(name), "{name}: {message}");
+    }
+}
+
+#[test]
+fn pod_off_traffic_that_waits_for_its_turn_is_named() {
+    let strategy = json!({ "operationDelaySeconds": 3600 });
+    let mut world = settled(1, json!({ "updateStrategy": strategy }));
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    for _ in 0..4 {
+        world.step();
+        world.surroundings();
+    }
+    assert!(!is_available(&world, &name));
+    world.step();
+    let message = condition(&world, "Ready").message;
+    let told = format!("Pod {name} is off traffic and waits for its turn");
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn stranger_that_mounts_a_claim_of_nobody_is_named() {
+    let mut world = settled(1, one_claim());
+    let name = name_of(&world, 0);
+    world
+        .pods
+        .get_mut(&name)
+        .unwrap()
+        .metadata
+        .owner_references
+        .clear();
+    world.claims.values_mut().next().unwrap().controller = None;
+    label(&mut world, &name, "app", Some("debug"));
+    world.settle();
+    let message = condition(&world, "Ready").message;
+    assert!(
+        message.contains(&format!("waiting for Pod {name}")),
+        "{message}"
+    );
+}
+
+#[test]
+fn excluded_pod_is_let_go_by_the_operation_in_the_same_write() {
+    let mut world = settled(
+        2,
+        json!({ "updateStrategy": { "operationDelaySeconds": 3600 } }),
+    );
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    world.step();
+    label(&mut world, &name, keys::TO_EXCLUDE, Some("1"));
+    world.step();
+    let pod = &world.pods[&name];
+    assert!(pod.controller().is_none());
+    let undo = Family::UndoOperationType.key("collaset");
+    assert_eq!(pod.label(&undo), Some("update"));
+}
+
+#[test]
+fn operation_under_the_id_of_the_set_that_is_not_its_own_is_cancelled() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    world.write_pod(&name, |pod| {
+        for (family, value) in [(Family::Operating, "1"), (Family::OperationType, "other")] {
+            pod.metadata
+                .labels
+                .insert(family.key("collaset"), value.into());
+        }
+    });
+    for _ in 0..4 {
+        world.turn(u8::MAX);
+    }
+    assert!(!is_available(&world, &name));
+    world.settle();
+    assert!(is_available(&world, &name));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::lifecycle::Operation;
+use super::lifecycle::{self, Operation};
 use super::pool;
 use crate::domain::pod::Pod;
 use places::Places;
@@ -39,6 +39,11 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .take_while(|(_, pod)| Operation::Update.is_on(pod))
         .filter(|(id, pod)| scope.contains(id) && pods::is_given_up(facts, *id, pod))
         .count();
+    for pod in facts.members.values() {
+        if let Some(labels) = lifecycle::undo_other(pod) {
+            draft.labels(pod, labels);
+        }
+    }
     let mut places = Places::of(facts, draft, &counted, underway);
     for (id, pod) in pods {
         pods::step(facts, draft, &mut places, (id, pod), scope.contains(&id));

@@ -109,6 +109,9 @@ fn pairs(facts: &Facts) -> usize {
     let Some(most) = facts.strategy.max_surge else {
         return usize::MAX;
     };
-    let by_update = |pod: &&Arc<Pod>| pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+    let by_update = |pod: &&Arc<Pod>| {
+        [keys::TO_REPLACE, keys::REPLACED_BY_REPLACE_UPDATE].map(|key| pod.label(key).is_some())
+            == [true, true]
+    };
     most.saturating_sub(facts.members.values().filter(by_update).count())
 }

@@ -26,7 +26,8 @@ pub fn step(
     if !facts.strategy.paused {
         record(facts, draft, id, pod, in_scope);
     }
-    if lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod) {
+    let is_other = lifecycle::undo_other(pod).is_some();
+    if is_other || lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod) {
         return;
     }
     let behind = needs_update(facts, id, pod);
