@@ -41,6 +41,7 @@ mod shared_account;
 mod skipped_rules;
 mod slow_kubelet;
 mod storm;
+mod targets;
 mod tightened;
 mod time_travel;
 mod unhealthy;

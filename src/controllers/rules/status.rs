@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::webhooks::{self, Memories};
 use super::rollouts as held;
-use crate::api::stored::{self, MAX_DETAILS_BYTES};
+use crate::api::stored::{self, MAX_DETAILS_BYTES, MAX_TARGETS_BYTES};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
 use crate::domain::lifecycle::{Stage, untyped};
@@ -22,6 +22,9 @@ use crate::ledger::store::Uid;
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
+
+/// Selected Pods that are named; `selectedPods` counts all.
+const MAX_TARGETS: usize = 100;
 
 /// What the rules that let one Pod pass, and those that refuse it, take in its detail at most, in bytes. A name and a reason
 /// always fit.
@@ -89,6 +92,8 @@ pub fn changed(
         "unavailableLimit": limited.then_some(gauges.limit),
         "disruptionsAllowed": allowed,
         "waitingPods": gauges.waiting,
+        "selectedPods": entry.tally.selected(),
+        "targets": stored::fitting(entry.tally.names().take(MAX_TARGETS), MAX_TARGETS_BYTES),
         "details": details(state, &look, turns),
         "ruleStates": states,
     });
@@ -573,6 +578,51 @@ mod tests {
         assert!(bytes <= MAX_DETAILS_BYTES, "{bytes}");
         let all = stored::bytes(&patch);
         assert!(all <= MAX_DETAILS_BYTES + 64 * 1024, "{all}");
+    }
+
+    /// `selectedPods` and `targets` as they are written over `stored`, while these Pods are there.
+    fn targets(stored: Value, pods: impl Iterator<Item = String>) -> Option<(Value, Value)> {
+        let index = Index::default();
+        index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
+        for name in pods {
+            index.apply_pod(waiting(&name, "1", true));
+        }
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: Vec::new(),
+            mended: None,
+            storing: Storing::default(),
+        };
+        let (gauges, turns) = (Gauges::default(), Turns::default());
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let now = Timestamp::UNIX_EPOCH;
+        let (patch, _) = changed(&state, entry, gauges, None, &facts, &turns, now)?;
+        Some((patch["selectedPods"].clone(), patch["targets"].clone()))
+    }
+
+    #[test]
+    fn first_hundred_names_are_written_and_all_pods_counted() {
+        let names = |n: usize| (0..n).map(|i| format!("web-{i:03}"));
+        let (count, few) = targets(json!({}), names(3).rev()).unwrap();
+        assert_eq!(
+            (count, few),
+            (json!(3), json!(["web-000", "web-001", "web-002"]))
+        );
+        let (count, many) = targets(json!({}), names(140).rev()).unwrap();
+        let first: Vec<_> = names(100).collect();
+        assert_eq!((count, many), (json!(140), json!(first)));
+        let (_, none) = targets(json!({ "targets": ["web-000"] }), names(0)).unwrap();
+        assert_eq!(none, json!([]));
+    }
+
+    #[test]
+    fn longest_names_fit_into_the_bytes_of_targets() {
+        let (_, all) = targets(json!({}), (0..140).map(|i| format!("{i:0>253}"))).unwrap();
+        assert_eq!(all.as_array().unwrap().len(), 100);
+        let bytes = stored::bytes(&all);
+        assert!(bytes <= MAX_TARGETS_BYTES, "{bytes}");
     }
 
     #[test]
