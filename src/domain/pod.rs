@@ -554,6 +554,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::LAST_POD_STATUS
                 | keys::DELETION_COST
                 | keys::AWAITS_RESTART
+                | keys::REPLACES
         )
     });
     Ok(all)

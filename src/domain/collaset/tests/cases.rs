@@ -917,6 +917,30 @@ fn names_that_no_pod_has_are_told_while_the_spec_is_new() {
 }
 
 #[test]
+fn new_half_takes_the_place_of_its_origin_when_somebody_says_so() {
+    let mut world = settled(2, json!({}));
+    let name = world.pods.keys().next().unwrap().clone();
+    let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+    labels.insert(keys::TO_REPLACE.into(), "1".into());
+    world.rest(); // no kubelet: the new half does not become Ready
+    let mut pods = world.pods.values();
+    let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&name));
+    let new = half.unwrap().metadata.name.clone();
+    let note = |world: &mut World, origin: &str| {
+        let annotations = &mut world.pods.get_mut(&new).unwrap().metadata.annotations;
+        annotations.insert(keys::REPLACES.into(), origin.into());
+        world.rest();
+    };
+    note(&mut world, "another");
+    assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
+    note(&mut world, &name);
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.settle();
+    assert!(world.pods.contains_key(&new) && !world.pods.contains_key(&name));
+    assert_eq!(world.pods[&new].annotation(keys::REPLACES), None);
+}
+
+#[test]
 fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
     let strategy =
         json!({ "rollingUpdate": { "byPartition": { "partition": 2 }, "priorityLabel": "order" } });
