@@ -8,6 +8,7 @@ mod bed;
 mod bypass;
 mod counting;
 mod dead_connections;
+mod deleted_sets;
 mod disruption_budgets;
 mod drain;
 mod dry_run;

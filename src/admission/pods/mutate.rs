@@ -14,10 +14,11 @@ use super::{invalid, kubelet, parse, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, gate, overlap};
+use crate::admission::{denial, gate, held, overlap};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
 use crate::domain::footprint;
+use crate::domain::grace::is_in_flight;
 use crate::domain::lifecycle::restarts::{self, Restarts};
 use crate::domain::lifecycle::{LabelPatch, Run, Stage, by_hand, untyped, validate};
 use crate::domain::pod::Pod;
@@ -175,7 +176,12 @@ impl Mutate {
         let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
         // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
         let prolongs = begins && self.0.index.read().is_down_for_a_moment(&old);
-        if settled.takes_offline() || prolongs {
+        let is_lost = settled.takes_offline() || prolongs;
+        let is_free =
+            is_lost && is_in_flight(&new) && held::goes_with_its_set(&self.0, &old, deadline).await;
+        if is_free {
+            bypassed = bypassed.audit("free", held::SET_DELETED);
+        } else if is_lost {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
             let appeal = Appeal {
                 context: &self.0,
@@ -281,7 +287,8 @@ impl Mutate {
             let others = entry.tally.waiting().take(OTHERS);
             let mut others = others
                 .filter(|uid| ***uid != *pod.metadata.uid)
-                .filter_map(|uid| state.pod(&pod.metadata.namespace, uid));
+                .filter_map(|uid| state.pod(&pod.metadata.namespace, uid))
+                .filter(|other| !state.goes_with_its_set(other));
             let next = others.find(|other| state.any_passes(Stage::PreCheck, other))?;
             Some((
                 entry.snapshot.rules.name.clone(),

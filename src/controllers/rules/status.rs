@@ -193,6 +193,8 @@ struct Wait<'a> {
     behind: Option<&'a str>,
     /// Whether the Pod is not available and may come back by itself.
     down_for_a_moment: bool,
+    /// Whether no budget holds the Pod, because it goes with its CollaSet.
+    goes_with_its_set: bool,
 }
 
 /// What is the same for all Pods of one rule object.
@@ -218,6 +220,7 @@ fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
             stage: Stage::PreCheck,
             behind,
             down_for_a_moment: state.is_down_for_a_moment(pod),
+            goes_with_its_set: state.goes_with_its_set(pod),
         };
         all.extend(find(uid).map(|pod| wait(pod)));
         if turns.head.as_ref() == Some(uid) {
@@ -230,6 +233,7 @@ fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
         stage: Stage::PostCheck,
         behind: None,
         down_for_a_moment: false,
+        goes_with_its_set: false,
     }));
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
@@ -302,6 +306,7 @@ fn by_rules<'a>(
         })
         .collect();
     if stage == Stage::PreCheck
+        && !wait.goes_with_its_set
         && let Availability::Held(held) = rules.availability(pod)
     {
         let refusing = held
@@ -344,7 +349,8 @@ fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Value> {
         Availability::Held(held) => held,
         _ => Vec::new(),
     };
-    let turn = wait.behind.filter(|_| wait.pod.is_available());
+    let takes_a_turn = wait.pod.is_available() && !wait.goes_with_its_set;
+    let turn = wait.behind.filter(|_| takes_a_turn);
     let turn = held.first().zip(turn);
     turn.map(|((rule, _), head)| rejected(rule, &wording::turn(head)))
         .into_iter()

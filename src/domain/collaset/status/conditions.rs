@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::facts::Facts;
 use super::super::strategy::Scope;
-use super::told;
+use super::{leaving, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -73,22 +73,9 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
             0 => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        set(
-            status,
-            now,
-            "Terminating",
-            done,
-            reason,
-            format!("{left} Pods left"),
-        );
-        set(
-            status,
-            now,
-            "Ready",
-            false,
-            "Terminating",
-            format!("{left} Pods left"),
-        );
+        let message = format!("{left} Pods left{}", leaving::told(facts));
+        set(status, now, "Terminating", done, reason, message.clone());
+        set(status, now, "Ready", false, "Terminating", message);
         return;
     }
     let view = View::of(facts, status);

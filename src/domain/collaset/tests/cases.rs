@@ -965,3 +965,44 @@ fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
     world.settle();
     assert!(!world.pods.contains_key(&names[0]));
 }
+
+#[test]
+fn deletion_of_a_set_names_first_what_needs_somebody() {
+    let mut world = settled(5, json!({}));
+    let now = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(now);
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for (index, name) in names.iter().enumerate() {
+        let pod = world.pods.get_mut(name).unwrap();
+        let phase = if index == 3 {
+            Family::PreCheck
+        } else {
+            Family::Preparing
+        };
+        for (family, value) in [
+            (Family::Operating, "1"),
+            (Family::OperationType, "delete"),
+            (phase, "1"),
+        ] {
+            let key = family.key("pod-delete");
+            pod.metadata.labels.insert(key, value.into());
+        }
+    }
+    let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+    let finalizers = ["example.com/other", traffic].map(str::to_owned);
+    let of = |index: usize| names[index].as_str();
+    let pods = &mut world.pods;
+    pods.get_mut(of(4)).unwrap().metadata.finalizers = finalizers.into();
+    pods.get_mut(of(0)).unwrap().metadata.deletion_timestamp = Some("now".into());
+    world.step();
+    let status = world.set.status.clone().unwrap();
+    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    let expected = format!(
+        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is taken off; Pod {} waits to be \
+         off traffic",
+        of(3),
+        of(4),
+        of(1)
+    );
+    assert_eq!(told.unwrap().message, expected);
+}
