@@ -555,6 +555,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::DELETION_COST
                 | keys::MIN_READY_SECONDS
                 | keys::AWAITS_RESTART
+                | keys::REPLACES
         )
     });
     Ok(all)

@@ -50,6 +50,7 @@ mod update;
 
 pub use enter::has_name_of;
 pub use lifecycle::{abandoned, finish_in_place, waits_for_rules};
+pub use reclaim::takes_its_pods_along;
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@
 //! The state machine trusts nothing that a request brings: labels that only the webhook writes are taken from the old
 //! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
 
+pub mod by_hand;
 mod expected;
 pub mod min_ready;
 mod name;

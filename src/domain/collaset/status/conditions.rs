@@ -13,7 +13,7 @@ use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::Operation;
 use super::super::strategy::Scope;
-use super::{progress, told};
+use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -86,22 +86,9 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             0 => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        set(
-            status,
-            now,
-            "Terminating",
-            done,
-            reason,
-            format!("{left} Pods left"),
-        );
-        set(
-            status,
-            now,
-            "Ready",
-            false,
-            "Terminating",
-            format!("{left} Pods left"),
-        );
+        let message = format!("{left} Pods left{}", leaving::told(facts));
+        set(status, now, "Terminating", done, reason, message.clone());
+        set(status, now, "Ready", false, "Terminating", message);
         return;
     }
     let view = View::of(facts, status);

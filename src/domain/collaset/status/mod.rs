@@ -1,6 +1,7 @@
 //! Counts and conditions (contract 6.9, 2.4).
 
 mod conditions;
+mod leaving;
 mod progress;
 mod told;
 

@@ -172,6 +172,7 @@ impl World {
             pool: self.pool.clone().map(Arc::new),
             refused: self.refused.clone(),
             ended_until: self.ended_until.clone(),
+            held: BTreeMap::new(),
             rules: self.rules.clone(),
             now_nanos: self.clock,
         }
