@@ -1,11 +1,13 @@
 //! PodOpsLifecycle: writes the readiness condition, `service-available` and the grants, and makes every step that the
 //! webhook missed (contract 3.2).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -21,6 +23,7 @@ use crate::domain::collaset::abandoned;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing, restarts};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
+use crate::ledger::store::Uid;
 
 /// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
 /// comes first.
@@ -41,6 +44,8 @@ pub struct Lifecycle {
     turns: Arc<Turns>,
     kinds: Kinds,
     written: Written,
+    /// Pods that were asked for in vain by their status. A webhook of another build may take no heed of such a write.
+    in_vain: Mutex<HashSet<Uid>>,
 }
 
 impl Lifecycle {
@@ -52,6 +57,7 @@ impl Lifecycle {
             turns,
             kinds,
             written: Written::default(),
+            in_vain: Mutex::default(),
         })
     }
 
@@ -59,6 +65,7 @@ impl Lifecycle {
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> Outcome {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
             self.written.forget(&uid);
+            self.in_vain.lock().remove(&uid);
             return Outcome::Done;
         };
         let version = pod.metadata.resource_version;
@@ -120,16 +127,21 @@ impl Lifecycle {
             let patch = Value::Object(patch);
             let client = &context.client;
             // What has passed goes on with the readiness condition, which admission sets in the same write.
+            let uid = Uid::from(pod.metadata.uid.as_str());
+            let by_status = !self.in_vain.lock().remove(&uid) && !passed.is_empty();
             let request = async {
-                match passed.is_empty() {
-                    true => pods::patch_metadata(client, pod, patch).await,
-                    false => pods::patch_metadata_by_status(client, pod, patch).await,
+                match by_status {
+                    true => pods::patch_metadata_by_status(client, pod, patch).await,
+                    false => pods::patch_metadata(client, pod, patch).await,
                 }
             };
             let written = write("step a lifecycle", request).await?;
             self.wrote(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
                 return Ok(Outcome::Done); // the change brings the Pod back here
+            }
+            if by_status {
+                self.in_vain.lock().insert(uid);
             }
             outcome = Outcome::After(ASK_AGAIN);
         }
@@ -301,11 +313,11 @@ mod tests {
 
     use kube::Client;
     use kube::client::Body;
-    use parking_lot::Mutex;
     use tokio_util::sync::CancellationToken;
 
     use super::super::work::Work;
     use super::*;
+    use crate::api::keys::Family;
 
     fn pod(image: &str) -> Value {
         json!({
@@ -363,6 +375,27 @@ mod tests {
         lifecycle.context.index.apply_pod(seen);
         lifecycle.reconcile(key()).await;
         assert_eq!(calls.lock().len(), 2, "{calls:?}");
+    }
+
+    #[tokio::test]
+    async fn grant_that_comes_to_nothing_by_the_status_is_asked_for_without_it() {
+        let mut waits = pod("a");
+        for family in [Family::Operating, Family::PreCheck] {
+            waits["metadata"]["labels"][family.key("x")] = "1".into();
+        }
+        waits["metadata"]["labels"][Family::OperationType.key("x")] = "update".into();
+        let conditions =
+            ["Ready", keys::SERVICE_READY].map(|type_| json!({ "type": type_, "status": "True" }));
+        waits["status"]["conditions"] = json!(conditions);
+        let (lifecycle, calls) = controller(waits.clone(), waits);
+        for _ in 0..3 {
+            lifecycle.reconcile(("n".into(), "web-1".into())).await;
+        }
+        let (plain, status) = (
+            "PATCH /api/v1/namespaces/n/pods/web-1",
+            "PATCH /api/v1/namespaces/n/pods/web-1/status",
+        );
+        assert_eq!(*calls.lock(), [status, plain, status]);
     }
 
     #[test]
