@@ -203,7 +203,7 @@ fn columns_and_subresources() {
             "AGE date .metadata.creationTimestamp",
         ]
     );
-    assert_eq!(columns("collasets").len(), 9);
+    assert_eq!(columns("collasets").len(), 11);
     assert_eq!(columns("poddecorations").len(), 7);
     assert_eq!(columns("operationjobs").len(), 2);
     for crd in crd::all() {

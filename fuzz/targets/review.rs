@@ -132,6 +132,7 @@ fn replica(mood: u8) -> (Arc<Context>, Asked) {
         kinds: Kinds::new(client.clone()),
         client,
         owners: LiveOwners::new(&index),
+        deleted_sets: Default::default(),
         identity: Default::default(),
         index,
         ledgers: Ledgers::new(store),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 
+use crate::cluster::deletedsets::DeletedSets;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
@@ -58,6 +59,8 @@ pub struct Context {
     pub kinds: Kinds,
     /// Live reads of the owners of Pods.
     pub owners: Arc<LiveOwners>,
+    /// Live reads of CollaSets that are deleted.
+    pub deleted_sets: DeletedSets,
     /// The ledgers.
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// For what users should know beside the verdict.
@@ -121,6 +124,7 @@ impl Context {
             kinds: Kinds::new(client.clone()),
             client,
             owners: LiveOwners::new(&index),
+            deleted_sets: DeletedSets::default(),
             identity: Identity::default(),
             index,
             ledgers: Ledgers::new(store),

@@ -99,6 +99,10 @@ impl Evictions {
             let verdict = grace::verdict(appeal, pod, Operation::Evict).await;
             return (verdict, Bound::Uid);
         }
+        if held::goes_with_its_set(context, pod, appeal.deadline).await {
+            let verdict = Verdict::allow().audit("free", held::SET_DELETED);
+            return (verdict, Bound::Uid);
+        }
         let disruption = context.disruption(pod, Operation::Evict);
         if pod.is_available() {
             return (self.claim(appeal, disruption).await, Bound::Uid);

@@ -136,6 +136,25 @@ pub async fn by_shared_identity(
         .then_some("owner-gone")
 }
 
+/// Whether a Pod goes with its CollaSet: the set that controls it is deleted, and not so that its Pods stay, by a read of the API
+/// server. Budgets hold no such Pod, as they hold none that the garbage collector takes. Other rules are asked as ever.
+///
+/// A reference alone frees nothing: it must lead to the very set, and who gives a Pod another controller needs a claim.
+pub async fn goes_with_its_set(context: &Context, pod: &Pod, deadline: Instant) -> bool {
+    let Some(owner) = pod.controller() else {
+        return false;
+    };
+    if !context.index.read().lacks_its_set(pod) {
+        return false;
+    }
+    let (sets, client) = (&context.deleted_sets, &context.client);
+    sets.has(client, &pod.metadata.namespace, owner, deadline)
+        .await
+}
+
+/// Why a deletion by budgets is not held where [`goes_with_its_set`] says so.
+pub const SET_DELETED: &str = "set-deleted";
+
 /// Whether a namespace is terminating, by a live read; false if it cannot be read. A list, because the server may not
 /// `get` namespaces.
 async fn is_terminating(context: &Context, name: &str) -> bool {

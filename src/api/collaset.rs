@@ -1,5 +1,7 @@
 //! CollaSet: a set of Pods that are updated and scaled through the lifecycle (contract sections 1.1 and 1.2).
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
@@ -35,6 +37,8 @@ use super::{lenient, schema};
     printcolumn = r#"{"name":"UPDATED_AVAILABLE","type":"integer","jsonPath":".status.updatedAvailableReplicas"}"#,
     printcolumn = r#"{"name":"CURRENT_REVISION","type":"string","jsonPath":".status.currentRevision"}"#,
     printcolumn = r#"{"name":"UPDATED_REVISION","type":"string","jsonPath":".status.updatedRevision"}"#,
+    printcolumn = r#"{"name":"READY","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"REASON","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"AGE","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default, remote = "Self")]
@@ -75,6 +79,16 @@ pub struct CollaSetSpec {
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_limit: Option<i32>,
+    /// Seconds for which a Pod must have been Ready without a break before it counts as available; 0 when absent. A change
+    /// makes no new revision.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_ready_seconds: Option<i32>,
+    /// Seconds without progress after which the condition Stalled is True; no deadline when absent. While all that is left to do
+    /// waits for a PodTransitionRule or for a pause, the time does not run.
+    #[schemars(range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress_deadline_seconds: Option<i32>,
 }
 
 lenient::absent_is_default!(CollaSetSpec);
@@ -139,6 +153,42 @@ pub struct RollingUpdate {
     #[schemars(length(max = 317))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub priority_label: String,
+    /// Steps that a rollout takes one after the other; after the last one all Pods are updated that byPartition does not keep.
+    /// The annotation collaset.kusionstack.io/rollout promotes or aborts it. Not together with byLabel.
+    #[schemars(length(max = 64))]
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub steps: Vec<RolloutStep>,
+}
+
+/// One step of a rollout: a partition or a pause.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = schema::rules(STEP_RULES)))]
+pub struct RolloutStep {
+    /// Pods that this step keeps on older revisions: a count, or a percentage such as 90% of the replicas, rounded up, but
+    /// below 100% all but one at most. The step is over when all others are updated and available.
+    #[schemars(schema_with = "schema::int_or_percent")]
+    #[serde(
+        deserialize_with = "lenient::int_or_string",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub partition: Option<IntOrString>,
+    /// Waits, for a time or until the rollout is promoted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause: Option<RolloutPause>,
+}
+
+/// A pause of a rollout.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutPause {
+    /// How long, such as 90s, 10m or 1h30m; until the rollout is promoted when absent.
+    #[schemars(length(max = 32))]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub duration: String,
 }
 
 /// All but a number of Pods.
@@ -149,7 +199,7 @@ pub struct ByPartition {
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<i32>,
-    /// The same as a percentage of the replicas, rounded up.
+    /// The same as a percentage of the replicas, rounded up, but below 100% all but one at most.
     #[schemars(range(min = 0, max = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_percent: Option<i32>,
@@ -276,12 +326,69 @@ pub struct CollaSetStatus {
     pub operating_replicas: i32,
     /// Pods that are being deleted.
     pub terminating_replicas: i32,
-    /// Conditions Scale, Update and Terminating.
+    /// Where a rollout in steps stands, or that a rollout was aborted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+    /// When the last progress was seen, while the time of progressDeadlineSeconds runs.
+    #[schemars(schema_with = "schema::time")]
+    #[serde(
+        deserialize_with = "lenient::time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_progress_time: Option<Time>,
+    /// Conditions Scale, Update, Ready, Stalled and Terminating.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub conditions: Vec<CollaSetCondition>,
+}
+
+/// Where a rollout stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutStatus {
+    /// Revision of the template that this speaks of.
+    pub revision: String,
+    /// Number of the step that is under way, from 1; one more than there are steps after the last one. 0 where there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub step: i32,
+    /// When that step began.
+    #[schemars(schema_with = "schema::time")]
+    #[serde(
+        deserialize_with = "lenient::time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub step_since: Option<Time>,
+    /// Whether the rollout was aborted: the Pods go back to the current revision.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub aborted: bool,
+    /// Value of the annotation collaset.kusionstack.io/rollout that has been carried out and is about to be removed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub command: String,
+}
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
+impl RolloutPause {
+    /// How long the pause lasts; `None` until the rollout is promoted.
+    ///
+    /// # Errors
+    /// What is wrong with a duration that cannot be read.
+    pub fn lasts(&self) -> Result<Option<Duration>, &'static str> {
+        if self.duration.is_empty() {
+            return Ok(None);
+        }
+        let duration = self.duration.parse::<kube::core::Duration>();
+        match duration {
+            Ok(duration) if !duration.is_negative() => Ok(Some(duration.into())),
+            _ => Err(
+                "must be a duration such as 90s, 10m or 1h30m; leave it out to wait until the rollout is promoted",
+            ),
+        }
+    }
 }
 
 /// A condition in the form that CollaSets have always had: nothing is required of it.
@@ -316,6 +423,11 @@ pub struct CollaSetCondition {
 fn pod_names(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "array", "items": { "type": "string", "maxLength": 253 }, "maxItems": 2000 })
 }
+
+const STEP_RULES: &[(&str, &str)] = &[(
+    "has(self.partition) != has(self.pause)",
+    "a step has partition or pause, one of them: write each as a step of its own",
+)];
 
 const SCALE_RULES: &[(&str, &str)] = &[
     (

@@ -12,7 +12,8 @@ pub const CONTROL: &str = "kusionstack.io/control";
 pub const CONTROL_VALUE: &str = "true";
 
 /// The availability signal, `<nanos>`. Added by the lifecycle controller (and by nobody else), removed by the
-/// webhook when `preparing` begins and by the controller when the Pod is not Ready.
+/// webhook when `preparing` begins and by the controller when the Pod is not Ready. Written by hand on a Pod that is not
+/// Ready it is not kept; see [`REPLACES`].
 pub const SERVICE_AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
 /// CollaSet: a Pod created for the first time; removed together with adding [`SERVICE_AVAILABLE`].
 pub const CREATING: &str = "podopslifecycle.kusionstack.io/creating";
@@ -62,6 +63,12 @@ pub const BYPASS: &str = "podtransitionrule.kusionstack.io/bypass";
 pub const DELETE_TIMESTAMP: &str = "gracedelete.kusionstack.io/delete-timestamp";
 /// Annotation: what the deletion of a Pod costs when a workload is scaled in, a number; Kubernetes' own.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Annotation on a Pod: seconds for which it must have been Ready before it is available, a number. Written by CollaSet from
+/// `spec.minReadySeconds`, read by the lifecycle.
+pub const MIN_READY_SECONDS: &str = "collaset.kusionstack.io/min-ready-seconds";
+/// Annotation on a CollaSet: what is to become of its rollout (`promote`, `promote-full`, `abort` or `retry`). Written by users,
+/// read and removed by CollaSet.
+pub const ROLLOUT: &str = "collaset.kusionstack.io/rollout";
 /// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
@@ -72,6 +79,9 @@ pub const CONTROLLER_WOKEN: &str = "operating.kusionstack.io/controller-woken";
 /// [`crate::domain::lifecycle::restarts`]). The change was made while an operation kept the Pod off traffic. Written and
 /// removed by the webhook alone, read by the lifecycle: the Pod is not put back on traffic before they have restarted.
 pub const AWAITS_RESTART: &str = "operating.kusionstack.io/awaits-restart";
+/// Annotation on the new half of a replace pair: name of the origin, whose place the Pod takes without being Ready, because
+/// somebody wrote [`SERVICE_AVAILABLE`] by hand. Written by the webhook, read by CollaSet and removed with the pair.
+pub const REPLACES: &str = "operating.kusionstack.io/replaces";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation on a ReplicaSet: which revision of its Deployment it is, a decimal number. The Deployment controller gives the

@@ -36,7 +36,9 @@ where
         _ => Vec::new(),
     };
     let items = items.into_iter();
-    Ok(items.filter_map(|item| T::deserialize(item).ok()).collect())
+    let mut fitting: Vec<T> = items.filter_map(|item| T::deserialize(item).ok()).collect();
+    fitting.shrink_to_fit(); // caches keep these lists
+    Ok(fitting)
 }
 
 /// A time that cannot be read reads as absent: the API server's `date-time` format admits texts that RFC 3339 does not.

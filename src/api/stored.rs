@@ -18,6 +18,9 @@ pub const MAX_STATES_BYTES: usize = 256 * 1024;
 /// `status.details`; what does not fit is left out.
 pub const MAX_DETAILS_BYTES: usize = 32 * 1024;
 
+/// `status.targets`; what does not fit is left out.
+pub const MAX_TARGETS_BYTES: usize = 32 * 1024;
+
 /// The annotations of any object, by the API server's own limit. kubectl keeps the spec in one of them.
 const ANNOTATIONS: usize = 256 * 1024;
 
@@ -25,7 +28,13 @@ const ANNOTATIONS: usize = 256 * 1024;
 const REST: usize = 96 * 1024;
 
 const _: () = assert!(
-    MAX_SPEC_BYTES + MAX_LEDGER_BYTES + MAX_STATES_BYTES + MAX_DETAILS_BYTES + ANNOTATIONS + REST
+    MAX_SPEC_BYTES
+        + MAX_LEDGER_BYTES
+        + MAX_STATES_BYTES
+        + MAX_DETAILS_BYTES
+        + MAX_TARGETS_BYTES
+        + ANNOTATIONS
+        + REST
         <= ETCD
 );
 

@@ -1,5 +1,5 @@
 //! Events (core/v1) about objects, for people. The same reason about the same object is one Event that counts, written
-//! at most once a minute. Nothing waits for an Event, and nothing depends on one.
+//! at most once a minute. Where each text matters, another text is another Event, up to a number for each object. Nothing waits for an Event, and nothing depends on one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 const PERIOD: SignedDuration = SignedDuration::from_mins(1);
 /// Events that are counted on; beyond that the oldest are forgotten.
 const MOST: usize = 1_000;
+/// Texts about one object that are Events of their own within a [`PERIOD`]; further ones count by their reason.
+const TEXTS: usize = 20;
 /// Writes that wait; beyond that they are dropped.
 const WAITING: usize = 256;
 /// No single write takes longer.
@@ -87,7 +89,26 @@ impl Recorder {
     /// Tells of something about an object.
     pub fn record(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
         let (uid, now) = (about.uid.as_deref().unwrap_or_default(), (self.now)());
-        let Some(told) = self.seen.lock().tell(uid, reason, now) else {
+        let told = self.seen.lock().tell(uid, reason, now);
+        self.write(about, warning, reason, message, told);
+    }
+
+    /// Tells of something about an object whose texts each tell of something else, as those about a rollout do.
+    pub fn record_text(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
+        let (uid, now) = (about.uid.as_deref().unwrap_or_default(), (self.now)());
+        let told = self.seen.lock().tell_text(uid, reason, message, now);
+        self.write(about, warning, reason, message, told);
+    }
+
+    fn write(
+        &self,
+        about: &ObjectReference,
+        warning: bool,
+        reason: &str,
+        message: &str,
+        told: Option<Told>,
+    ) {
+        let Some(told) = told else {
             return;
         };
         let write = Write {
@@ -170,6 +191,18 @@ impl Aggregator {
             first: seen.first,
             last: now,
         })
+    }
+
+    /// As [`Aggregator::tell`], for a text by itself while there are few of its object.
+    fn tell_text(&mut self, uid: &str, reason: &str, text: &str, now: Timestamp) -> Option<Told> {
+        let key = format!("{reason}: {text}");
+        let known = self.seen.contains_key(&(uid.to_owned(), key.clone()));
+        let of_object = self.seen.iter().filter(|((of, _), _)| of == uid);
+        let lately = of_object.filter(|(_, seen)| now.duration_since(seen.first) < PERIOD);
+        match known || lately.count() < TEXTS {
+            true => self.tell(uid, &key, now),
+            false => self.tell(uid, reason, now),
+        }
     }
 
     fn make_room(&mut self, now: Timestamp) {
@@ -269,6 +302,18 @@ mod tests {
         let another = all.tell("a", "Scaled", at(61 + 600)).unwrap();
         assert_ne!(another.number, first.number);
         assert_eq!(another.count, 1);
+    }
+
+    #[test]
+    fn each_text_is_an_event_while_there_are_few() {
+        let mut all = Aggregator::default();
+        let mut tell = |text: &str, at| all.tell_text("a", "Promoted", text, at).is_some();
+        assert!(tell("step 1", at(0)));
+        assert!(tell("step 2", at(1)));
+        assert!(!tell("step 1", at(2)), "it counts");
+        let told = (0..100).filter(|n| tell(&n.to_string(), at(3))).count();
+        assert_eq!(told, TEXTS - 2 + 1, "and one for all others");
+        assert!(tell("later", at(3 + 60)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod absent;
 pub mod clock;
+pub mod deletedsets;
 pub mod disruptionbudgets;
 pub mod events;
 pub mod failure;

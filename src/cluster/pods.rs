@@ -59,6 +59,24 @@ pub async fn patch(
 
 /// Merge-patches labels and annotations (`None` removes), if the Pod is still the very version that was looked at.
 pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Result<Pod, Error> {
+    patch_metadata_of(client, pod, None, metadata).await
+}
+
+/// As [`patch_metadata`], through `pods/status`: admission may then change the status in the same write.
+pub async fn patch_metadata_by_status(
+    client: &Client,
+    pod: &Pod,
+    metadata: Value,
+) -> Result<Pod, Error> {
+    patch_metadata_of(client, pod, Some("status"), metadata).await
+}
+
+async fn patch_metadata_of(
+    client: &Client,
+    pod: &Pod,
+    subresource: Option<&str>,
+    metadata: Value,
+) -> Result<Pod, Error> {
     let mut metadata = metadata;
     if let Some(fields) = metadata.as_object_mut() {
         fields.insert("uid".into(), json!(pod.metadata.uid));
@@ -68,7 +86,7 @@ pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Resu
         );
     }
     let patch = Patch::Merge(json!({ "metadata": metadata }));
-    let request = pods(&pod.metadata.namespace)?.patch(&pod.metadata.name, None, &patch)?;
+    let request = pods(&pod.metadata.namespace)?.patch(&pod.metadata.name, subresource, &patch)?;
     client.request(request).await
 }
 

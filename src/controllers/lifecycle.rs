@@ -1,14 +1,18 @@
 //! PodOpsLifecycle: writes the readiness condition, `service-available` and the grants, and makes every step that the
 //! webhook missed (contract 3.2).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::turns::Turns;
+use super::written::Written;
 use super::{Context, PodKey, whole, write};
 use crate::api::keys;
 use crate::cluster::events::about_pod;
@@ -19,6 +23,7 @@ use crate::domain::collaset::abandoned;
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing, restarts};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
+use crate::ledger::store::Uid;
 
 /// A grant that admission did not give is asked for again after this long at the latest; mostly the rule's own change
 /// comes first.
@@ -38,6 +43,9 @@ pub struct Lifecycle {
     context: Arc<Context>,
     turns: Arc<Turns>,
     kinds: Kinds,
+    written: Written,
+    /// Pods that were asked for in vain by their status. A webhook of another build may take no heed of such a write.
+    in_vain: Mutex<HashSet<Uid>>,
 }
 
 impl Lifecycle {
@@ -48,14 +56,22 @@ impl Lifecycle {
             context,
             turns,
             kinds,
+            written: Written::default(),
+            in_vain: Mutex::default(),
         })
     }
 
     /// One look at a Pod.
     pub async fn reconcile(&self, (namespace, uid): PodKey) -> Outcome {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
+            self.written.forget(&uid);
+            self.in_vain.lock().remove(&uid);
             return Outcome::Done;
         };
+        let version = pod.metadata.resource_version;
+        if let Some(left) = self.written.unseen(&uid, version, Instant::now()) {
+            return Outcome::After(left); // the change brings the Pod back here, mostly earlier
+        }
         match whole(&self.context, pod).await {
             Ok(Some(pod)) if pod.is_readable() => match self.step(&pod).await {
                 Ok(outcome) | Err(outcome) => outcome,
@@ -68,8 +84,9 @@ impl Lifecycle {
     async fn step(&self, pod: &Pod) -> Result<Outcome, Outcome> {
         let context = &self.context;
         if let Some(metadata) = abandoned(pod) {
-            let written = pods::patch_metadata(&context.client, pod, metadata);
-            write("cancel the operation of a CollaSet that has gone", written).await?;
+            let request = pods::patch_metadata(&context.client, pod, metadata);
+            let what = "cancel the operation of a CollaSet that has gone";
+            self.wrote(&write(what, request).await?);
             return Ok(Outcome::Done); // the change brings the Pod back here
         }
         let now = (context.now)();
@@ -87,7 +104,9 @@ impl Lifecycle {
                 .record(&about_pod(pod), true, EVENT, &message);
         }
         let moment = self.after_the_moment(pod, &step);
-        let mut outcome = moment.map_or(Outcome::Done, Outcome::After);
+        let ready = step.again_nanos.map(Duration::from_nanos);
+        let again = moment.into_iter().chain(ready).min();
+        let mut outcome = again.map_or(Outcome::Done, Outcome::After);
         let mut patch = serde_json::Map::new();
         if !step.labels.is_empty() {
             patch.insert("labels".to_owned(), step.labels.to_merge_patch());
@@ -106,22 +125,30 @@ impl Lifecycle {
         }
         if !patch.is_empty() {
             let patch = Value::Object(patch);
-            let written = write(
-                "step a lifecycle",
-                pods::patch_metadata(&context.client, pod, patch),
-            )
-            .await?;
+            let client = &context.client;
+            // What has passed goes on with the readiness condition, which admission sets in the same write.
+            let uid = Uid::from(pod.metadata.uid.as_str());
+            let by_status = !self.in_vain.lock().remove(&uid) && !passed.is_empty();
+            let request = async {
+                match by_status {
+                    true => pods::patch_metadata_by_status(client, pod, patch).await,
+                    false => pods::patch_metadata(client, pod, patch).await,
+                }
+            };
+            let written = write("step a lifecycle", request).await?;
+            self.wrote(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
                 return Ok(Outcome::Done); // the change brings the Pod back here
+            }
+            if by_status {
+                self.in_vain.lock().insert(uid);
             }
             outcome = Outcome::After(ASK_AGAIN);
         }
         if let Some(ready) = step.service_ready {
-            write(
-                "write the readiness condition",
-                pods::patch_service_ready(&context.client, pod, ready, now),
-            )
-            .await?;
+            let request = pods::patch_service_ready(&context.client, pod, ready, now);
+            let written = write("write the readiness condition", request).await?;
+            self.wrote(&written);
         }
         if !step.dirty.is_empty() {
             let again = self.clean(pod, &step.dirty).await?;
@@ -131,6 +158,12 @@ impl Lifecycle {
             };
         }
         Ok(outcome)
+    }
+
+    fn wrote(&self, pod: &Pod) {
+        let metadata = &pod.metadata;
+        self.written
+            .note(&metadata.uid, metadata.resource_version, Instant::now());
     }
 
     /// A Pod that waits while it is down for a moment may go beyond the budget after that: nothing else brings it back here.
@@ -280,11 +313,11 @@ mod tests {
 
     use kube::Client;
     use kube::client::Body;
-    use parking_lot::Mutex;
     use tokio_util::sync::CancellationToken;
 
     use super::super::work::Work;
     use super::*;
+    use crate::api::keys::Family;
 
     fn pod(image: &str) -> Value {
         json!({
@@ -297,8 +330,8 @@ mod tests {
         })
     }
 
-    /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
-    async fn look(live: Value) -> (Outcome, Vec<String>) {
+    /// A controller of which the cache holds a Pod and the API server answers with another one, and the calls that it makes.
+    fn controller(cached: Value, live: Value) -> (Lifecycle, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -308,19 +341,61 @@ mod tests {
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
         let context = Context::at_epoch(Client::new(service, "default"));
-        let stub = json!({ "metadata": pod("")["metadata"] });
-        context
-            .index
-            .apply_pod(serde_json::from_value(stub).unwrap());
+        let cached = serde_json::from_value(cached).unwrap();
+        context.index.apply_pod(cached);
         let turns = Turns::new(
             &context,
             &Work::default().begin(),
             &CancellationToken::new(),
         );
         let lifecycle = Lifecycle::new(context, turns);
+        (Arc::into_inner(lifecycle).unwrap(), calls)
+    }
+
+    /// Outcome of a look at a Pod that is cached by its metadata alone, and the calls that it made.
+    async fn look(live: Value) -> (Outcome, Vec<String>) {
+        let stub = json!({ "metadata": pod("")["metadata"] });
+        let (lifecycle, calls) = controller(stub, live);
         let outcome = lifecycle.reconcile(("n".into(), "web-1".into())).await;
         let calls = calls.lock().clone();
         (outcome, calls)
+    }
+
+    #[tokio::test]
+    async fn pod_is_not_written_again_before_the_cache_shows_the_write() {
+        let mut live = pod("a");
+        live["metadata"]["resourceVersion"] = "8".into();
+        let (lifecycle, calls) = controller(pod("a"), live.clone());
+        let key = || ("n".to_owned(), "web-1".into());
+        for _ in 0..2 {
+            lifecycle.reconcile(key()).await;
+            assert_eq!(calls.lock().len(), 1, "{calls:?}");
+        }
+        let seen = serde_json::from_value(live).unwrap();
+        lifecycle.context.index.apply_pod(seen);
+        lifecycle.reconcile(key()).await;
+        assert_eq!(calls.lock().len(), 2, "{calls:?}");
+    }
+
+    #[tokio::test]
+    async fn grant_that_comes_to_nothing_by_the_status_is_asked_for_without_it() {
+        let mut waits = pod("a");
+        for family in [Family::Operating, Family::PreCheck] {
+            waits["metadata"]["labels"][family.key("x")] = "1".into();
+        }
+        waits["metadata"]["labels"][Family::OperationType.key("x")] = "update".into();
+        let conditions =
+            ["Ready", keys::SERVICE_READY].map(|type_| json!({ "type": type_, "status": "True" }));
+        waits["status"]["conditions"] = json!(conditions);
+        let (lifecycle, calls) = controller(waits.clone(), waits);
+        for _ in 0..3 {
+            lifecycle.reconcile(("n".into(), "web-1".into())).await;
+        }
+        let (plain, status) = (
+            "PATCH /api/v1/namespaces/n/pods/web-1",
+            "PATCH /api/v1/namespaces/n/pods/web-1/status",
+        );
+        assert_eq!(*calls.lock(), [status, plain, status]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod turns;
 mod waits;
 pub mod webhooks;
 mod work;
+mod written;
 
 use std::sync::Arc;
 use std::time::Duration;

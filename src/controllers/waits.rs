@@ -1,7 +1,7 @@
 //! Events about Pods that wait long, and about the rules that they wait for. Nothing is read from the API server, and
 //! where nobody waits nothing is written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ type Event = (ObjectReference, bool, &'static str, String);
 /// A namespace as it was at one moment. What is judged by it needs no lock.
 struct Seen {
     pods: Vec<Arc<Pod>>,
+    /// UIDs of those that go with their CollaSet: no budget holds them.
+    going: HashSet<String>,
     rules: Vec<(RuleObject, Arc<Verdicts>)>,
 }
 
@@ -88,9 +90,12 @@ impl Seen {
             };
             (object, Arc::clone(&entry.verdicts))
         });
+        let pods = home.pods.values();
+        let going = pods.clone().filter(|pod| state.goes_with_its_set(pod));
         Some(Seen {
             rules: rules.collect(),
-            pods: home.pods.values().cloned().collect(),
+            going: going.map(|pod| pod.metadata.uid.clone()).collect(),
+            pods: pods.cloned().collect(),
         })
     }
 
@@ -111,10 +116,11 @@ impl Seen {
         all.truncate(MOST_JUDGED);
         let mut waits = Vec::new();
         for (pod, mut waiting, stage) in all {
+            let budgets = !self.going.contains(&pod.metadata.uid);
             for (rule, verdicts) in &self.rules {
                 pace.steps += 1 + rule.set.rules.len();
                 pace.breathe().await;
-                if stage.is_some_and(|stage| notices::holds(rule, verdicts, stage, pod)) {
+                if stage.is_some_and(|stage| notices::holds(rule, verdicts, stage, pod, budgets)) {
                     waiting.rules.push(Arc::clone(&rule.set.uid));
                 }
             }

@@ -44,6 +44,11 @@ fn in_operate(pod: &Pod) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Whether the deletion of the Pod through the lifecycle has begun.
+pub fn is_in_flight(pod: &Pod) -> bool {
+    operator::is_during(pod, ID, TYPE)
+}
+
 /// Whether the Pod has been told to go through the lifecycle.
 pub fn is_begun(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some()

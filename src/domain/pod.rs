@@ -553,7 +553,9 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::MIRROR
                 | keys::LAST_POD_STATUS
                 | keys::DELETION_COST
+                | keys::MIN_READY_SECONDS
                 | keys::AWAITS_RESTART
+                | keys::REPLACES
         )
     });
     Ok(all)

@@ -45,7 +45,7 @@ pub fn template(scope: &Scope, size: &str) -> Value {
     })
 }
 
-fn api(scope: &Scope) -> Api<PersistentVolumeClaim> {
+pub fn api(scope: &Scope) -> Api<PersistentVolumeClaim> {
     Api::namespaced(scope.client.clone(), &scope.namespace)
 }
 

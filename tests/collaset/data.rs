@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PostParams, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
@@ -234,4 +234,49 @@ async fn claims_of_a_replaced_pod_go_despite_retention() {
     })
     .await;
     set.settled().await;
+}
+
+#[tokio::test]
+async fn claim_of_another_template_stays_when_its_pod_is_included_and_updated() {
+    let scope = Bed::shared().await.scope("data-other-template").await;
+    claims::volumes(&scope, 6).await;
+    let mut spec = template(&scope, "Delete");
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byLabel": {} } });
+    let set = Set::new(&scope, "web", 2, spec).await;
+    let pod = set.pods().await[&1].clone();
+    let (name, claim) = (pod.name_any(), mounted(&pod)[0].clone());
+    set.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }))
+        .await;
+    set.settled().await;
+    // Somebody says that the claim serves a template that the set does not have.
+    let other = json!({ "metadata": { "labels": { keys::PVC_TEMPLATE_NAME: "logs" } } });
+    let params = PatchParams::default();
+    let api = claims::api(&scope);
+    api.patch(&claim, &params, &Patch::Merge(other))
+        .await
+        .unwrap();
+    set.edit(json!({
+        "replicas": 2, "scaleStrategy": { "podToExclude": null, "podToInclude": [name] },
+    }))
+    .await;
+    set.until_pods("the Pod to be in", |pods| pods.len() == 2)
+        .await;
+    assert!(
+        claims::get(&scope, &claim)
+            .await
+            .owner_references()
+            .is_empty()
+    );
+    set.edit(json!({ "scaleStrategy": { "podToInclude": null }, "updateStrategy": { "rollingUpdate": null } }))
+        .await;
+    set.edit(json!({ "template": { "spec": { "hostNetwork": true } } }))
+        .await;
+    set.settled().await;
+    assert!(!set.names().await.contains(&name));
+    assert!(
+        claims::get(&scope, &claim)
+            .await
+            .owner_references()
+            .is_empty()
+    );
 }

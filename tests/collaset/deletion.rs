@@ -1,10 +1,13 @@
 //! Sets that are deleted.
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Preconditions, PropagationPolicy};
-use operating::api::keys;
-use serde_json::json;
+use operating::api::keys::{self, Family};
+use serde_json::{Value, json};
 
-use crate::bed::{Bed, wait};
+use crate::bed::objects::{is_available, refusal};
+use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, label, uids};
 
 async fn until_gone(set: &Set<'_>) {
@@ -69,5 +72,145 @@ async fn orphaned_pods_stay_and_serve() {
     for pod in after {
         assert_eq!(pod.metadata.owner_references, None);
         assert_eq!(label(&pod, keys::TO_DELETE), None);
+    }
+}
+
+/// A rule `web` under which no Pod may go, with further rules.
+async fn none_may_go(scope: &Scope, pods: i32, more: Value) {
+    let mut rules = vec![json!({
+        "name": "availability", "availablePolicy": { "minAvailableValue": 2, "maxUnavailableValue": 0 },
+    })];
+    rules.extend(more.as_array().cloned().unwrap_or_default());
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "rules": rules });
+    scope.try_rule("web", spec).await.unwrap();
+    scope.until_at_rest("web", pods).await;
+}
+
+fn by(policy: PropagationPolicy) -> DeleteParams {
+    DeleteParams {
+        propagation_policy: Some(policy),
+        ..DeleteParams::default()
+    }
+}
+
+#[tokio::test]
+async fn budget_holds_no_pod_of_a_deleted_set() {
+    for policy in [PropagationPolicy::Background, PropagationPolicy::Foreground] {
+        let scope = Bed::shared().await.scope("delete-budget").await;
+        let set = Set::new(&scope, "web", 3, json!({})).await;
+        none_may_go(&scope, 3, json!([])).await;
+        set.api.delete("web", &by(policy)).await.unwrap();
+        until_gone(&set).await;
+        assert_eq!(scope.list("app=web").await.len(), 0);
+        let rule = scope.status("web").await.ledger.unwrap_or_default();
+        assert!(rule.claims.is_empty(), "{rule:?}");
+    }
+}
+
+#[tokio::test]
+async fn set_and_its_rule_are_deleted_at_the_same_time() {
+    let scope = Bed::shared().await.scope("delete-both").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    none_may_go(&scope, 3, json!([])).await;
+    let (of_set, of_rule) = (by(PropagationPolicy::Background), DeleteParams::default());
+    let rules = scope.rules();
+    let (set_deleted, rule_deleted) = tokio::join!(
+        set.api.delete("web", &of_set),
+        rules.delete("web", &of_rule)
+    );
+    set_deleted.unwrap();
+    rule_deleted.unwrap();
+    until_gone(&set).await;
+    assert_eq!(scope.list("app=web").await.len(), 0);
+}
+
+/// An operation that waits for the budget when the set is deleted does not keep its Pod.
+#[tokio::test]
+async fn pod_that_waits_for_the_budget_goes_with_its_set() {
+    let scope = Bed::shared().await.scope("delete-waiting").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    none_may_go(&scope, 3, json!([])).await;
+    set.image("app:2").await;
+    let waits = |pod: &Pod| label(pod, &Family::PreCheck.key("collaset")).is_some();
+    set.until_pods("all to wait", |pods| pods.values().all(waits))
+        .await;
+    let background = by(PropagationPolicy::Background);
+    set.api.delete("web", &background).await.unwrap();
+    until_gone(&set).await;
+}
+
+/// A check of labels may guard data: it is asked as ever, and the status says what the deletion waits for.
+#[tokio::test]
+async fn other_rules_hold_a_deleted_set_and_are_named() {
+    let scope = Bed::shared().await.scope("delete-checks").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    let drained = json!([
+        { "name": "drained", "labelCheck": { "requires": { "matchLabels": { "drained": "1" } } } },
+    ]);
+    none_may_go(&scope, 3, drained).await;
+    let before = set.pods().await;
+    let background = by(PropagationPolicy::Background);
+    set.api.delete("web", &background).await.unwrap();
+    let first = before[&0].name_any().min(before[&1].name_any());
+    let first = first.min(before[&2].name_any());
+    let told = format!(
+        "3 Pods left; Pod {first} waits for rule drained of PodTransitionRule web: block by label check policy"
+    );
+    let says = |set: &operating::api::collaset::CollaSet| {
+        condition(set, "Terminating").is_some_and(|c| c.message.starts_with(&told))
+    };
+    set.until("to name the rule", says).await;
+    for pod in before.values() {
+        let pod = scope.get(&pod.name_any()).await;
+        assert!(is_available(&pod), "{:?}", pod.labels());
+    }
+    // Such a rule holds no deletion by hand, and no more does the budget.
+    scope.delete(&before[&0].name_any()).await.unwrap();
+    scope.evict(&before[&1].name_any()).await.unwrap();
+    let last = before[&2].name_any();
+    scope.label(&last, json!({ "drained": "1" })).await.unwrap();
+    until_gone(&set).await;
+}
+
+#[tokio::test]
+async fn set_that_is_deleted_waits_for_cooperators_and_names_them() {
+    let scope = Bed::shared().await.scope("delete-traffic").await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    let pod = set.pod(0).await.name_any();
+    let finalizer = "prot.podopslifecycle.kusionstack.io/traffic";
+    let protect = |finalizers: Value| json!({ "metadata": { "finalizers": finalizers } });
+    let protected = protect(json!([finalizer]));
+    scope.patch(&pod, protected).await.unwrap();
+    let background = by(PropagationPolicy::Background);
+    set.api.delete("web", &background).await.unwrap();
+    let told = format!("1 Pods left; Pod {pod} waits until finalizer {finalizer} is taken off");
+    let says = |set: &operating::api::collaset::CollaSet| {
+        condition(set, "Terminating").is_some_and(|c| c.message == told)
+    };
+    set.until("to name the finalizer", says).await;
+    scope.patch(&pod, protect(json!([]))).await.unwrap();
+    until_gone(&set).await;
+}
+
+#[tokio::test]
+async fn set_that_leaves_its_pods_frees_none_of_them() {
+    let scope = Bed::shared().await.scope("orphan-held").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    none_may_go(&scope, 3, json!([])).await;
+    let names = set.names().await;
+    let orphan = by(PropagationPolicy::Orphan);
+    set.api.delete("web", &orphan).await.unwrap();
+    // Before, while and after the garbage collector takes the references off.
+    wait::until("the set to go", async || {
+        for name in &names {
+            assert_eq!(refusal(scope.delete(name).await).code, 429);
+            assert_eq!(refusal(scope.evict(name).await).code, 429);
+        }
+        set.api.get_opt("web").await.unwrap().is_none()
+    })
+    .await;
+    for name in &names {
+        assert_eq!(refusal(scope.delete(name).await).code, 429);
+        assert!(is_available(&scope.get(name).await));
     }
 }

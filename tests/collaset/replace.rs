@@ -5,7 +5,7 @@ use operating::api::keys;
 use operating::api::resourcecontext::{ContextDetail, ResourceContext};
 use serde_json::{Value, json};
 
-use crate::bed::objects::is_available;
+use crate::bed::objects::{is_available, refusal};
 use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Pods, Set, ids, is_paired, label, uids};
 
@@ -97,6 +97,54 @@ async fn a_request_is_taken_back_when_the_new_pod_serves() {
         })
         .await;
     assert_eq!(ids(&after), [1]);
+    set.settled().await;
+}
+
+/// As users of Kuperator end a replacement whose new Pod does not become Ready by itself.
+#[tokio::test]
+async fn label_by_hand_on_a_new_half_completes_the_pair() {
+    let scope = Bed::shared().await.scope("replace-by-hand").await;
+    let set = Set::new(&scope, "web", 2, one_per_node(7004)).await;
+    let before = set.pods().await;
+    let new = ask(&scope, &set, 0).await[&2].clone();
+    let by_hand = json!({ keys::SERVICE_AVAILABLE: "true" });
+    scope.label(&new.name_any(), by_hand).await.unwrap();
+    scope.until_gone(&before[&0]).await;
+    let after = set
+        .until_pods("two that serve", |pods| {
+            alone(pods, 2) && pods.values().all(is_available)
+        })
+        .await;
+    assert_eq!(ids(&after), [1, 2]);
+    assert_eq!(after[&2].uid(), new.uid());
+    set.settled().await;
+}
+
+#[tokio::test]
+async fn rules_do_not_count_a_new_half_that_was_labelled_by_hand() {
+    let scope = Bed::shared().await.scope("replace-by-hand-rule").await;
+    let set = Set::new(&scope, "web", 2, one_per_node(7005)).await;
+    scope.rule("web", json!({ "app": "web" }), json!(0)).await;
+    scope.until_at_rest("web", 2).await;
+    let before = set.pods().await;
+    let new = ask(&scope, &set, 0).await[&2].clone();
+    let by_hand = json!({ keys::SERVICE_AVAILABLE: "true" });
+    scope.label(&new.name_any(), by_hand).await.unwrap();
+    scope
+        .until_status("web", "the origin, which waits", |s| {
+            (s.available_pods, s.waiting_pods) == (2, 1)
+        })
+        .await;
+    let origin = before[&0].name_any();
+    assert!(label(&scope.get(&origin).await, keys::TO_DELETE).is_some());
+    let status = refusal(scope.delete(&origin).await);
+    assert_eq!(status.code, 429, "{status:?}");
+    let new = scope.get(&new.name_any()).await;
+    assert_eq!(label(&new, keys::SERVICE_AVAILABLE), None);
+    let delete = Default::default();
+    scope.rules().delete("web", &delete).await.unwrap();
+    scope.until_gone(&before[&0]).await;
+    set.until_pods("two", |pods| alone(pods, 2)).await;
     set.settled().await;
 }
 

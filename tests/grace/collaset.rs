@@ -2,8 +2,9 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
+use operating::api::keys;
 use serde_json::{Value, json};
 
 use crate::bed::observer::Observer;
@@ -82,4 +83,29 @@ async fn a_pod_of_a_set_that_is_deleted_by_hand_is_made_again_after_its_lifecycl
     assert!(told.contains(crate::UNDERWAY), "{told}");
     scope.until_gone(&pod).await;
     scope.all_available("app=web", 2).await;
+}
+
+#[tokio::test]
+async fn set_that_is_deleted_goes_through_its_lifecycle_under_a_full_budget() {
+    let scope = bed().await.scope("set").await;
+    let api = set(&scope, 3).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 3).await;
+    let observer = Observer::start(&scope).await;
+    let background = DeleteParams::background();
+    api.delete("web", &background).await.unwrap();
+    wait::until("the set to go", async || {
+        api.get_opt("web").await.unwrap().is_none()
+    })
+    .await;
+    let serving = |pod: &Pod| pod.labels().contains_key(keys::SERVICE_AVAILABLE);
+    let versions = observer.versions().await;
+    let terminating = versions
+        .iter()
+        .filter(|p| p.metadata.deletion_timestamp.is_some());
+    assert!(terminating.clone().count() >= 3);
+    assert!(
+        !terminating.into_iter().any(serving),
+        "on traffic to the end"
+    );
 }

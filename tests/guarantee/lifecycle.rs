@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use operating::api::keys::{self, Family};
 use serde_json::json;
 
@@ -119,6 +119,51 @@ async fn waiting_pods_are_granted_one_by_one_the_longest_waiting_first() {
     }
     scope.until_at_rest("web", 4).await;
     observer.fewest_available(|_| true, 4).await.at_least(3);
+}
+
+#[tokio::test]
+async fn mark_in_a_write_of_the_status_goes_beyond_no_budget() {
+    let (scope, pods) = web(3, 1).await;
+    scope.begin(&pods[0], ID).await.unwrap();
+    let waiting = scope.begin(&pods[1], ID).await.unwrap();
+    assert!(has(&waiting, Family::PreCheck, ID));
+    let mark = json!({"metadata": {"labels": {
+        Family::PreChecked.key(ID): "1", Family::OperationPermission.key(ID): "1",
+    }}});
+    let patch = Patch::Merge(mark);
+    let asked = scope
+        .pods()
+        .patch_status(&pods[1], &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    assert!(has(&asked, Family::PreCheck, ID), "{:?}", asked.labels());
+    assert!(!has(&asked, Family::PreChecked, ID));
+    assert!(is_available(&asked));
+    assert_eq!(service_ready(&asked), Some(true));
+}
+
+#[tokio::test]
+async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
+    let (scope, pods) = web(3, 1).await;
+    scope.begin(&pods[0], ID).await.unwrap();
+    scope.begin(&pods[1], ID).await.unwrap();
+    let observer = Observer::start(&scope).await;
+    scope
+        .until_pod(&pods[0], "operate", |p| may_operate(p, ID))
+        .await;
+    scope.finish(&pods[0], ID).await.unwrap();
+    scope
+        .until_pod(&pods[1], "operate", |p| may_operate(p, ID))
+        .await;
+    let seen = observer.changes().await.into_iter();
+    let mut granted = seen.filter_map(|(_, pod)| {
+        pod.filter(|p| p.name_any() == pods[1] && has(p, Family::Preparing, ID))
+    });
+    let first = granted.next().unwrap();
+    assert!(!is_available(&first), "{:?}", first.labels());
+    assert_eq!(service_ready(&first), Some(false));
+    scope.finish(&pods[1], ID).await.unwrap();
+    scope.until_at_rest("web", 3).await;
 }
 
 #[tokio::test]

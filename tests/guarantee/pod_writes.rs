@@ -77,6 +77,22 @@ fn carries_label(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod.labels().contains_key(keys::SERVICE_AVAILABLE)
 }
 
+/// With Kuperator such a write is accepted, and its controller takes the label off again.
+#[tokio::test]
+async fn availability_label_on_a_pod_that_is_not_ready_is_accepted_and_not_kept() {
+    let (scope, pods) = six("label-by-hand", json!({})).await;
+    scope.lose_readiness(&pods[0]).await;
+    scope
+        .until_pod(&pods[0], "lose its label", |pod| !carries_label(pod))
+        .await;
+    let by_hand = json!({keys::SERVICE_AVAILABLE: "true"});
+    let written = scope.label(&pods[0], by_hand).await.unwrap();
+    assert!(!carries_label(&written), "{:?}", written.labels());
+    // Of six Pods one may be missing, and one is.
+    let held = refusal(scope.delete(&pods[1]).await);
+    assert_eq!(held.code, 429, "{held:?}");
+}
+
 #[tokio::test]
 async fn image_and_removed_label_in_one_write() {
     let (scope, pods) = six("label-image", json!({})).await;

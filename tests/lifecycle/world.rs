@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{
-    FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing,
+    FieldError, LabelPatch, Run, Stage, Step, controller_step, controller_step_passing, follow,
     is_held_offline, operator, restarts, validate,
 };
 use operating::domain::pod::{Condition, Pod, ReadinessGate};
@@ -81,6 +81,15 @@ impl World {
 
     /// One request: admission of the write that `change` makes.
     pub fn write(&mut self, change: impl FnOnce(&mut Pod)) -> Result<(), Vec<FieldError>> {
+        self.write_to(false, change)
+    }
+
+    /// As [`World::write`], of the status or not.
+    fn write_to(
+        &mut self,
+        status: bool,
+        change: impl FnOnce(&mut Pod),
+    ) -> Result<(), Vec<FieldError>> {
         self.now += 1;
         let mut new = self.pod.clone();
         change(&mut new);
@@ -107,7 +116,11 @@ impl World {
             again.settle();
             assert_eq!(again.patch(), patch, "settling twice is settling once");
             self.took_offline |= run.takes_offline();
+            let goes_on = status && run.has_passed();
             patch.apply(&mut new.metadata.labels);
+            if goes_on {
+                follow(&mut new, self.now);
+            }
             assert_eq!(
                 validate(Some(&self.pod), &new),
                 [],
@@ -169,7 +182,10 @@ impl World {
             step = controller_step_passing(&self.pod, &passed, self.now);
         }
         if !step.labels.is_empty() {
-            self.patch(&step.labels.clone()).unwrap();
+            let labels = step.labels.clone();
+            let by_status = !passed.is_empty();
+            let written = self.write_to(by_status, |pod| labels.apply(&mut pod.metadata.labels));
+            written.unwrap();
         }
         if let Some(ready) = step.service_ready {
             self.write(|pod| {

@@ -192,6 +192,9 @@ fn old_set(n: usize) -> Value {
 
 fn rule(n: usize) -> Value {
     let app = format!("checkout-service-{n:04}");
+    let pods: Vec<_> = (0..10)
+        .map(|i| format!("{app}-5d8f9c7b6d-{i:05}"))
+        .collect();
     json!({
         "metadata": {
             "name": app, "namespace": namespace(n * 10), "uid": uid("b0", n), "resourceVersion": (50_000 + n).to_string(),
@@ -203,7 +206,7 @@ fn rule(n: usize) -> Value {
         },
         "status": {
             "observedGeneration": 1, "expectedPods": 10, "availablePods": 10, "unavailablePods": 0, "unavailableLimit": 5,
-            "disruptionsAllowed": 5, "waitingPods": 0, "targets": [], "details": [], "updateTime": TIME,
+            "disruptionsAllowed": 5, "waitingPods": 0, "selectedPods": 10, "targets": pods, "details": [], "updateTime": TIME,
         },
     })
 }

@@ -1,5 +1,7 @@
 //! What a change of the templates comes to where that may not be what was meant.
 
+mod pace;
+
 use std::slice::from_ref;
 
 use serde_json::Value;
@@ -18,6 +20,7 @@ pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
                 .into(),
         );
     }
+    warnings.extend(pace::of(old, new));
     let policy = restart_policy(new);
     if let Some(policy) = policy.filter(|_| old.and_then(restart_policy) != policy) {
         warnings.push(format!(
@@ -84,8 +87,9 @@ mod tests {
                 "volumeClaimTemplates": [claim("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
             }))
         };
-        let restarts =
-            |policy: &str| spec(json!({ "template": { "spec": { "restartPolicy": policy } } }));
+        let restarts = |policy: &str| {
+            spec(json!({ "replicas": 1, "template": { "spec": { "restartPolicy": policy } } }))
+        };
         for (old, new, word) in [
             (
                 claims(&[claim("data", "1Gi")]),

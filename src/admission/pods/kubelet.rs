@@ -1,17 +1,15 @@
 //! A kubelet that has caught up with an in-place update of a CollaSet: its own write of the status ends the operation and puts
-//! the Pod back on traffic, which would take two more writes of every Pod of a rollout otherwise. The controller does both
+//! the Pod back on traffic, which would take three more writes of every Pod of a rollout otherwise. The controller does all of it
 //! where this did not.
 
-use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, PatchOperation, RemoveOperation};
-use serde_json::{Value, json};
+use json_patch::{PatchOperation, RemoveOperation};
 
 use crate::admission::context::Context;
 use crate::admission::review::Request;
 use crate::api::keys;
 use crate::domain::collaset::finish_in_place;
-use crate::domain::lifecycle::{LabelPatch, controller_step};
+use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// Ends the in-place update of a Pod, in `new`, if the status that is written shows that it is over; whether it did. An update
@@ -41,37 +39,12 @@ fn finished(context: &Context, request: &Request, new: &Pod) -> Option<LabelPatc
     is_last.then_some(labels)
 }
 
-/// What ending the update changes in the object of the request besides labels. `pod` is what becomes of it.
-pub fn rest(request: &Request, pod: &Pod, now: Timestamp) -> Vec<PatchOperation> {
-    let object = request.object.as_deref();
-    let object = object.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    let object = object.unwrap_or_default();
-    let annotations = ["metadata", "annotations", keys::LAST_POD_STATUS];
-    let mut patch = vec![PatchOperation::Remove(RemoveOperation {
-        path: PointerBuf::from_tokens(annotations),
-    })];
-    let nanos = u64::try_from(now.as_nanosecond()).unwrap_or(0);
-    if controller_step(pod, nanos).service_ready == Some(true) {
-        patch.push(back_on_traffic(&object["status"]["conditions"], now));
-    }
-    patch
-}
-
-fn back_on_traffic(conditions: &Value, now: Timestamp) -> PatchOperation {
-    let value = json!({
-        "type": keys::SERVICE_READY,
-        "status": "True",
-        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        "message": "updated by PodOpsLifecycle",
-    });
-    let all = conditions.as_array();
-    let known = all.and_then(|all| all.iter().position(|c| c["type"] == keys::SERVICE_READY));
-    let place = known.map_or("-".to_owned(), |index| index.to_string());
-    let path = PointerBuf::from_tokens(["status", "conditions", place.as_str()]);
-    match known {
-        Some(_) => PatchOperation::Replace(json_patch::ReplaceOperation { path, value }),
-        None => PatchOperation::Add(AddOperation { path, value }),
-    }
+/// What ending the update changes in the object of the request besides labels and conditions.
+pub fn forget() -> PatchOperation {
+    let annotation = ["metadata", "annotations", keys::LAST_POD_STATUS];
+    PatchOperation::Remove(RemoveOperation {
+        path: PointerBuf::from_tokens(annotation),
+    })
 }
 
 #[cfg(test)]
@@ -81,6 +54,7 @@ mod tests {
     use std::sync::Arc;
 
     use kube::client::Body;
+    use serde_json::{Value, json};
     use tokio::time::Instant;
 
     use super::*;

@@ -3,6 +3,7 @@
 mod entering;
 mod kubelet;
 mod mutate;
+mod traffic;
 mod validate;
 mod waits;
 mod writes;

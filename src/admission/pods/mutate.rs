@@ -1,6 +1,6 @@
 //! Steps the lifecycle of a Pod within the request that changes it, and takes the claim when one begins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,16 +10,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, kubelet, parse, waits, writes};
+use super::{invalid, kubelet, parse, traffic, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
-use crate::admission::{denial, gate, overlap};
+use crate::admission::{denial, gate, held, overlap};
 use crate::api::keys::{self, Family};
 use crate::cluster::index::Entry;
 use crate::domain::footprint;
+use crate::domain::grace::is_in_flight;
 use crate::domain::lifecycle::restarts::{self, Restarts};
-use crate::domain::lifecycle::{LabelPatch, Run, Stage, untyped, validate};
+use crate::domain::lifecycle::{LabelPatch, Run, Stage, by_hand, untyped, validate};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{candidate, rejections_of};
 use crate::domain::rules::webhook::Candidate;
@@ -121,7 +122,8 @@ impl Mutate {
         let mut run = Run::open(None, &new, self.0.nanos());
         run.settle();
         let mut patch = labels(request, &run);
-        patch.extend(annotation(request, &new, None)); // of a Pod that this one was copied from
+        let nothing = BTreeMap::new(); // that of a Pod which this one was copied from says nothing of this one
+        patch.extend(annotations(request, &new.metadata.annotations, &nothing));
         patch.extend(readiness_gate(&new).filter(|_| has_spec(request)));
         let verdict = Verdict::allow().with_patch(Patch(patch));
         let warning = size_warning(None, &new);
@@ -140,8 +142,10 @@ impl Mutate {
         if !old.is_managed() || !new.is_managed() || old.is_terminating() {
             return Verdict::allow(); // leaving the management is for the validation to judge
         }
-        let recorded = self.record(request, &old, &mut new);
+        let asked_annotations = new.metadata.annotations.clone();
+        self.record(request, &old, &mut new);
         let asked = new.metadata.labels.clone();
+        let by_hand = by_hand::take(&old, &mut new);
         let finished = kubelet::finish(&self.0, request, &mut new);
         let errors = validate(Some(&old), &new);
         if !errors.is_empty() {
@@ -151,10 +155,9 @@ impl Mutate {
         let mut waits = Vec::new();
         // The kubelet's own write may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
         // for that in a write of its own, which shows how things stand then.
-        let asking = match request.sub_resource.as_deref() {
-            Some("status") => Vec::new(),
-            _ => run.awaiting(Stage::PreCheck),
-        };
+        let of_status = request.sub_resource.as_deref() == Some("status");
+        let mut asking = run.awaiting(Stage::PreCheck);
+        asking.retain(|id| !of_status || is_grant(&old, &new, id));
         let known = match asking.is_empty() && run.awaiting(Stage::PostCheck).is_empty() {
             true => Ok(()),
             false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
@@ -172,7 +175,12 @@ impl Mutate {
         let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
         // A Pod that is down for a moment would come back by itself: an operation makes the loss last.
         let prolongs = begins && self.0.index.read().is_down_for_a_moment(&old);
-        if settled.takes_offline() || prolongs {
+        let is_lost = settled.takes_offline() || prolongs;
+        let is_free =
+            is_lost && is_in_flight(&new) && held::goes_with_its_set(&self.0, &old, deadline).await;
+        if is_free {
+            bypassed = bypassed.audit("free", held::SET_DELETED);
+        } else if is_lost {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
             let appeal = Appeal {
                 context: &self.0,
@@ -203,24 +211,28 @@ impl Mutate {
         }
         let mut became = new.clone();
         settled.patch().apply(&mut became.metadata.labels);
+        let goes_on = of_status && (finished || settled.has_passed());
+        let condition = goes_on.then(|| traffic::change(request, &mut became, (self.0.now)()));
         let changed = LabelPatch::between(&asked, &became.metadata.labels);
         let mut patch = of_labels(request, &changed);
-        patch.extend(recorded);
-        if finished {
-            patch.extend(kubelet::rest(request, &became, (self.0.now)()));
-        }
+        patch.extend(annotations(
+            request,
+            &asked_annotations,
+            &new.metadata.annotations,
+        ));
+        patch.extend(finished.then(kubelet::forget));
+        patch.extend(condition.flatten());
         let verdict = bypassed.with_patch(Patch(patch));
         let warning = match request.sub_resource {
             Some(_) => None, // the kubelet's, who can do nothing about it
             None => size_warning(Some(&old), &new),
         };
-        let warnings = waits.into_iter().chain(warning);
+        let warnings = waits.into_iter().chain(by_hand).chain(warning);
         warnings.fold(verdict, Verdict::warn)
     }
 
-    /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them, and returns the change of
-    /// the request's object.
-    fn record(&self, request: &Request, old: &Pod, new: &mut Pod) -> Option<PatchOperation> {
+    /// Sets in `new` the restarts that the Pod is to wait for, whatever the request says of them.
+    fn record(&self, request: &Request, old: &Pod, new: &mut Pod) {
         if let Err(problem) = Restarts::of(old) {
             // Dropped by this write, so it is logged once.
             warn!(namespace = %old.metadata.namespace, pod = %old.metadata.name, problem, "annotation {} can't be read and is dropped", keys::AWAITS_RESTART);
@@ -231,13 +243,11 @@ impl Mutate {
         };
         let lost = old.spec != new.spec && writes::is_lost(&self.0, old);
         let value = restarts::after(old, new, seen, lost, self.0.moment()).value();
-        let change = annotation(request, new, value.as_deref());
         let annotations = &mut new.metadata.annotations;
         match value {
             Some(value) => annotations.insert(keys::AWAITS_RESTART.to_owned(), value),
             None => annotations.remove(keys::AWAITS_RESTART),
         };
-        change
     }
 
     /// The claim that an operation needs to take the Pod offline, or to keep it there; the error says why it waits.
@@ -280,7 +290,8 @@ impl Mutate {
             let others = entry.tally.waiting().take(OTHERS);
             let mut others = others
                 .filter(|uid| ***uid != *pod.metadata.uid)
-                .filter_map(|uid| state.pod(&pod.metadata.namespace, uid));
+                .filter_map(|uid| state.pod(&pod.metadata.namespace, uid))
+                .filter(|other| !state.goes_with_its_set(other));
             let next = others.find(|other| state.any_passes(Stage::PreCheck, other))?;
             Some((
                 entry.snapshot.rules.name.clone(),
@@ -386,32 +397,40 @@ fn of_labels(request: &Request, change: &LabelPatch) -> Vec<PatchOperation> {
     change.to_json_patch(object.as_ref().and_then(|o| o.pointer("/metadata/labels")))
 }
 
-/// What gives the annotation of awaited restarts this value in the object of a request; `None` if it has the value.
-fn annotation(request: &Request, pod: &Pod, value: Option<&str>) -> Option<PatchOperation> {
-    let key = keys::AWAITS_RESTART;
-    let asked = pod.annotation(key);
-    if asked == value {
-        return None;
+/// Annotations that this program writes into the objects of requests.
+const OWN: [&str; 2] = [keys::AWAITS_RESTART, keys::REPLACES];
+
+/// What gives the [`OWN`] annotations other values than the object of a request asks for.
+fn annotations(
+    request: &Request,
+    asked: &BTreeMap<String, String>,
+    wanted: &BTreeMap<String, String>,
+) -> Vec<PatchOperation> {
+    let mut changes = Vec::new();
+    for key in OWN
+        .into_iter()
+        .filter(|key| asked.get(*key) != wanted.get(*key))
+    {
+        let path = PointerBuf::from_tokens(["metadata", "annotations", key]);
+        changes.push(match wanted.get(key) {
+            Some(value) => {
+                let value = json!(value);
+                PatchOperation::Add(AddOperation { path, value })
+            }
+            None => PatchOperation::Remove(RemoveOperation { path }),
+        });
     }
-    let path = PointerBuf::from_tokens(["metadata", "annotations", key]);
-    let Some(value) = value else {
-        return Some(PatchOperation::Remove(RemoveOperation { path }));
-    };
-    let raw = request.object.as_deref();
+    let raw = request.object.as_deref().filter(|_| !changes.is_empty());
     let object = raw.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    let annotations = object.as_ref()?.pointer("/metadata/annotations");
-    Some(PatchOperation::Add(
-        match annotations.is_some_and(Value::is_object) {
-            true => AddOperation {
-                path,
-                value: json!(value),
-            },
-            false => AddOperation {
-                path: PointerBuf::from_tokens(["metadata", "annotations"]),
-                value: json!({ key: value }),
-            },
-        },
-    ))
+    let annotations = object
+        .as_ref()
+        .and_then(|o| o.pointer("/metadata/annotations"));
+    if !changes.is_empty() && !annotations.is_some_and(Value::is_object) {
+        let path = PointerBuf::from_tokens(["metadata", "annotations"]);
+        let value = json!({});
+        changes.insert(0, PatchOperation::Add(AddOperation { path, value }));
+    }
+    changes
 }
 
 /// Whether the Pod of the request has a `spec` to patch. Without one the API server stores none.

@@ -80,6 +80,9 @@ impl Validate {
             }
             return grace::verdict(&appeal, &old, Claimed::Delete).await;
         }
+        if held::goes_with_its_set(&self.0, &old, deadline).await {
+            return Verdict::allow().audit("free", held::SET_DELETED);
+        }
         if !old.is_available() {
             return match appeal.let_go(&old).await {
                 Ok(leave) => leave.audit(Verdict::allow().audit("free", "unavailable"), &appeal),

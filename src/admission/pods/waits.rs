@@ -18,19 +18,9 @@ pub fn told(rejections: impl Iterator<Item = Rejection>) -> Vec<String> {
     told
 }
 
-fn told_of(
-    Rejection {
-        object,
-        rule,
-        reason,
-    }: Rejection,
-) -> String {
-    let rule = match rule.as_str() {
-        "" => String::new(),
-        rule => format!("rule {rule} of "),
-    };
-    let reason = text(&reason, LONGEST);
-    format!("waiting for {rule}PodTransitionRule {object}: {reason}")
+fn told_of(rejection: Rejection) -> String {
+    let reason = text(&rejection.reason, LONGEST);
+    format!("waiting for {}: {reason}", rejection.named())
 }
 
 #[cfg(test)]

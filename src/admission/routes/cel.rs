@@ -18,6 +18,8 @@ pub enum Condition {
     /// [`keys::AVAILABLE_CONDITIONS`]. Also an image of a Pod that is not available, is in an operation, or waits for the
     /// restart of an earlier image, and the record of that, [`keys::AWAITS_RESTART`]. No other annotation counts.
     LifecycleChanged,
+    /// No label changed: of such a write the entries with [`Condition::LifecycleChanged`] are asked.
+    LabelsUnchanged,
     /// What the validation of Pods looks at changed: labels, expected finalizers.
     LabelsChanged,
     /// As [`Condition::LabelsChanged`], or something changed that may end or restart the Pod: an image, resources of a
@@ -55,6 +57,7 @@ impl Condition {
         match self {
             Condition::NotTerminating => "not-terminating",
             Condition::LifecycleChanged => "lifecycle-changed",
+            Condition::LabelsUnchanged => "labels-unchanged",
             Condition::LabelsChanged => "labels-changed",
             Condition::LabelsOrDisruptiveFieldsChanged => "labels-or-disruptive-fields-changed",
             Condition::InFlight => "in-flight",
@@ -81,6 +84,7 @@ impl Condition {
                 changed(|o| annotation(o, keys::AWAITS_RESTART)),
                 image_changed_off_traffic(),
             ]),
+            Condition::LabelsUnchanged => format!("!({})", changed(labels)),
             Condition::LabelsChanged => any([
                 changed(labels),
                 changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),

@@ -134,6 +134,7 @@ pub const WEBHOOKS: &[Webhook] = &[
     },
     // The kubelet's answer to a changed readiness condition lets the lifecycle go on within the same request, and a Pod
     // that is Ready again counts from then on. Idle Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop the kubelet.
+    // Not a second time after an entry above, which may have changed the condition.
     Webhook {
         name: "pod-status.apps.kusionstack.io",
         route: Route::MutatePods,
@@ -146,6 +147,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[
             Condition::NotTerminating,
+            Condition::LabelsUnchanged,
             Condition::InFlight,
             Condition::ReadinessChanged,
         ],

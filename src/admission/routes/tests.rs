@@ -8,9 +8,10 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::api::keys::{self, Family};
 
-const ALL_CONDITIONS: [Condition; 14] = [
+const ALL_CONDITIONS: [Condition; 15] = [
     Condition::NotTerminating,
     Condition::LifecycleChanged,
+    Condition::LabelsUnchanged,
     Condition::LabelsChanged,
     Condition::LabelsOrDisruptiveFieldsChanged,
     Condition::InFlight,
@@ -289,6 +290,29 @@ fn updates_that_the_lifecycle_lives_on_are_sent() {
             holds(Condition::LifecycleChanged, &old, &object),
             "{object}"
         );
+    }
+}
+
+#[test]
+fn status_that_changes_labels_is_sent_to_one_entry_of_the_lifecycle() {
+    let grant = json!({"metadata": {"labels": {Family::PreChecked.key("x"): "1"}}});
+    let closed =
+        json!({"status": {"conditions": [{"type": keys::SERVICE_READY, "status": "False"}]}});
+    let (old, mut granted) = (pod(json!({})), pod(grant));
+    json_patch::merge(&mut granted, &closed); // by the entry that is asked first
+    let mut unlabelled = old.clone();
+    json_patch::merge(&mut unlabelled, &closed);
+    for (new, unchanged) in [(granted, false), (unlabelled, true)] {
+        assert_eq!(holds(Condition::LifecycleChanged, &new, &old), !unchanged);
+        assert!(holds(Condition::ReadinessChanged, &new, &old));
+        assert_eq!(holds(Condition::LabelsUnchanged, &new, &old), unchanged);
+    }
+    let is_of_status = |w: &&Webhook| w.rules.iter().any(|r| r.resource == "pods/status");
+    let of_lifecycle = WEBHOOKS.iter().filter(|w| w.route == Route::MutatePods);
+    for webhook in of_lifecycle.filter(is_of_status) {
+        let asks = |condition| webhook.conditions.contains(&condition);
+        let one = asks(Condition::LifecycleChanged) != asks(Condition::LabelsUnchanged);
+        assert!(one, "{}", webhook.name);
     }
 }
 

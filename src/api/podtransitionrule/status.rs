@@ -58,9 +58,14 @@ pub struct PodTransitionRuleStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub ledger: Option<Ledger>,
-    /// Names of selected Pods, sorted.
+    /// Names of the selected Pods in any phase, sorted: the first 100, at most 32 KiB of them. The field selectedPods counts
+    /// all.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub targets: Vec<String>,
+    /// Selected Pods in any phase, also those that targets leaves out. An addition of Operating's: Kuperator lists all Pods
+    /// in targets and has no such field.
+    #[serde(deserialize_with = "lenient::fitting")]
+    pub selected_pods: i32,
     /// Pods that are in a stage now, sorted by name, at most 100 and at most 32 KiB of them. The field waitingPods counts
     /// all that wait in PreCheck.
     #[serde(deserialize_with = "lenient::fitting_items")]

@@ -21,6 +21,7 @@ use super::args::{ExplainArgs, Output};
 use super::{output, read};
 use crate::admission::review::{Handler, Request, Verdict};
 use crate::admission::{self, Context, Settings};
+use crate::cluster::deletedsets::DeletedSets;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
@@ -94,6 +95,7 @@ async fn decide(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         identity: Identity::default(),
         index: Arc::clone(&index),
         owners: LiveOwners::new(&index),
+        deleted_sets: DeletedSets::default(),
         ledgers: Arc::clone(&ledgers),
         settings: Settings {
             request_timeout: DEADLINE,

@@ -22,6 +22,7 @@ use crate::admission::guarded::{Denials, guarded};
 use crate::admission::{self, Context, Settings};
 use crate::cluster;
 use crate::cluster::clock;
+use crate::cluster::deletedsets::DeletedSets;
 use crate::cluster::events::Recorder;
 use crate::cluster::identity::Identity;
 use crate::cluster::index::Index;
@@ -136,6 +137,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         identity: Identity::default(),
         index: Arc::clone(&index),
         owners: Arc::clone(&owners),
+        deleted_sets: DeletedSets::default(),
         ledgers: Arc::clone(&ledgers),
         events: Recorder::supervised(client.clone(), clock::now, &supervisor),
         settings: Settings {

@@ -1,5 +1,6 @@
 //! What this replica knows of the cluster: one index fed by one watch per kind, shared by admission and controllers.
 
+mod going;
 mod lost;
 mod namespaces;
 mod passing;

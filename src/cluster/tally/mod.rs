@@ -2,6 +2,7 @@
 //! 10,000.
 
 mod owned;
+mod selected;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use self::owned::Owned;
+use self::selected::Selected;
 use super::sizes::{Kind, Workloads};
 use crate::api::keys::Family;
 use crate::domain::announced::announced;
@@ -27,6 +29,7 @@ pub struct Tally {
     /// Living Pods without a controller, or whose name no Pod of that controller has.
     bare: u32,
     owned: Owned,
+    selected: Selected,
     waiting: BTreeSet<(u64, Uid)>,
     post_waiting: BTreeSet<Uid>,
     unavailable: BTreeSet<(Option<Timestamp>, Uid)>,
@@ -102,6 +105,16 @@ impl Tally {
         self.owned.doubts()
     }
 
+    /// How many Pods are selected, in any phase.
+    pub fn selected(&self) -> usize {
+        self.selected.len()
+    }
+
+    /// Names of the selected Pods in any phase, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.selected.names()
+    }
+
     /// Selected Pods that are available, see [`is_counted`].
     pub fn available(&self) -> u32 {
         self.available
@@ -129,12 +142,12 @@ impl Tally {
     }
 
     /// Counts a Pod in.
-    pub fn add(&mut self, rules: &RuleSet, pod: &Pod, workloads: &Workloads) {
+    pub fn add(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads) {
         self.change(rules, pod, workloads, true);
     }
 
     /// Counts a Pod out again; it must be the very state that was counted in.
-    pub fn remove(&mut self, rules: &RuleSet, pod: &Pod, workloads: &Workloads) {
+    pub fn remove(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads) {
         self.change(rules, pod, workloads, false);
     }
 
@@ -155,8 +168,12 @@ impl Tally {
         self.owned.assess(uid, workloads); // where it is the controller of ReplicaSets
     }
 
-    fn change(&mut self, rules: &RuleSet, pod: &Pod, workloads: &Workloads, add: bool) {
-        if !rules.selects(pod) || pod.is_finished() {
+    fn change(&mut self, rules: &RuleSet, pod: &Arc<Pod>, workloads: &Workloads, add: bool) {
+        if !rules.selects(pod) {
+            return;
+        }
+        self.selected.change(pod, add);
+        if pod.is_finished() {
             return;
         }
         let step = |n: &mut u32| *n = if add { *n + 1 } else { n.saturating_sub(1) };

@@ -372,6 +372,23 @@ fn available_pods_without_owner_make_no_room_for_pods_with_one() {
     }
 }
 
+#[test]
+fn selected_pods_are_named_in_order_whatever_their_phase() {
+    let pods = [
+        pod(2, None, SERVING),
+        pod(0, None, SERVING | 1 << 4), // terminating
+        pod(1, None, SERVING | 1 << 5), // failed
+        pod(3, None, SERVING & !0b1),   // of another application
+        pod(4, None, SERVING & !0b10),  // not managed
+    ];
+    let tally = count(&pods, &known([]));
+    let names: Vec<_> = tally.names().collect();
+    assert_eq!(
+        (tally.selected(), names),
+        (3, vec!["pod-0", "pod-1", "pod-2"])
+    );
+}
+
 fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
     let mut unknown: Vec<_> = tally.unknown_owners().cloned().collect();
     unknown.sort_by(|a, b| a.uid.cmp(&b.uid));
@@ -380,7 +397,11 @@ fn figures(tally: &Tally) -> impl PartialEq + std::fmt::Debug {
     (
         (tally.expected(), tally.base(), tally.available()),
         tally.waiting().cloned().collect::<Vec<_>>(),
-        tally.unavailable().count(),
+        (
+            tally.unavailable().count(),
+            tally.selected(),
+            tally.names().map(str::to_owned).collect::<Vec<_>>(),
+        ),
         (doubts, unknown, tally.unset_owners().count()),
     )
 }

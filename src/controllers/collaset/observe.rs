@@ -11,18 +11,25 @@ use super::super::Context;
 use super::memory::Memory;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
+use crate::api::stored::text;
 use crate::cluster::index::{Namespace, State};
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::waits_for_rules;
+use crate::domain::grace;
+use crate::domain::lifecycle::{Phase, Stage, phases};
 use crate::domain::pod::Pod;
+use crate::domain::rules::stage::{candidates, rejections_of};
 
 /// Waits for the first lists this long at a time.
 const UNSYNCED: Duration = Duration::from_millis(200);
 /// Pods that wait for their rules and of which the status may tell for which.
 const MOST_EXPLAINED: usize = 20;
+/// Rules that are named of each of them where the set is deleted, and characters of each reason.
+const RULES_NAMED: usize = 3;
+const LONGEST: usize = 200;
 /// Waits this long for the Pod cache to show the own writes.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
@@ -84,9 +91,14 @@ pub async fn observe(
         (pod.metadata.uid.clone(), names.collect())
     });
     let rules = rules.collect();
+    let held = match set.metadata.deletion_timestamp {
+        Some(_) => held(&index.read(), &pods),
+        None => BTreeMap::new(),
+    };
     Ok(Observed {
         refused,
         rules,
+        held,
         ended_until: memory.ended(pods.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
@@ -98,6 +110,34 @@ pub async fn observe(
         now_nanos,
         set,
     })
+}
+
+/// What the first Pods that wait to be deleted wait for, by UID: the rules that reject, else all that cover the Pod.
+fn held(state: &State, pods: &[Arc<Pod>]) -> BTreeMap<String, Vec<String>> {
+    let waits = |pod: &&Arc<Pod>| phases(pod).get(grace::ID) == Some(&Phase::PreCheck);
+    let waiting = pods.iter().filter(waits).take(MOST_EXPLAINED);
+    let told = waiting.map(|pod| {
+        let waiting = candidates(Stage::PreCheck, pod);
+        let rejections = state.covering(pod).flat_map(|entry| {
+            rejections_of(
+                &entry.snapshot.rules,
+                Stage::PreCheck,
+                pod,
+                &waiting,
+                &entry.verdicts,
+            )
+        });
+        let rejections = rejections.take(RULES_NAMED);
+        let told = rejections.map(|r| format!("{}: {}", r.named(), text(&r.reason, LONGEST)));
+        let mut told: Vec<_> = told.collect();
+        if told.is_empty() {
+            let names = state.covering(pod).map(|entry| &entry.snapshot.rules.name);
+            let names = names.take(RULES_NAMED);
+            told.extend(names.map(|name| format!("PodTransitionRule {name}")));
+        }
+        (pod.metadata.uid.clone(), told)
+    });
+    told.collect()
 }
 
 /// What a set has to do with the Pods of its namespace, in the order of their names.

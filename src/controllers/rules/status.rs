@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::webhooks::{self, Memories};
 use super::rollouts as held;
-use crate::api::stored::{self, MAX_DETAILS_BYTES};
+use crate::api::stored::{self, MAX_DETAILS_BYTES, MAX_TARGETS_BYTES};
 use crate::cluster::index::{Entry, Namespace, State};
 use crate::cluster::selected;
 use crate::domain::lifecycle::{Stage, untyped};
@@ -22,6 +22,9 @@ use crate::ledger::store::Uid;
 
 /// Waiting Pods that are listed with their reasons; `waitingPods` counts all.
 pub const MAX_DETAILS: usize = 100;
+
+/// Selected Pods that are named; `selectedPods` counts all.
+const MAX_TARGETS: usize = 100;
 
 /// What the rules that let one Pod pass, and those that refuse it, take in its detail at most, in bytes. A name and a reason
 /// always fit.
@@ -89,6 +92,8 @@ pub fn changed(
         "unavailableLimit": limited.then_some(gauges.limit),
         "disruptionsAllowed": allowed,
         "waitingPods": gauges.waiting,
+        "selectedPods": entry.tally.selected(),
+        "targets": stored::fitting(entry.tally.names().take(MAX_TARGETS), MAX_TARGETS_BYTES),
         "details": details(state, &look, turns),
         "ruleStates": states,
     });
@@ -188,6 +193,8 @@ struct Wait<'a> {
     behind: Option<&'a str>,
     /// Whether the Pod is not available and may come back by itself.
     down_for_a_moment: bool,
+    /// Whether no budget holds the Pod, because it goes with its CollaSet.
+    goes_with_its_set: bool,
 }
 
 /// What is the same for all Pods of one rule object.
@@ -213,6 +220,7 @@ fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
             stage: Stage::PreCheck,
             behind,
             down_for_a_moment: state.is_down_for_a_moment(pod),
+            goes_with_its_set: state.goes_with_its_set(pod),
         };
         all.extend(find(uid).map(|pod| wait(pod)));
         if turns.head.as_ref() == Some(uid) {
@@ -225,6 +233,7 @@ fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
         stage: Stage::PostCheck,
         behind: None,
         down_for_a_moment: false,
+        goes_with_its_set: false,
     }));
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
@@ -297,6 +306,7 @@ fn by_rules<'a>(
         })
         .collect();
     if stage == Stage::PreCheck
+        && !wait.goes_with_its_set
         && let Availability::Held(held) = rules.availability(pod)
     {
         let refusing = held
@@ -339,7 +349,8 @@ fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Value> {
         Availability::Held(held) => held,
         _ => Vec::new(),
     };
-    let turn = wait.behind.filter(|_| wait.pod.is_available());
+    let takes_a_turn = wait.pod.is_available() && !wait.goes_with_its_set;
+    let turn = wait.behind.filter(|_| takes_a_turn);
     let turn = held.first().zip(turn);
     turn.map(|((rule, _), head)| rejected(rule, &wording::turn(head)))
         .into_iter()
@@ -573,6 +584,51 @@ mod tests {
         assert!(bytes <= MAX_DETAILS_BYTES, "{bytes}");
         let all = stored::bytes(&patch);
         assert!(all <= MAX_DETAILS_BYTES + 64 * 1024, "{all}");
+    }
+
+    /// `selectedPods` and `targets` as they are written over `stored`, while these Pods are there.
+    fn targets(stored: Value, pods: impl Iterator<Item = String>) -> Option<(Value, Value)> {
+        let index = Index::default();
+        index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
+        for name in pods {
+            index.apply_pod(waiting(&name, "1", true));
+        }
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: Vec::new(),
+            mended: None,
+            storing: Storing::default(),
+        };
+        let (gauges, turns) = (Gauges::default(), Turns::default());
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let now = Timestamp::UNIX_EPOCH;
+        let (patch, _) = changed(&state, entry, gauges, None, &facts, &turns, now)?;
+        Some((patch["selectedPods"].clone(), patch["targets"].clone()))
+    }
+
+    #[test]
+    fn first_hundred_names_are_written_and_all_pods_counted() {
+        let names = |n: usize| (0..n).map(|i| format!("web-{i:03}"));
+        let (count, few) = targets(json!({}), names(3).rev()).unwrap();
+        assert_eq!(
+            (count, few),
+            (json!(3), json!(["web-000", "web-001", "web-002"]))
+        );
+        let (count, many) = targets(json!({}), names(140).rev()).unwrap();
+        let first: Vec<_> = names(100).collect();
+        assert_eq!((count, many), (json!(140), json!(first)));
+        let (_, none) = targets(json!({ "targets": ["web-000"] }), names(0)).unwrap();
+        assert_eq!(none, json!([]));
+    }
+
+    #[test]
+    fn longest_names_fit_into_the_bytes_of_targets() {
+        let (_, all) = targets(json!({}), (0..140).map(|i| format!("{i:0>253}"))).unwrap();
+        assert_eq!(all.as_array().unwrap().len(), 100);
+        let bytes = stored::bytes(&all);
+        assert!(bytes <= MAX_TARGETS_BYTES, "{bytes}");
     }
 
     #[test]

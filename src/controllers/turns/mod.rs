@@ -90,12 +90,12 @@ impl Turns {
 
     /// Whether it is the Pod's turn by every rule that covers it; if not, and that may have changed, the Pod comes back to
     /// the queue of the lifecycle. A Pod that is down for longer than a moment takes nothing more from a budget and needs no
-    /// turn.
+    /// turn, nor does one that goes with its CollaSet.
     pub fn is_next(self: &Arc<Self>, pod: &Pod) -> bool {
         let is_free = {
             let state = self.context.index.read();
             let is_down = !pod.is_available() && !state.is_down_for_a_moment(pod);
-            is_down || state.covering(pod).next().is_none()
+            is_down || state.goes_with_its_set(pod) || state.covering(pod).next().is_none()
         };
         let uid = Uid::from(pod.metadata.uid.as_str());
         is_free

@@ -107,7 +107,7 @@ impl Round {
     /// A Pod that could not go anyway, because a rule keeps it waiting or has no room at all, does not hold up those behind
     /// it. A Pod that already has a claim needs no room: it would keep the place from all others until the claim lapses.
     /// Nor does a Pod that is down for a moment: its place in the budget is taken by the loss itself. But the budget must
-    /// not be overdrawn already: the operation would make the loss last.
+    /// not be overdrawn already: the operation would make the loss last. A Pod that goes with its CollaSet needs no budget.
     fn place(
         &mut self,
         index: &Index,
@@ -121,6 +121,12 @@ impl Round {
         let every = |budgets: &HashMap<Uid, Budget>, is: fn(&Budget) -> bool| {
             keys.iter().all(|key| budgets.get(*key).is_some_and(is))
         };
+        if index.read().goes_with_its_set(&look.pod) {
+            if passes {
+                self.turns.insert(uid);
+            }
+            return;
+        }
         if index.read().is_down_for_a_moment(&look.pod) {
             if passes && every(budgets, |budget| !budget.is_overdrawn) {
                 self.turns.insert(uid);

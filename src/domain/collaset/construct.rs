@@ -29,6 +29,7 @@ pub fn pod(
     let problem = |text: String| format!("ControllerRevision {}: {text}", revision.name);
     let template = data::template(&revision.data).map_err(problem)?;
     let mut metadata = metadata(template);
+    min_ready(set, &mut metadata);
     let mut spec = template.get("spec").cloned().unwrap_or_default();
 
     if is_sequential(set) {
@@ -70,6 +71,20 @@ pub fn pod(
         mount(&mut spec, name, claim);
     }
     Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+}
+
+/// Tells the lifecycle how long the Pod must have been Ready. The set alone says so: what the template has there is left out.
+fn min_ready(set: &CollaSet, metadata: &mut Map<String, Value>) {
+    if let Some(annotations) = metadata
+        .get_mut("annotations")
+        .and_then(Value::as_object_mut)
+    {
+        annotations.remove(keys::MIN_READY_SECONDS);
+    }
+    if let Some(seconds) = set.spec.min_ready_seconds.filter(|seconds| *seconds > 0) {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        annotations[keys::MIN_READY_SECONDS] = seconds.to_string().into();
+    }
 }
 
 /// A Pod such as the set would make, without anything that is only known later: its creation as a dry run shows what

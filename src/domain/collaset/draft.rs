@@ -24,6 +24,8 @@ pub struct Draft {
     pub claims: Vec<ClaimChange>,
     /// Events.
     pub events: Vec<Event>,
+    /// Removes the annotation by which users command the rollout.
+    pub forget_command: bool,
     patches: BTreeMap<String, PodPatch>,
     deletions: BTreeMap<String, Arc<Pod>>,
     creations: BTreeMap<i64, serde_json::Value>,
@@ -139,7 +141,8 @@ fn effective(mut patch: PodPatch) -> Option<PodPatch> {
         .retain(|key, value| has.labels.get(key) != value.as_ref());
     // Of annotations a slim Pod keeps only what the project reads.
     patch.annotations.retain(|key, value| {
-        key != keys::LAST_POD_STATUS || has.annotations.get(key) != value.as_ref()
+        let known = [keys::LAST_POD_STATUS, keys::MIN_READY_SECONDS].contains(&&**key);
+        !known || has.annotations.get(key) != value.as_ref()
     });
     let empty = patch.labels.is_empty()
         && patch.annotations.is_empty()

@@ -142,7 +142,8 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
     let uid = facts.observed.set.metadata.uid.as_deref();
     let id = Some(id.to_string());
     let mut any = false;
-    for claim in pod.spec.claims.iter().filter_map(|name| facts.claim(name)) {
+    let mounted: BTreeSet<&str> = pod.spec.claims.iter().map(String::as_str).collect();
+    for claim in mounted.into_iter().filter_map(|name| facts.claim(name)) {
         let own = claim.controller.is_some() && claim.controller.as_deref() == uid;
         let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();
         let entered = own && named && !claim.labels.contains_key(keys::ORPHANED);

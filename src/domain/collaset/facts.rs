@@ -1,11 +1,15 @@
 //! What the objects say.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claims::hash::Known;
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::revision::history::History;
+use super::revision::inplace::{self, InPlace};
+use super::rollout::Rollout;
 use super::strategy::Strategy;
 use crate::api::keys;
 use crate::api::resourcecontext::data;
@@ -22,6 +26,10 @@ pub struct Facts<'a> {
     pub selector: Selector,
     /// Revisions.
     pub history: History,
+    /// The rollout of the present template.
+    pub rollout: Rollout,
+    /// How a Pod gets from each of them to the updated one; worked out when it is asked for first, as that takes long.
+    ways: BTreeMap<String, OnceCell<InPlace>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
@@ -40,6 +48,8 @@ pub struct Facts<'a> {
     pub foreign: BTreeSet<i64>,
     /// Pods that count, by instance ID: controlled, selected, not terminating, not finished.
     pub members: BTreeMap<i64, Arc<Pod>>,
+    /// Whether one of them is of another revision than the updated one.
+    pub rolls: bool,
     /// Names of the Pods that the set controls and that are not terminating.
     names: BTreeSet<&'a str>,
     /// Of them those whose instance ID an older one has.
@@ -48,6 +58,8 @@ pub struct Facts<'a> {
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// Controlled and selected Pods that ran to their end.
     pub finished: Vec<Arc<Pod>>,
+    /// Their instance IDs.
+    ended: BTreeSet<i64>,
     /// Of them those that are made again later, by instance ID, which they hold until then.
     pub waiting: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
@@ -61,6 +73,7 @@ impl<'a> Facts<'a> {
         strategy: Strategy,
         selector: Selector,
         history: History,
+        rollout: Rollout,
     ) -> Facts<'a> {
         let set = &observed.set;
         let name = set.metadata.name.as_deref().unwrap_or_default();
@@ -68,20 +81,27 @@ impl<'a> Facts<'a> {
             observed,
             strategy,
             selector,
+            ways: history
+                .all()
+                .map(|revision| (revision.name.clone(), OnceCell::new()))
+                .collect(),
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
             own_claims: BTreeMap::new(),
             named_claims: observed.claims.iter().map(|c| (&*c.name, c)).collect(),
             recorded: BTreeSet::new(),
             history,
+            rollout,
             name,
             pool: pool_name(set),
             foreign: BTreeSet::new(),
             members: BTreeMap::new(),
+            rolls: false,
             names: BTreeSet::new(),
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
+            ended: BTreeSet::new(),
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
@@ -106,7 +126,10 @@ impl<'a> Facts<'a> {
             facts.sort(pod);
         }
         facts.number();
+        let ended = facts.finished.iter().filter_map(|pod| facts.id_of(pod));
+        facts.ended = ended.collect();
         facts.waiting = facts.waiting();
+        facts.rolls = facts.members.values().any(|pod| !facts.is_updated(pod));
         facts
     }
 
@@ -192,9 +215,9 @@ impl<'a> Facts<'a> {
 
     /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.
     pub fn made_again_at(&self, pod: &Pod) -> Option<u64> {
-        let waits = |waiting: &Arc<Pod>| waiting.metadata.uid == pod.metadata.uid;
-        let until = self.observed.ended_until.get(&pod.metadata.uid).copied();
-        until.filter(|_| self.waiting.values().any(waits))
+        let until = self.observed.ended_until.get(&pod.metadata.uid).copied()?;
+        let waiting = self.waiting.get(&self.id_of(pod)?)?;
+        (waiting.metadata.uid == pod.metadata.uid).then_some(until)
     }
 
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
@@ -243,6 +266,15 @@ impl<'a> Facts<'a> {
     /// The revision that a Pod was made or changed to, if it is still known.
     pub fn revision_of(&self, pod: &Pod) -> Option<&Arc<Revision>> {
         self.history.find(pod.label(keys::REVISION)?)
+    }
+
+    /// What turns a Pod of a revision into one of the updated revision.
+    pub fn change_from(&self, revision: &Revision) -> Cow<'_, InPlace> {
+        let change = || inplace::change(&revision.data, &self.history.updated.data);
+        match self.ways.get(&revision.name) {
+            Some(way) => Cow::Borrowed(way.get_or_init(change)),
+            None => Cow::Owned(change()),
+        }
     }
 
     /// Whether a Pod is of the updated revision.
@@ -307,8 +339,7 @@ impl<'a> Facts<'a> {
         self.members.contains_key(&id)
             || self.waiting.contains_key(&id)
             || (self.strategy.sequence
-                && (self.terminating.contains_key(&id)
-                    || self.finished.iter().any(|p| self.id_of(p) == Some(id))))
+                && (self.terminating.contains_key(&id) || self.ended.contains(&id)))
     }
 
     /// The instance ID of a Pod: where names persist, the one in its name; else the one of the claims that it mounts and the

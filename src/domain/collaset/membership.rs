@@ -58,6 +58,17 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     moved
 }
 
+/// Tells the lifecycle how long Pods must have been Ready, where the set says otherwise since they were made.
+pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
+    let seconds = facts.strategy.min_ready_seconds;
+    let wanted = (seconds > 0).then(|| seconds.to_string());
+    for pod in facts.members.values() {
+        if pod.annotation(keys::MIN_READY_SECONDS) != wanted.as_deref() {
+            draft.annotation(pod, keys::MIN_READY_SECONDS, wanted.clone());
+        }
+    }
+}
+
 /// Names in the lists of a spec that is new that no Pod has.
 fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
     let set = &facts.observed.set;
@@ -127,6 +138,9 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40).
     draft.label(pod, keys::TO_EXCLUDE, None);
     draft.label(pod, keys::ORPHANED, Some("true".to_owned()));
+    if pod.annotation(keys::MIN_READY_SECONDS).is_some() {
+        draft.annotation(pod, keys::MIN_READY_SECONDS, None);
+    }
     release(draft, pod);
     draft.ids.remove(&id);
     draft.event(

@@ -16,6 +16,7 @@
 //! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
 //! | `replace` | pairs of an origin and its new Pod |
 //! | `scale` | how many, and which go |
+//! | `rollout` | a rollout in steps, and what users say to it |
 //! | `update` | which Pods are to be of the updated revision, and how each gets there |
 //! | `claims` | PersistentVolumeClaims |
 //! | `create`, `construct` | the Pods that are created |
@@ -41,6 +42,7 @@ mod reclaim;
 pub mod refused;
 mod replace;
 pub mod revision;
+mod rollout;
 mod scale;
 pub mod status;
 mod strategy;
@@ -48,6 +50,7 @@ mod update;
 
 pub use enter::has_name_of;
 pub use lifecycle::{abandoned, finish_in_place, waits_for_rules};
+pub use reclaim::takes_its_pods_along;
 
 #[cfg(test)]
 mod tests;

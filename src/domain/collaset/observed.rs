@@ -38,6 +38,8 @@ pub struct Observed {
     pub ended_until: BTreeMap<String, u64>,
     /// Names of the rules that cover the first Pods that wait in PreCheck, by UID.
     pub rules: BTreeMap<String, Vec<String>>,
+    /// Of a set that is deleted: what the first Pods wait for that wait to be let off traffic, by UID.
+    pub held: BTreeMap<String, Vec<String>>,
     /// Wall clock, nanoseconds since 1970.
     pub now_nanos: u64,
 }

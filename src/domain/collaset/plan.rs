@@ -27,6 +27,8 @@ pub struct Plan {
     pub pods: Vec<PodChange>,
     /// The status, when it differs.
     pub status: Option<CollaSetStatus>,
+    /// Removes the annotation [`crate::api::keys::ROLLOUT`] of the set that was looked at.
+    pub forget_command: bool,
     /// Events about the CollaSet.
     pub events: Vec<Event>,
     /// Removes the finalizer, after everything else.
@@ -135,6 +137,7 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         !self.add_finalizer
             && !self.remove_finalizer
+            && !self.forget_command
             && self.revisions.is_empty()
             && self.pool.is_none()
             && self.claims.is_empty()

@@ -5,6 +5,7 @@ use super::facts::Facts;
 use super::observed::Observed;
 use super::plan::{Event, Plan};
 use super::revision::{self, history::Failure};
+use super::rollout::{self, Rollout};
 use super::strategy::Strategy;
 use super::{create, membership, pool, reclaim, replace, scale, status, update};
 use crate::api::collaset::CollaSetStatus;
@@ -35,6 +36,7 @@ pub fn plan(observed: &Observed) -> Plan {
     if deleting {
         reclaimed = reclaim::step(&facts, &mut draft);
     } else if !membership::settle(&facts, &mut draft) {
+        membership::tell_min_ready(&facts, &mut draft);
         replace::step(&facts, &mut draft);
         scale::step(&facts, &mut draft);
         update::step(&facts, &mut draft);
@@ -42,7 +44,11 @@ pub fn plan(observed: &Observed) -> Plan {
         create::leftover_claims(&facts, &mut draft);
     }
     let pool = pool::difference(&facts, &mut draft);
-    let mut status = status::of(&facts);
+    let position = match deleting {
+        true => None,
+        false => rollout::step(&facts, &mut draft),
+    };
+    let mut status = status::of(&facts, &mut draft, position);
     if !deleting {
         without_revision(observed, &mut status);
     }
@@ -54,8 +60,9 @@ pub fn plan(observed: &Observed) -> Plan {
         message: problem.clone(),
     }));
     if !deleting {
-        events.extend(rollout(set.status.as_ref(), &status));
+        events.extend(begun_or_over(set.status.as_ref(), &status));
     }
+    let forget_command = draft.forget_command;
     let (pods, again_nanos) = draft.into_pods();
     Plan {
         add_finalizer: !deleting && !protected,
@@ -68,6 +75,7 @@ pub fn plan(observed: &Observed) -> Plan {
         claims,
         pods,
         status: (set.status.as_ref() != Some(&status)).then_some(status),
+        forget_command,
         events,
         remove_finalizer: reclaimed,
         again_nanos,
@@ -75,7 +83,7 @@ pub fn plan(observed: &Observed) -> Plan {
 }
 
 /// That a rollout begins, or is over.
-fn rollout(former: Option<&CollaSetStatus>, status: &CollaSetStatus) -> Option<Event> {
+fn begun_or_over(former: Option<&CollaSetStatus>, status: &CollaSetStatus) -> Option<Event> {
     let former = former.filter(|former| !former.updated_revision.is_empty())?;
     let revision = &status.updated_revision;
     let event = |reason, message| Event {
@@ -110,13 +118,14 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let in_use = Facts::revisions_in_use(observed);
     let deleting = set.metadata.deletion_timestamp.is_some();
     let refused = observed.refused.revision.is_some() && !deleting;
-    let history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
-    Ok(Facts::of(
-        observed,
-        Strategy::of(&set.spec),
-        selector,
-        history,
-    ))
+    let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
+    let mut strategy = Strategy::of(&set.spec);
+    let rollout = Rollout::of(set, &history, &strategy);
+    strategy.scope = rollout.scope();
+    if rollout.is_aborted() {
+        history.go_back();
+    }
+    Ok(Facts::of(observed, strategy, selector, history, rollout))
 }
 
 /// A spec that nothing can be made of, which only a stored one can be: nothing is touched, and the status says why. A

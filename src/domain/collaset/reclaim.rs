@@ -1,6 +1,8 @@
 //! The end of a set (contract 6.7): its Pods go through the lifecycle, then its claims, its instance IDs, its
 //! finalizer.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 use super::draft::Draft;
 use super::facts::Facts;
 use super::plan::{ClaimChange, Ownership};
@@ -9,10 +11,15 @@ use crate::domain::lifecycle::LabelPatch;
 /// Finalizer by which `--cascade=orphan` says that the Pods stay.
 const ORPHAN: &str = "orphan";
 
+/// Whether a set is deleted together with its Pods, by its metadata.
+pub fn takes_its_pods_along(set: &ObjectMeta) -> bool {
+    let mut finalizers = set.finalizers.iter().flatten();
+    set.deletion_timestamp.is_some() && !finalizers.any(|f| f == ORPHAN)
+}
+
 /// Takes the next step; true when nothing is left to do and the finalizer may go.
 pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
-    let finalizers = facts.observed.set.metadata.finalizers.iter().flatten();
-    if finalizers.into_iter().any(|f| f == ORPHAN) {
+    if !takes_its_pods_along(&facts.observed.set.metadata) {
         draft.ids.clear();
         return true; // the garbage collector takes the owner references off
     }

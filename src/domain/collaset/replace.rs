@@ -7,6 +7,7 @@ use super::facts::Facts;
 use super::lifecycle::{self, Operation};
 use super::pool;
 use crate::api::keys;
+use crate::domain::lifecycle::by_hand;
 use crate::domain::pod::Pod;
 
 /// Opens, follows, cancels and closes pairs.
@@ -75,7 +76,7 @@ fn follow(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
             pool::mark(draft, new, pool::REVISION, &wanted);
             draft.send_away(pod, facts.observed.now_nanos);
         }
-        Some(pod) if pod.is_available() && !lifecycle::is_leaving(pod) => {
+        Some(pod) if by_hand::replaces(pod, origin) && !lifecycle::is_leaving(pod) => {
             draft.send_away(origin, facts.observed.now_nanos);
         }
         Some(_) => {}
@@ -157,7 +158,7 @@ fn close(facts: &Facts, draft: &mut Draft) {
         };
         pool::unmark(draft, new, pool::REPLACE_ORIGIN);
         pool::retire(facts, draft, origin);
-        draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
+        stand_alone(draft, pod);
     }
     // A label that speaks of a Pod that is gone, with a pool that knows nothing of it.
     for (id, pod) in &facts.members {
@@ -167,7 +168,7 @@ fn close(facts: &Facts, draft: &mut Draft) {
             .get(id)
             .is_some_and(|data| pool::origin_of(data).is_some());
         if origin.is_some() && !known {
-            draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
+            stand_alone(draft, pod);
         }
     }
 }
@@ -176,8 +177,16 @@ fn close(facts: &Facts, draft: &mut Draft) {
 fn part(facts: &Facts, draft: &mut Draft, new: i64) {
     pool::unmark(draft, new, pool::REPLACE_ORIGIN);
     match facts.members.get(&new) {
-        Some(pod) => draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None),
+        Some(pod) => stand_alone(draft, pod),
         None if !facts.is_held(new) => pool::retire(facts, draft, new),
         None => {}
+    }
+}
+
+/// Takes off what says that a Pod is a new half.
+fn stand_alone(draft: &mut Draft, pod: &Arc<Pod>) {
+    draft.label(pod, keys::REPLACE_PAIR_ORIGIN_NAME, None);
+    if pod.annotation(keys::REPLACES).is_some() {
+        draft.annotation(pod, keys::REPLACES, None);
     }
 }

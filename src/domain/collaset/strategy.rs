@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::collaset::{
-    CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, RollingUpdate,
+    self, CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, RollingUpdate,
 };
 use crate::api::int_or_percent::IntOrPercent;
 
@@ -30,6 +30,15 @@ pub enum Policy {
     Replace,
 }
 
+/// One step of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RolloutStep {
+    /// Updates all Pods but this many.
+    Partition(usize),
+    /// Waits for so many nanoseconds, or until the rollout is promoted.
+    Pause(Option<u64>),
+}
+
 /// What the spec asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strategy {
@@ -45,6 +54,12 @@ pub struct Strategy {
     pub max_unavailable: Option<usize>,
     /// Most pairs that an update opens; `None` for no bound.
     pub max_surge: Option<usize>,
+    /// Steps of a rollout; none under [`Scope::ByLabel`].
+    pub steps: Vec<RolloutStep>,
+    /// Seconds for which a Pod must have been Ready before it is available.
+    pub min_ready_seconds: i32,
+    /// Nanoseconds without progress after which the set is stalled; `None` for no deadline.
+    pub progress_deadline: Option<u64>,
     /// Label by whose number Pods are updated first.
     pub priority: Option<String>,
     /// Nanoseconds between `operate` and the update of a Pod.
@@ -100,6 +115,9 @@ impl Strategy {
                 _ => Policy::InPlace,
             },
             scope: scope(update.rolling_update.as_ref(), replicas),
+            steps: steps(update.rolling_update.as_ref(), replicas),
+            min_ready_seconds: spec.min_ready_seconds.unwrap_or(0).max(0),
+            progress_deadline: spec.progress_deadline_seconds.map(|s| nanos(Some(s))),
             update_delay: nanos(update.operation_delay_seconds),
             scale_delay: nanos(scale.operation_delay_seconds),
             sequence: naming == Some(&PodNamingSuffixPolicy::PersistentSequence),
@@ -122,10 +140,46 @@ fn scope(rolling: Option<&RollingUpdate>, replicas: usize) -> Scope {
             by_partition: Some(by),
             ..
         }) => Scope::Partition(match by.partition_percent {
-            Some(percent) => (replicas * count(Some(percent)).min(100)).div_ceil(100),
+            Some(percent) => kept(u32::try_from(percent).unwrap_or(0), replicas),
             None => count(by.partition),
         }),
         _ => Scope::Partition(0),
+    }
+}
+
+/// A step that cannot be read waits to be promoted: nothing is rolled out by mistake.
+fn steps(rolling: Option<&RollingUpdate>, replicas: usize) -> Vec<RolloutStep> {
+    let Some(rolling) = rolling.filter(|rolling| rolling.by_label.is_none()) else {
+        return Vec::new();
+    };
+    let step = |step: &collaset::RolloutStep| match (&step.partition, &step.pause) {
+        (Some(partition), None) => {
+            let kept = match IntOrPercent::parse(partition).ok()? {
+                IntOrPercent::Int(count) => usize::try_from(count).ok()?,
+                IntOrPercent::Percent(percent) => kept(percent, replicas),
+            };
+            Some(RolloutStep::Partition(kept))
+        }
+        (None, Some(pause)) => {
+            let lasts = pause.lasts().ok()??;
+            let nanos = u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
+            Some(RolloutStep::Pause(Some(nanos)))
+        }
+        _ => None,
+    };
+    let steps = rolling.steps.iter();
+    steps
+        .map(|s| step(s).unwrap_or(RolloutStep::Pause(None)))
+        .collect()
+}
+
+/// A share of the replicas, rounded up. Below 100% it lets one Pod go, or a canary of a small set would be none.
+fn kept(percent: u32, replicas: usize) -> usize {
+    let share = usize::try_from(percent.min(100)).unwrap_or(100);
+    let kept = (replicas * share).div_ceil(100);
+    match percent {
+        0..100 => kept.min(replicas.saturating_sub(1)),
+        _ => kept,
     }
 }
 

@@ -31,7 +31,7 @@ pub use around::Around;
 pub use facts::Explanation;
 use facts::{ClaimFacts, PodFacts};
 
-use super::lifecycle::{Phase, Run, phases, restarts};
+use super::lifecycle::{Phase, Run, min_ready, phases, restarts};
 use super::pod::Pod;
 use super::rules::effect;
 use super::rules::rollouts;
@@ -249,9 +249,17 @@ fn obstacle(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     {
         return Some(cause);
     }
-    let labelled =
-        "the controller has yet to label it podopslifecycle.kusionstack.io/service-available";
-    Some(obstacle.unwrap_or(labelled.into()).into_owned())
+    if let Some(obstacle) = obstacle {
+        return Some(obstacle.into_owned());
+    }
+    let seconds = min_ready::seconds(pod).filter(|seconds| *seconds > 0);
+    Some(match (seconds, readiness_since(pod)) {
+        (Some(seconds), Some(since)) => format!(
+            "it is Ready since {since}, and available once it has been Ready for {seconds} s (minReadySeconds of its CollaSet)"
+        ),
+        _ => "the controller has yet to label it podopslifecycle.kusionstack.io/service-available"
+            .to_owned(),
+    })
 }
 
 /// Since when a Pod is Ready or not; its creation if the kubelet has not said.

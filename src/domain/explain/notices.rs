@@ -76,8 +76,15 @@ pub fn waiting(pod: &Pod) -> impl Iterator<Item = (Waiting, Option<Stage>)> {
     })
 }
 
-/// Whether an object keeps a Pod waiting, by its status and these verdicts of its endpoints.
-pub fn holds(rule: &RuleObject, verdicts: &Verdicts, stage: Stage, pod: &Pod) -> bool {
+/// Whether an object keeps a Pod waiting, by its status and these verdicts of its endpoints. `budgets`: whether those of its
+/// rules hold the Pod.
+pub fn holds(
+    rule: &RuleObject,
+    verdicts: &Verdicts,
+    stage: Stage,
+    pod: &Pod,
+    budgets: bool,
+) -> bool {
     let set = &rule.set;
     if rejects_at_once(set, stage, pod) {
         return true;
@@ -86,7 +93,7 @@ pub fn holds(rule: &RuleObject, verdicts: &Verdicts, stage: Stage, pod: &Pod) ->
     if asks && !rejections(set, stage, pod, verdicts).is_empty() {
         return true;
     }
-    if stage != Stage::PreCheck || !pod.is_available() {
+    if stage != Stage::PreCheck || !pod.is_available() || !budgets {
         return false;
     }
     let Availability::Held(held) = set.availability(pod) else {

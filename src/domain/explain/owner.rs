@@ -22,7 +22,7 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
         Some(Controller::CollaSet(set)) => {
             let rollout = rollout(set, &observed.pod);
             facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
-            facts.remark = remark(&rollout, &observed.pod);
+            facts.remark = of_steps(set).or_else(|| remark(&rollout, &observed.pod));
             facts.rollout = Some(rollout);
         }
         Some(Controller::Other { replicas }) => facts.replicas = *replicas,
@@ -73,6 +73,27 @@ pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
     (follows && !status.updated_revision.is_empty()).then_some(&status.updated_revision)
 }
 
+/// That a rollout was aborted, or is at a step; the status of the set says more.
+fn of_steps(set: &CollaSet) -> Option<String> {
+    let status = set.status.as_ref()?;
+    let rollout = status.rollout.as_ref()?;
+    if rollout.aborted {
+        let revision = &rollout.revision;
+        return Some(format!(
+            "the rollout of its revision {revision} was aborted"
+        ));
+    }
+    let ready = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Ready" && c.status != "True")?;
+    let step = ready
+        .message
+        .split("; ")
+        .find(|part| part.starts_with("step "))?;
+    Some(format!("its rollout is at {step}"))
+}
+
 /// Why a Pod of an older revision is not updated.
 fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
     let behind =
@@ -112,6 +133,26 @@ mod tests {
             "status": { "observedGeneration": observed, "updatedRevision": "web-1" },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn step_that_a_rollout_is_at_is_told() {
+        let with = |rollout: serde_json::Value| {
+            let mut set = set(2, 2);
+            let status = set.status.as_mut().unwrap();
+            status.rollout = serde_json::from_value(rollout).unwrap();
+            status.conditions = serde_json::from_value(json!([{
+                "type": "Ready", "status": "False",
+                "message": "3 Pods to update, 0 under way; step 2 of 4 pauses until 10:00; Pod a waits",
+            }]))
+            .unwrap();
+            of_steps(&set)
+        };
+        assert_eq!(with(json!(null)), None);
+        let paused = with(json!({ "revision": "web-1", "step": 2 })).unwrap();
+        assert_eq!(paused, "its rollout is at step 2 of 4 pauses until 10:00");
+        let aborted = with(json!({ "revision": "web-1", "aborted": true })).unwrap();
+        assert_eq!(aborted, "the rollout of its revision web-1 was aborted");
     }
 
     #[test]

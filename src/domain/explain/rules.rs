@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, Verdict};
-use super::{Observed, RuleObject, obstacle, readiness_since, stamp, time};
+use super::{Controller, Observed, RuleObject, obstacle, readiness_since, stamp, time};
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
+use crate::domain::collaset::takes_its_pods_along;
 use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, phases};
 use crate::domain::pod::{MOMENT, Pod};
@@ -165,6 +166,12 @@ fn availability(
     let pod = &observed.pod;
     if stage == Stage::PostCheck {
         let why = "availability passes in PostCheck: the Pod is off traffic already";
+        return (Verdict::Passes, why.to_owned());
+    }
+    if let Some(Controller::CollaSet(set)) = &observed.controller
+        && takes_its_pods_along(&set.metadata)
+    {
+        let why = "its CollaSet is being deleted: no budget holds its Pods";
         return (Verdict::Passes, why.to_owned());
     }
     let own = object

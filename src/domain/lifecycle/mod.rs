@@ -19,7 +19,9 @@
 //! The state machine trusts nothing that a request brings: labels that only the webhook writes are taken from the old
 //! object, and a mark that rules have passed is a question to admission until [`Run::pass`] answers it.
 
+pub mod by_hand;
 mod expected;
+pub mod min_ready;
 mod name;
 mod operation;
 pub mod operator;
@@ -34,7 +36,7 @@ pub use expected::ExpectedFinalizers;
 pub use patch::LabelPatch;
 pub use phase::Phase;
 pub use run::{Run, has_type, is_held_offline, phases, untyped};
-pub use step::{Step, controller_step, controller_step_passing};
+pub use step::{Step, controller_step, controller_step_passing, follow};
 pub use validate::{FieldError, validate};
 
 use crate::api::keys::Family;

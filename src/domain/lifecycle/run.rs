@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::name::is_name;
 use super::operation::{Gates, Operation};
 use super::phase::Labels;
-use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, restarts};
+use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
 
@@ -27,6 +27,8 @@ pub struct Run<'a> {
     others: BTreeMap<String, String>,
     /// Permissions of both objects, by type; the old one's value counts.
     permissions: BTreeMap<String, String>,
+    /// Nanoseconds since 1970.
+    now: u64,
     stamp: String,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Run<'a> {
             operations,
             others,
             permissions,
+            now: now_nanos,
             stamp: now_nanos.to_string(),
         }
     }
@@ -134,8 +137,9 @@ impl<'a> Run<'a> {
         if self.asks_nothing
             && self.old.is_some_and(missing)
             && missing(self.new)
-            && self.operations.values().all(|op| !op.has_passed())
+            && !self.has_passed()
             && self.unavailable_because().is_none()
+            && min_ready::left(self.new, self.now).is_none()
         {
             let since = self.stamp.clone();
             self.others
@@ -150,6 +154,11 @@ impl<'a> Run<'a> {
     pub fn takes_offline(&self) -> bool {
         self.old.is_some_and(Pod::is_available)
             && !self.others.contains_key(keys::SERVICE_AVAILABLE)
+    }
+
+    /// Whether rules have passed for an ID in this write.
+    pub fn has_passed(&self) -> bool {
+        self.operations.values().any(Operation::has_passed)
     }
 
     /// What must change in the labels of the new object.

@@ -1,9 +1,9 @@
 //! What the controller does for a Pod: the rows of contract section 3.2 that are its own, and whatever the webhook
 //! missed.
 
-use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, restarts};
+use super::{ExpectedFinalizers, LabelPatch, Phase, Run, Stage, min_ready, restarts};
 use crate::api::keys;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Condition, Pod};
 
 /// What the controller must do for a Pod now. All empty: nothing, and nothing is written (contract 10.1 Q5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Step {
     pub reevaluate: Vec<(Stage, String)>,
     /// Why the Pod cannot come back without its user, for an event.
     pub problem: Option<String>,
+    /// Nanoseconds after which the Pod has been Ready for long enough to be available, although nothing changes.
+    pub again_nanos: Option<u64>,
 }
 
 impl Step {
@@ -79,6 +81,9 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
             .collect(),
         ..Step::default()
     };
+    if !available && run.unavailable_because().is_none() {
+        step.again_nanos = min_ready::left(pod, now_nanos);
+    }
     if !available
         && !run.phases().any(Phase::holds_offline)
         && pod.label(keys::STAY_OFFLINE).is_none()
@@ -100,6 +105,25 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
         }
     }
     step
+}
+
+/// What the controller would write next of the condition, made in the very write of the status that turns a Pod into `pod`; the
+/// labels of the steps that this opens come with it. Returns the value of the condition, `None` if it is to stay.
+pub fn follow(pod: &mut Pod, now_nanos: u64) -> Option<bool> {
+    let ready = controller_step(pod, now_nanos).service_ready?;
+    let conditions = &mut pod.status.conditions;
+    conditions.retain(|condition| condition.type_ != keys::SERVICE_READY);
+    conditions.push(Condition {
+        type_: keys::SERVICE_READY.to_owned(),
+        status: if ready { "True" } else { "False" }.to_owned(),
+        ..Condition::default()
+    });
+    let next = controller_step(pod, now_nanos).labels;
+    // A Pod becomes available by a write that asks for nothing: the validation could not tell this one from a forged one.
+    if !next.0.contains_key(keys::SERVICE_AVAILABLE) {
+        next.apply(&mut pod.metadata.labels);
+    }
+    Some(ready)
 }
 
 /// The value to write to the condition; `None` when it has the right one, or the Pod has no gate.

@@ -17,6 +17,17 @@ pub struct Rejection {
     pub reason: String,
 }
 
+impl Rejection {
+    /// The rule by its names.
+    pub fn named(&self) -> String {
+        let object = &self.object;
+        match self.rule.as_str() {
+            "" => format!("PodTransitionRule {object}"),
+            rule => format!("rule {rule} of PodTransitionRule {object}"),
+        }
+    }
+}
+
 /// Rules of this object and stage that keep the Pod waiting whatever the budget, by all operations that wait in the stage
 /// on it. Empty: only the ledger is left to ask.
 pub fn rejections(set: &RuleSet, stage: Stage, pod: &Pod, verdicts: &Verdicts) -> Vec<Rejection> {

@@ -10,6 +10,7 @@ mod crowd;
 mod floor;
 mod herd;
 mod idle;
+mod plan;
 pub mod process;
 mod report;
 mod reviews;
@@ -40,6 +41,9 @@ pub struct Args {
     /// Only the figures of CollaSets
     #[arg(long)]
     collasets: bool,
+    /// Only what plans of CollaSets cost, without a control plane
+    #[arg(long, conflicts_with_all = ["collasets", "rules", "scale", "quick", "bin"])]
+    plan: bool,
     /// Only the figures of webhook rules
     #[arg(long, conflicts_with = "collasets")]
     rules: bool,
@@ -47,7 +51,7 @@ pub struct Args {
     /// The bars are for 10,000
     #[arg(long, value_name = "PODS", conflicts_with_all = ["collasets", "rules", "quick"])]
     scale: Option<usize>,
-    /// Use this binary of the server instead of building an optimised one
+    /// Use this binary of the server instead of building an optimised one; what plans cost is left out
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
 }
@@ -81,6 +85,15 @@ pub async fn run(args: Args) -> Result<()> {
 }
 
 async fn measure(args: &Args) -> Result<()> {
+    let mut report = Report::default();
+    // Before anything else runs on this machine.
+    if args.plan || !args.rules && args.scale.is_none() && args.bin.is_none() {
+        plan::measure(&mut report).await?;
+    }
+    if args.plan {
+        report.print();
+        return Ok(());
+    }
     let binary = match &args.bin {
         Some(path) => path.canonicalize()?,
         None => {
@@ -107,7 +120,7 @@ async fn measure(args: &Args) -> Result<()> {
         plane,
         client,
         server,
-        report: Report::default(),
+        report,
         quick: args.quick,
         collasets: args.collasets,
         rules: args.rules,

@@ -1,5 +1,6 @@
 //! Requests between two moments, by who sent them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
@@ -58,6 +59,22 @@ impl Traffic {
         self.count(|e| e.user_agent.starts_with(SERVER) && about(e))
     }
 
+    /// Number of requests by user agent, and by verb and resource: `patch pods/status`. The most frequent come first.
+    pub fn split(&self) -> BTreeMap<String, Vec<(String, usize)>> {
+        let mut counts = BTreeMap::<String, BTreeMap<String, usize>>::new();
+        for event in &self.0 {
+            let of_agent = counts.entry(agent(event)).or_default();
+            *of_agent.entry(kind(event)).or_default() += 1;
+        }
+        let by_count = |counts: BTreeMap<String, usize>| {
+            let mut counts: Vec<_> = counts.into_iter().collect();
+            counts.sort_by_key(|(_, count)| Reverse(*count));
+            counts
+        };
+        let split = counts.into_iter();
+        split.map(|(agent, of)| (agent, by_count(of))).collect()
+    }
+
     /// Requests other than watches and those about a lease.
     pub fn beside_lease(&self) -> usize {
         self.count(|e| e.verb != "watch" && !is_lease(e))
@@ -88,14 +105,25 @@ impl Traffic {
     pub fn by_agent(&self) -> BTreeMap<String, usize> {
         let mut all = BTreeMap::new();
         for event in &self.0 {
-            let agent = event
-                .user_agent
-                .split(['/', ' '])
-                .next()
-                .unwrap_or_default();
-            *all.entry(agent.to_owned()).or_default() += 1;
+            *all.entry(agent(event)).or_default() += 1;
         }
         all
+    }
+}
+
+/// The user agent up to its version.
+fn agent(event: &Event) -> String {
+    let mut parts = event.user_agent.split(['/', ' ']);
+    parts.next().unwrap_or_default().to_owned()
+}
+
+/// Verb and resource, with its subresource behind a slash.
+fn kind(event: &Event) -> String {
+    let verb = &event.verb;
+    match event.object_ref.as_ref() {
+        None => verb.clone(),
+        Some(object) if object.subresource.is_empty() => format!("{verb} {}", object.resource),
+        Some(object) => format!("{verb} {}/{}", object.resource, object.subresource),
     }
 }
 
@@ -149,5 +177,33 @@ mod tests {
         );
         let expected = [("kwok".to_owned(), 1), ("operating".to_owned(), 2)];
         assert_eq!(traffic.by_agent(), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn requests_are_split_by_agent_verb_and_resource() {
+        let event = |agent: &str, verb: &str, subresource: &str| {
+            serde_json::from_value(json!({
+                "verb": verb, "requestURI": "/", "userAgent": agent,
+                "objectRef": {"resource": "pods", "subresource": subresource},
+            }))
+            .unwrap()
+        };
+        let traffic = Traffic(vec![
+            event("operating/1.0 (linux)", "get", ""),
+            event("operating/1.0 (linux)", "patch", "status"),
+            event("operating/1.0 (linux)", "patch", "status"),
+            event("kwok/v1", "patch", ""),
+        ]);
+        let split = [
+            ("kwok".to_owned(), vec![("patch pods".to_owned(), 1)]),
+            (
+                "operating".to_owned(),
+                vec![
+                    ("patch pods/status".to_owned(), 2),
+                    ("get pods".to_owned(), 1),
+                ],
+            ),
+        ];
+        assert_eq!(traffic.split(), BTreeMap::from(split));
     }
 }

@@ -3,6 +3,7 @@
 
 mod claims;
 mod names;
+mod steps;
 mod strategy;
 mod template;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{FieldError, FieldErrors, naming, non_negative};
+use super::{FieldError, FieldErrors, naming, non_negative, steps};
 use crate::api::collaset::{
     CollaSetSpec, PodNamingSuffixPolicy, PodUpgradePolicy, RetentionPolicy, ScaleStrategy,
     UpdateStrategy,
@@ -15,7 +15,9 @@ use crate::api::labels;
 pub(super) fn check(spec: &CollaSetSpec, errors: &mut FieldErrors) {
     if let Some(strategy) = &spec.update_strategy {
         update(strategy, errors);
+        steps::check(strategy, errors);
     }
+    deadlines(spec, errors);
     if let PodNamingSuffixPolicy::Other(text) = naming(spec) {
         let path = "spec.namingStrategy.podNamingSuffixPolicy";
         let problem = one_of(PodNamingSuffixPolicy::KNOWN);
@@ -23,6 +25,21 @@ pub(super) fn check(spec: &CollaSetSpec, errors: &mut FieldErrors) {
     }
     if let Some(strategy) = &spec.scale_strategy {
         scale(strategy, naming(spec), errors);
+    }
+}
+
+fn deadlines(spec: &CollaSetSpec, errors: &mut FieldErrors) {
+    non_negative(spec.min_ready_seconds, "spec.minReadySeconds", errors);
+    let Some(deadline) = spec.progress_deadline_seconds else {
+        return;
+    };
+    let ready = spec.min_ready_seconds.unwrap_or(0).max(0);
+    if deadline <= ready {
+        let path = "spec.progressDeadlineSeconds";
+        let problem = format!(
+            "must be more than minReadySeconds, which is {ready}: no Pod could be available in time; leave it out for no deadline"
+        );
+        errors.push(FieldError::raw(path, deadline.to_string(), problem));
     }
 }
 

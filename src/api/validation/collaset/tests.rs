@@ -112,6 +112,74 @@ fn bounds_of_an_update_let_some_pod_be_updated() {
 }
 
 #[test]
+fn each_step_of_a_rollout_is_a_partition_or_a_pause() {
+    let rolling = |part: Value| of(json!({ "updateStrategy": { "rollingUpdate": part } }));
+    for good in [
+        json!([{ "partition": "90%" }, { "pause": { "duration": "1h30m" } }, { "pause": {} }, { "partition": 0 }]),
+        json!([]),
+    ] {
+        assert_eq!(rolling(json!({ "steps": good })), NONE);
+    }
+    let one = "must have partition or pause, one of them: write each as a step of its own";
+    let duration = "must be a duration such as 90s, 10m or 1h30m; leave it out to wait until the rollout is promoted";
+    let path = "spec.updateStrategy.rollingUpdate.steps";
+    for (step, problem) in [
+        (json!({}), format!("{path}[1]: {one}")),
+        (
+            json!({ "partition": 1, "pause": {} }),
+            format!("{path}[1]: {one}"),
+        ),
+        (
+            json!({ "pause": { "duration": "soon" } }),
+            format!("{path}[1].pause.duration: \"soon\": {duration}"),
+        ),
+        (
+            json!({ "pause": { "duration": "-1m" } }),
+            format!("{path}[1].pause.duration: \"-1m\": {duration}"),
+        ),
+        (
+            json!({ "pause": { "duration": "10" } }),
+            format!("{path}[1].pause.duration: \"10\": {duration}"),
+        ),
+    ] {
+        let steps = json!([{ "partition": 1 }, step]);
+        assert_eq!(rolling(json!({ "steps": steps })), [problem]);
+    }
+    let percent = rolling(json!({ "steps": [{ "partition": "101%" }] }));
+    assert!(
+        percent[0].starts_with(&format!("{path}[0].partition: \"101%\": ")),
+        "{percent:?}"
+    );
+    let labelled = rolling(json!({ "byLabel": {}, "steps": [{ "pause": {} }] }));
+    assert!(
+        labelled[0].starts_with(&format!("{path}: needs byPartition")),
+        "{labelled:?}"
+    );
+    let many = rolling(json!({ "steps": vec![json!({ "pause": {} }); 65] }));
+    assert_eq!(
+        many,
+        [format!(
+            "{path}: has 65 entries and may have 64: take some out"
+        )]
+    );
+}
+
+#[test]
+fn progress_deadline_is_longer_than_min_ready_seconds() {
+    let good = json!({ "minReadySeconds": 30, "progressDeadlineSeconds": 31 });
+    assert_eq!(of(good), NONE);
+    let bad = of(json!({ "minReadySeconds": 30, "progressDeadlineSeconds": 30 }));
+    assert!(
+        bad[0].starts_with(
+            "spec.progressDeadlineSeconds: 30: must be more than minReadySeconds, which is 30"
+        ),
+        "{bad:?}"
+    );
+    assert_eq!(of(json!({ "progressDeadlineSeconds": 0 })).len(), 1);
+    assert_eq!(of(json!({ "minReadySeconds": -1 })).len(), 1);
+}
+
+#[test]
 fn everything_that_is_wrong_is_said_at_once() {
     assert_eq!(
         lines(&validate("web", &CollaSetSpec::default())),

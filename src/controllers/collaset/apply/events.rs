@@ -15,14 +15,14 @@ pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
     let about = owner::subject(work.set);
     for event in events {
         let recorder = &work.context.events;
-        recorder.record(&about, event.warning, event.reason, &event.message);
+        recorder.record_text(&about, event.warning, event.reason, &event.message);
     }
     let created = work.created.lock();
     if !created.is_empty() {
         let names: Vec<&str> = created.iter().map(String::as_str).collect();
         let message = format!("created {}", wording::listed(&names, NAMED));
         let recorder = &work.context.events;
-        recorder.record(&about, false, "SuccessfulCreate", &message);
+        recorder.record_text(&about, false, "SuccessfulCreate", &message);
     }
     if let Err(Halt::Failed(step, _)) = result {
         failure(work, reason(*step), result);

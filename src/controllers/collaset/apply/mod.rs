@@ -3,6 +3,7 @@
 
 mod batch;
 mod claims;
+mod command;
 mod events;
 mod finalizer;
 mod look;
@@ -106,7 +107,8 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
     let to_caches = plan.add_finalizer
         || plan.pool.is_some()
         || !plan.revisions.is_empty()
-        || !plan.claims.is_empty();
+        || !plan.claims.is_empty()
+        || plan.forget_command;
     if to_caches {
         work.again(SPACING); // no event brings it back: the caches know already
     }
@@ -134,6 +136,10 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
 
 /// What comes last: the status and what is told.
 async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
+    if plan.forget_command {
+        // Before the status: it is removed on condition of the version that was looked at.
+        result = worse(result, command::forget(work).await);
+    }
     let status = status::write(work, plan.status, &result).await;
     events::tell(work, &plan.events, &result);
     if plan.remove_finalizer && result.is_ok() {

@@ -61,13 +61,24 @@ fn difference(current: &CollaSetStatus, wanted: &CollaSetStatus) -> Option<Value
     else {
         return None;
     };
+    let patch = merge_patch(&current, &wanted);
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+fn merge_patch(current: &Map<String, Value>, wanted: &Map<String, Value>) -> Map<String, Value> {
     let removed = current.keys().filter(|key| !wanted.contains_key(*key));
     let mut patch: Map<String, Value> = removed.map(|key| (key.clone(), Value::Null)).collect();
-    let changed = wanted
-        .iter()
-        .filter(|(key, v)| current.get(*key) != Some(v));
-    patch.extend(changed.map(|(key, v)| (key.clone(), v.clone())));
-    (!patch.is_empty()).then_some(Value::Object(patch))
+    for (key, value) in wanted {
+        let change = match (current.get(key), value) {
+            (Some(current), value) if current == value => continue,
+            (Some(Value::Object(current)), Value::Object(wanted)) => {
+                Value::Object(merge_patch(current, wanted))
+            }
+            _ => value.clone(),
+        };
+        patch.insert(key.clone(), change);
+    }
+    patch
 }
 
 #[cfg(test)]
@@ -88,6 +99,13 @@ mod tests {
         assert_eq!(
             difference(&a, &b),
             Some(json!({ "replicas": 2, "currentRevision": null }))
+        );
+        let rollout = |rollout: Value| status(json!({ "rollout": rollout }));
+        let paused = rollout(json!({ "revision": "r", "step": 2, "command": "promote" }));
+        let passed = rollout(json!({ "revision": "r", "step": 3 }));
+        assert_eq!(
+            difference(&paused, &passed),
+            Some(json!({ "rollout": { "step": 3, "command": null } }))
         );
     }
 

@@ -73,6 +73,7 @@ impl Bed {
             pool: objects.pools.get("n", "web"),
             refused: Refused::default(),
             ended_until: Default::default(),
+            held: Default::default(),
             rules: Default::default(),
             now_nanos: 0,
         }

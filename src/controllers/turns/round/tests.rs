@@ -95,6 +95,25 @@ async fn longest_waiting_pods_come_first() {
 }
 
 #[tokio::test]
+async fn pod_that_goes_with_its_set_needs_no_place_and_takes_none() {
+    let mut going = pod("a", "q", 1);
+    going["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "set", "controller": true,
+    }]);
+    let labels = &mut going["metadata"]["labels"];
+    labels["operating.podopslifecycle.kusionstack.io/pod-delete"] = json!("1");
+    labels["operation-type.podopslifecycle.kusionstack.io/pod-delete"] = json!("delete");
+    labels["pre-check.podopslifecycle.kusionstack.io/pod-delete"] = json!("1");
+    let index = index(vec![rule("web", &["q"])], vec![going, pod("b", "q", 2)]);
+    for (places, expected) in [(0, vec!["a"]), (1, vec!["a", "b"])] {
+        let round = Round::judge(&index, "n", |_, _| room(Some(places))).await;
+        assert_eq!(next(&round), expected);
+        let head = (places > 0).then_some("b");
+        assert_eq!(round.head("web").map(|uid| &**uid), head);
+    }
+}
+
+#[tokio::test]
 async fn pod_that_another_rule_keeps_waiting_holds_nobody_up() {
     let rules = || vec![rule("wide", &["q", "r"]), rule("closed", &["q"])];
     let pods = || vec![pod("a", "q", 1), pod("b", "r", 2), pod("c", "r", 3)];

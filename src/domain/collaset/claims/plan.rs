@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::{Map, Value, json};
 
 use super::hash::Known;
 use crate::api::collaset::{CollaSet, RetentionPolicy};
 use crate::api::keys;
+use crate::api::selector::Selector;
 use crate::domain::collaset::construct::{labels_of, name, owner};
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership};
@@ -163,26 +165,48 @@ fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
 /// Whether a claim without a controller may be taken by its labels and its name. Sets whose selectors overlap give their claims
 /// the same labels; the name tells whose claim it is.
 fn is_adoptable(set: &CollaSet, claim: &Claim) -> bool {
-    let wanted = match_labels(set);
     let template = template_name(claim).unwrap_or_default();
     claim.controller.is_none()
         && is_generated(&prefix(set, template), &claim.name)
         && label(claim, keys::CONTROL) == Some(keys::CONTROL_VALUE)
         && label(claim, keys::PVC_TEMPLATE_HASH).is_some()
         && label(claim, keys::ORPHANED).is_none()
-        && !wanted.is_empty()
-        && wanted
-            .iter()
-            .all(|(key, value)| label(claim, key) == Some(value))
+        && is_selected(set, claim)
 }
 
-fn match_labels(set: &CollaSet) -> BTreeMap<String, String> {
-    set.spec
-        .selector
-        .clone()
-        .unwrap_or_default()
-        .match_labels
-        .unwrap_or_default()
+/// Whether a claim carries `matchLabels`, or what the expressions of a selector without them ask for. A selector that is empty,
+/// or that only rules labels out, has no claim to any.
+fn is_selected(set: &CollaSet, claim: &Claim) -> bool {
+    let Some(selector) = set.spec.selector.as_ref() else {
+        return false;
+    };
+    let mut labels = selector.match_labels.iter().flatten().peekable();
+    if labels.peek().is_some() {
+        return labels.all(|(key, value)| label(claim, key) == Some(value));
+    }
+    let asks = asked_by_expressions(selector).next().is_some();
+    asks && Selector::compile(selector).is_ok_and(|selector| selector.matches(&claim.labels))
+}
+
+/// Keys of labels that the expressions of a selector ask for.
+fn asked_by_expressions(selector: &LabelSelector) -> impl Iterator<Item = &String> {
+    let expressions = selector.match_expressions.iter().flatten();
+    let asking = expressions.filter(|e| ["In", "Exists"].contains(&e.operator.as_str()));
+    asking.map(|e| &e.key)
+}
+
+/// Labels by which the selector matches a claim: those of `matchLabels`, and those of the Pod template that its expressions ask
+/// for.
+fn selected_by(set: &CollaSet) -> Map<String, Value> {
+    let selector = set.spec.selector.clone().unwrap_or_default();
+    let template = labels_of(&set.spec.template);
+    let mut labels: Map<String, Value> = asked_by_expressions(&selector)
+        .filter_map(|key| Some((key.clone(), template.get(key)?.clone())))
+        .collect();
+    for (key, value) in selector.match_labels.iter().flatten() {
+        labels.insert(key.clone(), value.as_str().into());
+    }
+    labels
 }
 
 fn label<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
@@ -214,9 +238,7 @@ fn template_name(claim: &Claim) -> Option<&str> {
 
 fn body(set: &CollaSet, template: &Value, id: i64, hash: &str) -> Value {
     let mut labels = labels_of(template);
-    for (key, value) in match_labels(set) {
-        labels.insert(key, value.into());
-    }
+    labels.extend(selected_by(set));
     for (key, value) in [
         (keys::CONTROL, keys::CONTROL_VALUE),
         (keys::INSTANCE_ID, &id.to_string()),

@@ -286,12 +286,14 @@ fn what_retain_left_is_adopted_with_its_instance_and_no_sooner() {
         &web,
         edited(left(1), |c| _ = c.labels.insert("app".into(), "db".into()))
     ));
-    let mut expressions = web;
-    expressions.spec.selector = serde_json::from_value(
-        json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] }),
-    )
-    .unwrap();
-    assert!(!adopted(&expressions, left(1)));
+    for (operator, adopts) in [("Exists", true), ("DoesNotExist", false)] {
+        let mut set = web.clone();
+        let key = if adopts { "app" } else { "other" };
+        let expressions = json!([{ "key": key, "operator": operator }]);
+        set.spec.selector =
+            serde_json::from_value(json!({ "matchExpressions": expressions })).unwrap();
+        assert_eq!(adopted(&set, left(1)), adopts, "{operator}");
+    }
 }
 
 proptest! {
@@ -331,4 +333,33 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn retained_claim_of_a_set_that_selects_by_expressions_is_adopted() {
+    let mut set = set(json!({ "whenDeleted": "Retain" }));
+    let expressions = json!([{ "key": "app", "operator": "In", "values": ["web"] }]);
+    set.spec.selector = serde_json::from_value(json!({ "matchExpressions": expressions })).unwrap();
+    set.spec.template = json!({ "metadata": { "labels": { "app": "web", "tier": "front" } } });
+    let data = template("data", "1Gi");
+    let known = Known::of([&data]);
+    let wanted = for_instance(&set, std::slice::from_ref(&data), 0, &[], &known);
+    let ClaimChange::Create { body, .. } = &wanted.create[0] else {
+        panic!("{wanted:?}");
+    };
+    assert_eq!(body["metadata"]["labels"]["app"], "web");
+    let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
+    let left = Claim {
+        name: "web-data-abcde".to_owned(),
+        labels,
+        ..Claim::default()
+    };
+    let existing = [Arc::new(left)];
+    let again = for_instance(&set, &[data], 0, &existing, &known);
+    assert_eq!((again.ready, again.create.len()), (true, 0));
+    // One that only rules labels out takes nothing.
+    let none = json!([{ "key": "other", "operator": "DoesNotExist" }]);
+    set.spec.selector = serde_json::from_value(json!({ "matchExpressions": none })).unwrap();
+    let again = for_instance(&set, &[template("data", "1Gi")], 0, &existing, &known);
+    assert!(!again.ready);
 }

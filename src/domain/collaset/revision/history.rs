@@ -44,6 +44,11 @@ impl History {
         self.by_name.get(name)
     }
 
+    /// Has the current revision stand in for that of the template: an aborted rollout goes back to it.
+    pub fn go_back(&mut self) {
+        self.updated = Arc::clone(&self.current);
+    }
+
     /// All revisions whose data can be read, by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Revision>> {
         self.by_name.values()

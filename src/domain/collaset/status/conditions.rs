@@ -9,10 +9,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::Operation;
 use super::super::strategy::Scope;
-use super::told;
+use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -47,6 +48,7 @@ pub fn failed(
         Step::ScaleIn => ("Scale", "ScaleInFailed"),
         Step::Update | Step::Revisions => ("Update", "UpdateFailed"),
     };
+    blame(status, message);
     for type_ in [type_, "Ready"] {
         set(status, now, type_, false, reason, message.to_owned());
         let known = former.iter().find(|c| c.type_ == type_);
@@ -59,6 +61,16 @@ pub fn failed(
     }
 }
 
+/// Has a condition `Stalled` that tells of no progress name the cause.
+fn blame(status: &mut CollaSetStatus, message: &str) {
+    let mut conditions = status.conditions.iter_mut();
+    if let Some(stalled) = conditions.find(|c| c.type_ == "Stalled" && c.reason == progress::REASON)
+        && let Some((late, _)) = stalled.message.split_once("): ")
+    {
+        stalled.message = format!("{late}): {message}");
+    }
+}
+
 /// Notes a spec that nothing can be made of.
 pub fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp) {
     set(status, now, "Ready", false, "Invalid", message.to_owned());
@@ -66,7 +78,7 @@ pub fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp) {
 }
 
 /// The conditions that the facts make; what they do not speak of stays.
-pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
+pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) {
     let now = time(facts.observed.now_nanos);
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
         let left = facts.observed.pods.len();
@@ -74,22 +86,9 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
             0 => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        set(
-            status,
-            now,
-            "Terminating",
-            done,
-            reason,
-            format!("{left} Pods left"),
-        );
-        set(
-            status,
-            now,
-            "Ready",
-            false,
-            "Terminating",
-            format!("{left} Pods left"),
-        );
+        let message = format!("{left} Pods left{}", leaving::told(facts));
+        set(status, now, "Terminating", done, reason, message.clone());
+        set(status, now, "Ready", false, "Terminating", message);
         return;
     }
     let view = View::of(facts, status);
@@ -103,28 +102,50 @@ pub(super) fn of(facts: &Facts, status: &mut CollaSetStatus) {
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
+        None if facts.rollout.is_aborted() => {
+            let message = told::aborted(facts, view.behind);
+            set(status, now, "Update", false, "RolloutAborted", message);
+        }
         None if view.behind > 0 || view.updates > 0 => {
-            let reason = if paused { "Paused" } else { "Updating" };
-            let message = format!("{} Pods to update", view.behind);
+            let pause = told::pause(facts, status).filter(|_| !paused);
+            let reason = match (paused, &pause) {
+                (true, _) => "Paused",
+                (false, Some(_)) => "StepPaused",
+                (false, None) => "Updating",
+            };
+            let behind = || format!("{} Pods to update", view.behind);
+            let message = pause.unwrap_or_else(behind);
             set(status, now, "Update", false, reason, message);
         }
         None => set(status, now, "Update", true, "Updated", String::new()),
     }
-    let (ready, reason, message) = view.ready(facts);
-    set(status, now, "Ready", ready, reason, message);
-    status.conditions.retain(|c| c.type_ != "Stalled");
+    let (ready, reason, message) = view.ready(facts, status);
+    set(status, now, "Ready", ready, reason, message.clone());
+    let late = progress::is_late(facts, draft, status, &view);
+    if facts.rollout.is_aborted() && reason == "RolloutAborted" {
+        set(status, now, "Stalled", true, "RolloutAborted", message);
+    } else if late {
+        let seconds = facts.observed.set.spec.progress_deadline_seconds;
+        let seconds = seconds.unwrap_or_default();
+        let message = format!("no progress for {seconds} s (progressDeadlineSeconds): {message}");
+        set(status, now, "Stalled", true, progress::REASON, message);
+    } else {
+        status.conditions.retain(|c| c.type_ != "Stalled");
+    }
 }
 
-struct View {
-    missing: usize,
-    surplus: usize,
-    behind: usize,
+/// What a set lacks.
+pub(super) struct View {
+    pub missing: usize,
+    pub surplus: usize,
+    /// Pods that are of another revision than the whole rollout is to give them.
+    pub behind: usize,
     /// Pods with an operation of the set, an update or a scale-in.
     updating: usize,
     /// Pods whose update goes on.
     updates: usize,
     /// Pairs of a Pod and the one that takes its place.
-    pairs: usize,
+    pub pairs: usize,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
@@ -138,7 +159,7 @@ impl View {
         let pairs = pods.iter().filter(|p| facts.is_half(p)).count();
         let there = pods.len() - pairs;
         let old = pods.iter().filter(|p| !facts.is_updated(p));
-        let behind = match facts.strategy.scope {
+        let behind = match facts.rollout.final_scope() {
             Scope::Partition(partition) => old.count().saturating_sub(partition),
             Scope::ByLabel => old
                 .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
@@ -160,7 +181,16 @@ impl View {
         }
     }
 
-    fn ready(&self, facts: &Facts) -> (bool, &'static str, String) {
+    /// Pods of the updated revision that do not serve although no operation holds them.
+    fn down<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let held = [Operation::Update, Operation::ScaleIn];
+        let unavailable = self.unavailable.iter();
+        unavailable.filter(move |pod| {
+            facts.is_updated(pod) && !held.iter().any(|operation| operation.is_on(pod))
+        })
+    }
+
+    fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
         if self.missing > 0 || self.surplus > 0 {
             let reason = if paused { "Paused" } else { "Scaling" };
@@ -173,13 +203,19 @@ impl View {
         if self.behind > 0 || self.updating > 0 {
             let (behind, updating) = (self.behind, self.updating);
             let told = told::under_way(facts, |_| true);
-            let message = format!("{behind} Pods to update, {updating} under way{told}");
+            let step = told::step(facts, status);
+            let down = told::unavailable(self.down(facts));
+            let message =
+                format!("{behind} Pods to update, {updating} under way{step}{told}{down}");
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, message);
         }
         if self.pairs > 0 {
             let message = format!("{} Pods are being replaced", self.pairs);
             return (false, "Replacing", message);
+        }
+        if facts.rollout.is_aborted() && self.unavailable.is_empty() {
+            return (false, "RolloutAborted", told::aborted(facts, self.behind));
         }
         if !self.unavailable.is_empty() {
             let count = self.unavailable.len();

@@ -1,19 +1,22 @@
 //! Counts and conditions (contract 6.9, 2.4).
 
 mod conditions;
+mod leaving;
+mod progress;
 mod told;
 
 pub use conditions::{Step, failed, invalid, time};
 
 use std::sync::Arc;
 
+use super::draft::Draft;
 use super::facts::Facts;
 use super::lifecycle::Operation;
-use crate::api::collaset::CollaSetStatus;
+use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::domain::pod::Pod;
 
-/// The status that the facts make.
-pub fn of(facts: &Facts) -> CollaSetStatus {
+/// The status that the facts make, with where the rollout stands.
+pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> CollaSetStatus {
     let set = &facts.observed.set;
     let known = set.status.clone().unwrap_or_default();
     let pods: Vec<&Arc<Pod>> = facts.members.values().chain(&facts.misnumbered).collect();
@@ -41,9 +44,13 @@ pub fn of(facts: &Facts) -> CollaSetStatus {
                 .filter(|p| p.is_terminating())
                 .count(),
         ),
+        rollout: None,
+        last_progress_time: known.last_progress_time,
         conditions: known.conditions,
     };
-    conditions::of(facts, &mut status);
+    // A rollout that is over has no position any more.
+    status.rollout = rollout.filter(|rollout| rollout.revision != status.current_revision);
+    conditions::of(facts, draft, &mut status);
     status
 }
 

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::revision::inplace::{Progress, progress};
+use super::super::rollout;
 use super::time;
-use crate::domain::lifecycle::{Phase, phases};
+use crate::api::collaset::CollaSetStatus;
+use crate::api::keys;
+use crate::domain::lifecycle::{Phase, min_ready, phases};
 use crate::domain::pod::Pod;
 
 /// Pods that a message names at most.
@@ -26,6 +29,50 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
         ))
     });
     waiting.take(NAMED).collect()
+}
+
+/// What an aborted rollout comes to.
+pub fn aborted(facts: &Facts, behind: usize) -> String {
+    let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
+    let left = match behind {
+        0 => format!("all Pods are of revision {current}"),
+        _ => format!("{behind} Pods are to go back to revision {current}"),
+    };
+    format!(
+        "the rollout of revision {revision} was aborted; {left}; change spec.template, or set the annotation {}={}",
+        keys::ROLLOUT,
+        rollout::RETRY
+    )
+}
+
+/// The pause that a rollout is at, and how it ends; `None` where it is at none.
+pub fn pause(facts: &Facts, status: &CollaSetStatus) -> Option<String> {
+    let rollout = status.rollout.as_ref()?;
+    let (step, steps) = (rollout.step, facts.rollout.len());
+    let key = keys::ROLLOUT;
+    Some(match rollout::wait(facts, rollout)? {
+        rollout::Wait::Until(until) => {
+            let until = time(until);
+            format!("step {step} of {steps} pauses until {until}")
+        }
+        rollout::Wait::Promotion => {
+            let promote = rollout::PROMOTE;
+            format!("step {step} of {steps} pauses until the annotation {key}={promote} is set")
+        }
+    })
+}
+
+/// The step that a rollout is at, after `; `; empty where it has none.
+pub fn step(facts: &Facts, status: &CollaSetStatus) -> String {
+    if let Some(pause) = pause(facts, status) {
+        return format!("; {pause}");
+    }
+    let steps = facts.rollout.len();
+    let rollout = status.rollout.as_ref();
+    match rollout.filter(|rollout| facts.rollout.step_of(rollout).is_some()) {
+        Some(rollout) => format!("; step {} of {steps}", rollout.step),
+        None => String::new(),
+    }
 }
 
 /// Why the first Pods that are not available are not, each after `; `.
@@ -84,9 +131,13 @@ fn of_pod(pod: &Pod) -> String {
     match scheduled.filter(|c| c.status != "True") {
         Some(c) if c.reason.is_empty() => "has no node".to_owned(),
         Some(c) => format!("has no node: {}", c.reason),
-        None => waiting.unwrap_or_else(|| match pod.is_ready() {
-            true => "is Ready and not back in service yet".to_owned(),
-            false => "is not Ready".to_owned(),
+        None => waiting.unwrap_or_else(|| {
+            let seconds = min_ready::seconds(pod).filter(|seconds| *seconds > 0);
+            match (pod.is_ready(), seconds) {
+                (true, Some(n)) => format!("is Ready, but not for {n} s yet (minReadySeconds)"),
+                (true, None) => "is Ready and not back in service yet".to_owned(),
+                (false, _) => "is not Ready".to_owned(),
+            }
         }),
     }
 }

@@ -673,7 +673,7 @@ fn a_pod_that_ends_while_all_are_scaled_in_keeps_no_plan_going() {
     assert_eq!(world.ids(), [0; 0]);
 }
 
-fn condition(world: &World, type_: &str) -> (String, String, String) {
+pub fn condition(world: &World, type_: &str) -> (String, String, String) {
     let status = world.set.status.clone().unwrap();
     let all = status.conditions.into_iter();
     let mut found = all.filter(|c| c.type_ == type_);
@@ -917,6 +917,30 @@ fn names_that_no_pod_has_are_told_while_the_spec_is_new() {
 }
 
 #[test]
+fn new_half_takes_the_place_of_its_origin_when_somebody_says_so() {
+    let mut world = settled(2, json!({}));
+    let name = world.pods.keys().next().unwrap().clone();
+    let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+    labels.insert(keys::TO_REPLACE.into(), "1".into());
+    world.rest(); // no kubelet: the new half does not become Ready
+    let mut pods = world.pods.values();
+    let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&name));
+    let new = half.unwrap().metadata.name.clone();
+    let note = |world: &mut World, origin: &str| {
+        let annotations = &mut world.pods.get_mut(&new).unwrap().metadata.annotations;
+        annotations.insert(keys::REPLACES.into(), origin.into());
+        world.rest();
+    };
+    note(&mut world, "another");
+    assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
+    note(&mut world, &name);
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.settle();
+    assert!(world.pods.contains_key(&new) && !world.pods.contains_key(&name));
+    assert_eq!(world.pods[&new].annotation(keys::REPLACES), None);
+}
+
+#[test]
 fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
     let strategy =
         json!({ "rollingUpdate": { "byPartition": { "partition": 2 }, "priorityLabel": "order" } });
@@ -940,4 +964,45 @@ fn the_cheapest_is_scaled_in_first_and_the_most_important_is_updated_first() {
     world.edit(json!({ "replicas": 2 }));
     world.settle();
     assert!(!world.pods.contains_key(&names[0]));
+}
+
+#[test]
+fn deletion_of_a_set_names_first_what_needs_somebody() {
+    let mut world = settled(5, json!({}));
+    let now = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(now);
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for (index, name) in names.iter().enumerate() {
+        let pod = world.pods.get_mut(name).unwrap();
+        let phase = if index == 3 {
+            Family::PreCheck
+        } else {
+            Family::Preparing
+        };
+        for (family, value) in [
+            (Family::Operating, "1"),
+            (Family::OperationType, "delete"),
+            (phase, "1"),
+        ] {
+            let key = family.key("pod-delete");
+            pod.metadata.labels.insert(key, value.into());
+        }
+    }
+    let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+    let finalizers = ["example.com/other", traffic].map(str::to_owned);
+    let of = |index: usize| names[index].as_str();
+    let pods = &mut world.pods;
+    pods.get_mut(of(4)).unwrap().metadata.finalizers = finalizers.into();
+    pods.get_mut(of(0)).unwrap().metadata.deletion_timestamp = Some("now".into());
+    world.step();
+    let status = world.set.status.clone().unwrap();
+    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    let expected = format!(
+        "5 Pods left; Pod {} waits to be let off traffic; Pod {} waits until finalizer {traffic} is taken off; Pod {} waits to be \
+         off traffic",
+        of(3),
+        of(4),
+        of(1)
+    );
+    assert_eq!(told.unwrap().message, expected);
 }

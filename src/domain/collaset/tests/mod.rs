@@ -5,5 +5,6 @@
 mod cases;
 mod data;
 mod found;
+mod rollout;
 mod walks;
 mod world;

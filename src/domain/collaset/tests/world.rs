@@ -115,6 +115,17 @@ impl World {
         *self.set.metadata.generation.as_mut().unwrap() += 1;
     }
 
+    /// Sets the annotation by which users command a rollout.
+    pub fn command(&mut self, command: &str) {
+        let annotations = self.set.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::ROLLOUT.to_owned(), command.to_owned());
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, seconds: u64) {
+        self.clock += seconds * 1_000_000_000;
+    }
+
     /// Sets the image of the only container.
     pub fn image(&mut self, image: &str) {
         self.edit(json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } }));
@@ -161,6 +172,7 @@ impl World {
             pool: self.pool.clone().map(Arc::new),
             refused: self.refused.clone(),
             ended_until: self.ended_until.clone(),
+            held: BTreeMap::new(),
             rules: self.rules.clone(),
             now_nanos: self.clock,
         }

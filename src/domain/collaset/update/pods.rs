@@ -1,5 +1,6 @@
 //! One Pod on its way to a revision.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::super::claims;
@@ -116,7 +117,7 @@ fn stop_replacing(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
 }
 
 fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &Arc<Pod>) {
-    let deletes = !matches!(way(facts, id, pod), InPlace::Yes { .. });
+    let deletes = !matches!(*way(facts, id, pod), InPlace::Yes { .. });
     if !places.begin(pod, deletes) {
         return;
     }
@@ -130,28 +131,33 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
 pub fn is_given_up(facts: &Facts, id: i64, pod: &Pod) -> bool {
     needs_update(facts, id, pod)
         && !is_replaced(facts, pod)
-        && !matches!(way(facts, id, pod), InPlace::Yes { .. })
+        && !matches!(*way(facts, id, pod), InPlace::Yes { .. })
 }
 
 /// How the Pod gets from its revision to the updated one.
-fn way(facts: &Facts, id: i64, pod: &Pod) -> InPlace {
+fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
+    let no = |why: String| Cow::Owned(InPlace::No(why));
     if facts.strategy.policy != Policy::InPlace {
-        return InPlace::No("podUpgradePolicy is not InPlaceIfPossible".into());
+        return no("podUpgradePolicy is not InPlaceIfPossible".into());
     }
     if have_claims_changed(facts, id) {
-        return InPlace::No("volumeClaimTemplates have changed".into());
+        return no("volumeClaimTemplates have changed".into());
     }
-    let updated = &facts.history.updated;
-    match facts.revision_of(pod) {
-        Some(from) => match inplace::change(&from.data, &updated.data) {
-            InPlace::Yes {
-                resize: Some(_), ..
-            } if let Some(why) = facts.observed.refused.resize(pod, &updated.name) => {
-                InPlace::No(format!("its resize is refused: {why}"))
-            }
-            way => way,
-        },
-        None => InPlace::No("the revision of the Pod is not known any more".into()),
+    let Some(from) = facts.revision_of(pod) else {
+        return no("the revision of the Pod is not known any more".into());
+    };
+    let way = facts.change_from(from);
+    let resizes = matches!(
+        *way,
+        InPlace::Yes {
+            resize: Some(_),
+            ..
+        }
+    );
+    let refused = &facts.observed.refused;
+    match refused.resize(pod, &facts.history.updated.name) {
+        Some(why) if resizes => no(format!("its resize is refused: {why}")),
+        _ => way,
     }
 }
 
@@ -164,7 +170,7 @@ fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod
         spec,
         resize,
         ..
-    } = way
+    } = way.into_owned()
     else {
         if places.delete() {
             give_up(facts, draft, pod);
@@ -209,7 +215,7 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
         // While a rollout goes on, one that it has reached must not be dragged into the next. At rest the label is a choice
         // for the rollout to come.
         let labelled = pod.label(keys::UPDATE_INCLUDED).is_some() && facts.is_updated(pod);
-        if labelled && facts.members.values().any(|other| !facts.is_updated(other)) {
+        if labelled && facts.rolls {
             draft.label(pod, keys::UPDATE_INCLUDED, None);
         }
         return;

@@ -210,6 +210,12 @@ impl World {
             self.pod(change, done);
             failures += usize::from(creates && done.refused.len() > before);
         }
+        if plan.forget_command {
+            may(done)?;
+            let annotations = self.set.metadata.annotations.get_or_insert_default();
+            annotations.remove(keys::ROLLOUT);
+            done.written += 1;
+        }
         may(done)?;
         let current = self.set.status.clone().unwrap_or_default();
         let mut status = plan.status.unwrap_or_else(|| current.clone());

@@ -1,0 +1,52 @@
+//! The steps of a rollout.
+
+use super::{FieldError, FieldErrors};
+use crate::api::collaset::{RolloutStep, UpdateStrategy};
+use crate::api::int_or_percent::IntOrPercent;
+
+/// Steps of a rollout at most.
+const MOST: usize = 64;
+
+pub(super) fn check(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
+    let Some(rolling) = strategy.rolling_update.as_ref() else {
+        return;
+    };
+    if rolling.steps.is_empty() {
+        return;
+    }
+    let path = "spec.updateStrategy.rollingUpdate.steps";
+    if rolling.by_label.is_some() {
+        let problem = "needs byPartition: under byLabel the labels of the Pods say which are updated; take byLabel or the steps out";
+        errors.push(FieldError::missing(path, problem));
+    }
+    let count = rolling.steps.len();
+    if count > MOST {
+        let problem = format!("has {count} entries and may have {MOST}: take some out");
+        errors.push(FieldError::missing(path, problem));
+    }
+    for (index, step) in rolling.steps.iter().take(MOST).enumerate() {
+        one(&format!("{path}[{index}]"), step, errors);
+    }
+}
+
+fn one(path: &str, step: &RolloutStep, errors: &mut FieldErrors) {
+    match (&step.partition, &step.pause) {
+        (Some(partition), None) => {
+            if let Err(e) = IntOrPercent::parse(partition) {
+                let path = format!("{path}.partition");
+                errors.push(FieldError::raw(&path, e.value, e.problem));
+            }
+        }
+        (None, Some(pause)) => {
+            if let Err(problem) = pause.lasts() {
+                let path = format!("{path}.pause.duration");
+                errors.push(FieldError::new(&path, &pause.duration, problem));
+            }
+        }
+        _ => {
+            let problem =
+                "must have partition or pause, one of them: write each as a step of its own";
+            errors.push(FieldError::missing(path, problem));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What users say to a rollout, by an annotation on the set ([`keys::ROLLOUT`]).
+//!
+//! A command is carried out once: the status notes it together with what it changes, and the annotation is removed afterwards.
+//! One that the status has noted is not carried out again, whatever fails in between.
+
+use super::steps::{begun, go_to};
+use crate::api::collaset::RolloutStatus;
+use crate::api::keys;
+use crate::domain::collaset::draft::Draft;
+use crate::domain::collaset::facts::Facts;
+
+/// Ends the step that is under way.
+pub const PROMOTE: &str = "promote";
+/// Ends all steps.
+pub const PROMOTE_FULL: &str = "promote-full";
+/// Takes the Pods back to the current revision.
+pub const ABORT: &str = "abort";
+/// Begins an aborted rollout anew.
+pub const RETRY: &str = "retry";
+
+/// Carries out what the annotation says, if that is new. True if something was changed.
+pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) -> bool {
+    let annotations = facts.observed.set.metadata.annotations.as_ref();
+    let Some(command) = annotations.and_then(|all| all.get(keys::ROLLOUT)) else {
+        status.command.clear();
+        return false;
+    };
+    if status.command == *command {
+        draft.forget_command = true;
+        return false;
+    }
+    status.command.clear();
+    match apply(facts, status, command) {
+        Ok((reason, message)) => {
+            command.clone_into(&mut status.command);
+            draft.event(false, reason, message);
+            true
+        }
+        Err(why) => {
+            draft.forget_command = true;
+            let key = keys::ROLLOUT;
+            draft.event(
+                true,
+                "RolloutCommandRefused",
+                format!("annotation {key}={command:?} is removed: {why}"),
+            );
+            false
+        }
+    }
+}
+
+fn apply(
+    facts: &Facts,
+    status: &mut RolloutStatus,
+    command: &str,
+) -> Result<(&'static str, String), String> {
+    let rollout = &facts.rollout;
+    let (revision, steps) = (&rollout.revision, rollout.len());
+    if ![PROMOTE, PROMOTE_FULL, ABORT, RETRY].contains(&command) {
+        return Err(format!(
+            "it may be {PROMOTE}, {PROMOTE_FULL}, {ABORT} or {RETRY}"
+        ));
+    }
+    if !rollout.is_on {
+        return Err("no rollout is under way".to_owned());
+    }
+    if command == RETRY {
+        if !status.aborted {
+            return Err("the rollout was not aborted".to_owned());
+        }
+        *status = begun(facts);
+        return Ok((
+            "RolloutRetried",
+            format!("revision {revision} is rolled out again"),
+        ));
+    }
+    if status.aborted {
+        return Err(format!(
+            "the rollout was aborted; {RETRY} begins it again, and so does a change of the template"
+        ));
+    }
+    if command == ABORT {
+        status.aborted = true;
+        let current = &facts.history.current.name;
+        let message = format!(
+            "the rollout of revision {revision} is aborted; Pods go back to revision {current}"
+        );
+        return Ok(("RolloutAborted", message));
+    }
+    if rollout.step().is_none() {
+        return Err("the rollout has no step to end".to_owned());
+    }
+    let step = rollout.index() + 1;
+    let next = if command == PROMOTE {
+        step + 1
+    } else {
+        steps + 1
+    };
+    go_to(facts, status, next);
+    let message = format!("revision {revision} is promoted at step {step} of {steps}");
+    Ok(("RolloutPromoted", message))
+}

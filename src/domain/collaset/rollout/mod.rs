@@ -1,0 +1,104 @@
+//! A rollout in steps: a canary, pauses, and what users say to it (promote, abort).
+//!
+//! The status holds where a rollout stands, and a plan goes by what is stored there: a step that ends is written first, and
+//! what the next step asks for is planned when that has been seen. The position speaks of one revision. Another template
+//! begins anew, and one that is the current revision again (a rollback) takes no steps.
+
+mod command;
+mod steps;
+
+pub use command::{PROMOTE, RETRY};
+pub use steps::{Wait, step, wait};
+
+use super::revision::history::History;
+use super::strategy::{RolloutStep, Scope, Strategy};
+use crate::api::collaset::{CollaSet, RolloutStatus};
+
+/// The rollout of the present template, as it is stored.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    /// Revision of the present template.
+    pub revision: String,
+    /// Whether that is another one than the current revision.
+    pub is_on: bool,
+    /// What the status says of it.
+    stored: Option<RolloutStatus>,
+    /// The steps that it takes.
+    steps: Vec<RolloutStep>,
+    /// The scope without steps.
+    whole: Scope,
+}
+
+impl Rollout {
+    /// What the set says.
+    pub fn of(set: &CollaSet, history: &History, strategy: &Strategy) -> Rollout {
+        let revision = history.updated.name.clone();
+        let is_on = revision != history.current.name;
+        let stored = set
+            .status
+            .as_ref()
+            .and_then(|status| status.rollout.clone());
+        let (steps, whole) = (strategy.steps.clone(), strategy.scope);
+        Rollout {
+            stored: stored.filter(|stored| is_on && stored.revision == revision),
+            steps: if is_on { steps } else { Vec::new() },
+            revision,
+            is_on,
+            whole,
+        }
+    }
+
+    /// Whether the Pods go back to the current revision.
+    pub fn is_aborted(&self) -> bool {
+        self.stored.as_ref().is_some_and(|stored| stored.aborted)
+    }
+
+    /// Which Pods are to be updated now. An aborted rollout takes back whatever it has reached.
+    pub fn scope(&self) -> Scope {
+        match (self.whole, self.step()) {
+            _ if self.is_aborted() => Scope::Partition(0),
+            (Scope::Partition(whole), Some(_)) => Scope::Partition(whole.max(self.kept())),
+            (whole, _) => whole,
+        }
+    }
+
+    /// Which Pods are to be updated in the end.
+    pub fn final_scope(&self) -> Scope {
+        match self.is_aborted() {
+            true => Scope::Partition(0),
+            false => self.whole,
+        }
+    }
+
+    /// How many steps it takes.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The step that a status is at; `None` where it is at none, or after the last one.
+    pub fn step_of(&self, status: &RolloutStatus) -> Option<RolloutStep> {
+        let index = usize::try_from(status.step).ok()?.checked_sub(1)?;
+        self.steps.get(index).copied()
+    }
+
+    /// Index of the step that is under way.
+    fn index(&self) -> usize {
+        let stored = self.stored.as_ref().map_or(1, |stored| stored.step.max(1));
+        usize::try_from(stored - 1).unwrap_or(0)
+    }
+
+    /// The step that is under way; `None` after the last one.
+    fn step(&self) -> Option<RolloutStep> {
+        self.steps.get(self.index()).copied()
+    }
+
+    /// Pods that the steps so far keep on older revisions: all, until a step says otherwise.
+    fn kept(&self) -> usize {
+        let mut reached = self.steps.iter().take(self.index() + 1).rev();
+        let partition = reached.find_map(|step| match step {
+            RolloutStep::Partition(kept) => Some(*kept),
+            RolloutStep::Pause(_) => None,
+        });
+        partition.unwrap_or(usize::MAX)
+    }
+}

@@ -1,0 +1,75 @@
+//! What the Pods of a set that is deleted wait for, in the words of a condition.
+
+use super::super::facts::Facts;
+use super::told::NAMED;
+use crate::api::keys;
+use crate::domain::grace;
+use crate::domain::lifecycle::{Phase, phases};
+use crate::domain::pod::Pod;
+
+/// Why a Pod is still there. What may need somebody comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kept {
+    ByRules,
+    ByFinalizers,
+    OnTraffic,
+    Undeleted,
+    Terminating,
+}
+
+/// What the first Pods wait for, each after `; `: first those that rules hold, then those that finalizers keep.
+pub fn told(facts: &Facts) -> String {
+    let pods = facts.observed.pods.iter();
+    let mut pods: Vec<_> = pods.filter_map(|pod| Some((kept(pod)?, pod))).collect();
+    pods.sort_by_key(|(kept, _)| *kept);
+    let told = pods.into_iter().take(NAMED).map(|(kept, pod)| {
+        let what = match kept {
+            Kept::ByRules => by_rules(facts, pod),
+            Kept::ByFinalizers => by_finalizers(pod),
+            Kept::OnTraffic => "waits to be off traffic".to_owned(),
+            Kept::Undeleted => "is off traffic and waits for its deletion".to_owned(),
+            Kept::Terminating => "is terminating".to_owned(),
+        };
+        format!("; Pod {} {what}", pod.metadata.name)
+    });
+    told.collect()
+}
+
+/// `None` for a Pod that has yet to begin.
+fn kept(pod: &Pod) -> Option<Kept> {
+    let is_kept = keeping(pod).next().is_some();
+    if pod.is_terminating() && !is_kept {
+        return Some(Kept::Terminating);
+    }
+    match phases(pod).get(grace::ID) {
+        _ if pod.is_terminating() => Some(Kept::ByFinalizers),
+        Some(Phase::PreCheck) => Some(Kept::ByRules),
+        Some(Phase::Preparing) if is_kept => Some(Kept::ByFinalizers),
+        Some(Phase::Preparing) => Some(Kept::OnTraffic),
+        Some(_) => Some(Kept::Undeleted),
+        None => None,
+    }
+}
+
+/// The finalizers that the Pod waits for: all once it is terminating, before that those of who serves traffic.
+fn keeping(pod: &Pod) -> impl Iterator<Item = &str> {
+    let finalizers = pod.metadata.finalizers.iter().map(String::as_str);
+    let prefix = keys::PROTECTION_FINALIZER_PREFIX;
+    finalizers.filter(move |f| pod.is_terminating() || f.starts_with(prefix))
+}
+
+fn by_finalizers(pod: &Pod) -> String {
+    let finalizers: Vec<_> = keeping(pod).take(NAMED).collect();
+    format!(
+        "waits until finalizer {} is taken off",
+        finalizers.join(", ")
+    )
+}
+
+fn by_rules(facts: &Facts, pod: &Pod) -> String {
+    let held = facts.observed.held.get(&pod.metadata.uid);
+    match held.map(|held| held.join(", and for ")) {
+        Some(held) if !held.is_empty() => format!("waits for {held}"),
+        _ => "waits to be let off traffic".to_owned(),
+    }
+}

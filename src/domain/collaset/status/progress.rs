@@ -1,0 +1,86 @@
+//! Whether a set makes progress (`spec.progressDeadlineSeconds`).
+//!
+//! The status holds when the last progress was seen. The time runs only while something is left to do that waits neither for a
+//! rule nor for a person: a rollout that a budget holds up is not stalled.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::super::draft::Draft;
+use super::super::facts::Facts;
+use super::super::lifecycle::{self, Operation};
+use super::super::rollout;
+use super::conditions::View;
+use super::time;
+use crate::api::collaset::CollaSetStatus;
+use crate::domain::pod::Pod;
+
+/// Reason of the condition `Stalled`, as a Deployment's `Progressing` has it.
+pub const REASON: &str = "ProgressDeadlineExceeded";
+
+/// Whether no progress was made for as long as the set allows. Notes progress in the status, and asks for another look when the
+/// time is over.
+pub fn is_late(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus, view: &View) -> bool {
+    let deadline = facts.strategy.progress_deadline;
+    let Some(deadline) = deadline.filter(|_| is_running(facts, status, view)) else {
+        status.last_progress_time = None;
+        return false;
+    };
+    let now = facts.observed.now_nanos;
+    let former = facts.observed.set.status.as_ref();
+    let progress = former.is_none_or(|former| has_moved(former, status));
+    let since = status.last_progress_time.take().filter(|_| !progress);
+    let since = since.unwrap_or(Time(time(now)));
+    let began = u64::try_from(since.0.as_nanosecond()).unwrap_or(0);
+    status.last_progress_time = Some(since);
+    let left = began.saturating_add(deadline).saturating_sub(now);
+    if left > 0 {
+        draft.again(left);
+    }
+    left == 0
+}
+
+/// Whether more is as it is to be than before.
+fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus) -> bool {
+    let counts = |s: &CollaSetStatus| {
+        [
+            s.scheduled_replicas,
+            s.available_replicas,
+            s.updated_replicas,
+            s.updated_available_replicas,
+            -s.terminating_replicas,
+        ]
+    };
+    let more = counts(former)
+        .into_iter()
+        .zip(counts(status))
+        .any(|(former, now)| now > former);
+    let step = |s: &CollaSetStatus| s.rollout.as_ref().map(|r| (r.step, r.aborted));
+    more || former.observed_generation != status.observed_generation || step(former) != step(status)
+}
+
+/// Whether something is left to do that waits for nobody.
+fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
+    if facts.strategy.paused {
+        return false;
+    }
+    if view.missing > 0 || view.pairs > 0 {
+        return true;
+    }
+    let members = || facts.members.values();
+    let waits = |pod: &Pod| lifecycle::waits_for_rules(pod);
+    let is_busy = |pod: &&Arc<Pod>| {
+        let on = [Operation::Update, Operation::ScaleIn];
+        !waits(pod) && (!pod.is_available() || on.iter().any(|operation| operation.is_on(pod)))
+    };
+    if members().any(|pod| is_busy(&pod)) {
+        return true;
+    }
+    let at_pause = status
+        .rollout
+        .as_ref()
+        .and_then(|r| rollout::wait(facts, r));
+    let left = view.surplus > 0 || (view.behind > 0 && at_pause.is_none());
+    left && !members().any(|pod| waits(pod))
+}

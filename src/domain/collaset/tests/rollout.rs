@@ -1,0 +1,302 @@
+//! Rollouts in steps, their deadlines, and Pods that must have been Ready for a time.
+
+use serde_json::{Value, json};
+
+use super::cases::{condition, settled};
+use super::world::World;
+use crate::api::keys;
+
+fn steps(steps: Value) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
+}
+
+fn canary() -> Value {
+    steps(json!([
+        { "partition": "75%" },
+        { "pause": {} },
+        { "partition": 2 },
+        { "pause": { "duration": "10m" } },
+    ]))
+}
+
+/// How many Pods run an image.
+fn running(world: &World, image: &str) -> usize {
+    world.images().into_iter().filter(|i| *i == image).count()
+}
+
+fn step(world: &World) -> Option<i32> {
+    let status = world.set.status.as_ref().unwrap();
+    status.rollout.as_ref().map(|rollout| rollout.step)
+}
+
+#[test]
+fn new_set_takes_no_steps() {
+    let world = settled(4, canary());
+    assert_eq!(step(&world), None);
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn rollout_takes_one_step_after_the_other() {
+    let mut world = settled(4, canary());
+    world.image("app:2");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "Updating"));
+    let until =
+        "step 2 of 4 pauses until the annotation collaset.kusionstack.io/rollout=promote is set";
+    assert!(message.contains(until), "{message}");
+    assert_eq!(condition(&world, "Update").1, "StepPaused");
+
+    world.command("promote");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(4)));
+    let annotations = world.set.metadata.annotations.clone().unwrap();
+    assert!(
+        !annotations.contains_key(keys::ROLLOUT),
+        "it is carried out"
+    );
+    assert!(
+        condition(&world, "Ready")
+            .2
+            .contains("step 4 of 4 pauses until 20")
+    );
+
+    world.wait(300);
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 2, "the pause is not over");
+    world.wait(300);
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn command_is_carried_out_once() {
+    let pauses = json!([{ "pause": {} }, { "pause": {} }, { "pause": {} }]);
+    let mut world = settled(3, steps(pauses));
+    world.image("app:2");
+    world.settle();
+    world.command("promote");
+    world.step();
+    assert_eq!(step(&world), Some(2));
+    // Its removal is lost, again and again.
+    for _ in 0..3 {
+        world.command("promote");
+        world.step();
+        assert_eq!(step(&world), Some(2));
+    }
+    world.settle();
+    world.command("promote");
+    world.settle();
+    assert_eq!((step(&world), running(&world, "app:2")), (Some(3), 0));
+    world.command("promote-full");
+    world.settle();
+    assert_eq!((step(&world), running(&world, "app:2")), (None, 3));
+}
+
+#[test]
+fn commands_without_a_meaning_are_refused_and_removed() {
+    let mut world = settled(3, canary());
+    for command in ["promote", "abort", "retry", "go"] {
+        world.command(command);
+        let plan = crate::domain::collaset::planner::plan(&world.observe());
+        let told = plan
+            .events
+            .iter()
+            .any(|e| e.reason == "RolloutCommandRefused");
+        assert!(told && plan.forget_command, "{command}");
+        world.settle();
+    }
+    world.image("app:2");
+    world.settle();
+    world.command("retry");
+    world.settle();
+    assert_eq!(step(&world), Some(2));
+}
+
+#[test]
+fn aborted_rollout_goes_back_and_can_be_retried() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = settled(4, canary());
+        world.edit(json!({ "updateStrategy": { "podUpgradePolicy": policy } }));
+        world.image("app:2");
+        world.settle();
+        world.command("abort");
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 4], "{policy}");
+        for type_ in ["Ready", "Update", "Stalled"] {
+            let (status, reason, message) = condition(&world, type_);
+            let wanted = if type_ == "Stalled" { "True" } else { "False" };
+            assert_eq!((&*status, &*reason), (wanted, "RolloutAborted"), "{type_}");
+            assert!(message.contains("all Pods are of revision"), "{message}");
+        }
+        // A Pod that is lost comes back as the others are.
+        let name = world.pods.keys().next().unwrap().clone();
+        world.delete(&name);
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 4]);
+
+        world.command("retry");
+        world.settle();
+        assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+        assert!(!has(&world, "Stalled"));
+        world.command("abort");
+        world.settle();
+        world.image("app:3");
+        world.settle();
+        assert_eq!((running(&world, "app:3"), step(&world)), (1, Some(2)));
+    }
+}
+
+fn has(world: &World, type_: &str) -> bool {
+    let status = world.set.status.as_ref().unwrap();
+    status.conditions.iter().any(|c| c.type_ == type_)
+}
+
+#[test]
+fn rollout_without_steps_can_be_aborted() {
+    let mut world = settled(4, json!({}));
+    let rolling = json!({ "rollingUpdate": { "byPartition": { "partition": 3 } } });
+    world.edit(json!({ "updateStrategy": rolling }));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 1);
+    world.command("abort");
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 4);
+}
+
+#[test]
+fn rollback_takes_no_steps() {
+    let mut world = settled(4, canary());
+    world.image("app:2");
+    world.settle();
+    world.image("app:1");
+    world.settle();
+    assert_eq!((running(&world, "app:1"), step(&world)), (4, None));
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn another_template_begins_with_the_first_step() {
+    let mut world = settled(4, canary());
+    world.image("app:2");
+    world.settle();
+    world.command("promote");
+    world.settle();
+    assert_eq!(step(&world), Some(4));
+    world.image("app:3");
+    world.settle();
+    assert_eq!((running(&world, "app:3"), step(&world)), (1, Some(2)));
+}
+
+#[test]
+fn partition_of_the_strategy_bounds_the_steps() {
+    let mut world = settled(4, steps(json!([{ "partition": 3 }, { "partition": 0 }])));
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": partition } }));
+    world.image("app:2");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(3)));
+}
+
+#[test]
+fn paused_set_takes_no_step() {
+    let mut world = settled(
+        4,
+        steps(json!([{ "partition": 3 }, { "pause": { "duration": "1s" } }])),
+    );
+    world.image("app:2");
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    world.wait(60);
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (0, Some(1)));
+}
+
+#[test]
+fn set_without_progress_is_stalled_until_something_moves() {
+    let mut world = settled(2, json!({ "progressDeadlineSeconds": 600 }));
+    assert_eq!(world.set.status.as_ref().unwrap().last_progress_time, None);
+    world.forbidden.insert("app:2".into());
+    world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }));
+    world.image("app:2");
+    world.settle();
+    assert!(!has(&world, "Stalled"));
+    world.wait(500);
+    world.settle();
+    assert!(!has(&world, "Stalled"));
+    let again = crate::domain::collaset::planner::plan(&world.observe()).again_nanos;
+    assert!(
+        again.is_some_and(|nanos| nanos <= 100_000_000_000),
+        "{again:?}"
+    );
+    world.wait(100);
+    world.settle();
+    let (status, reason, message) = condition(&world, "Stalled");
+    assert_eq!((&*status, &*reason), ("True", "ProgressDeadlineExceeded"));
+    assert!(
+        message.starts_with("no progress for 600 s (progressDeadlineSeconds): "),
+        "{message}"
+    );
+    world.forbidden.clear();
+    world.settle();
+    assert!(!has(&world, "Stalled"));
+    assert_eq!(condition(&world, "Ready").0, "True");
+    assert_eq!(world.set.status.as_ref().unwrap().last_progress_time, None);
+}
+
+#[test]
+fn time_that_a_rule_or_a_pause_takes_is_no_delay() {
+    let deadline = |mut spec: Value| {
+        spec["progressDeadlineSeconds"] = json!(600);
+        spec
+    };
+    let mut world = settled(4, deadline(canary()));
+    world.image("app:2");
+    world.settle();
+    world.wait(6_000);
+    world.settle();
+    assert_eq!((step(&world), has(&world, "Stalled")), (Some(2), false));
+
+    let mut world = settled(4, deadline(json!({})));
+    world.image("app:2");
+    world.step();
+    world.step();
+    for pod in world.pods.values_mut() {
+        let waits = keys::Family::PreCheck.key("collaset");
+        pod.metadata.labels.insert(waits, "1".into());
+    }
+    for _ in 0..3 {
+        world.step();
+        world.wait(6_000);
+    }
+    assert!(!has(&world, "Stalled"));
+}
+
+#[test]
+fn pods_are_told_how_long_they_must_be_ready() {
+    let told = |world: &World| {
+        let members = world.members();
+        let all = members
+            .values()
+            .map(|p| p.annotation(keys::MIN_READY_SECONDS));
+        all.map(|seconds| seconds.map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let mut world = settled(2, json!({ "minReadySeconds": 30 }));
+    let revision = world.set.status.as_ref().unwrap().updated_revision.clone();
+    assert_eq!(told(&world), [Some("30".to_owned()), Some("30".to_owned())]);
+    world.edit(json!({ "minReadySeconds": 5 }));
+    world.settle();
+    assert_eq!(told(&world), [Some("5".to_owned()), Some("5".to_owned())]);
+    world.edit(json!({ "minReadySeconds": null }));
+    world.settle();
+    assert_eq!(told(&world), [None, None]);
+    assert_eq!(
+        world.set.status.as_ref().unwrap().updated_revision,
+        revision
+    );
+}

@@ -1,0 +1,68 @@
+//! How long a Pod must have been Ready before it is available, as its CollaSet says (`spec.minReadySeconds`).
+//!
+//! The time counts from the transition of the condition Ready, as it does for a Deployment
+//! (<https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#min-ready-seconds>): a Pod that stops being Ready
+//! begins anew.
+
+use jiff::Timestamp;
+
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Nanoseconds until a Pod has been Ready for long enough; `None` where it has, or where it is not Ready. `now` is in
+/// nanoseconds since 1970. A Pod whose annotation cannot be read need not wait.
+pub fn left(pod: &Pod, now: u64) -> Option<u64> {
+    let seconds = seconds(pod).filter(|seconds| *seconds > 0)?;
+    if !pod.is_ready() {
+        return None;
+    }
+    let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready")?;
+    let since: Timestamp = ready.last_transition_time.as_deref()?.parse().ok()?;
+    let since = u64::try_from(since.as_nanosecond()).ok()?;
+    let until = since.saturating_add(seconds.saturating_mul(SECOND));
+    Some(until.saturating_sub(now)).filter(|left| *left > 0)
+}
+
+/// Seconds for which a Pod must have been Ready, if it says so.
+pub fn seconds(pod: &Pod) -> Option<u64> {
+    pod.annotation(keys::MIN_READY_SECONDS)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn ready(seconds: &str, status: &str) -> Pod {
+        let since = "2026-01-01T00:00:00Z";
+        let condition = json!({ "type": "Ready", "status": status, "lastTransitionTime": since });
+        serde_json::from_value(json!({
+            "metadata": { "annotations": { keys::MIN_READY_SECONDS: seconds } },
+            "status": { "conditions": [condition] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn time_counts_from_ready() {
+        let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let since = u64::try_from(since.as_nanosecond()).unwrap();
+        let pod = ready("30", "True");
+        assert_eq!(left(&pod, since + 10 * SECOND), Some(20 * SECOND));
+        assert_eq!(left(&pod, since + 30 * SECOND), None);
+        assert_eq!(left(&ready("30", "False"), since), None);
+    }
+
+    #[test]
+    fn annotation_that_cannot_be_read_holds_nothing_up() {
+        for text in ["0", "", "-1", "soon", "99999999999999999999999"] {
+            assert_eq!(left(&ready(text, "True"), 0), None, "{text}");
+        }
+        let largest = u64::MAX.to_string();
+        assert!(left(&ready(&largest, "True"), 0).is_some());
+    }
+}
