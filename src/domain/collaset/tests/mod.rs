@@ -6,5 +6,6 @@ mod cases;
 mod data;
 mod found;
 mod rollout;
+mod taken_back;
 mod walks;
 mod world;

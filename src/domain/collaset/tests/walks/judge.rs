@@ -131,7 +131,10 @@ fn creations(world: &World, plan: &Plan) -> Verdict {
         }
     }
     let stored = world.pool.iter().map(|pool| &pool.contexts);
-    let pool = plan.pool.as_ref().or_else(|| stored.last());
+    let pool = plan
+        .pool
+        .as_ref()
+        .or_else(|| stored.into_iter().next_back());
     for change in &plan.pods {
         if let PodChange::Create { id, .. } = change {
             let text = id.to_string();
