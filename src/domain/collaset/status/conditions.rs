@@ -122,7 +122,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let (ready, reason, message) = view.ready(facts, status);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
-    if facts.rollout.is_aborted() && view.behind == 0 {
+    if facts.rollout.is_aborted() && view.behind == 0 && view.updates == 0 {
         let message = told::aborted(facts, 0);
         set(status, now, "Stalled", true, "RolloutAborted", message);
     } else if late {
