@@ -142,7 +142,10 @@ fn step(world: &mut World, most: usize) -> Result<bool, String> {
         world.make_again();
     }
     let plan = planner::plan(&world.observe());
-    judge::plan(world, &plan)?;
+    judge::plan(world, &plan).inspect_err(|why| {
+        show::show(world, why);
+        println!("{plan:#?}");
+    })?;
     let done = world.carry_out(plan, most);
     let useless = done.useless;
     ensure!(useless.is_empty(), "written for nothing: {useless:?}");
