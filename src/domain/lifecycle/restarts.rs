@@ -310,11 +310,23 @@ fn is_resized(pod: &Containers<'_>, name: &str) -> bool {
     pod.restart(&[by_resources]) == Restart::Nothing
 }
 
-/// Whether a container that is yet to restart was made of the image of this name.
+/// Whether a container whose restart is awaited was made of the image of this name: what is recorded speaks of the run before,
+/// and of one that has begun since the kubelet does.
 pub fn is_made_of(pod: &Pod, container: &str, image: &str) -> bool {
     let entry = awaited(pod).and_then(|Restarts(mut all)| all.remove(container));
-    let made_of = entry.and_then(|entry| entry.image);
-    made_of.is_some_and(|made_of| made_of.name == digest(image))
+    let Some(entry) = entry else {
+        return false;
+    };
+    let statuses = pod.status.container_statuses.iter();
+    let mut statuses = statuses.chain(&pod.status.init_container_statuses);
+    match statuses.find(|status| status.name == container) {
+        Some(now) if !now.container_id.is_empty() && now.container_id != entry.run => {
+            names_same_image(&now.image, image)
+        }
+        _ => entry
+            .image
+            .is_some_and(|before| before.name == digest(image)),
+    }
 }
 
 /// Digest of the name of a container's image in the spec.

@@ -365,3 +365,35 @@ fn double_that_hangs_in_its_scale_in_is_named() {
     let message = condition(&world, "Ready").message;
     assert!(message.contains(&names[1]), "{message}");
 }
+
+#[test]
+fn change_that_is_taken_back_right_after_a_restart_ends() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    world.image("app:2");
+    // Changed, and its container runs anew: what it was before stays noted until it is ready.
+    for _ in 0..20 {
+        world.step();
+        world.turn(u8::MAX);
+        let pod = world.pods.values().next().unwrap();
+        if pod.annotation(keys::LAST_POD_STATUS).is_none()
+            && pod.spec.containers[0].image == "app:2"
+        {
+            break;
+        }
+    }
+    let pod = world.pods.values().next().unwrap();
+    assert!(!pod.is_available() && pod.annotation(keys::AWAITS_RESTART).is_some());
+    let is_changed = |world: &World, image: &str| {
+        let pod = world.pods.values().next().unwrap();
+        pod.spec.containers[0].image == image
+    };
+    world.image("app:1");
+    while !is_changed(&world, "app:1") {
+        assert!(world.step());
+    }
+    world.image("app:2");
+    world.settle();
+    assert!(is_changed(&world, "app:2"));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
