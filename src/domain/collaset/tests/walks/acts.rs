@@ -14,6 +14,8 @@ use crate::api::keys::{self, Family};
 pub enum Act {
     /// The spec is edited.
     Edit(Value),
+    /// Users say something to a rollout.
+    Command(&'static str),
     /// The list of a spec holds one Pod, or none.
     List(&'static str, Option<usize>),
     /// Somebody else writes to a Pod.
@@ -56,7 +58,7 @@ pub enum Act {
 }
 
 /// Each kind of act is part of a walk or not: what is rare among all is frequent among few.
-const KINDS: [fn(&mut StdRng) -> Act; 49] = [
+const KINDS: [fn(&mut StdRng) -> Act; 53] = [
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
     |rng| image(rng),
@@ -87,6 +89,19 @@ const KINDS: [fn(&mut StdRng) -> Act; 49] = [
         update("podUpgradePolicy", json!(policies.choose(rng).unwrap()))
     },
     |rng| edit("paused", rng.random_bool(0.4)),
+    |rng| {
+        let steps: Vec<Value> = (0..rng.random_range(0..4)).map(|_| step(rng)).collect();
+        rolling(json!({ "steps": steps }))
+    },
+    |rng| {
+        let commands = ["promote", "promote", "promote-full", "abort", "retry", "go"];
+        Act::Command(commands.choose(rng).unwrap())
+    },
+    |rng| edit("minReadySeconds", rng.random_range(0..20)),
+    |rng| match rng.random_bool(0.7) {
+        true => edit("progressDeadlineSeconds", rng.random_range(20..60)),
+        false => edit("progressDeadlineSeconds", Value::Null),
+    },
     |rng| {
         let bounds = [json!(null), json!(1), json!(2), json!("30%"), json!("60%")];
         update("maxUnavailable", bounds.choose(rng).unwrap().clone())
@@ -218,6 +233,15 @@ fn rolling(rolling: Value) -> Act {
     update("rollingUpdate", rolling)
 }
 
+fn step(rng: &mut StdRng) -> Value {
+    match rng.random_range(0..5) {
+        0 => json!({ "pause": {} }),
+        1 => json!({ "pause": { "duration": "20s" } }),
+        2 => json!({ "partition": format!("{}%", rng.random_range(0..=100)) }),
+        _ => json!({ "partition": rng.random_range(0..5) }),
+    }
+}
+
 fn scale(part: Value) -> Act {
     Act::Edit(json!({ "scaleStrategy": part }))
 }
@@ -314,6 +338,7 @@ pub fn naming(sequence: bool) -> Value {
 pub fn act_on(world: &mut World, act: &Act) {
     match act {
         Act::Edit(spec) => edit_spec(world, spec),
+        Act::Command(command) => world.command(command),
         Act::List(list, pod) => {
             let name = pod.and_then(|pod| name(world, pod));
             // Admission refuses it where names persist.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::world::World;
-use crate::api::collaset::CollaSetStatus;
+use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::plan::{Plan, PodChange};
 use crate::domain::collaset::revision::data;
-use crate::domain::collaset::strategy::{Scope, Strategy};
+use crate::domain::collaset::strategy::{RolloutStep, Scope, Strategy};
 use crate::domain::lifecycle::{is_held_offline, operator};
 use crate::domain::pod::{Pod, Resources};
 
@@ -158,6 +158,36 @@ fn creations(world: &World, plan: &Plan) -> Verdict {
     Ok(())
 }
 
+/// Where the rollout of the template was when the plan was made.
+fn stored(world: &World) -> Option<&RolloutStatus> {
+    world.set.status.as_ref()?.rollout.as_ref()
+}
+
+/// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
+fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
+    let Some(next) = &status.rollout else {
+        return strategy.scope;
+    };
+    let stored = stored(world).filter(|stored| stored.revision == next.revision);
+    if stored.is_some_and(|stored| stored.aborted) {
+        return Scope::Partition(0);
+    }
+    let Scope::Partition(kept) = strategy.scope else {
+        return strategy.scope;
+    };
+    let steps = &strategy.steps;
+    let stored = stored.filter(|stored| usize::try_from(stored.steps) == Ok(steps.len()));
+    let step = stored.map_or(1, |stored| usize::try_from(stored.step.max(1)).unwrap());
+    if step > steps.len() {
+        return strategy.scope;
+    }
+    let partition = steps[..step].iter().rev().find_map(|step| match step {
+        RolloutStep::Partition(kept) => Some(*kept),
+        RolloutStep::Pause(_) => None,
+    });
+    Scope::Partition(kept.max(partition.unwrap_or(usize::MAX)))
+}
+
 /// Updates begin within their bounds.
 fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     let strategy = Strategy::of(&world.set.spec);
@@ -184,7 +214,7 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     ensure!(!strategy.paused, "a paused set begins an update");
     let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
     let moves = |pod: &Pod| begins(pod) || opens(pod);
-    if let Scope::Partition(kept) = strategy.scope {
+    if let Scope::Partition(kept) = scope(world, status, &strategy) {
         let stays = |pod: &&Pod| {
             let goes =
                 is_on(pod, "update") || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
@@ -284,9 +314,22 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             "Update or Ready is True, and Pod {name:?} is updated"
         );
     }
+    let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled");
+    let mut rollouts = [stored(world), status.rollout.as_ref()]
+        .into_iter()
+        .flatten();
+    let aborted = rollouts.any(|rollout| rollout.aborted);
+    ensure!(
+        stalled.is_none() || aborted || strategy.progress_deadline.is_some(),
+        "without a deadline {stalled:?}"
+    );
     if !is_true("Ready") {
         return Ok(());
     }
+    ensure!(stalled.is_none(), "Ready is True, and {stalled:?}");
+    let rollout = status.rollout.as_ref();
+    let over = rollout.is_none_or(|r| !r.aborted && r.step > r.steps || r.steps == 0);
+    ensure!(over, "Ready is True, and a rollout is at {rollout:?}");
     ensure!(halves == 0, "Ready is True with {halves} open pairs");
     let generation = world.set.metadata.generation;
     ensure!(

@@ -16,7 +16,15 @@ pub fn lift(world: &mut World) {
     world.kubelets.clear();
     world.edit(serde_json::json!({
         "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },
+        "updateStrategy": { "rollingUpdate": { "steps": [] } },
     }));
+    // A command that nobody has seen yet might be an abort; one that was aborted is tried again.
+    let annotations = world.set.metadata.annotations.get_or_insert_default();
+    annotations.remove(keys::ROLLOUT);
+    let rollout = world.set.status.as_ref().and_then(|s| s.rollout.as_ref());
+    if rollout.is_some_and(|rollout| rollout.aborted) {
+        world.command("retry");
+    }
     let names: Vec<String> = world.pods.keys().cloned().collect();
     for name in names {
         world.write_pod(&name, |pod| {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::World;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::status::time;
 use crate::domain::collaset::{abandoned, finish_in_place};
 use crate::domain::grace;
 use crate::domain::lifecycle::{
@@ -333,7 +334,7 @@ impl World {
         let condition = conditions.find(|c| c.type_ == type_).unwrap();
         if condition.status != status {
             condition.status = status.to_owned();
-            condition.last_transition_time = Some(self.clock.to_string());
+            condition.last_transition_time = Some(time(self.clock).to_string());
         }
     }
 
