@@ -8,6 +8,7 @@ use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
 use crate::domain::collaset::facts::Facts;
+use crate::domain::collaset::status::told;
 
 /// Ends the step that is under way.
 pub const PROMOTE: &str = "promote";
@@ -84,11 +85,7 @@ fn apply(
     }
     if command == ABORT {
         status.aborted = true;
-        let current = &facts.history.current.name;
-        let message = format!(
-            "the rollout of revision {revision} is aborted; Pods go back to revision {current}"
-        );
-        return Ok(("RolloutAborted", message));
+        return Ok(("RolloutAborted", told::being_aborted(facts)));
     }
     if rollout.step().is_none() {
         return Err("the rollout has no step to end".to_owned());

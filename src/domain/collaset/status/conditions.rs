@@ -102,6 +102,10 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
+        None if told::is_being_aborted(facts, status) => {
+            let message = told::being_aborted(facts);
+            set(status, now, "Update", false, "RolloutAborted", message);
+        }
         None if facts.rollout.is_aborted() => {
             let message = told::aborted(facts, view.behind);
             set(status, now, "Update", false, "RolloutAborted", message);
@@ -219,6 +223,9 @@ impl View {
             let step = told::step(facts, status);
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, format!("all Pods are updated{step}"));
+        }
+        if told::is_being_aborted(facts, status) {
+            return (false, "RolloutAborted", told::being_aborted(facts));
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
             return (false, "RolloutAborted", told::aborted(facts, self.behind));

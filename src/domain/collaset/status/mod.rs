@@ -3,7 +3,7 @@
 mod conditions;
 mod leaving;
 mod progress;
-mod told;
+pub(super) mod told;
 
 pub use conditions::{Step, failed, invalid, time};
 

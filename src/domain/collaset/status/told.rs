@@ -31,6 +31,18 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
     waiting.take(NAMED).collect()
 }
 
+/// Whether the status notes an abort of which the plan knows nothing yet.
+pub fn is_being_aborted(facts: &Facts, status: &CollaSetStatus) -> bool {
+    let noted = status.rollout.as_ref().is_some_and(|r| r.aborted);
+    noted && !facts.rollout.is_aborted()
+}
+
+/// What an abort leads to that has just been noted.
+pub fn being_aborted(facts: &Facts) -> String {
+    let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
+    format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
+}
+
 /// What an aborted rollout comes to.
 pub fn aborted(facts: &Facts, behind: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);

@@ -300,3 +300,17 @@ fn pods_are_told_how_long_they_must_be_ready() {
         revision
     );
 }
+
+#[test]
+fn abort_of_a_rollout_that_keeps_all_pods_is_never_ready() {
+    let kept = json!({ "byPartition": { "partition": 4 }, "steps": [{ "partition": "60%" }] });
+    let mut world = settled(2, json!({ "updateStrategy": { "rollingUpdate": kept } }));
+    world.image("app:2");
+    world.settle();
+    world.command("abort");
+    world.step();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "RolloutAborted"));
+    assert!(message.contains("Pods go back to revision"), "{message}");
+    assert_eq!(condition(&world, "Update").1, "RolloutAborted");
+}
