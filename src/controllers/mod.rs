@@ -21,7 +21,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{Instrument, debug, error_span, warn};
 
 use crate::cluster::events::Recorder;
 use crate::cluster::failure;
@@ -150,7 +150,8 @@ pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
         }),
         Arc::clone(&queues.collasets).run(8, stop.clone(), move |name| {
             let collasets = Arc::clone(&collasets);
-            async move { collasets.reconcile(name).await }
+            let span = error_span!("collaset", namespace = %name.0, name = %name.1);
+            async move { collasets.reconcile(name).await }.instrument(span)
         }),
         Arc::clone(&queues.namespaces).run(2, stop.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);

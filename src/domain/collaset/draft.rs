@@ -24,6 +24,8 @@ pub struct Draft {
     pub claims: Vec<ClaimChange>,
     /// Events.
     pub events: Vec<Event>,
+    /// Why Pods that the spec asks to include are not.
+    pub not_included: Vec<String>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
     patches: BTreeMap<String, PodPatch>,

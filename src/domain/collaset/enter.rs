@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
+use super::membership::is_to_exclude;
 use super::plan::Ownership;
 use super::pool;
 use super::revision::data;
@@ -19,8 +20,7 @@ use crate::domain::pod::Pod;
 /// is to wait for that.
 pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
     let name = &pod.metadata.name;
-    let refusal = if facts.strategy.exclude.contains(name) || pod.label(keys::TO_EXCLUDE).is_some()
-    {
+    let refusal = if is_to_exclude(facts, pod) {
         Some("it is to be excluded too; take that back first")
     } else if pod.controller().is_some() {
         Some("another controller owns it")
@@ -32,11 +32,11 @@ pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
         None
     };
     if let Some(why) = refusal {
-        draft.event(
-            true,
-            "IncludeNotAllowed",
-            format!("Pod {name} can't be included: {why}"),
-        );
+        let message = format!("Pod {name} can't be included: {why}");
+        if !is_to_exclude(facts, pod) {
+            draft.not_included.push(message.clone()); // else the spec contradicts itself, and one half of it is so
+        }
+        draft.event(true, "IncludeNotAllowed", message);
         return false;
     }
     let own = facts

@@ -73,8 +73,12 @@ pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
 fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
     let set = &facts.observed.set;
     let seen = set.status.as_ref().map(|status| status.observed_generation);
-    let (delete, include) = (&facts.strategy.delete, &facts.strategy.include);
-    if seen == set.metadata.generation || (delete.is_empty() && include.is_empty()) {
+    let strategy = &facts.strategy;
+    let (delete, include, exclude) = (&strategy.delete, &strategy.include, &strategy.exclude);
+    let named = [delete, include, exclude]
+        .iter()
+        .any(|names| !names.is_empty());
+    if seen == set.metadata.generation || !named {
         return;
     }
     let own = facts.observed.pods.iter();
@@ -92,6 +96,12 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
             "podToDelete: {names}: no such Pod in the CollaSet, gone already or never there"
         );
         draft.event(true, "DeleteNotAllowed", message);
+    }
+    if let Some(names) = unknown(exclude, &[&own]) {
+        let message = format!(
+            "podToExclude: {names}: no such Pod in the CollaSet, excluded already or never there"
+        );
+        draft.event(true, "ExcludeNotAllowed", message);
     }
     if let Some(names) = unknown(include, &[&own, &strangers]) {
         let message = format!(

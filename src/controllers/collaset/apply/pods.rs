@@ -45,7 +45,7 @@ fn write_of<'a>(
 ) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
     let of = |pod: &Pod| Key::PodWrite(pod.metadata.uid.clone());
     let (key, step) = match &change {
-        PodChange::Create { id, .. } => (Key::Pod(*id), Step::ScaleOut),
+        PodChange::Create { id, body } => (Key::Pod(*id), creation(body)),
         PodChange::Patch(change) => {
             let given = change.labels.0.get(&type_key());
             (of(&change.pod), step(&change.pod, given))
@@ -61,7 +61,7 @@ fn write_of<'a>(
 
 async fn one(work: &Work<'_>, change: PodChange, step: Step, look: &Look) -> Result<(), Halt> {
     match change {
-        PodChange::Create { id, body } => create(work, id, body, look).await,
+        PodChange::Create { id, body } => create(work, id, body, step, look).await,
         PodChange::Patch(change) => {
             let done = unless_held(work, &change.pod, patch(work, &change));
             done.await.map_err(|trouble| trouble.halt(step))
@@ -100,7 +100,13 @@ async fn unless_held(
     }
 }
 
-async fn create(work: &Work<'_>, id: i64, mut body: Value, look: &Look) -> Result<(), Halt> {
+async fn create(
+    work: &Work<'_>,
+    id: i64,
+    mut body: Value,
+    step: Step,
+    look: &Look,
+) -> Result<(), Halt> {
     if let Some(pod) = look.unmanaged(id, look::claims(&body)) {
         return manage(work, pod).await;
     }
@@ -108,7 +114,7 @@ async fn create(work: &Work<'_>, id: i64, mut body: Value, look: &Look) -> Resul
         let message = format!(
             "instance ID {id}: waiting for Pod {pod}, which still mounts claim {claim}, to end"
         );
-        return Err(Halt::Failed(Step::ScaleOut, message));
+        return Err(Halt::Failed(step, message));
     }
     let slot = Slot::Pod(id);
     let name = named(work, &slot, &mut body);
@@ -124,7 +130,15 @@ async fn create(work: &Work<'_>, id: i64, mut body: Value, look: &Look) -> Resul
             Ok(())
         }
         Err(Trouble::Exists) => meet(work, id, &slot, &name, &body).await,
-        Err(trouble) => Err(trouble.halt(Step::ScaleOut)),
+        Err(trouble) => Err(trouble.halt(step)),
+    }
+}
+
+/// What the creation of a Pod is for: the new half of a pair adds none to the set.
+fn creation(body: &Value) -> Step {
+    match body["metadata"]["labels"][keys::REPLACE_PAIR_ORIGIN_NAME] {
+        Value::String(_) => Step::Update,
+        _ => Step::ScaleOut,
     }
 }
 
@@ -303,6 +317,14 @@ mod tests {
                 "spec": { "containers": [{ "name": "app", "image": "x" }] },
             }))
         );
+    }
+
+    #[test]
+    fn new_half_of_a_pair_is_no_scaling() {
+        assert_eq!(creation(&json!({ "metadata": {} })), Step::ScaleOut);
+        let labels = json!({ keys::REPLACE_PAIR_ORIGIN_NAME: "web-a" });
+        let half = json!({ "metadata": { "labels": labels } });
+        assert_eq!(creation(&half), Step::Update);
     }
 
     #[test]

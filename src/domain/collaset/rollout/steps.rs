@@ -32,7 +32,9 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> Option<RolloutStatus> {
     if !rollout.is_on {
         return None;
     }
-    if !commanded && !facts.strategy.paused && !next.aborted {
+    if rollout.steps.is_empty() {
+        (next.step, next.steps, next.step_since) = (0, 0, None);
+    } else if !commanded && !facts.strategy.paused && !next.aborted {
         pass(facts, draft, &mut next);
     }
     let says = next.step > 0 || next.aborted || !next.command.is_empty();
@@ -65,10 +67,6 @@ pub(super) fn go_to(facts: &Facts, status: &mut RolloutStatus, step: usize) {
 /// Goes on while the step under way is over. A step is seen to begin before it is over.
 fn pass(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) {
     let rollout = &facts.rollout;
-    if rollout.steps.is_empty() {
-        (status.step, status.steps, status.step_since) = (0, 0, None);
-        return;
-    }
     if status.step < 1 || !rollout.has_steps_of(status) {
         go_to(facts, status, 1); // steps were added or taken out meanwhile
         return;

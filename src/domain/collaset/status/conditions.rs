@@ -91,7 +91,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         set(status, now, "Ready", false, "Terminating", message);
         return;
     }
-    let view = View::of(facts, status);
+    let view = View::of(facts, draft, status);
     let paused = facts.strategy.paused;
     if view.missing == 0 && view.surplus == 0 {
         set(status, now, "Scale", true, "Scaled", String::new());
@@ -154,11 +154,13 @@ pub(super) struct View {
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
+    /// Why Pods that are to be included are not.
+    not_included: Vec<String>,
     stuck: Option<String>,
 }
 
 impl View {
-    fn of(facts: &Facts, status: &CollaSetStatus) -> View {
+    fn of(facts: &Facts, draft: &Draft, status: &CollaSetStatus) -> View {
         let pods: Vec<_> = facts.members.values().collect();
         let wanted = facts.strategy.replicas;
         let pairs = pods.iter().filter(|p| facts.is_half(p)).count();
@@ -182,6 +184,7 @@ impl View {
             pairs,
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
+            not_included: draft.not_included.clone(),
             stuck: stuck(facts, &pods),
         }
     }
@@ -238,6 +241,11 @@ impl View {
                 "Unavailable",
                 format!("{count} Pods are not available{told}"),
             );
+        }
+        if !self.not_included.is_empty() {
+            let told: Vec<_> = self.not_included.iter().take(told::NAMED).collect();
+            let told: Vec<_> = told.into_iter().map(String::as_str).collect();
+            return (false, "IncludeNotAllowed", told.join("; "));
         }
         (true, "AsWanted", String::new())
     }

@@ -314,3 +314,15 @@ fn abort_of_a_rollout_that_keeps_all_pods_is_never_ready() {
     assert!(message.contains("Pods go back to revision"), "{message}");
     assert_eq!(condition(&world, "Update").1, "RolloutAborted");
 }
+
+#[test]
+fn position_goes_with_the_steps_of_a_paused_set() {
+    let mut world = settled(2, canary());
+    world.edit(json!({ "paused": true }));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(step(&world), Some(1));
+    world.edit(steps(json!([])));
+    world.settle();
+    assert_eq!(step(&world), None);
+}

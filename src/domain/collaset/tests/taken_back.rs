@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 use super::cases::{condition, one_claim, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::plan::Event;
+use crate::domain::collaset::planner;
 
 fn steps(steps: Value) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
@@ -375,4 +377,58 @@ fn pod_that_never_ends_holds_up_no_other() {
     w.image("app:2");
     settle_with_lost(&mut w, &["web-0"]);
     assert_eq!(running(&w, "app:2"), 3);
+}
+
+#[test]
+fn replacement_that_a_user_asked_for_outlasts_a_rollback() {
+    let mut world = settled(
+        2,
+        json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    let name = world.pods.keys().next().unwrap().clone();
+    let others: Vec<_> = world.pods.keys().filter(|n| **n != name).cloned().collect();
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.metadata
+        .labels
+        .insert(keys::TO_REPLACE.into(), "true".into());
+    world.image("app:2");
+    world.step();
+    world.image("app:1");
+    world.settle();
+    assert!(!world.pods.contains_key(&name), "it is replaced");
+    assert!(others.iter().all(|name| world.pods.contains_key(name)));
+    assert_eq!(world.images(), ["app:1"; 2]);
+}
+
+#[test]
+fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
+    let mut world = settled(1, json!({}));
+    let mut stranger = world.pods.values().next().unwrap().clone();
+    stranger.metadata.name = "stranger".into();
+    stranger.metadata.uid = "stranger".into();
+    stranger.metadata.owner_references = Default::default();
+    stranger
+        .metadata
+        .labels
+        .retain(|key, _| key == keys::CONTROL);
+    world.pods.insert("stranger".into(), stranger);
+    let lists = json!({ "podToInclude": ["stranger"], "podToExclude": ["web-none"] });
+    world.edit(json!({ "scaleStrategy": lists, "replicas": 2 }));
+    let events = planner::plan(&world.observe()).events;
+    let told = |event: &Event| {
+        event
+            .message
+            .starts_with("podToExclude: web-none: no such Pod")
+    };
+    assert!(events.iter().any(told), "{events:?}");
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "IncludeNotAllowed"));
+    assert!(
+        message.contains("Pod stranger can't be included: the selector"),
+        "{message}"
+    );
+    world.edit(json!({ "scaleStrategy": { "podToInclude": [] } }));
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
 }

@@ -15,6 +15,9 @@ use super::places::Places;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
+/// A number above this one is a time in nanoseconds: 2001 began later.
+const A_TIME: u64 = 900_000_000_000_000_000;
+
 /// The next step of one Pod.
 pub fn step(
     facts: &Facts,
@@ -106,10 +109,15 @@ fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>
 }
 
 /// A replacement that only an update had asked for goes with it: the Pod left the scope, or is of the updated
-/// revision again.
+/// revision again. An update asks with a time in nanoseconds, users and jobs do with other words, such as `true`
+/// (contract 2.1): what they asked for goes on, with a Pod of the origin's own revision.
 fn stop_replacing(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
-    if pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some() && !facts.strategy.paused {
-        draft.label(pod, keys::REPLACED_BY_REPLACE_UPDATE, None);
+    if pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_none() || facts.strategy.paused {
+        return;
+    }
+    draft.label(pod, keys::REPLACED_BY_REPLACE_UPDATE, None);
+    let asked = pod.label(keys::TO_REPLACE).unwrap_or_default();
+    if asked.parse().is_ok_and(|nanos: u64| nanos > A_TIME) {
         draft.label(pod, keys::TO_REPLACE, None);
     }
 }
