@@ -1,15 +1,17 @@
 //! What of a plan can be done although the pool of instance IDs can't be written: whatever does not depend on an entry that
 //! is not stored. A Pod that is made under an ID that nobody has written down could be made twice, and one that is given up
-//! before its new revision is written down would be made again of the old one, and given up again.
+//! before its new revision is written down would be made again of the old one, and given up again. So would one be that is deleted
+//! by name, where names persist.
 
 use std::collections::BTreeMap;
 
 use super::observed::Pool;
 use super::plan::{ClaimChange, Plan, PodChange};
-use super::pool::{REPLACE_ORIGIN, REVISION, SCALE_IN};
+use super::pool::{DELETED, REPLACE_ORIGIN, REVISION, SCALE_IN};
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
 
 /// The plan without its pool, and without what needs it. `stored` is the pool as it is.
 pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
@@ -27,13 +29,20 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
     });
     plan.pods.retain(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),
-        PodChange::Patch(patch) => entries.knows(&patch.labels),
+        PodChange::Patch(patch) => {
+            let deletes = matches!(patch.labels.0.get(keys::TO_DELETE), Some(Some(_)));
+            let forgotten = id_of(&patch.pod).is_some_and(|id| !entries.is_deletion_written(id));
+            entries.knows(&patch.labels) && !(deletes && forgotten)
+        }
         PodChange::Delete(pod) => {
-            let id = pod.label(keys::INSTANCE_ID).and_then(|id| id.parse().ok());
-            id.is_none_or(|id| entries.is_written(id) || entries.goes(id))
+            id_of(pod).is_none_or(|id| entries.is_written(id) || entries.goes(id))
         }
     });
     plan
+}
+
+fn id_of(pod: &Pod) -> Option<i64> {
+    pod.label(keys::INSTANCE_ID)?.parse().ok()
 }
 
 type Data = BTreeMap<String, String>;
@@ -49,6 +58,12 @@ impl Entries<'_> {
         let (stored, wanted) = (self.stored.get(&id), self.wanted.get(&id));
         let told = |data: &&Data| [REVISION, REPLACE_ORIGIN].map(|key| data.get(key).cloned());
         stored.is_some() && stored.map(told) == wanted.map(told)
+    }
+
+    /// Whether the name by which the Pod of an ID is deleted is stored, if it is to be.
+    fn is_deletion_written(&self, id: i64) -> bool {
+        let named = |data: Option<&&Data>| data.and_then(|data| data.get(DELETED).cloned());
+        named(self.stored.get(&id)) == named(self.wanted.get(&id))
     }
 
     /// Whether nobody wants the Pod of an ID.
@@ -78,7 +93,6 @@ mod tests {
 
     use super::*;
     use crate::domain::collaset::plan::PodPatch;
-    use crate::domain::pod::Pod;
 
     fn entry(id: i64, data: &[(&str, &str)]) -> ContextDetail {
         let data = data

@@ -397,3 +397,29 @@ fn change_that_is_taken_back_right_after_a_restart_ends() {
     assert!(is_changed(&world, "app:2"));
     assert_eq!(condition(&world, "Ready").status, "True");
 }
+
+#[test]
+fn pod_that_is_deleted_by_a_name_that_persists_is_deleted_once() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(3, naming);
+    let uid = |world: &World| world.pods["web-2"].metadata.uid.clone();
+    let before = uid(&world);
+    world.troubles.refused.insert(Write::Pool);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-2"] } }));
+    world.settle();
+    assert_eq!(
+        uid(&world),
+        before,
+        "that it is to be can't be written down"
+    );
+    let told = condition(&world, "Ready");
+    assert_eq!(told.status, "False");
+    assert!(
+        told.message.contains("ResourceContext web: refused"),
+        "{told:?}"
+    );
+    world.troubles.refused.clear();
+    world.settle();
+    assert_ne!(uid(&world), before);
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
