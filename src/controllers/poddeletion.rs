@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
+use kube::Error;
 use serde_json::json;
 use tracing::info;
 
 use super::{Context, PodKey, whole, write};
 use crate::api::keys::{self, Family};
-use crate::cluster::pods;
+use crate::cluster::events::about_pod;
 use crate::cluster::queue::Outcome;
+use crate::cluster::{failure, pods};
 use crate::domain::grace::{ID, TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
@@ -49,12 +51,30 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            write("delete a Pod", pods::delete(&context.client, &pod))
-                .await
-                .map(|_| ())
+            let request = async {
+                let done = pods::delete(&context.client, &pod).await;
+                done.inspect_err(|error| tell(context, &pod, error))
+            };
+            write("delete a Pod", request).await.map(|_| ())
         }
     };
     done.map_or_else(|outcome| outcome, |()| Outcome::Done)
+}
+
+/// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic.
+fn tell(context: &Context, pod: &Pod, error: &Error) {
+    if let Error::Api(status) = error
+        && !matches!(status.code, 404 | 409 | 429)
+    {
+        let why = failure::text(error);
+        let message = format!(
+            "The Pod is off traffic to be deleted, which is refused, and tried again: {why}"
+        );
+        let about = about_pod(pod);
+        context
+            .events
+            .record(&about, true, "FailedDelete", &message);
+    }
 }
 
 fn next(pod: &Pod, nanos: u64) -> Next {

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use crate::bed::objects::{is_available, refusal};
 use crate::bed::{Bed, Scope, wait};
+use crate::membership::told;
+use crate::policy::Policy;
 use crate::sets::{Set, condition, label, uids};
 
 async fn until_gone(set: &Set<'_>) {
@@ -213,4 +215,17 @@ async fn set_that_leaves_its_pods_frees_none_of_them() {
         assert_eq!(refusal(scope.delete(name).await).code, 429);
         assert!(is_available(&scope.get(name).await));
     }
+}
+
+/// Nobody else would say why a Pod stays off traffic.
+#[tokio::test]
+async fn deletion_that_somebody_refuses_is_told_on_the_pod() {
+    let scope = Bed::shared().await.scope("delete-refused").await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    let refusing = Policy::new(&scope, ("DELETE", "pods"), "false", "Forbidden").await;
+    let background = by(PropagationPolicy::Background);
+    set.api.delete("web", &background).await.unwrap();
+    told(&scope, "FailedDelete", "not as long as the test says so").await;
+    refusing.lift().await;
+    until_gone(&set).await;
 }
