@@ -97,6 +97,9 @@ pub struct Resource {
     pub resource: String,
 }
 
+/// Group of all kubelets.
+pub const NODES: &str = "system:nodes";
+
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -109,6 +112,13 @@ pub struct UserInfo {
     pub groups: Vec<String>,
     /// What the authenticator knows besides.
     pub extra: Option<BTreeMap<String, Option<Vec<String>>>>,
+}
+
+impl UserInfo {
+    /// Whether it is a kubelet (<https://kubernetes.io/docs/reference/access-authn-authz/node/>).
+    pub fn is_node(&self) -> bool {
+        self.groups.iter().any(|group| group == NODES)
+    }
 }
 
 /// A review to decide: the `request` of an AdmissionReview.

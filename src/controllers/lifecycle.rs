@@ -1,7 +1,7 @@
 //! PodOpsLifecycle: writes the readiness condition, `service-available` and the grants, and makes every step that the
 //! webhook missed (contract 3.2).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::cluster::events::about_pod;
 use crate::cluster::presence::{Kinds, Presence};
 use crate::cluster::queue::Outcome;
 use crate::cluster::{path, pods};
-use crate::domain::collaset::abandoned;
+use crate::domain::collaset::{abandoned, makes_the_step};
 use crate::domain::lifecycle::{Stage, Step, controller_step, controller_step_passing, restarts};
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::candidate;
@@ -38,6 +38,9 @@ const UNREADABLE_AGAIN: Duration = Duration::from_secs(600);
 /// Reason of the Event about an expected finalizer that the server cannot judge.
 const EVENT: &str = "ExpectedFinalizerMissing";
 
+/// A step that a CollaSet makes together with its update is left to it for this long.
+const LEFT_TO_ITS_SET: Duration = Duration::from_secs(1);
+
 /// The controller.
 pub struct Lifecycle {
     context: Arc<Context>,
@@ -46,6 +49,8 @@ pub struct Lifecycle {
     written: Written,
     /// Pods that were asked for in vain by their status. A webhook of another build may take no heed of such a write.
     in_vain: Mutex<HashSet<Uid>>,
+    /// Until when steps of Pods are left to their CollaSets.
+    left: Mutex<HashMap<Uid, Instant>>,
 }
 
 impl Lifecycle {
@@ -58,6 +63,7 @@ impl Lifecycle {
             kinds,
             written: Written::default(),
             in_vain: Mutex::default(),
+            left: Mutex::default(),
         })
     }
 
@@ -66,6 +72,7 @@ impl Lifecycle {
         let Some(pod) = self.context.index.read().pod(&namespace, &uid).cloned() else {
             self.written.forget(&uid);
             self.in_vain.lock().remove(&uid);
+            self.left.lock().remove(&uid);
             return Outcome::Done;
         };
         let version = pod.metadata.resource_version;
@@ -102,6 +109,9 @@ impl Lifecycle {
             context
                 .events
                 .record(&about_pod(pod), true, EVENT, &message);
+        }
+        if let Some(left) = self.left_to_its_set(pod, &step) {
+            return Ok(Outcome::After(left)); // mostly the set's write brings the Pod back here before
         }
         let moment = self.after_the_moment(pod, &step);
         let ready = step.again_nanos.map(Duration::from_nanos);
@@ -158,6 +168,19 @@ impl Lifecycle {
             };
         }
         Ok(outcome)
+    }
+
+    /// How long a step is left to the CollaSet of the Pod, which makes it in the write of its update.
+    fn left_to_its_set(&self, pod: &Pod, step: &Step) -> Option<Duration> {
+        let uid = Uid::from(pod.metadata.uid.as_str());
+        let mut left = self.left.lock();
+        if !self.context.collasets || !makes_the_step(pod, &step.labels) {
+            left.remove(&uid);
+            return None;
+        }
+        let now = Instant::now();
+        let until = *left.entry(uid).or_insert(now + LEFT_TO_ITS_SET);
+        (until > now).then(|| until - now)
     }
 
     fn wrote(&self, pod: &Pod) {

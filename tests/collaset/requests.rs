@@ -33,7 +33,7 @@ async fn writes(bed: &Bed, namespace: &str, since: usize) -> BTreeMap<String, Ve
 }
 
 #[tokio::test]
-async fn update_in_place_takes_three_writes_of_each_pod() {
+async fn update_in_place_takes_five_writes_of_each_pod() {
     let bed = Bed::own().await; // nobody has the audit log of a cluster that was there before
     let scope = bed.scope("requests").await;
     let set = Set::new(&scope, "web", 6, json!({})).await;
@@ -45,6 +45,6 @@ async fn update_in_place_takes_three_writes_of_each_pod() {
     let writes = writes(&bed, &scope.namespace, since).await;
     assert_eq!(writes.len(), 6, "{writes:#?}");
     for (pod, writes) in writes {
-        assert_eq!(writes.len(), 3, "{pod}: {writes:?}");
+        assert_eq!(writes.len(), 5, "{pod}: {writes:?}");
     }
 }

@@ -29,6 +29,7 @@ mod missed;
 mod moments;
 mod never_held;
 mod newer_rules;
+mod node_restriction;
 mod outside;
 mod owners;
 mod pod_writes;

@@ -111,7 +111,7 @@ async fn no_component_is_an_administrator() {
     for (user, groups) in [
         ("system:kube-scheduler", vec![]),
         ("system:kube-controller-manager", vec![]),
-        ("system:node:kwok", vec!["system:nodes"]),
+        ("operating-plane:kwok", vec!["system:nodes"]),
     ] {
         let review: SubjectAccessReview = serde_json::from_value(json!({
             "metadata": {},

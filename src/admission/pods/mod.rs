@@ -1,7 +1,6 @@
 //! Pods: [`Mutate`] steps the lifecycle, [`Validate`] holds what would break a rule.
 
 mod entering;
-mod kubelet;
 mod mutate;
 mod traffic;
 mod validate;

@@ -5,6 +5,7 @@
 //! the objects it hands to CEL), `null` objects (`object` of a DELETE, `oldObject` of a CREATE) are ruled out by the
 //! operations of the entry, and the cost grows only linearly with the object.
 
+use crate::admission::review::NODES;
 use crate::api::keys::{self, Family};
 
 const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
@@ -25,11 +26,9 @@ pub enum Condition {
     /// As [`Condition::LabelsChanged`], or something changed that may end or restart the Pod: an image, resources of a
     /// container or of the Pod, the deadline, the owners.
     LabelsOrDisruptiveFieldsChanged,
-    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), is Ready and not yet available, or
-    /// is updated in place by its CollaSet ([`keys::LAST_POD_STATUS`]).
+    /// The Pod waits to be taken off or put back on traffic (`preparing/…`, `completing/…`), or is Ready and not yet available.
     InFlight,
-    /// `Ready` or [`keys::SERVICE_READY`] changed; of a Pod that is updated in place, also which runs of its containers there
-    /// are.
+    /// `Ready` or [`keys::SERVICE_READY`] changed.
     ReadinessChanged,
     /// The Pod has not run to its end.
     NotFinished,
@@ -45,6 +44,8 @@ pub enum Condition {
     /// (Its user name is this one where controllers have service accounts of their own, as kubeadm sets them up;
     /// elsewhere its requests are sent and allowed there.)
     NotNamespaceController,
+    /// Not a node. NodeRestriction refuses a node's write of a status if admission changes a label in it.
+    NotNode,
     /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
     SpecChanged,
     /// The stored PersistentVolumeClaim is not bound to a volume yet.
@@ -68,6 +69,7 @@ impl Condition {
             Condition::HasReadinessGate => "has-readiness-gate",
             Condition::NotMirror => "not-mirror",
             Condition::NotNamespaceController => "not-namespace-controller",
+            Condition::NotNode => "not-node",
             Condition::SpecChanged => "spec-changed",
             Condition::Pending => "pending",
         }
@@ -109,12 +111,9 @@ impl Condition {
                     keys::SERVICE_AVAILABLE,
                     ready()
                 );
-                any([in_flight, back, updated_in_place()])
+                any([in_flight, back])
             }
-            Condition::ReadinessChanged => any([
-                changed(readiness),
-                format!("({}) && ({})", updated_in_place(), changed(runs)),
-            ]),
+            Condition::ReadinessChanged => changed(readiness),
             Condition::NotFinished => {
                 format!(
                     "!({} in ['Succeeded', 'Failed'])",
@@ -150,6 +149,12 @@ impl Condition {
                 format!(
                     "{} != '{NAMESPACE_CONTROLLER}'",
                     or_empty("request", &["userInfo", "username"], "''")
+                )
+            }
+            Condition::NotNode => {
+                format!(
+                    "!('{NODES}' in {})",
+                    or_empty("request", &["userInfo", "groups"], "[]")
                 )
             }
             Condition::SpecChanged => {
@@ -235,25 +240,6 @@ fn ready() -> String {
     let list = or_empty("object", &["status", "conditions"], "[]");
     let status = or_empty("c", &["status"], "''");
     format!("{list}.exists(c, c.type == 'Ready' && {status} == 'True')")
-}
-
-/// Whether a CollaSet waits for the kubelet to catch up with a change of the Pod.
-fn updated_in_place() -> String {
-    format!(
-        "'{}' in {}",
-        keys::LAST_POD_STATUS,
-        annotations("oldObject")
-    )
-}
-
-/// The runs of the containers, as the kubelet names them.
-fn runs(object: &str) -> String {
-    let of = |field| {
-        let list = or_empty(object, &["status", field], "[]");
-        format!("{list}.map(c, {})", or_empty("c", &["containerID"], "''"))
-    };
-    let [containers, init] = ["containerStatuses", "initContainerStatuses"].map(of);
-    format!("[{containers}, {init}]")
 }
 
 /// Type and status of the two conditions that the lifecycle waits for; their times and messages do not matter.

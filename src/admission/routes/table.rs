@@ -132,8 +132,9 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[Condition::NotTerminating, Condition::LifecycleChanged],
     },
-    // The kubelet's answer to a changed readiness condition lets the lifecycle go on within the same request, and a Pod
-    // that is Ready again counts from then on. Idle Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop the kubelet.
+    // A changed readiness condition lets the lifecycle go on within the same request, and a Pod that is Ready again counts from
+    // then on. Idle Pods are never sent. The reconciler makes a missed step, so a dead webhook must not stop anybody. It makes those
+    // of what kubelets write, too, in whose writes no label may change.
     // Not a second time after an entry above, which may have changed the condition.
     Webhook {
         name: "pod-status.apps.kusionstack.io",
@@ -147,6 +148,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         timeout_seconds: 5,
         conditions: &[
             Condition::NotTerminating,
+            Condition::NotNode,
             Condition::LabelsUnchanged,
             Condition::InFlight,
             Condition::ReadinessChanged,

@@ -420,27 +420,6 @@ fn status_of_a_pod_in_flight_is_sent_when_a_readiness_condition_changes() {
 }
 
 #[test]
-fn status_of_a_pod_that_is_updated_in_place_is_sent_when_a_container_runs_anew() {
-    let of = |updated: bool, run: &str| {
-        let annotation = updated.then_some("{}");
-        pod(json!({
-            "metadata": { "annotations": { keys::LAST_POD_STATUS: annotation } },
-            "status": { "containerStatuses": [{ "name": "app", "containerID": run }] },
-        }))
-    };
-    let sent = |object: &Json, old: &Json| {
-        let both = [Condition::InFlight, Condition::ReadinessChanged];
-        both.into_iter()
-            .all(|condition| holds(condition, object, old))
-    };
-    assert!(sent(&of(true, "run-2"), &of(true, "run-1")));
-    assert!(!sent(&of(true, "run-1"), &of(true, "run-1")));
-    assert!(!sent(&of(false, "run-2"), &of(false, "run-1")));
-    let bare = json!({ "metadata": {}, "spec": {}, "status": {} });
-    assert!(!sent(&bare, &bare));
-}
-
-#[test]
 fn deletes_that_no_budget_holds_are_not_sent() {
     let sent = |old: Json| {
         let delete = WEBHOOKS

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::revision::inplace::{Progress, progress};
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 use crate::domain::grace;
-use crate::domain::lifecycle::{LabelPatch, Phase, operator, phases};
+use crate::domain::lifecycle::{LabelPatch, Phase, is_operable, operator, phases};
 use crate::domain::pod::{Owner, Pod};
 
 /// The lifecycle ID of both operations. A change of type is a fresh run (contract 10.1 Q4).
@@ -74,14 +73,24 @@ impl Operation {
             return Turn::Allowed;
         }
         let since = pod
-            .label(&keys::Family::Operate.key(ID))
+            .label(&Family::Operate.key(ID))
             .and_then(|s| s.parse::<u64>().ok())
             .unwrap_or(now);
         Turn::Delayed((since.saturating_add(delay)).saturating_sub(now).max(1))
     }
 
+    /// Whether the very write that changes the Pod lets it be operated on: it has come off traffic, and admission steps on with
+    /// any write of it. A delay counts from a step that is stored.
+    pub fn is_let_by_its_write(self, pod: &Pod, delay: u64) -> bool {
+        delay == 0
+            && operator::is_during(pod, ID, self.type_())
+            && !self.is_undone(pod)
+            && phases(pod).get(ID) == Some(&Phase::Preparing)
+            && is_operable(pod)
+    }
+
     fn is_undone(self, pod: &Pod) -> bool {
-        pod.label(&keys::Family::UndoOperationType.key(ID)) == Some(self.type_())
+        pod.label(&Family::UndoOperationType.key(ID)) == Some(self.type_())
     }
 
     /// Whether it has begun and is not over.
@@ -98,27 +107,23 @@ pub fn is_leaving(pod: &Pod) -> bool {
 /// The labels that cancel a run of the set's own ID that is none of its operations, as after an edit by hand: nobody else would
 /// end it.
 pub fn undo_other(pod: &Pod) -> Option<LabelPatch> {
-    let label = |family: keys::Family| pod.label(&family.key(ID));
-    let type_ = label(keys::Family::OperationType).unwrap_or_default();
+    let label = |family: Family| pod.label(&family.key(ID));
+    let type_ = label(Family::OperationType).unwrap_or_default();
     let known = [Operation::Update, Operation::ScaleIn].map(Operation::type_);
-    let other = label(keys::Family::Operating).is_some() && !known.contains(&type_);
-    let undone = label(keys::Family::UndoOperationType).is_some();
+    let other = label(Family::Operating).is_some() && !known.contains(&type_);
+    let undone = label(Family::UndoOperationType).is_some();
     (other && !undone).then(|| operator::undo(ID, type_))
 }
 
-/// The labels that end an in-place update which the kubelet has caught up with; `None` where there is none, or it is not over.
-/// The annotation of the update goes with it.
-pub fn finish_in_place(pod: &Pod) -> Option<LabelPatch> {
-    let over = pod.annotation(keys::LAST_POD_STATUS).is_some()
-        && Operation::Update.turn(pod, 0, 0) == Turn::Allowed
-        && progress(pod) == Progress::Done;
-    over.then(|| {
-        let mut labels = Operation::Update.finish(pod);
-        if pod.label(keys::UPDATE_INCLUDED).is_some() {
-            labels.0.insert(keys::UPDATE_INCLUDED.to_owned(), None);
-        }
-        labels
-    })
+/// Whether a set makes this step of a Pod in the very write that updates it in place: the Pod has come off traffic and may be
+/// operated on.
+pub fn makes_the_step(pod: &Pod, step: &LabelPatch) -> bool {
+    let own = |key: &String| Family::parse(key).is_some_and(|(_, id)| id == ID);
+    let lets = matches!(step.0.get(&Family::Operate.key(ID)), Some(Some(_)));
+    lets && step.0.keys().all(own)
+        && pod.controller().is_some_and(Owner::is_collaset)
+        && pod.label(keys::PREPARING_TO_DELETE).is_none()
+        && Operation::Update.is_let_by_its_write(pod, 0)
 }
 
 /// Whether an operation of a CollaSet on the Pod waits for the rules, or the deletion that a set has asked for.
@@ -139,12 +144,11 @@ pub fn abandoned(pod: &Pod) -> Option<Value> {
     if !of_a_set || controlled || !pod.is_managed() || pod.is_terminating() {
         return None;
     }
-    let label = |family: keys::Family| pod.label(&family.key(ID));
-    if label(keys::Family::Operating).is_none() || label(keys::Family::UndoOperationType).is_some()
-    {
+    let label = |family: Family| pod.label(&family.key(ID));
+    if label(Family::Operating).is_none() || label(Family::UndoOperationType).is_some() {
         return None;
     }
-    let type_ = label(keys::Family::OperationType).unwrap_or_default();
+    let type_ = label(Family::OperationType).unwrap_or_default();
     let labels = operator::undo(ID, type_).to_merge_patch();
     Some(json!({ "labels": labels, "annotations": { keys::LAST_POD_STATUS: null } }))
 }
@@ -187,7 +191,7 @@ mod tests {
         let undo = |type_: &str| json!({ "labels": { UNDO: type_ }, "annotations": { keys::LAST_POD_STATUS: null } });
         let mut orphan = pod(json!([]), &[]);
         assert_eq!(abandoned(&orphan), Some(undo("update")));
-        let type_ = keys::Family::OperationType.key(ID);
+        let type_ = Family::OperationType.key(ID);
         orphan.metadata.labels.remove(&type_);
         assert_eq!(abandoned(&orphan), Some(undo("")));
         let foreign = pod(owner("apps/v1", "ReplicaSet"), &[]);

@@ -49,7 +49,7 @@ mod strategy;
 mod update;
 
 pub use enter::has_name_of;
-pub use lifecycle::{abandoned, finish_in_place, waits_for_rules};
+pub use lifecycle::{abandoned, makes_the_step, waits_for_rules};
 pub use reclaim::takes_its_pods_along;
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ mod validate;
 pub use expected::ExpectedFinalizers;
 pub use patch::LabelPatch;
 pub use phase::Phase;
-pub use run::{Run, has_type, is_held_offline, phases, untyped};
+pub use run::{Run, has_type, is_held_offline, is_operable, phases, untyped};
 pub use step::{Step, controller_step, controller_step_passing, follow};
 pub use validate::{FieldError, validate};
 

@@ -265,7 +265,7 @@ pub fn is_held_offline(pod: &Pod) -> bool {
 /// Row 5, finalizers first (contract 10.1 Q3), and the kubelet has followed the condition: while Ready is still True,
 /// traffic is still on, and a run that ended before the kubelet noticed would bring the Pod back only to lose it to the
 /// kubelet's late answer. A Pod without the gate is off traffic as far as the lifecycle can bring it.
-pub(super) fn is_operable(pod: &Pod) -> bool {
+pub fn is_operable(pod: &Pod) -> bool {
     !pod.is_protected()
         && (!pod.has_service_ready_gate()
             || pod.condition(keys::SERVICE_READY) != Some(true) && !pod.is_ready())

@@ -79,6 +79,8 @@ pub fn apiserver(
         ("endpoint-reconciler-type", "none".to_owned()),
         ("service-cluster-ip-range", "10.0.0.0/16".to_owned()),
         ("authorization-mode", "RBAC".to_owned()),
+        // As kubeadm has it: among others, no kubelet changes a label of a Pod.
+        ("enable-admission-plugins", "NodeRestriction".to_owned()),
         (
             "token-auth-file",
             credentials.token_file.display().to_string(),

@@ -29,7 +29,8 @@ const USERS: [(&str, &str, &str); 4] = [
         "",
     ),
     ("kube-scheduler", "system:kube-scheduler", ""),
-    ("kwok", "system:node:kwok", "system:nodes"),
+    // It writes for all nodes, so that it has the name of none: NodeRestriction lets a node write its own Pods alone.
+    ("kwok", "operating-plane:kwok", "system:nodes"),
 ];
 
 /// Files of the plane's credentials.

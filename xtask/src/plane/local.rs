@@ -96,6 +96,7 @@ impl Local {
 
         let client = admin_client(dir).await?;
         nodes::authorize_kwok(&client).await?;
+        nodes::restrict_kwok(&client).await?;
         if options.shared_controller_account {
             nodes::authorize_controllers(&client).await?;
         }

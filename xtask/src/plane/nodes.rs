@@ -2,6 +2,9 @@
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -31,10 +34,36 @@ pub async fn authorize_kwok(client: &Client) -> Result<()> {
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
-                      "name": "system:node:kwok"}],
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group",
+                      "name": "system:nodes"}],
     }))?;
     apply(&Api::all(client.clone()), name, &role).await?;
+    apply(&Api::all(client.clone()), name, &binding).await
+}
+
+/// Holds kwok to what NodeRestriction holds kubelets to: no label of a Pod changes in a write of its status, by whomever.
+/// That plugin judges what comes out of admission, and so does this.
+pub async fn restrict_kwok(client: &Client) -> Result<()> {
+    let name = "operating-plane-kwok";
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods/status"],
+            }]},
+            "matchConditions": [{"name": "node", "expression": "'system:nodes' in request.userInfo.groups"}],
+            "validations": [{
+                "expression": "(has(object.metadata.labels) ? object.metadata.labels : {}) \
+                               == (has(oldObject.metadata.labels) ? oldObject.metadata.labels : {})",
+                "message": "a node cannot update labels through pod status", "reason": "Forbidden",
+            }],
+        },
+    }))?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }))?;
+    apply(&Api::all(client.clone()), name, &policy).await?;
     apply(&Api::all(client.clone()), name, &binding).await
 }
 

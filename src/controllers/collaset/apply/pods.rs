@@ -14,7 +14,7 @@ use super::look::{self, Look};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
-use crate::domain::collaset::plan::{PodChange, PodPatch};
+use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
 use crate::domain::pod::Pod;
 
@@ -205,9 +205,18 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         };
     }
     if let Some(body) = body(work.set, change, version) {
-        send(work, &change.pod, None, body).await?;
+        let by_status = is_end(change).then_some("status");
+        send(work, &change.pod, by_status, body).await?;
     }
     Ok(())
+}
+
+/// Whether a change ends an operation and is none of the object itself. As a write of the status it takes the readiness condition
+/// along, which admission opens in the same request.
+fn is_end(change: &PodPatch) -> bool {
+    let operating = Family::Operating.key(SCALE_IN.0);
+    let ends = matches!(change.labels.0.get(&operating), Some(None));
+    ends && change.spec.is_none() && change.ownership == Ownership::Keep
 }
 
 /// Sends one patch; the version that came of it.
@@ -285,7 +294,6 @@ fn what(name: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::domain::collaset::plan::Ownership;
 
     fn pod() -> Pod {
         let pod = json!({ "metadata": { "name": "web-a", "uid": "1", "resourceVersion": "7" } });

@@ -38,7 +38,13 @@ pub fn step(
     match (in_scope && behind, turn) {
         (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
         (true, Turn::Idle) => begin(facts, draft, places, id, pod),
-        (true, Turn::Waiting) => {}
+        (true, Turn::Waiting) => {
+            let stays = matches!(*way(facts, id, pod), InPlace::Yes { .. });
+            let delay = facts.strategy.update_delay;
+            if stays && Operation::Update.is_let_by_its_write(pod, delay) {
+                carry_out(facts, draft, places, id, pod);
+            }
+        }
         (true, Turn::Delayed(nanos)) => draft.again(nanos),
         (true, Turn::Allowed) => carry_out(facts, draft, places, id, pod),
         (false, turn) => {

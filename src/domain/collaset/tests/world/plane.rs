@@ -5,11 +5,11 @@ use serde_json::json;
 
 use super::World;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::abandoned;
 use crate::domain::collaset::status::time;
-use crate::domain::collaset::{abandoned, finish_in_place};
 use crate::domain::grace;
 use crate::domain::lifecycle::{
-    LabelPatch, Run, Stage, controller_step, controller_step_passing, operator, restarts, validate,
+    Run, Stage, controller_step, controller_step_passing, operator, restarts, validate,
 };
 use crate::domain::pod::{
     Condition, Pod, RESIZE_IN_PROGRESS, RESIZE_PENDING, ReadinessGate, Resources, Waiting,
@@ -107,10 +107,6 @@ impl World {
             Some(record) => annotations.insert(keys::AWAITS_RESTART.to_owned(), record),
             None => annotations.remove(keys::AWAITS_RESTART),
         };
-        if let Some(labels) = self.finished_by_kubelet(new).filter(|_| of_status) {
-            labels.apply(&mut new.metadata.labels);
-            new.metadata.annotations.remove(keys::LAST_POD_STATUS);
-        }
         if let Some(error) = validate(Some(old), new).first() {
             return Err(format!("{}: {}", error.path, error.message));
         }
@@ -145,15 +141,6 @@ impl World {
         let available = available.filter(|p| p.is_available()).count();
         let wanted = usize::try_from(self.set.spec.replicas.unwrap_or(0)).unwrap();
         !self.troubles.holds && available > wanted.saturating_sub(most)
-    }
-
-    fn finished_by_kubelet(&self, pod: &Pod) -> Option<LabelPatch> {
-        let status = self.set.status.as_ref()?;
-        let is_last = self.owns(pod)
-            && self.set.metadata.deletion_timestamp.is_none()
-            && self.set.metadata.generation == Some(status.observed_generation)
-            && pod.label(keys::REVISION) == Some(&status.updated_revision);
-        finish_in_place(pod).filter(|_| is_last)
     }
 
     fn admitted(&self, old: &Pod, mut new: Pod, of_status: bool) -> Option<Pod> {
@@ -236,7 +223,7 @@ impl World {
         let mut new = pod.clone();
         if kubelet.is_lost {
             self.set_condition(&mut new, "Ready", "Unknown");
-            return self.admitted(pod, new, true);
+            return (*pod != new).then_some(new);
         }
         let seen = &mut new.status.observed_generation;
         if *seen < pod.metadata.generation {
@@ -253,7 +240,7 @@ impl World {
             pod.condition(keys::SERVICE_READY) == Some(true) || !pod.has_service_ready_gate();
         let ready = if runs && gate { "True" } else { "False" };
         self.set_condition(&mut new, "Ready", ready);
-        self.admitted(pod, new, true)
+        (*pod != new).then_some(new) // admission changes nothing in what a kubelet writes
     }
 
     fn see_resize(&self, pod: &mut Pod, resizing: Resizing) {
