@@ -62,21 +62,21 @@ impl Handler for Mutate {
         let held = |what: &str| {
             let (code, reason) = denial::HELD;
             let name = &new.metadata.name;
-            let text = format!("{what} of Pod {name} is held: {why}; try again in a moment");
+            let text = format!("Pod {name}: {what} is held: {why}; try again in a moment");
             Verdict::deny(code, reason, text)
         };
         let key = keys::AWAITS_RESTART;
         if old.annotation(key) != new.annotation(key) {
             return held(&format!("a change of the annotation {key}"));
         }
-        if old.is_available() && new.label(keys::SERVICE_AVAILABLE).is_none() {
-            let (code, reason) = denial::HELD;
-            let name = &new.metadata.name;
-            return Verdict::deny(
-                code,
-                reason,
-                format!("taking Pod {name} offline is held: {why}; try again in a moment"),
-            );
+        // A mark asks for a grant. Stored without an answer it would pass for one.
+        let marked = |pod: &Pod, key: &str| pod.label(key).is_some();
+        let mut brought = new.metadata.labels.keys().filter(|key| is_mark(key));
+        if new.is_managed() && brought.any(|key| !marked(&old, key)) {
+            return held("a grant");
+        }
+        if removes_available(&old, &new) {
+            return held("taking it off traffic");
         }
         Verdict::allow().audit("skipped", why)
     }
@@ -360,6 +360,12 @@ fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
         && new.label(&mark).is_some()
 }
 
+/// Whether a label is a mark by which a grant is asked for.
+fn is_mark(key: &str) -> bool {
+    let family = Family::parse(key).map(|(family, _)| family);
+    matches!(family, Some(Family::PreChecked | Family::PostChecked))
+}
+
 /// What to say if the request leaves an operation without its type that had one before, or that it brings.
 fn untyped_warnings(request: &Request) -> Vec<String> {
     let raw = request.object.as_deref();
@@ -523,6 +529,58 @@ mod tests {
             let said = verdict.warnings().join(" ");
             let names_it = said.contains(&format!("the label {type_} is missing"));
             assert_eq!(names_it, warned, "{old} {new}: {said}");
+        }
+    }
+
+    fn mutate() -> Mutate {
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        });
+        let client = kube::Client::new(service, "default");
+        Mutate(Arc::new(Context::at_epoch(client)))
+    }
+
+    fn labelled(mut labels: Value) -> Value {
+        labels[keys::CONTROL] = json!(keys::CONTROL_VALUE);
+        json!({ "metadata": { "name": "web-1", "labels": labels } })
+    }
+
+    /// NodeRestriction refuses what comes out of admission with other labels.
+    #[tokio::test]
+    async fn kubelets_write_comes_out_as_it_went_in() {
+        let preparing = Family::Preparing.key("x1");
+        let old = labelled(json!({ &preparing: "1", (Family::Operating.key("x1")): "1" }));
+        let mut new = old.clone();
+        new["status"] = json!({ "conditions": [{ "type": "Ready", "status": "False" }] });
+        for (groups, patched) in [(json!(["system:nodes"]), false), (json!([]), true)] {
+            let mut request = review(&old, &new);
+            request.sub_resource = Some("status".to_owned());
+            request.user_info.groups = serde_json::from_value(groups).unwrap();
+            let verdict = mutate().review(&request, soon()).await;
+            assert!(verdict.is_allowed());
+            let changes = verdict.patch().map_or(0, |patch| patch.0.len());
+            assert_eq!(changes > 0, patched, "{verdict:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn mark_that_nobody_judges_is_not_stored() {
+        let mutate = mutate();
+        let old = labelled(json!({ (Family::PreCheck.key("x1")): "1" }));
+        for (family, allowed) in [
+            (Family::PreChecked, false),
+            (Family::PostChecked, false),
+            (Family::Operating, true),
+        ] {
+            let mut new = old.clone();
+            new["metadata"]["labels"][family.key("x1")] = json!("1");
+            let verdict = mutate.fallback(&review(&old, &new), "overload");
+            assert_eq!(verdict.is_allowed(), allowed, "{family:?}");
+            assert!(
+                mutate
+                    .fallback(&review(&new, &new), "overload")
+                    .is_allowed()
+            );
         }
     }
 
