@@ -48,6 +48,12 @@ impl Draft {
         self.labels(pod, LabelPatch([(key.to_owned(), value)].into()));
     }
 
+    /// Whether a label of a Pod is to go.
+    pub fn removes_label(&self, pod: &Pod, key: &str) -> bool {
+        let patch = self.patches.get(&pod.metadata.uid);
+        patch.is_some_and(|patch| matches!(patch.labels.0.get(key), Some(None)))
+    }
+
     /// Has a Pod deleted through its lifecycle. Said once: a time that moves on would be a change without end.
     pub fn send_away(&mut self, pod: &Arc<Pod>, now_nanos: u64) {
         if pod.label(keys::TO_DELETE).is_none() {

@@ -163,7 +163,10 @@ impl View {
     fn of(facts: &Facts, draft: &Draft, status: &CollaSetStatus) -> View {
         let pods: Vec<_> = facts.members.values().collect();
         let wanted = facts.strategy.replicas;
-        let pairs = pods.iter().filter(|p| facts.is_half(p)).count();
+        // A name may be used again: the label of a half whose origin is another Pod goes with this plan.
+        let parts = |p: &Pod| draft.removes_label(p, keys::REPLACE_PAIR_ORIGIN_NAME);
+        let halves = pods.iter().filter(|p| facts.is_half(p) && !parts(p));
+        let pairs = halves.count();
         let there = pods.len() - pairs;
         let old = pods.iter().filter(|p| !facts.is_updated(p));
         let behind = match facts.rollout.final_scope() {

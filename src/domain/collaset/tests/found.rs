@@ -399,6 +399,26 @@ fn change_that_is_taken_back_right_after_a_restart_ends() {
 }
 
 #[test]
+fn new_half_whose_origin_is_another_pod_of_the_name_counts() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(3, naming);
+    world.settle();
+    // The pool knows of no pair: the label is left of one whose origin was another Pod of the name.
+    label(
+        &mut world,
+        "web-2",
+        keys::REPLACE_PAIR_ORIGIN_NAME,
+        Some("web-1"),
+    );
+    world.edit(json!({ "replicas": 2 }));
+    world.step();
+    let scale = condition(&world, "Scale");
+    assert_eq!(scale.status, "False", "one of three is to go: {scale:?}");
+    world.settle();
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
 fn pod_that_is_deleted_by_a_name_that_persists_is_deleted_once() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(3, naming);
