@@ -82,6 +82,9 @@ pub const AWAITS_RESTART: &str = "operating.kusionstack.io/awaits-restart";
 /// Annotation on the new half of a replace pair: name of the origin, whose place the Pod takes without being Ready, because
 /// somebody wrote [`SERVICE_AVAILABLE`] by hand. Written by the webhook, read by CollaSet and removed with the pair.
 pub const REPLACES: &str = "operating.kusionstack.io/replaces";
+/// Annotation on a Pod: the value of its label [`TO_DELETE`] if its CollaSet wrote that. The set takes its own word back, and nobody
+/// else's. Written, read and removed by CollaSet.
+pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation on a ReplicaSet: which revision of its Deployment it is, a decimal number. The Deployment controller gives the

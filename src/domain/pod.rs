@@ -556,6 +556,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::MIN_READY_SECONDS
                 | keys::AWAITS_RESTART
                 | keys::REPLACES
+                | keys::SENT_AWAY
         )
     });
     Ok(all)

@@ -78,7 +78,7 @@ async fn a_request_is_taken_back_before_the_new_pod_serves() {
 }
 
 #[tokio::test]
-async fn a_request_is_taken_back_when_the_new_pod_serves() {
+async fn a_request_is_taken_back_until_rules_let_the_origin_go() {
     let scope = Bed::shared().await.scope("replace-late").await;
     let set = Set::new(&scope, "web", 1, json!({})).await;
     let origin = set.pod(0).await;
@@ -89,14 +89,18 @@ async fn a_request_is_taken_back_when_the_new_pod_serves() {
         .until_pod(&origin.name_any(), "to be told to go", told)
         .await;
     take_back(&scope, &origin.name_any()).await;
+    let stays = |p: &k8s_openapi::api::core::v1::Pod| label(p, keys::TO_DELETE).is_none();
+    scope
+        .until_pod(&origin.name_any(), "to be told to stay", stays)
+        .await;
     set.release().await;
-    // The origin had been told to go: one of the two is left, and it is the new one.
     let after = set
         .until_pods("one", |pods| {
             alone(pods, 1) && pods.values().all(is_available)
         })
         .await;
-    assert_eq!(ids(&after), [1]);
+    assert_eq!(ids(&after), [0]);
+    assert_eq!(after[&0].uid(), origin.uid());
     set.settled().await;
 }
 

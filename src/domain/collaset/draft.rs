@@ -28,6 +28,8 @@ pub struct Draft {
     pub not_included: Vec<String>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
+    /// UIDs of Pods that are to be deleted through their lifecycle.
+    sent: BTreeSet<String>,
     patches: BTreeMap<String, PodPatch>,
     deletions: BTreeMap<String, Arc<Pod>>,
     creations: BTreeMap<i64, serde_json::Value>,
@@ -54,11 +56,19 @@ impl Draft {
         patch.is_some_and(|patch| matches!(patch.labels.0.get(key), Some(None)))
     }
 
-    /// Has a Pod deleted through its lifecycle. Said once: a time that moves on would be a change without end.
+    /// Has a Pod deleted through its lifecycle. Said once: a time that moves on would be a change without end. A plan says anew of each
+    /// Pod that it wants away: of whom it does not, the word is taken back, see [`Draft::is_sent_away`].
     pub fn send_away(&mut self, pod: &Arc<Pod>, now_nanos: u64) {
+        self.sent.insert(pod.metadata.uid.clone());
         if pod.label(keys::TO_DELETE).is_none() {
             self.label(pod, keys::TO_DELETE, Some(now_nanos.to_string()));
+            self.annotation(pod, keys::SENT_AWAY, Some(now_nanos.to_string()));
         }
+    }
+
+    /// Whether the plan wants a Pod away.
+    pub fn is_sent_away(&self, pod: &Pod) -> bool {
+        self.sent.contains(&pod.metadata.uid)
     }
 
     /// Sets or removes one annotation.

@@ -104,6 +104,26 @@ pub fn is_leaving(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some() || operator::is_during(pod, grace::ID, grace::TYPE)
 }
 
+/// A number above this one is a time in nanoseconds: 2001 began later.
+const A_TIME: u64 = 900_000_000_000_000_000;
+
+/// Whether a set wrote this value of the label `to-replace`: it writes a time in nanoseconds, users and jobs write other words, such
+/// as `true` (contract 2.1).
+pub fn is_own_word(value: &str) -> bool {
+    value.parse().is_ok_and(|nanos: u64| nanos > A_TIME)
+}
+
+/// Whether the Pod is told to go by its set and still serves: the word can be taken back, and nobody notices. Once its rules have let
+/// it go, it goes.
+pub fn may_stay(pod: &Pod) -> bool {
+    let phase = phases(pod).get(grace::ID).copied();
+    let told = pod.label(keys::TO_DELETE);
+    told.is_some()
+        && told == pod.annotation(keys::SENT_AWAY)
+        && matches!(phase, None | Some(Phase::PreCheck))
+        && !pod.is_terminating()
+}
+
 /// The labels that cancel a run of the set's own ID that is none of its operations, as after an edit by hand: nobody else would
 /// end it.
 pub fn undo_other(pod: &Pod) -> Option<LabelPatch> {

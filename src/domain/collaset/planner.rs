@@ -40,6 +40,7 @@ pub fn plan(observed: &Observed) -> Plan {
         replace::step(&facts, &mut draft);
         scale::step(&facts, &mut draft);
         update::step(&facts, &mut draft);
+        scale::take_back(&facts, &mut draft);
         create::step(&facts, &mut draft);
         create::leftover_claims(&facts, &mut draft);
     }
@@ -64,7 +65,7 @@ pub fn plan(observed: &Observed) -> Plan {
         message: problem.clone(),
     }));
     if !deleting {
-        events.extend(begun_or_over(set.status.as_ref(), &status));
+        events.extend(begun_or_over(set.status.as_ref(), &status, set.spec.paused));
     }
     let forget_command = draft.forget_command;
     let (pods, again_nanos) = draft.into_pods();
@@ -87,7 +88,11 @@ pub fn plan(observed: &Observed) -> Plan {
 }
 
 /// That a rollout begins, or is over.
-fn begun_or_over(former: Option<&CollaSetStatus>, status: &CollaSetStatus) -> Option<Event> {
+fn begun_or_over(
+    former: Option<&CollaSetStatus>,
+    status: &CollaSetStatus,
+    paused: bool,
+) -> Option<Event> {
     let former = former.filter(|former| !former.updated_revision.is_empty())?;
     let revision = &status.updated_revision;
     let event = |reason, message| Event {
@@ -96,7 +101,8 @@ fn begun_or_over(former: Option<&CollaSetStatus>, status: &CollaSetStatus) -> Op
         message,
     };
     if former.updated_revision != *revision {
-        let message = format!("revision {revision} is rolled out to the Pods");
+        let when = if paused { " once the set goes on" } else { "" };
+        let message = format!("revision {revision} is rolled out to the Pods{when}");
         return Some(event("RolloutStarted", message));
     }
     let over = former.current_revision != *revision && status.current_revision == *revision;

@@ -69,12 +69,11 @@ fn follow(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
     match facts.members.get(&new) {
         Some(pod)
             if pod.label(keys::REVISION) != Some(&wanted)
-                && pod.label(keys::REVISION).is_some()
-                && !lifecycle::is_leaving(pod) =>
+                && pod.label(keys::REVISION).is_some() =>
         {
             // Made of a revision that is no longer wanted: it goes, and another is made under its ID.
             pool::mark(draft, new, pool::REVISION, &wanted);
-            draft.send_away(pod, facts.observed.now_nanos);
+            send_half_away(facts, draft, pod);
         }
         Some(pod) if by_hand::replaces(pod, origin) && !lifecycle::is_leaving(pod) => {
             draft.send_away(origin, facts.observed.now_nanos);
@@ -93,10 +92,10 @@ fn pair_revision(facts: &Facts, origin: &Pod) -> String {
     named.unwrap_or(&facts.history.updated.name).to_owned()
 }
 
-/// The request was taken back: the new Pod goes, available or not (contract 10.4 Q36), unless the origin is on its way
-/// out already.
+/// The request was taken back: the new Pod goes, available or not (contract 10.4 Q36), unless the rules have let the origin
+/// go already.
 fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
-    if lifecycle::is_leaving(origin) {
+    if lifecycle::is_leaving(origin) && !lifecycle::may_stay(origin) {
         return;
     }
     draft.label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
@@ -107,9 +106,7 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
         .or_else(|| origin.label(keys::REPLACE_PAIR_NEW_ID)?.parse().ok());
     match new.and_then(|new| facts.members.get(&new)) {
         Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
-            if !lifecycle::is_leaving(pod) {
-                draft.send_away(pod, facts.observed.now_nanos);
-            }
+            send_half_away(facts, draft, pod);
         }
         // The name of the new Pod persists, and so does its ID until it is gone.
         None if new.is_some_and(|new| facts.is_held(new)) => {}
@@ -121,6 +118,13 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
                 part(facts, draft, new);
             }
         }
+    }
+}
+
+/// Whoever is on the way out already goes without a word.
+fn send_half_away(facts: &Facts, draft: &mut Draft, half: &Arc<Pod>) {
+    if !lifecycle::is_leaving(half) || lifecycle::may_stay(half) {
+        draft.send_away(half, facts.observed.now_nanos);
     }
 }
 

@@ -100,7 +100,7 @@ fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     // A new half has no place without its origin (contract 10.4 Q35), and is not made again.
     if let Some(new) = draft.ids.get(&id).and_then(pool::new_of) {
         match facts.members.get(&new) {
-            Some(half) if lifecycle::is_leaving(half) => {}
+            Some(half) if lifecycle::is_leaving(half) && !lifecycle::may_stay(half) => {}
             Some(half) => draft.send_away(half, now),
             None if facts.is_held(new) => {}
             None => {
@@ -111,6 +111,9 @@ fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     }
     if lifecycle::is_leaving(pod) {
         pool::mark(draft, id, pool::SCALE_IN, "true");
+        if lifecycle::may_stay(pod) {
+            draft.send_away(pod, now);
+        }
         return;
     }
     match Operation::ScaleIn.turn(pod, facts.strategy.scale_delay, now) {
@@ -143,5 +146,18 @@ fn keep(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
             pool::mark(draft, id, pool::DELETED, name);
         }
         draft.send_away(pod, facts.observed.now_nanos);
+    } else if lifecycle::may_stay(pod) {
+        draft.send_away(pod, facts.observed.now_nanos); // it is the Pod that was meant
+    }
+}
+
+/// Pods that were told to go, and that no step wants away any more: the list is another, the set is paused, the pair was cancelled
+/// or its new Pod is down again.
+pub fn take_back(facts: &Facts, draft: &mut Draft) {
+    for pod in facts.members.values() {
+        if lifecycle::may_stay(pod) && !draft.is_sent_away(pod) {
+            draft.label(pod, keys::TO_DELETE, None);
+            draft.annotation(pod, keys::SENT_AWAY, None);
+        }
     }
 }

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
-use super::super::lifecycle::Operation;
+use super::super::lifecycle::{self, Operation};
 use super::super::strategy::Scope;
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
@@ -151,6 +151,8 @@ pub(super) struct View {
     updates: usize,
     /// Pairs of a Pod and the one that takes its place.
     pub pairs: usize,
+    /// Pods that are told to go.
+    leaving: usize,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
@@ -185,6 +187,7 @@ impl View {
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
+            leaving: pods.iter().filter(|p| lifecycle::is_leaving(p)).count(),
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
             not_included: draft.not_included.clone(),
@@ -216,14 +219,26 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
+            let reason = if paused { "Paused" } else { "Updating" };
+            if facts.rollout.is_aborted() {
+                let reason = if paused { reason } else { "RolloutAborted" };
+                let aborted = told::aborted(facts, behind);
+                return (false, reason, format!("{aborted}{told}{down}"));
+            }
             let message =
                 format!("{behind} Pods to update, {updating} under way{step}{told}{down}");
-            let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, message);
         }
         if self.pairs > 0 {
-            let message = format!("{} Pods are being replaced", self.pairs);
+            let told = told::under_way(facts, |_| true);
+            let down = told::unavailable(self.unavailable.iter());
+            let message = format!("{} Pods are being replaced{told}{down}", self.pairs);
             return (false, "Replacing", message);
+        }
+        if self.leaving > 0 {
+            let told = told::under_way(facts, |_| true);
+            let message = format!("{} Pods are to be deleted{told}", self.leaving);
+            return (false, "Deleting", message);
         }
         if facts.rollout.has_steps_left() {
             let step = told::step(facts, status);

@@ -52,13 +52,13 @@ fn kept(pod: &Pod) -> Option<Kept> {
 }
 
 /// The finalizers that the Pod waits for: all once it is terminating, before that those of who serves traffic.
-fn keeping(pod: &Pod) -> impl Iterator<Item = &str> {
+pub fn keeping(pod: &Pod) -> impl Iterator<Item = &str> {
     let finalizers = pod.metadata.finalizers.iter().map(String::as_str);
     let prefix = keys::PROTECTION_FINALIZER_PREFIX;
     finalizers.filter(move |f| pod.is_terminating() || f.starts_with(prefix))
 }
 
-fn by_finalizers(pod: &Pod) -> String {
+pub fn by_finalizers(pod: &Pod) -> String {
     let finalizers: Vec<_> = keeping(pod).take(NAMED).collect();
     format!(
         "waits until finalizer {} is taken off",

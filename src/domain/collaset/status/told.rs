@@ -6,9 +6,10 @@ use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::revision::inplace::{Progress, progress};
 use super::super::rollout;
-use super::time;
+use super::{leaving, time};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
+use crate::domain::grace;
 use crate::domain::lifecycle::{Phase, min_ready, phases};
 use crate::domain::pod::Pod;
 
@@ -59,7 +60,7 @@ pub fn aborted(facts: &Facts, behind: usize) -> String {
 
 /// The pause that a rollout is at, and how it ends; `None` where it is at none.
 pub fn pause(facts: &Facts, status: &CollaSetStatus) -> Option<String> {
-    let rollout = status.rollout.as_ref()?;
+    let rollout = status.rollout.as_ref().filter(|r| !r.aborted)?;
     let (step, steps) = (rollout.step, facts.rollout.len());
     let key = keys::ROLLOUT;
     Some(match rollout::wait(facts, rollout)? {
@@ -80,7 +81,7 @@ pub fn step(facts: &Facts, status: &CollaSetStatus) -> String {
         return format!("; {pause}");
     }
     let steps = facts.rollout.len();
-    let rollout = status.rollout.as_ref();
+    let rollout = status.rollout.as_ref().filter(|r| !r.aborted);
     match rollout.filter(|rollout| facts.rollout.step_of(rollout).is_some()) {
         Some(rollout) => format!("; step {} of {steps}", rollout.step),
         None => String::new(),
@@ -105,17 +106,11 @@ pub fn ended(facts: &Facts) -> String {
 
 fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
     if !Operation::Update.is_on(pod) && !Operation::ScaleIn.is_on(pod) {
-        return None;
+        return of_deletion(facts, pod);
     }
     match phases(pod).get(lifecycle::ID)? {
-        Phase::PreCheck => {
-            let rules = facts.observed.rules.get(&pod.metadata.uid);
-            Some(match rules.map(|rules| rules.join(", ")) {
-                Some(rules) if !rules.is_empty() => format!("waits for PodTransitionRule {rules}"),
-                _ => "waits to be let off traffic".to_owned(),
-            })
-        }
-        Phase::Preparing => Some("waits to be off traffic".to_owned()),
+        Phase::PreCheck => Some(of_rules(facts, pod)),
+        Phase::Preparing => Some(of_traffic(pod)),
         Phase::Operate => match progress(pod) {
             Progress::Waiting(why) | Progress::Refused(why) => {
                 Some(format!("waits for its kubelet: {why}"))
@@ -123,6 +118,35 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
             Progress::Done => Some("is off traffic and waits for its turn".to_owned()),
         },
         _ => Some(format!("is to come back: {}", of_pod(pod))),
+    }
+}
+
+/// What a Pod waits for that is told to go.
+fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
+    if !lifecycle::is_leaving(pod) {
+        return None;
+    }
+    let waits = match phases(pod).get(grace::ID) {
+        Some(Phase::PreCheck) => format!(" and {}", of_rules(facts, pod)),
+        Some(Phase::Preparing) => format!(" and {}", of_traffic(pod)),
+        Some(_) => ", and off traffic".to_owned(),
+        None => String::new(),
+    };
+    Some(format!("is to be deleted{waits}"))
+}
+
+fn of_rules(facts: &Facts, pod: &Pod) -> String {
+    let rules = facts.observed.rules.get(&pod.metadata.uid);
+    match rules.map(|rules| rules.join(", ")) {
+        Some(rules) if !rules.is_empty() => format!("waits for PodTransitionRule {rules}"),
+        _ => "waits to be let off traffic".to_owned(),
+    }
+}
+
+fn of_traffic(pod: &Pod) -> String {
+    match leaving::keeping(pod).next() {
+        Some(_) => leaving::by_finalizers(pod),
+        None => "waits to be off traffic".to_owned(),
     }
 }
 

@@ -7,5 +7,6 @@ mod data;
 mod found;
 mod rollout;
 mod taken_back;
+mod told_to_go;
 mod walks;
 mod world;

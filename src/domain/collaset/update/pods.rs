@@ -15,9 +15,6 @@ use super::places::Places;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// A number above this one is a time in nanoseconds: 2001 began later.
-const A_TIME: u64 = 900_000_000_000_000_000;
-
 /// The next step of one Pod.
 pub fn step(
     facts: &Facts,
@@ -30,10 +27,16 @@ pub fn step(
         record(facts, draft, id, pod, in_scope);
     }
     let is_other = lifecycle::undo_other(pod).is_some();
-    if is_other || lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod) {
+    if is_other || Operation::ScaleIn.is_on(pod) {
         return;
     }
     let behind = needs_update(facts, id, pod);
+    if lifecycle::is_leaving(pod) {
+        if lifecycle::may_stay(pod) && !(in_scope && behind) {
+            stop_replacing(facts, draft, pod);
+        }
+        return;
+    }
     let turn = Operation::Update.turn(pod, facts.strategy.update_delay, facts.observed.now_nanos);
     match (in_scope && behind, turn) {
         (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
@@ -115,15 +118,16 @@ fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>
 }
 
 /// A replacement that only an update had asked for goes with it: the Pod left the scope, or is of the updated
-/// revision again. An update asks with a time in nanoseconds, users and jobs do with other words, such as `true`
-/// (contract 2.1): what they asked for goes on, with a Pod of the origin's own revision.
+/// revision again. What users and jobs asked for goes on, with a Pod of the origin's own revision.
 fn stop_replacing(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_none() || facts.strategy.paused {
         return;
     }
     draft.label(pod, keys::REPLACED_BY_REPLACE_UPDATE, None);
-    let asked = pod.label(keys::TO_REPLACE).unwrap_or_default();
-    if asked.parse().is_ok_and(|nanos: u64| nanos > A_TIME) {
+    if pod
+        .label(keys::TO_REPLACE)
+        .is_some_and(lifecycle::is_own_word)
+    {
         draft.label(pod, keys::TO_REPLACE, None);
     }
 }

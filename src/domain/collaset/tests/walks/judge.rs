@@ -269,7 +269,9 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     };
     let strategy = Strategy::of(&world.set.spec);
     let members = members(world);
-    let halves = members.iter().filter(|p| is_half(world, p)).count();
+    let half =
+        |p: &Pod| is_half(world, p) && after(plan, p, keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
+    let halves = members.iter().filter(|p| half(p)).count();
     let staying = members.iter().filter(|p| !is_deleted(plan, p));
     let ids: Vec<_> = staying.map(|p| after(plan, p, keys::INSTANCE_ID)).collect();
     let distinct: BTreeSet<_> = ids.iter().collect();
@@ -355,6 +357,10 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
         ensure!(
             pod.is_available(),
             "Ready is True, and Pod {name} is not available"
+        );
+        ensure!(
+            !is_leaving(pod),
+            "Ready is True, and Pod {name} is to be deleted"
         );
         ensure!(
             !is_on(pod, "scale-in"),

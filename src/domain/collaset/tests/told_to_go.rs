@@ -1,0 +1,135 @@
+//! Pods that were told to go while a rule holds them: the word is taken back with its reason.
+
+use serde_json::json;
+
+use super::cases::condition;
+use super::world::{Kubelet, World};
+use crate::api::keys;
+
+fn is_available(world: &World, name: &str) -> bool {
+    world.pods.get(name).is_some_and(|pod| pod.is_available())
+}
+
+/// A set whose first Pod is told to go and waits for a rule.
+fn held_from_deletion() -> (World, String) {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    (world, name)
+}
+
+#[test]
+fn set_is_not_ready_while_a_pod_is_to_be_deleted_and_says_what_it_waits_for() {
+    let (mut world, name) = held_from_deletion();
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.rules.insert(uid, vec!["budget".into()]);
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "Deleting"));
+    let told = format!("Pod {name} is to be deleted and waits for PodTransitionRule budget");
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn deletion_by_name_is_taken_back_with_the_name() {
+    let (mut world, name) = held_from_deletion();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] }, "paused": true }));
+    world.settle();
+    world.troubles.holds = false;
+    world.settle();
+    assert!(world.pods.contains_key(&name));
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert!(world.pods.contains_key(&name));
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn deletion_that_a_user_asked_for_is_nobody_elses_to_take_back() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    world.write_pod(&name, |pod| {
+        let time = "1700000000000000000".to_owned();
+        pod.metadata.labels.insert(keys::TO_DELETE.into(), time);
+    });
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    assert_eq!(condition(&world, "Ready").1, "Deleting");
+    world.troubles.holds = false;
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+}
+
+#[test]
+fn pod_that_is_to_be_excluded_and_no_longer_deleted_leaves() {
+    let (mut world, name) = held_from_deletion();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [], "podToExclude": [name] } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+}
+
+/// Origins wait for a rule, and the new halves are down.
+fn held_replacement() -> (World, Vec<String>) {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(2, replace);
+    world.settle();
+    let origins: Vec<String> = world.pods.keys().cloned().collect();
+    world.troubles.holds = true;
+    world.image("app:2");
+    world.settle();
+    let told = |name: &String| world.pods[name].label(keys::TO_DELETE).is_some();
+    assert!(origins.iter().all(told));
+    (world, origins)
+}
+
+#[test]
+fn aborted_replacement_goes_back_although_a_rule_holds_the_origins() {
+    for abort in [true, false] {
+        let (mut world, origins) = held_replacement();
+        match abort {
+            true => world.command("abort"),
+            false => world.image("app:1"),
+        }
+        world.settle();
+        world.troubles.holds = false;
+        world.settle();
+        assert!(origins.iter().all(|name| is_available(&world, name)));
+        assert_eq!(world.images(), ["app:1"; 2]);
+    }
+}
+
+#[test]
+fn origin_stays_while_the_pod_that_takes_its_place_is_down() {
+    let (mut world, origins) = held_replacement();
+    let halves = world
+        .pods
+        .values_mut()
+        .filter(|pod| !origins.contains(&pod.metadata.name));
+    let mut uids = Vec::new();
+    for half in halves {
+        half.status.conditions.retain(|c| c.type_ != "Ready");
+        half.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+        uids.push(half.metadata.uid.clone());
+    }
+    for uid in uids {
+        let slow = Kubelet {
+            is_slow: true,
+            ..Kubelet::default()
+        };
+        world.kubelets.insert(uid, slow);
+    }
+    world.settle();
+    world.troubles.holds = false;
+    world.settle();
+    assert!(origins.iter().all(|name| is_available(&world, name)));
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 2]);
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
