@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
+use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::json;
 
@@ -13,7 +14,7 @@ use crate::bed::objects::{in_flight, is_available, is_idle, may_operate};
 use crate::bed::observer::Observer;
 use crate::bed::wait;
 use crate::claims;
-use crate::sets::{Set, ids, image, is_paired, label};
+use crate::sets::{Set, condition, ids, image, is_paired, label};
 
 fn is_owned(pod: &Pod) -> bool {
     pod.metadata
@@ -226,10 +227,17 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
     }))
     .await;
     scope.until_pod("stranger", "to be in", is_owned).await;
-    set.settled().await;
+    let refused = |set: &CollaSet| {
+        let ready = condition(set, "Ready").filter(|c| c.reason == "IncludeNotAllowed");
+        ready.is_some_and(|c| c.status == "False" && c.message.contains("Pod other can't be"))
+    };
+    set.until("the other to be refused", refused).await;
     assert_eq!(set.pod(1).await.uid(), stranger.uid());
     told(&scope, "IncludeNotAllowed", "other").await;
     assert!(!is_owned(&scope.get(&other.name_any()).await));
+    set.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }))
+        .await;
+    set.settled().await;
 
     set.edit(partition(0)).await;
     scope.until_gone(&stranger).await;
