@@ -11,6 +11,7 @@ use super::facts::Facts;
 use super::plan::Ownership;
 use super::pool;
 use super::revision::data;
+use super::room::Room;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -28,6 +29,8 @@ pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
         Some("it has ended")
     } else if !facts.selector.matches(&pod.metadata.labels) {
         Some("the selector does not match its labels; set them first")
+    } else if Room::beside(facts, draft.ids.values()).is_full() {
+        Some("the pool of instance IDs is full")
     } else {
         None
     };

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::Operation;
-use super::super::strategy::Scope;
+use super::super::strategy::{Policy, Scope};
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
@@ -205,13 +205,15 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
+            let room = self.room(facts);
             let message =
-                format!("{behind} Pods to update, {updating} under way{step}{told}{down}");
+                format!("{behind} Pods to update, {updating} under way{step}{told}{down}{room}");
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, message);
         }
         if self.pairs > 0 {
-            let message = format!("{} Pods are being replaced", self.pairs);
+            let room = self.room(facts);
+            let message = format!("{} Pods are being replaced{room}", self.pairs);
             return (false, "Replacing", message);
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
@@ -229,6 +231,19 @@ impl View {
         (true, "AsWanted", String::new())
     }
 
+    /// That Pods which are to be replaced wait for room in the pool.
+    fn room(&self, facts: &Facts) -> String {
+        let mut members = facts.members.values();
+        let waits = members.any(|pod| {
+            pod.label(keys::TO_REPLACE).is_some() && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
+        });
+        let waits = waits || facts.strategy.policy == Policy::Replace && self.behind > self.pairs;
+        match waits {
+            true => told::room(facts, true),
+            false => String::new(),
+        }
+    }
+
     fn scaling(&self, facts: &Facts) -> String {
         let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
         if self.missing > 0 && !self.awaited.is_empty() {
@@ -242,6 +257,7 @@ impl View {
         }
         if self.missing > 0 {
             message += &told::ended(facts);
+            message += &told::room(facts, false);
         }
         message + &told::under_way(facts, |_| true)
     }

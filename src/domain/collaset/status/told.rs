@@ -6,6 +6,7 @@ use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::revision::inplace::{Progress, progress};
 use super::super::rollout;
+use super::super::room::Room;
 use super::time;
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
@@ -29,6 +30,24 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
         ))
     });
     waiting.take(NAMED).collect()
+}
+
+/// That the pool has no room for more Pods, or for more pairs, after `; `; empty where it has.
+pub fn room(facts: &Facts, pairs: bool) -> String {
+    let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
+    let own = contexts.filter(|context| facts.owns(&context.data));
+    let own = own.map(|context| &context.data);
+    let (pool, count) = (facts.pool, own.clone().count());
+    let room = Room::beside(facts, own);
+    match (pairs, room.is_full(), room.pairs()) {
+        (false, true, _) => format!(
+            "; ResourceContext {pool} is full with {count} instance IDs of this CollaSet: no larger object can be stored"
+        ),
+        (true, _, 0) => format!(
+            "; further Pods are replaced when these are: ResourceContext {pool} has no room for more instance IDs"
+        ),
+        _ => String::new(),
+    }
 }
 
 /// What an aborted rollout comes to.

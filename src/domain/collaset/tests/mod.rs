@@ -6,5 +6,6 @@ mod cases;
 mod data;
 mod found;
 mod rollout;
+mod small_pool;
 mod walks;
 mod world;

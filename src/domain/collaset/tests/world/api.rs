@@ -172,8 +172,10 @@ impl World {
         }
         if let Some(contexts) = plan.pool.clone() {
             may(done)?;
-            if self.is_refused(Write::Pool) {
-                done.refuse(Step::Pool, "ResourceContext web", "policy");
+            let bytes = serde_json::to_string(&contexts).unwrap().len();
+            if self.is_refused(Write::Pool) || bytes > self.pool_bytes {
+                let why = format!("policy, or {bytes} bytes");
+                done.refuse(Step::Pool, "ResourceContext web", &why);
                 plan = without_pool(plan, self.pool.as_ref());
             } else {
                 self.pool = (!contexts.is_empty()).then(|| Pool {
