@@ -353,6 +353,9 @@ pub struct RolloutStatus {
     /// Number of the step that is under way, from 1; one more than there are steps after the last one. 0 where there are none.
     #[serde(skip_serializing_if = "is_zero")]
     pub step: i32,
+    /// How many steps there are. A rollout whose steps become more or fewer begins with the first one again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub steps: i32,
     /// When that step began.
     #[schemars(schema_with = "schema::time")]
     #[serde(

@@ -209,8 +209,9 @@ async fn pod_that_lost_its_control_label_gets_it_back() {
                 label(p, keys::CONTROL) == Some(keys::CONTROL_VALUE)
             })
             .await;
+        let same = |pods: &Pods| uids(pods) == uids(&before);
+        set.until_pods("the same under their IDs", same).await;
         set.settled().await;
-        assert_eq!(uids(&set.pods().await), uids(&before));
     }
 }
 

@@ -201,7 +201,8 @@ async fn the_cheapest_pod_is_scaled_in_first() {
     let name = before[&0].name_any();
     let cheap = json!({ "metadata": { "annotations": { keys::DELETION_COST: "-1" } } });
     scope.patch(&name, cheap).await.unwrap();
-    // So that the controller has seen it.
+    // The Pod and the set come by two watches: the controller is to have seen the annotation before the set.
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     set.edit(json!({ "replicas": 2 })).await;
     set.settled().await;
     wait::until("the Pod to be gone", async || {

@@ -101,7 +101,9 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
         if recorded.is_none() || present == Some(None) {
             unsure.insert(*id);
         }
-        let templates = [recorded, present.flatten()].into_iter().flatten();
+        // Until a rollout is over it may be taken back: the Pod would come back to an empty volume.
+        let current = Some(&facts.history.current).filter(|_| facts.rollout.is_on);
+        let templates = [recorded, present.flatten(), current].into_iter().flatten();
         let templates = templates.flat_map(|revision| data::claim_templates(&revision.data));
         needed.insert(*id, templates.collect::<Vec<_>>());
     }

@@ -121,9 +121,11 @@ pub fn finish_in_place(pod: &Pod) -> Option<LabelPatch> {
     })
 }
 
-/// Whether an operation of a CollaSet on the Pod waits for the rules.
+/// Whether an operation of a CollaSet on the Pod waits for the rules, or the deletion that a set has asked for.
 pub fn waits_for_rules(pod: &Pod) -> bool {
-    phases(pod).get(ID) == Some(&Phase::PreCheck)
+    let phases = phases(pod);
+    let waits = |id| phases.get(id) == Some(&Phase::PreCheck);
+    waits(ID) || waits(grace::ID)
 }
 
 /// What to merge into the metadata of a Pod on which a CollaSet began an operation, and which none controls any more: by

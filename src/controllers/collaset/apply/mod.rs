@@ -29,6 +29,9 @@ use crate::domain::collaset::plan::Plan;
 use crate::domain::collaset::poolless::without_pool;
 use crate::domain::pod::Pod;
 
+/// Pause before a command that could not be removed is removed again.
+const REFUSED: Duration = Duration::from_secs(10);
+
 /// What the stages work with.
 pub struct Work<'a> {
     context: &'a Context,
@@ -138,7 +141,11 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
 async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
     if plan.forget_command {
         // Before the status: it is removed on condition of the version that was looked at.
-        result = worse(result, command::forget(work).await);
+        match command::forget(work).await {
+            // It has been carried out: the set is none the worse for it.
+            Err(Halt::Failed(..)) => work.again(REFUSED),
+            forgotten => result = worse(result, forgotten),
+        }
     }
     let status = status::write(work, plan.status, &result).await;
     events::tell(work, &plan.events, &result);

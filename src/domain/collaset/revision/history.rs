@@ -20,6 +20,10 @@ pub struct History {
     pub updated: Arc<Revision>,
     /// The revision that is kept stable: the one that the status names, or else the updated one.
     pub current: Arc<Revision>,
+    /// Name of the revision that is kept stable, though it may be gone.
+    pub stable: String,
+    /// Whether `updated` stands in for the revision of the template, which can't be written: nothing is rolled out.
+    pub stands_in: bool,
     /// What is to be written.
     pub changes: Vec<RevisionChange>,
     /// Collision count for the status.
@@ -112,15 +116,19 @@ pub fn plan(
     let latest = readable
         .last()
         .filter(|latest| data::equal_taken_over(&latest.data, &wanted));
+    let older = readable
+        .iter()
+        .rfind(|older| data::equal(&older.data, &wanted));
+    let stands_in = refused && latest.is_none() && older.is_none();
     let updated = if let Some(latest) = latest {
         latest.clone()
-    } else if refused {
+    } else if stands_in {
         readable.last().cloned().ok_or(Failure::NoRevision)?
-    } else if let Some(older) = readable
-        .iter()
-        .rfind(|older| data::equal(&older.data, &wanted))
-    {
-        changes.push(RevisionChange::Renumber(older.clone(), next));
+    } else if let Some(older) = older {
+        // A rollback does not wait for its number.
+        if !refused {
+            changes.push(RevisionChange::Renumber(older.clone(), next));
+        }
         Arc::new(Revision {
             revision: next,
             ..(**older).clone()
@@ -144,10 +152,17 @@ pub fn plan(
         .map(|r| (r.name.clone(), r.clone()))
         .collect();
     by_name.insert(updated.name.clone(), updated.clone());
+    // A status or a revision that is lost must not end a rollout: the latest other one in use was the stable one.
+    let in_use_still = |r: &&Arc<Revision>| r.name != updated.name && in_use.contains(&r.name);
     let current = by_name
         .get(&status.current_revision)
+        .or_else(|| readable.iter().rfind(in_use_still))
         .unwrap_or(&updated)
         .clone();
+    let stable = match status.current_revision.as_str() {
+        "" => current.name.clone(),
+        known => known.to_owned(),
+    };
 
     let unused: Vec<_> = readable
         .iter()
@@ -167,6 +182,8 @@ pub fn plan(
     Ok(History {
         updated,
         current,
+        stable,
+        stands_in,
         changes,
         collisions,
         problems,

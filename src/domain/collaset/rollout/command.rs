@@ -79,6 +79,9 @@ fn apply(
             "the rollout was aborted; {RETRY} begins it again, and so does a change of the template"
         ));
     }
+    if command == ABORT && facts.history.current.name == *revision {
+        return Err("the current revision is gone; apply the former template".to_owned());
+    }
     if command == ABORT {
         status.aborted = true;
         let current = &facts.history.current.name;

@@ -8,7 +8,7 @@ mod command;
 mod steps;
 
 pub use command::{PROMOTE, RETRY};
-pub use steps::{Wait, step, wait};
+pub use steps::{SOON, Wait, step, wait};
 
 use super::revision::history::History;
 use super::strategy::{RolloutStep, Scope, Strategy};
@@ -21,6 +21,8 @@ pub struct Rollout {
     pub revision: String,
     /// Whether that is another one than the current revision.
     pub is_on: bool,
+    /// Whether the revision of the template can't be written, so that no Pod is updated.
+    is_frozen: bool,
     /// What the status says of it.
     stored: Option<RolloutStatus>,
     /// The steps that it takes.
@@ -33,7 +35,7 @@ impl Rollout {
     /// What the set says.
     pub fn of(set: &CollaSet, history: &History, strategy: &Strategy) -> Rollout {
         let revision = history.updated.name.clone();
-        let is_on = revision != history.current.name;
+        let is_on = revision != history.stable && !history.stands_in;
         let stored = set
             .status
             .as_ref()
@@ -41,6 +43,7 @@ impl Rollout {
         let (steps, whole) = (strategy.steps.clone(), strategy.scope);
         Rollout {
             stored: stored.filter(|stored| is_on && stored.revision == revision),
+            is_frozen: history.stands_in,
             steps: if is_on { steps } else { Vec::new() },
             revision,
             is_on,
@@ -57,6 +60,7 @@ impl Rollout {
     pub fn scope(&self) -> Scope {
         match (self.whole, self.step()) {
             _ if self.is_aborted() => Scope::Partition(0),
+            (Scope::Partition(_), _) if self.is_frozen => Scope::Partition(usize::MAX),
             (Scope::Partition(whole), Some(_)) => Scope::Partition(whole.max(self.kept())),
             (whole, _) => whole,
         }
@@ -81,9 +85,20 @@ impl Rollout {
         self.steps.get(index).copied()
     }
 
+    /// Whether there is a step that is not over.
+    pub fn has_steps_left(&self) -> bool {
+        !self.is_aborted() && self.step().is_some()
+    }
+
+    /// Whether a status is of as many steps: a number says nothing once steps were added or taken out.
+    fn has_steps_of(&self, status: &RolloutStatus) -> bool {
+        usize::try_from(status.steps) == Ok(self.steps.len())
+    }
+
     /// Index of the step that is under way.
     fn index(&self) -> usize {
-        let stored = self.stored.as_ref().map_or(1, |stored| stored.step.max(1));
+        let stored = self.stored.as_ref().filter(|s| self.has_steps_of(s));
+        let stored = stored.map_or(1, |stored| stored.step.max(1));
         usize::try_from(stored - 1).unwrap_or(0)
     }
 

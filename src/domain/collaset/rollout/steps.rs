@@ -13,7 +13,7 @@ use crate::domain::collaset::strategy::{RolloutStep, Scope};
 use crate::domain::pod::Pod;
 
 /// Nanoseconds after which a plan goes by a position that is new: no event tells of the set's own status.
-const SOON: u64 = 100_000_000;
+pub const SOON: u64 = 100_000_000;
 
 /// What a rollout waits for at a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub(super) fn begun(facts: &Facts) -> RolloutStatus {
 /// Goes on to a step, numbered from 1.
 pub(super) fn go_to(facts: &Facts, status: &mut RolloutStatus, step: usize) {
     status.step = i32::try_from(step).unwrap_or(i32::MAX);
+    status.steps = i32::try_from(facts.rollout.len()).unwrap_or(i32::MAX);
     status.step_since = Some(Time(time(facts.observed.now_nanos)));
 }
 
@@ -65,11 +66,11 @@ pub(super) fn go_to(facts: &Facts, status: &mut RolloutStatus, step: usize) {
 fn pass(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) {
     let rollout = &facts.rollout;
     if rollout.steps.is_empty() {
-        (status.step, status.step_since) = (0, None);
+        (status.step, status.steps, status.step_since) = (0, 0, None);
         return;
     }
-    if status.step < 1 {
-        go_to(facts, status, 1); // the steps were added meanwhile
+    if status.step < 1 || !rollout.has_steps_of(status) {
+        go_to(facts, status, 1); // steps were added or taken out meanwhile
         return;
     }
     let Some(step) = rollout.step().filter(|_| rollout.stored.is_some()) else {

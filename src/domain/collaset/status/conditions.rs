@@ -106,7 +106,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             let message = told::aborted(facts, view.behind);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
-        None if view.behind > 0 || view.updates > 0 => {
+        None if view.behind > 0 || view.updates > 0 || facts.rollout.has_steps_left() => {
             let pause = told::pause(facts, status).filter(|_| !paused);
             let reason = match (paused, &pause) {
                 (true, _) => "Paused",
@@ -122,7 +122,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let (ready, reason, message) = view.ready(facts, status);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
-    if facts.rollout.is_aborted() && reason == "RolloutAborted" {
+    if facts.rollout.is_aborted() && view.behind == 0 && view.updates == 0 {
+        let message = told::aborted(facts, 0);
         set(status, now, "Stalled", true, "RolloutAborted", message);
     } else if late {
         let seconds = facts.observed.set.spec.progress_deadline_seconds;
@@ -215,6 +216,11 @@ impl View {
             let room = self.room(facts);
             let message = format!("{} Pods are being replaced{room}", self.pairs);
             return (false, "Replacing", message);
+        }
+        if facts.rollout.has_steps_left() {
+            let step = told::step(facts, status);
+            let reason = if paused { "Paused" } else { "Updating" };
+            return (false, reason, format!("all Pods are updated{step}"));
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
             return (false, "RolloutAborted", told::aborted(facts, self.behind));

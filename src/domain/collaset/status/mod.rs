@@ -58,12 +58,14 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
 /// (contract 10.4 Q47).
 fn current(facts: &Facts, pods: &[&Arc<Pod>]) -> String {
     let updated = pods.iter().filter(|p| facts.is_updated(p));
-    let ready = updated.clone().filter(|p| p.is_ready()).count();
-    let complete = updated.count() == pods.len() && ready >= facts.strategy.replicas;
-    if complete && !facts.strategy.paused {
+    // A set with minReadySeconds asks for more than Ready.
+    let is_long_ready = |p: &Pod| facts.strategy.min_ready_seconds == 0 || p.is_available();
+    let ready = updated.clone().filter(|p| p.is_ready() && is_long_ready(p));
+    let complete = ready.count() >= facts.strategy.replicas && updated.count() == pods.len();
+    if complete && !facts.strategy.paused && !facts.rollout.has_steps_left() {
         facts.history.updated.name.clone()
     } else {
-        facts.history.current.name.clone()
+        facts.history.stable.clone()
     }
 }
 

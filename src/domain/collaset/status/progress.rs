@@ -45,11 +45,9 @@ pub fn is_late(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus, vi
 fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus) -> bool {
     let counts = |s: &CollaSetStatus| {
         [
-            s.scheduled_replicas,
             s.available_replicas,
             s.updated_replicas,
             s.updated_available_replicas,
-            -s.terminating_replicas,
         ]
     };
     let more = counts(former)
@@ -65,7 +63,7 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
     if facts.strategy.paused {
         return false;
     }
-    if view.missing > 0 || view.pairs > 0 {
+    if view.missing > 0 {
         return true;
     }
     let members = || facts.members.values();
@@ -81,6 +79,6 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
         .rollout
         .as_ref()
         .and_then(|r| rollout::wait(facts, r));
-    let left = view.surplus > 0 || (view.behind > 0 && at_pause.is_none());
+    let left = view.surplus > 0 || view.pairs > 0 || (view.behind > 0 && at_pause.is_none());
     left && !members().any(|pod| waits(pod))
 }

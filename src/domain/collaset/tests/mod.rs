@@ -7,5 +7,6 @@ mod data;
 mod found;
 mod rollout;
 mod small_pool;
+mod taken_back;
 mod walks;
 mod world;

@@ -2,7 +2,7 @@
 //! left alone it comes to rest as its spec says.
 //!
 //! `WALK_STEPS=1000000 cargo test --release --lib -- walks:: --nocapture` walks so many steps; without it a few seconds' worth.
-//! A step is one act and all that follows from it. The seed is printed; `WALK_SEED=…` repeats a walk. A walk that fails is cut down
+//! A step is one act and all that follows from it. `WALK_SEED=…` chooses other walks, or repeats one that has failed. A walk that fails is cut down
 //! to the few acts that make it fail, which make a test in `found.rs`.
 //!
 //! | File | What it holds |
@@ -30,6 +30,8 @@ use judge::ensure;
 
 /// Steps of a run that nobody asked for more.
 const STEPS: usize = 15_000;
+/// Seed of such a run: what a change breaks is to fail, and not what the seed of the day finds.
+const SEED: u64 = 1;
 /// Rounds within which a set comes to rest.
 const ROUNDS: usize = 400;
 
@@ -140,7 +142,10 @@ fn step(world: &mut World, most: usize) -> Result<bool, String> {
         world.make_again();
     }
     let plan = planner::plan(&world.observe());
-    judge::plan(world, &plan)?;
+    judge::plan(world, &plan).inspect_err(|why| {
+        show::show(world, why);
+        println!("{plan:#?}");
+    })?;
     let done = world.carry_out(plan, most);
     let useless = done.useless;
     ensure!(useless.is_empty(), "written for nothing: {useless:?}");
@@ -181,7 +186,7 @@ fn variable(name: &str) -> Option<u64> {
 #[test]
 fn whatever_happens_to_a_set_nothing_is_lost_stuck_or_untrue() {
     let steps = variable("WALK_STEPS").map_or(STEPS, |steps| usize::try_from(steps).unwrap());
-    let seed = variable("WALK_SEED").unwrap_or_else(rand::random);
+    let seed = variable("WALK_SEED").unwrap_or(SEED);
     println!("WALK_SEED={seed}");
     let (mut walked, mut walks) = (0, 0);
     while walked < steps {

@@ -1,6 +1,6 @@
 //! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
 
-use std::sync::Arc;
+use jiff::Timestamp;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
@@ -10,6 +10,9 @@ use super::super::room::Room;
 use super::super::strategy::Policy;
 use crate::api::keys;
 use crate::domain::pod::Pod;
+
+/// Nanoseconds beyond its deletion timestamp, which is when it is to be gone, after which a Pod is overdue.
+const OVERDUE: u64 = 10_000_000_000;
 
 /// Places for updates.
 ///
@@ -32,7 +35,7 @@ pub struct Places {
 
 impl Places {
     /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them.
-    pub fn of(facts: &Facts, draft: &Draft, counted: &[i64], underway: usize) -> Places {
+    pub fn of(facts: &Facts, draft: &mut Draft, counted: &[i64], underway: usize) -> Places {
         let (begin, delete) = given_up(facts, draft, counted, underway);
         Places {
             begin,
@@ -71,10 +74,10 @@ fn take(places: &mut usize) -> bool {
 }
 
 /// How many Pods may begin, and how many may be deleted, as far as Pods of the updated revision can be created.
-fn given_up(facts: &Facts, draft: &Draft, counted: &[i64], underway: usize) -> (usize, usize) {
+fn given_up(facts: &Facts, draft: &mut Draft, counted: &[i64], underway: usize) -> (usize, usize) {
     let refused = &facts.observed.refused;
     let updated = &facts.history.updated.name;
-    let vacant: Vec<i64> = counted
+    let mut vacant: Vec<i64> = counted
         .iter()
         .copied()
         .filter(|id| !facts.members.contains_key(id))
@@ -86,11 +89,46 @@ fn given_up(facts: &Facts, draft: &Draft, counted: &[i64], underway: usize) -> (
     if vacant.iter().any(|id| refused.creations.contains_key(id)) {
         return (0, 0);
     }
-    if refused.proven.contains(updated) {
+    if refused.proven.contains(updated) || is_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
+    vacant.retain(|id| !is_overdue(facts, draft, *id));
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))
+}
+
+/// Whether a Pod that is there shows that Pods of the updated revision can be created. Under `InPlaceIfPossible` the Pod may have
+/// been changed to it.
+fn is_proven(facts: &Facts) -> bool {
+    let created = |pod: &Pod| {
+        let fresh = [keys::CREATING, keys::COMPLETING];
+        facts.strategy.policy != Policy::InPlace || fresh.iter().any(|key| pod.label(key).is_some())
+    };
+    let mut pods = facts.observed.pods.iter();
+    pods.any(|pod| facts.is_updated(pod) && created(pod))
+}
+
+/// Whether the Pod that an ID waits for should have ended long ago: it may never end, as on a lost node, and must not hold up all
+/// others. If it may yet end in time, asks for another look.
+fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
+    let named = facts.strategy.sequence.then(|| facts.terminating.get(&id));
+    let mut named = named.flatten().into_iter().flatten();
+    let awaited = named.next().or_else(|| {
+        let mut claims = facts.claims_of(id);
+        claims.find_map(|claim| facts.writer(&claim.name))
+    });
+    let due = awaited.and_then(|pod| pod.metadata.deletion_timestamp.as_deref());
+    let due = due.and_then(|due| due.parse::<Timestamp>().ok());
+    let Some(due) = due.and_then(|due| u64::try_from(due.as_nanosecond()).ok()) else {
+        return false;
+    };
+    let left = due
+        .saturating_add(OVERDUE)
+        .saturating_sub(facts.observed.now_nanos);
+    if left > 0 {
+        draft.again(left);
+    }
+    left == 0
 }
 
 /// How many available Pods may go off traffic for an update.

@@ -59,19 +59,17 @@ fn record(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod, in_scope: bool) 
 }
 
 fn needs_update(facts: &Facts, id: i64, pod: &Pod) -> bool {
-    !facts.is_updated(pod) || have_claims_changed(facts, id)
+    !facts.is_updated(pod) || have_claims_changed(facts, id, pod)
 }
 
-fn have_claims_changed(facts: &Facts, id: i64) -> bool {
+/// Asked of the claims that the Pod mounts: others of its ID may be kept for a rollback.
+fn have_claims_changed(facts: &Facts, id: i64, pod: &Pod) -> bool {
     let observed = facts.observed;
     let templates = data::claim_templates(&facts.history.updated.data);
-    claims::changed(
-        &observed.set,
-        templates,
-        id,
-        facts.claims_at(id),
-        &facts.known_claims,
-    )
+    let claims = facts.claims_at(id).iter();
+    let mounted = claims.filter(|claim| pod.spec.claims.contains(&claim.name));
+    let mounted: Vec<_> = mounted.cloned().collect();
+    claims::changed(&observed.set, templates, id, &mounted, &facts.known_claims)
 }
 
 /// A Pod in a pair is updated by its new half, whatever the policy.
@@ -140,7 +138,7 @@ fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
     if facts.strategy.policy != Policy::InPlace {
         return no("podUpgradePolicy is not InPlaceIfPossible".into());
     }
-    if have_claims_changed(facts, id) {
+    if have_claims_changed(facts, id, pod) {
         return no("volumeClaimTemplates have changed".into());
     }
     let Some(from) = facts.revision_of(pod) else {

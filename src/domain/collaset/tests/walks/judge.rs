@@ -44,12 +44,18 @@ pub fn members(world: &World) -> Vec<&Pod> {
     pods.filter(counts).collect()
 }
 
-/// Whether a Pod is the new half of a pair.
+/// Whether a Pod is the new half of a pair. A name may be used again: one that came later, and names no new half of its
+/// own, is nobody's origin.
 pub fn is_half(world: &World, pod: &Pod) -> bool {
     let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
     let origin = origin.and_then(|name| world.pods.get(name));
-    origin
-        .is_some_and(|origin| world.owns(origin) && origin.is_managed() && !origin.is_terminating())
+    origin.is_some_and(|origin| {
+        let paired = match origin.label(keys::REPLACE_PAIR_NEW_ID) {
+            Some(_) => true,
+            None => origin.metadata.creation_timestamp < pod.metadata.creation_timestamp,
+        };
+        paired && world.owns(origin) && origin.is_managed() && !origin.is_terminating()
+    })
 }
 
 /// What holds of a plan for a world as it is before.
@@ -131,7 +137,10 @@ fn creations(world: &World, plan: &Plan) -> Verdict {
         }
     }
     let stored = world.pool.iter().map(|pool| &pool.contexts);
-    let pool = plan.pool.as_ref().or_else(|| stored.last());
+    let pool = plan
+        .pool
+        .as_ref()
+        .or_else(|| stored.into_iter().next_back());
     for change in &plan.pods {
         if let PodChange::Create { id, .. } = change {
             let text = id.to_string();

@@ -1,0 +1,378 @@
+//! What readers who had not written it did to rollouts: statuses and revisions that are lost, steps that are edited, aborts in odd moments.
+use serde_json::{Value, json};
+
+use super::cases::{condition, one_claim, settled};
+use super::world::World;
+use crate::api::keys::{self, Family};
+
+fn steps(steps: Value) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
+}
+fn canary() -> Value {
+    steps(
+        json!([{ "partition": 3 }, { "pause": {} }, { "partition": 2 }, { "pause": { "duration": "10m" } }]),
+    )
+}
+fn running(world: &World, image: &str) -> usize {
+    world.images().into_iter().filter(|i| *i == image).count()
+}
+#[test]
+fn status_wiped_during_canary() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.set.status = None;
+    w.settle();
+    assert_eq!(running(&w, "app:2"), 1);
+}
+
+#[test]
+fn status_wiped_after_abort() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.command("abort");
+    w.settle();
+    w.set.status = None;
+    w.settle();
+    assert!(running(&w, "app:2") <= 1);
+}
+
+#[test]
+fn current_revision_deleted_during_canary() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    let current = w.set.status.as_ref().unwrap().current_revision.clone();
+    w.revisions.remove(&current);
+    w.settle();
+    assert_eq!(running(&w, "app:2"), 1);
+}
+
+#[test]
+fn update_condition_after_promotion() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.command("promote");
+    for _ in 0..3 {
+        w.step();
+    }
+    let (_, reason, message) = condition(&w, "Update");
+    assert_ne!(reason, "StepPaused", "{message}");
+}
+
+#[test]
+fn update_condition_after_abort_and_new_template() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.command("abort");
+    w.settle();
+    w.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    w.image("app:3");
+    for _ in 0..3 {
+        w.step();
+    }
+    let (_, reason, message) = condition(&w, "Update");
+    assert_ne!(reason, "RolloutAborted", "{message}");
+}
+
+#[test]
+fn update_condition_after_paused() {
+    let mut w = settled(4, json!({}));
+    w.edit(json!({ "paused": true }));
+    w.image("app:2");
+    w.settle();
+    w.edit(json!({ "paused": false, "replicas": 6 }));
+    w.step();
+    assert_ne!(condition(&w, "Update").1, "Paused");
+}
+
+/// The surroundings, where Pods whose names are given never end.
+fn settle_with_lost(w: &mut World, lost: &[&str]) {
+    for _ in 0..100 {
+        let kept: Vec<_> = w
+            .pods
+            .iter()
+            .filter(|(n, p)| lost.contains(&n.as_str()) && p.is_terminating())
+            .map(|(n, p)| (n.clone(), p.clone()))
+            .collect();
+        let busy = w.step();
+        let kept2: Vec<_> = w
+            .pods
+            .iter()
+            .filter(|(n, p)| lost.contains(&n.as_str()) && p.is_terminating())
+            .map(|(n, p)| (n.clone(), p.clone()))
+            .collect();
+        let moved = w.surroundings();
+        let had = !kept2.is_empty();
+        for (n, p) in kept2.into_iter().chain(kept) {
+            w.pods.insert(n, p);
+        }
+        if !busy && (!moved || had) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn recreate_with_a_lost_node_sequence() {
+    let mut w = settled(
+        5,
+        json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
+    );
+    // node of web-2 is lost: not Ready
+    let pod = w.pods.get_mut("web-2").unwrap();
+    pod.status.conditions.clear();
+    pod.status.conditions =
+        serde_json::from_value(json!([{ "type": "Ready", "status": "False" }])).unwrap();
+    w.image("app:2");
+    // kubelet of the world would make it ready again: step first
+    for _ in 0..3 {
+        w.step();
+        let lost = w.pods["web-2"].clone();
+        w.surroundings();
+        let entry = w.pods.entry("web-2".into()).or_insert(lost.clone());
+        entry.status = lost.status.clone();
+        if lost.is_terminating() {
+            *entry = lost;
+        }
+    }
+    settle_with_lost(&mut w, &["web-2"]);
+    assert_eq!(running(&w, "app:2"), 4);
+}
+
+#[test]
+fn deadline_while_replace_waits_for_a_rule() {
+    let mut w = settled(
+        3,
+        json!({ "progressDeadlineSeconds": 600, "updateStrategy": { "podUpgradePolicy": "Replace" } }),
+    );
+    w.image("app:2");
+    for _ in 0..3 {
+        w.step();
+        let before = w.pods.clone();
+        w.surroundings();
+        // origins are held by a rule: they wait in PreCheck of pod-delete
+        for (n, p) in before {
+            if p.label(keys::TO_DELETE).is_some() {
+                let mut p = p;
+                p.metadata
+                    .labels
+                    .insert(Family::Operating.key(crate::domain::grace::ID), "1".into());
+                p.metadata.labels.insert(
+                    Family::OperationType.key(crate::domain::grace::ID),
+                    crate::domain::grace::TYPE.into(),
+                );
+                p.metadata
+                    .labels
+                    .insert(Family::PreCheck.key(crate::domain::grace::ID), "1".into());
+                w.pods.insert(n, p);
+            }
+        }
+    }
+    for _ in 0..3 {
+        w.step();
+    }
+    w.wait(700);
+    w.step();
+    w.step();
+    let s = w.set.status.as_ref().unwrap();
+    assert!(!s.conditions.iter().any(|c| c.type_ == "Stalled"));
+}
+
+#[test]
+fn rollback_whose_renumbering_is_refused() {
+    let mut w = settled(
+        4,
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 3 } } } }),
+    );
+    w.image("app:2");
+    w.settle();
+    w.refused.revision = Some("a policy refuses".into());
+    w.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    w.image("app:1"); // roll back, without a partition
+    for _ in 0..20 {
+        let mut p = crate::domain::collaset::planner::plan(&w.observe());
+        p.revisions.clear();
+        w.carry_out(p, usize::MAX);
+        w.surroundings();
+    }
+    assert_eq!(running(&w, "app:1"), 4);
+}
+
+#[test]
+fn new_template_refused_while_the_old_is_paused_in_a_step() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.command("abort");
+    w.settle();
+    w.refused.revision = Some("a policy refuses".into());
+    w.image("app:3");
+    for _ in 0..20 {
+        let mut p = crate::domain::collaset::planner::plan(&w.observe());
+        p.revisions.clear();
+        w.carry_out(p, usize::MAX);
+        w.surroundings();
+    }
+    assert_eq!(running(&w, "app:1"), 4);
+}
+
+#[test]
+fn min_ready_counts_for_the_end_of_a_rollout() {
+    // Ready but not available (minReadySeconds): is the rollout over, can it be aborted?
+    let mut w = settled(
+        3,
+        json!({ "minReadySeconds": 600, "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
+    );
+    w.image("app:2");
+    for _ in 0..12 {
+        w.step();
+        w.surroundings();
+        for p in w.pods.values_mut() {
+            if p.spec.containers[0].image == "app:2" {
+                p.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+            }
+        }
+    }
+    w.step();
+    let s = w.set.status.clone().unwrap();
+    w.command("abort");
+    assert_ne!(
+        s.current_revision, s.updated_revision,
+        "nobody is available yet"
+    );
+}
+
+#[test]
+fn last_pause_after_partition_zero() {
+    let mut w = settled(
+        3,
+        steps(json!([{ "partition": 2 }, { "partition": 0 }, { "pause": {} }])),
+    );
+    w.image("app:2");
+    w.settle();
+    assert_eq!(condition(&w, "Ready").0, "False");
+}
+
+#[test]
+fn scale_to_zero_and_back_in_canary() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.edit(json!({ "replicas": 0 }));
+    w.settle();
+    w.edit(json!({ "replicas": 4 }));
+    w.settle();
+    assert!(running(&w, "app:2") <= 1);
+}
+
+#[test]
+fn scale_in_leaves_only_canaries() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    // delete the old ones first: podToDelete names them
+    let old: Vec<_> = w
+        .pods
+        .values()
+        .filter(|p| p.spec.containers[0].image == "app:1")
+        .map(|p| p.metadata.name.clone())
+        .collect();
+    w.edit(json!({ "replicas": 1, "scaleStrategy": { "podToDelete": old } }));
+    w.settle();
+    w.edit(json!({ "replicas": 4 }));
+    w.settle();
+    assert!(running(&w, "app:2") <= 1);
+}
+
+#[test]
+fn abort_of_recreate_with_changed_claims_keeps_the_data() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "steps": [{ "partition": 2 }, { "pause": {} }] } });
+    let mut w = settled(3, spec);
+    let before: Vec<_> = w.claims.keys().cloned().collect();
+    let mut change = one_claim();
+    change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    // the Pods of the new template are refused
+    w.forbidden.insert("app:2".into());
+    w.edit(change);
+    w.image("app:2");
+    w.settle();
+    w.command("abort");
+    w.settle();
+    let now: Vec<_> = w.claims.keys().cloned().collect();
+    assert_eq!(before, now);
+}
+
+#[test]
+fn stalled_after_abort_stays_while_a_pod_is_lost() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.command("abort");
+    w.settle();
+    let name = w.pods.keys().next().unwrap().clone();
+    w.delete(&name);
+    w.step();
+    w.step();
+    assert_eq!(condition(&w, "Stalled").1, "RolloutAborted");
+}
+
+#[test]
+fn scale_condition_while_scaling() {
+    let mut w = settled(2, json!({}));
+    w.edit(json!({ "replicas": 5 }));
+    w.step();
+    assert_ne!(condition(&w, "Scale").0, "True");
+}
+
+#[test]
+fn steps_shortened_midway() {
+    let mut w = settled(
+        10,
+        steps(
+            json!([{ "partition": 9 }, { "pause": { "duration": "1s" } }, { "partition": 8 }, { "pause": {} }, { "partition": 5 }, { "pause": {} }]),
+        ),
+    );
+    w.image("app:2");
+    w.settle();
+    w.wait(10);
+    w.settle();
+    w.edit(steps(
+        json!([{ "partition": 8 }, { "pause": {} }, { "partition": 5 }]),
+    ));
+    w.settle();
+    assert!(running(&w, "app:2") <= 5);
+}
+
+#[test]
+fn bylabel_midway_and_back() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.edit(json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }));
+    w.settle();
+    w.edit(json!({ "updateStrategy": { "rollingUpdate": { "byLabel": null } } }));
+    w.settle();
+    assert_eq!(running(&w, "app:2"), 1);
+}
+
+#[test]
+fn pod_that_never_ends_holds_up_no_other() {
+    let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let strategy = json!({ "podUpgradePolicy": "Recreate" });
+    let mut w = settled(
+        4,
+        json!({ "namingStrategy": naming, "updateStrategy": strategy }),
+    );
+    w.refused.proven.clear();
+    // It should have ended long ago.
+    let pod = w.pods.get_mut("web-0").unwrap();
+    pod.metadata.deletion_timestamp = Some("2020-01-01T00:00:00Z".to_owned());
+    w.image("app:2");
+    settle_with_lost(&mut w, &["web-0"]);
+    assert_eq!(running(&w, "app:2"), 3);
+}
