@@ -154,7 +154,7 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
 /// in, then the highest.
 pub fn fit(facts: &Facts, draft: &mut Draft, wanted: usize) {
     let counted = counted(facts, draft);
-    let mut room = Room::beside(facts, draft.ids.values());
+    let mut room = Room::beside(facts, draft);
     for _ in (counted.len()..wanted).take(AT_ONCE) {
         if !room.take_entry() {
             break;

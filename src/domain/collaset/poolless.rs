@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use super::observed::Pool;
 use super::plan::{ClaimChange, Plan, PodChange};
-use super::pool::{REPLACE_ORIGIN, REVISION, SCALE_IN};
+use super::pool::{DELETED, REPLACE_ORIGIN, REVISION, SCALE_IN};
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
 
 /// The plan without its pool, and without what needs it. `stored` is the pool as it is.
 pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
@@ -27,7 +28,9 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
     });
     plan.pods.retain(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),
-        PodChange::Patch(patch) => entries.knows(&patch.labels),
+        PodChange::Patch(patch) => {
+            entries.knows(&patch.labels) && !entries.deletes_again(&patch.pod, &patch.labels)
+        }
         PodChange::Delete(pod) => {
             let id = pod.label(keys::INSTANCE_ID).and_then(|id| id.parse().ok());
             id.is_none_or(|id| entries.is_written(id) || entries.goes(id))
@@ -57,6 +60,17 @@ impl Entries<'_> {
         wanted.is_none_or(|data| data.contains_key(SCALE_IN))
     }
 
+    /// Whether labels have a Pod deleted that the list names, without a note that it was: the next of its name would go too.
+    fn deletes_again(&self, pod: &Pod, labels: &LabelPatch) -> bool {
+        let id = pod.label(keys::INSTANCE_ID).and_then(|id| id.parse().ok());
+        let noted = |entries: &BTreeMap<i64, &Data>| {
+            let data = entries.get(&id?)?;
+            data.get(DELETED).cloned()
+        };
+        let deletes = labels.0.get(keys::TO_DELETE).is_some_and(Option::is_some);
+        deletes && noted(&self.wanted).is_some_and(|name| noted(&self.stored) != Some(name))
+    }
+
     /// Whether the IDs that labels give are stored.
     fn knows(&self, labels: &LabelPatch) -> bool {
         let given = [keys::INSTANCE_ID, keys::REPLACE_PAIR_NEW_ID];
@@ -78,7 +92,6 @@ mod tests {
 
     use super::*;
     use crate::domain::collaset::plan::PodPatch;
-    use crate::domain::pod::Pod;
 
     fn entry(id: i64, data: &[(&str, &str)]) -> ContextDetail {
         let data = data
@@ -154,5 +167,24 @@ mod tests {
         assert_eq!(left.pods, kept);
         assert_eq!(left.claims, [claim(1)]);
         assert_eq!(left.pool, None);
+    }
+    #[test]
+    fn pod_is_not_deleted_while_that_can_not_be_noted() {
+        let pool = |marks: &[(&str, &str)]| Pool {
+            contexts: vec![entry(0, marks)],
+            ..Pool::default()
+        };
+        let plan = |data: &[(&str, &str)]| Plan {
+            pool: Some(vec![entry(0, data)]),
+            pods: vec![patch(keys::TO_DELETE, 1)],
+            ..Plan::default()
+        };
+        let left = |stored: &[(&str, &str)], wanted: &[(&str, &str)]| {
+            without_pool(plan(wanted), Some(&pool(stored))).pods.len()
+        };
+        let noted = [(DELETED, "web-0")];
+        assert_eq!(left(&[], &noted), 0);
+        assert_eq!(left(&noted, &noted), 1);
+        assert_eq!(left(&[], &[]), 1);
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::pod::Pod;
 
 /// Opens, follows, cancels and closes pairs.
 pub fn step(facts: &Facts, draft: &mut Draft) {
-    let mut room = Room::beside(facts, draft.ids.values());
+    let mut room = Room::beside(facts, draft);
     for (id, pod) in &facts.members {
         if pod.label(keys::TO_REPLACE).is_some() {
             follow(facts, draft, &mut room, *id, pod);

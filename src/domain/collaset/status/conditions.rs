@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::Operation;
+use super::super::pool;
 use super::super::strategy::{Policy, Scope};
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
@@ -91,7 +92,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         set(status, now, "Ready", false, "Terminating", message);
         return;
     }
-    let view = View::of(facts, status);
+    let view = View::of(facts, draft, status);
     let paused = facts.strategy.paused;
     if view.missing == 0 && view.surplus == 0 {
         set(status, now, "Scale", true, "Scaled", String::new());
@@ -151,10 +152,12 @@ pub(super) struct View {
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
     stuck: Option<String>,
+    /// That the pool has no room for the Pods, or for the pairs, that are wanted.
+    no_room: String,
 }
 
 impl View {
-    fn of(facts: &Facts, status: &CollaSetStatus) -> View {
+    fn of(facts: &Facts, draft: &Draft, status: &CollaSetStatus) -> View {
         let pods: Vec<_> = facts.members.values().collect();
         let wanted = facts.strategy.replicas;
         let pairs = pods.iter().filter(|p| facts.is_half(p)).count();
@@ -167,8 +170,9 @@ impl View {
                 .count(),
         };
         let unavailable = pods.iter().filter(|p| !p.is_available());
+        let missing = wanted.saturating_sub(there);
         View {
-            missing: wanted.saturating_sub(there),
+            missing,
             surplus: there.saturating_sub(wanted)
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
@@ -179,6 +183,7 @@ impl View {
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
             stuck: stuck(facts, &pods),
+            no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
     }
 
@@ -206,14 +211,14 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
-            let room = self.room(facts);
+            let room = &self.no_room;
             let message =
                 format!("{behind} Pods to update, {updating} under way{step}{told}{down}{room}");
             let reason = if paused { "Paused" } else { "Updating" };
             return (false, reason, message);
         }
         if self.pairs > 0 {
-            let room = self.room(facts);
+            let room = &self.no_room;
             let message = format!("{} Pods are being replaced{room}", self.pairs);
             return (false, "Replacing", message);
         }
@@ -237,19 +242,6 @@ impl View {
         (true, "AsWanted", String::new())
     }
 
-    /// That Pods which are to be replaced wait for room in the pool.
-    fn room(&self, facts: &Facts) -> String {
-        let mut members = facts.members.values();
-        let waits = members.any(|pod| {
-            pod.label(keys::TO_REPLACE).is_some() && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
-        });
-        let waits = waits || facts.strategy.policy == Policy::Replace && self.behind > self.pairs;
-        match waits {
-            true => told::room(facts, true),
-            false => String::new(),
-        }
-    }
-
     fn scaling(&self, facts: &Facts) -> String {
         let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
         if self.missing > 0 && !self.awaited.is_empty() {
@@ -263,9 +255,33 @@ impl View {
         }
         if self.missing > 0 {
             message += &told::ended(facts);
-            message += &told::room(facts, false);
+            message += &self.no_room;
         }
         message + &told::under_way(facts, |_| true)
+    }
+}
+
+/// That the pool has no room for the IDs that are missing, or for Pods that are to be replaced; empty where it has.
+fn no_room(
+    facts: &Facts,
+    draft: &Draft,
+    missing: usize,
+    (behind, pairs): (usize, usize),
+) -> String {
+    if missing > 0 {
+        let lacks = pool::counted(facts, draft).len() < facts.strategy.replicas;
+        return match lacks {
+            true => told::full(facts, draft),
+            false => String::new(),
+        };
+    }
+    let mut members = facts.members.values();
+    let waits = members.any(|pod| {
+        pod.label(keys::TO_REPLACE).is_some() && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
+    });
+    match waits || (facts.strategy.policy == Policy::Replace && behind > pairs) {
+        true => told::no_pairs(facts, draft, pairs),
+        false => String::new(),
     }
 }
 

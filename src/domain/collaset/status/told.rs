@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::revision::inplace::{Progress, progress};
@@ -32,21 +33,33 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
     waiting.take(NAMED).collect()
 }
 
-/// That the pool has no room for more Pods, or for more pairs, after `; `; empty where it has.
-pub fn room(facts: &Facts, pairs: bool) -> String {
-    let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
-    let own = contexts.filter(|context| facts.owns(&context.data));
-    let own = own.map(|context| &context.data);
-    let (pool, count) = (facts.pool, own.clone().count());
-    let room = Room::beside(facts, own);
-    match (pairs, room.is_full(), room.pairs()) {
-        (false, true, _) => format!(
-            "; ResourceContext {pool} is full with {count} instance IDs of this CollaSet: no larger object can be stored"
-        ),
-        (true, _, 0) => format!(
-            "; further Pods are replaced when these are: ResourceContext {pool} has no room for more instance IDs"
-        ),
-        _ => String::new(),
+/// That the pool has no room for more instance IDs, after `; `; empty where it has.
+pub fn full(facts: &Facts, draft: &Draft) -> String {
+    if !Room::beside(facts, draft).is_full() {
+        return String::new();
+    }
+    let (pool, own) = (facts.pool, draft.ids.len());
+    let others = match facts.foreign.len() {
+        0 => String::new(),
+        count => format!(" and {count} of others"),
+    };
+    format!(
+        "; ResourceContext {pool} is full with {own} instance IDs of this CollaSet{others}: no larger object can be stored"
+    )
+}
+
+/// That the pool has no room for more pairs than those that are open, after `; `; empty where it has.
+pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
+    if Room::beside(facts, draft).pairs() > 0 {
+        return String::new();
+    }
+    let why = format!(
+        "ResourceContext {} has no room for more instance IDs",
+        facts.pool
+    );
+    match open {
+        0 => format!("; no Pod can be replaced: {why}; scale in, or change podUpgradePolicy"),
+        _ => format!("; further Pods are replaced when these are: {why}"),
     }
 }
 

@@ -104,3 +104,26 @@ fn entries_of_others_count_in_a_pool_that_is_shared() {
     assert!((4..=6).contains(&count), "{count}");
     assert!(told(&world, "Scale").1.contains("is full"));
 }
+
+#[test]
+fn set_beyond_the_bound_shrinks_and_is_updated() {
+    let mut world = settled(12, json!({}));
+    bound(&mut world, 8);
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 12]);
+    assert_eq!(told(&world, "Ready").0, "True");
+    world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }));
+    world.image("app:3");
+    world.settle();
+    assert_eq!(world.images(), ["app:3"; 12]);
+    world.edit(replace());
+    world.image("app:4");
+    world.settle();
+    let message = told(&world, "Ready").1;
+    assert!(message.contains("no Pod can be replaced"), "{message}");
+    world.edit(json!({ "replicas": 5 }));
+    world.settle();
+    assert_eq!(world.images(), ["app:4"; 5]);
+    assert_eq!(told(&world, "Ready").0, "True");
+}

@@ -157,7 +157,7 @@ fn pairs(facts: &Facts, draft: &Draft) -> usize {
         let data = draft.ids.get(id);
         !data.is_some_and(|data| data.contains_key(pool::REPLACE_NEW))
     });
-    let room = Room::beside(facts, draft.ids.values()).pairs();
+    let room = Room::beside(facts, draft).pairs();
     let room = room.saturating_sub(waiting.count());
     let Some(most) = facts.strategy.max_surge else {
         return room;

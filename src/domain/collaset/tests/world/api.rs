@@ -172,8 +172,11 @@ impl World {
         }
         if let Some(contexts) = plan.pool.clone() {
             may(done)?;
-            let bytes = serde_json::to_string(&contexts).unwrap().len();
-            if self.is_refused(Write::Pool) || bytes > self.pool_bytes {
+            let bytes = |contexts: &[_]| serde_json::to_string(contexts).unwrap().len();
+            // A pool that outgrew the bound elsewhere can be written at the size that it has.
+            let stored = self.pool.as_ref().map_or(0, |p| bytes(&p.contexts));
+            let bytes = bytes(&contexts);
+            if self.is_refused(Write::Pool) || bytes > self.pool_bytes.max(stored) {
                 let why = format!("policy, or {bytes} bytes");
                 done.refuse(Step::Pool, "ResourceContext web", &why);
                 plan = without_pool(plan, self.pool.as_ref());
