@@ -189,9 +189,12 @@ async fn a_set_whose_pool_is_full_goes_on_with_what_it_has() {
             json!({ "Owner": "somebody", "PodJustCreate": "true", "Note": "x".repeat(filler) });
         json!({ "id": id, "data": data })
     };
-    let frame = foreign(1000, 0).to_string().len() + 3;
-    let filler = (room::MOST - 5 * entry - entry / 2) / 100 - frame;
-    let others: Vec<Value> = (1000..1100).map(|id| foreign(id, filler)).collect();
+    // As the bound counts it, with the commas after the last key and after the entry.
+    let frame = foreign(1000, 0).to_string().len() + 2;
+    let bytes = room::MOST - 5 * entry - entry / 2;
+    let filler = |id: usize| bytes / 100 - frame + if id == 1000 { bytes % 100 } else { 0 };
+    let others = (1000..1100).map(|id| foreign(id, filler(id)));
+    let others: Vec<Value> = others.collect();
     let pool = pool_of("shared", &others);
     let created = set.pools().create(&PostParams::default(), &pool).await;
     created.unwrap();

@@ -11,7 +11,9 @@ use super::pool::{JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION};
 use crate::api::resourcecontext::ContextDetail;
 
 /// Most bytes of all entries of a pool, as the API server stores them. That leaves 72,864 bytes of what etcd takes for the rest of the
-/// object, for annotations of others, and for the names that a list `podToDelete` has noted in entries. MEASURED
+/// object, for annotations of others, and for the names of Pods that `podToDelete` has noted in entries. The API
+/// server knows the list as one field: `managedFields` takes 192 bytes with 2,000 entries and with 10,000, and etcd adds a few hundred
+/// bytes to a request.
 pub const MOST: usize = 1_500_000;
 
 /// Characters of an instance ID at most, as far as a pool goes.
