@@ -12,6 +12,7 @@ use operating::domain::collaset::observed::{Claim, Observed, Pool, Revision};
 use operating::domain::collaset::plan::RevisionChange;
 use operating::domain::collaset::planner::plan;
 use operating::domain::collaset::refused::Refused;
+use operating::domain::collaset::room;
 use operating::domain::pod::Pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -192,6 +193,7 @@ fn empty(size: usize, with_claims: bool) -> Observed {
         mounts: BTreeMap::new(),
         claims: Vec::new(),
         pool: None,
+        pool_bytes: room::MOST,
         refused: Refused::default(),
         ended_until: BTreeMap::new(),
         rules: BTreeMap::new(),

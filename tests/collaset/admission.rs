@@ -32,7 +32,7 @@ async fn scope(prefix: &str) -> Scope {
 }
 
 /// A good CollaSet without Pods, with `part` merged into its spec.
-fn set(name: &str, part: Value) -> Value {
+pub fn set(name: &str, part: Value) -> Value {
     let mut spec = json!({
         "replicas": 0,
         "selector": { "matchLabels": { "app": "a" } },
@@ -125,7 +125,7 @@ async fn a_collaset_is_defaulted_and_otherwise_stored_as_it_was_written() {
 }
 
 /// `kubectl <args> -f -` with the object.
-async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Output {
+pub async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Output {
     let bed = Bed::shared().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("object.json");
@@ -136,7 +136,7 @@ async fn kubectl(scope: &Scope, args: &[&str], object: &Value) -> Output {
     command.output().await.unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
         "{}{}",

@@ -3,8 +3,10 @@
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::collaset::CollaSet;
+use operating::domain::collaset::room::most_replicas;
 use serde_json::json;
 
+use crate::admission;
 use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, uids};
 
@@ -97,4 +99,38 @@ async fn replicas_that_are_left_out_stay_as_they_are() {
     let settled = set.settled().await;
     assert_eq!(condition(&settled, "Scale").unwrap().status, "True");
     assert_eq!(uids(&set.pods().await), before);
+}
+
+#[tokio::test]
+async fn replicas_beyond_the_room_of_the_pool_are_refused() {
+    let scope = Bed::shared().await.scope("pool-room").await;
+    let tried = async |replicas: usize, policy: &str| {
+        let mut set = admission::set("web", json!({}));
+        set["spec"]["replicas"] = replicas.into();
+        set["spec"]["updateStrategy"] = json!({ "podUpgradePolicy": policy });
+        let apply = ["apply", "--dry-run=server"];
+        let output = admission::kubectl(&scope, &apply, &set).await;
+        (output.status.success(), admission::text(&output))
+    };
+    let most = most_replicas("web");
+    let (passes, said) = tried(most + 1, "Recreate").await;
+    assert!(!passes, "{said}");
+    for words in [
+        &*format!(
+            "spec.replicas: {}: is more than the {most} instance IDs",
+            most + 1
+        ),
+        "use several CollaSets, or a shorter name",
+    ] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+    let (passes, said) = tried(most, "Recreate").await;
+    assert!(passes && !said.contains("instance ID"), "{said}");
+    let (passes, said) = tried(15_000, "Replace").await;
+    assert!(
+        passes && said.contains("of the 15000 Pods are replaced at a time"),
+        "{said}"
+    );
+    let (passes, said) = tried(1_000, "Replace").await;
+    assert!(passes && !said.contains("at a time"), "{said}");
 }

@@ -4,10 +4,13 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use operating::api::keys;
 use operating::api::resourcecontext::{ContextDetail, ResourceContext};
-use serde_json::json;
+use operating::domain::collaset::room;
+use serde_json::{Value, json};
 
+use crate::bed::objects::is_available;
 use crate::bed::{Bed, wait};
-use crate::sets::{Set, label, uids};
+use crate::sets::{Pods, Set, condition, image, label, uids};
+use crate::trouble::until_told;
 
 /// Waits until the pool holds as many IDs with the updated revision.
 async fn until_mended(set: &Set<'_>, count: usize) -> ResourceContext {
@@ -129,4 +132,108 @@ async fn an_empty_pool_goes_unless_a_set_uses_it() {
     pools.patch("taken", &params, &edit).await.unwrap();
     wait::until("that one to go", async || !there("taken").await).await;
     assert!(there("used").await);
+}
+
+/// What etcd takes at most.
+const ETCD: usize = 1_572_864;
+
+/// A pool with these entries.
+fn pool_of(name: &str, contexts: &[Value]) -> ResourceContext {
+    let pool = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "ResourceContext",
+        "metadata": { "name": name }, "spec": { "contexts": contexts },
+    });
+    serde_json::from_value(pool).unwrap()
+}
+
+#[tokio::test]
+async fn the_largest_pool_is_stored_with_bytes_to_spare() {
+    let scope = Bed::shared().await.scope("pool-large").await;
+    let set = Set::of(&scope, "web");
+    let owner = "n".repeat(34);
+    let fresh = |count: usize| -> Vec<Value> {
+        let revision = format!("{owner}-5f6d7c8b9d");
+        let data = json!({ "Owner": owner, "PodJustCreate": "true", "Revision": revision });
+        let ids = 0..count;
+        ids.map(|id| json!({ "id": id + 10_000, "data": data }))
+            .collect()
+    };
+    let (create, params) = (PostParams::default(), PatchParams::default());
+    for count in [2_000, room::most_replicas(&owner)] {
+        let name = format!("pool-{count}");
+        let pool = pool_of(&name, &fresh(1));
+        set.pools().create(&create, &pool).await.unwrap();
+        let all = Patch::Merge(json!({ "spec": { "contexts": fresh(count) } }));
+        set.pools().patch(&name, &params, &all).await.unwrap();
+        let stored = set.pools().get(&name).await.unwrap();
+        let managed = serde_json::to_string(&stored.metadata.managed_fields).unwrap();
+        let (object, managed) = (serde_json::to_string(&stored).unwrap().len(), managed.len());
+        println!("{count} IDs: {object} bytes, of them {managed} of managedFields");
+        // The list is atomic: however long it is, it is one field.
+        assert!(managed < 2_000 && object + 50_000 < ETCD, "{object}");
+    }
+    let beyond = pool_of("beyond", &fresh(ETCD / 130));
+    let refused = set.pools().create(&create, &beyond).await.unwrap_err();
+    println!("{refused:?}");
+    assert!(refused.to_string().contains("too large"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_set_whose_pool_is_full_goes_on_with_what_it_has() {
+    let scope = Bed::shared().await.scope("pool-full").await;
+    let set = Set::of(&scope, "web");
+    // Room for five IDs of the set.
+    let entry = room::MOST / room::most_replicas("web");
+    let foreign = |id: usize, filler: usize| {
+        let data =
+            json!({ "Owner": "somebody", "PodJustCreate": "true", "Note": "x".repeat(filler) });
+        json!({ "id": id, "data": data })
+    };
+    // As the bound counts it, with the commas after the last key and after the entry.
+    let frame = foreign(1000, 0).to_string().len() + 2;
+    let bytes = room::MOST - 5 * entry - entry / 2;
+    let filler = |id: usize| bytes / 100 - frame + if id == 1000 { bytes % 100 } else { 0 };
+    let others = (1000..1100).map(|id| foreign(id, filler(id)));
+    let others: Vec<Value> = others.collect();
+    let pool = pool_of("shared", &others);
+    let created = set.pools().create(&PostParams::default(), &pool).await;
+    created.unwrap();
+    let context = json!({ "scaleStrategy": { "context": "shared" } });
+    let set = Set::new(&scope, "web", 3, context).await;
+    let before = uids(&set.pods().await);
+    set.edit(json!({ "replicas": 12 })).await;
+    let full =
+        "ResourceContext shared is full with 5 instance IDs of this CollaSet and 100 of others";
+    until_told(&set, "Scale", "Scaling", full).await;
+    let five = |pods: &Pods| pods.len() == 5 && pods.values().all(is_available);
+    set.until_pods("those that there is room for", five).await;
+    set.image("app:2").await;
+    let pods = set
+        .until_pods("the new image", |pods| {
+            five(pods) && pods.values().all(|pod| image(pod) == "app:2")
+        })
+        .await;
+    for (id, uid) in &before {
+        assert_eq!(pods[id].uid().as_ref(), Some(uid), "changed in place");
+    }
+    let name = pods[&0].name_any();
+    scope.delete(&name).await.unwrap();
+    set.until_pods("the first again", |pods| {
+        five(pods) && pods[&0].uid().as_ref() != before.get(&0)
+    })
+    .await;
+    assert_eq!(
+        condition(&set.get().await, "Scale").unwrap().status,
+        "False"
+    );
+    wait::until("the others to go", async || {
+        let mut pool = set.pools().get("shared").await.unwrap();
+        let others = |c: &ContextDetail| c.data["Owner"] == "somebody";
+        pool.spec.contexts.retain(|context| !others(context));
+        let params = PostParams::default();
+        set.pools().replace("shared", &params, &pool).await.is_ok()
+    })
+    .await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 12]);
 }

@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod probe;
+mod room;
 mod size;
 mod warnings;
 
@@ -144,6 +145,18 @@ struct Metadata {
     deletion_timestamp: Option<IgnoredAny>,
 }
 
+/// Characters that the API server adds to a `generateName`.
+const GENERATED: &str = "xxxxx";
+
+impl Metadata {
+    /// The name, or one as long as the one that will be generated.
+    fn known_name(&self) -> String {
+        let name = self.name.clone().filter(|name| !name.is_empty());
+        let prefix = self.generate_name.as_deref().unwrap_or_default();
+        name.unwrap_or_else(|| format!("{prefix}{GENERATED}"))
+    }
+}
+
 impl Reviewed {
     /// The same with these strategies; `None` where the schema refuses them.
     fn with(mut self, mut strategies: Value) -> Option<Reviewed> {
@@ -199,6 +212,7 @@ impl Change {
             let former = old.as_ref().map(|old| &old.spec);
             let mut all = validation::collaset::warnings(former, &new.spec);
             all.extend(warnings::of(former, &new.spec));
+            all.extend(room::warning(&new.metadata.known_name(), former, &new.spec));
             Change {
                 old,
                 new,
@@ -224,6 +238,8 @@ impl Change {
         if let Some(old) = old {
             errors.extend(validate_change(old, &self.new.spec));
         }
+        let name = self.new.metadata.known_name();
+        errors.extend(room::error(&name, old, &self.new.spec));
         errors
     }
 

@@ -17,6 +17,7 @@ use crate::cluster::queue::Outcome;
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
+use crate::domain::collaset::room;
 use crate::domain::collaset::waits_for_rules;
 use crate::domain::grace;
 use crate::domain::lifecycle::{Phase, Stage, phases};
@@ -96,6 +97,7 @@ pub async fn observe(
         None => BTreeMap::new(),
     };
     Ok(Observed {
+        pool_bytes: room::MOST,
         refused,
         rules,
         held,

@@ -12,14 +12,19 @@ use super::membership::is_to_exclude;
 use super::plan::Ownership;
 use super::pool;
 use super::revision::data;
+use super::room::Room;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
 /// is to wait for that.
-pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
+pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>) -> bool {
     let name = &pod.metadata.name;
+    let own = facts
+        .id_of(pod)
+        .filter(|id| is_free(facts, draft, pod, *id));
+    let is_known = own.is_some_and(|id| draft.ids.contains_key(&id));
     let refusal = if is_to_exclude(facts, pod) {
         Some("it is to be excluded too; take that back first")
     } else if pod.controller().is_some() {
@@ -28,6 +33,8 @@ pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
         Some("it has ended")
     } else if !facts.selector.matches(&pod.metadata.labels) {
         Some("the selector does not match its labels; set them first")
+    } else if !is_known && !room.take_entry() {
+        Some("the pool of instance IDs is full")
     } else {
         None
     };
@@ -39,9 +46,6 @@ pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
         draft.event(true, "IncludeNotAllowed", message);
         return false;
     }
-    let own = facts
-        .id_of(pod)
-        .filter(|id| is_free(facts, draft, pod, *id));
     let id = match own {
         Some(id) => {
             pool::take(facts, draft, id, pod.label(keys::REVISION));
@@ -61,14 +65,17 @@ pub fn include(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) -> bool {
 
 /// Takes orphans in, each under its own instance ID with the claims that it mounts: Pods of a set of this name that was
 /// deleted with `--cascade=orphan` and made again, or that outlived an uninstallation. Otherwise others would be made beside
-/// them, on their claims. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
-pub fn adopt(facts: &Facts, draft: &mut Draft) -> bool {
+/// them, on their claims. Those for whose IDs the pool has no room wait; no others are made for those IDs. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
+pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
     let (mut taken, mut moved) = (BTreeSet::new(), false);
     for pod in &facts.observed.orphans {
         let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
             continue;
         };
         if !is_free(facts, draft, pod, id) || !taken.insert(id) {
+            continue;
+        }
+        if !draft.ids.contains_key(&id) && !room.take_entry() {
             continue;
         }
         pool::take(facts, draft, id, pod.label(keys::REVISION));

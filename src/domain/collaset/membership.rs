@@ -10,6 +10,7 @@ use super::lifecycle::Operation;
 use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
+use super::room::Room;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -51,11 +52,15 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             moved |= !facts.is_refused(pod);
         }
     }
-    for pod in &facts.observed.strangers {
-        moved |= enter::include(facts, draft, pod);
+    let (strangers, orphans) = (&facts.observed.strangers, &facts.observed.orphans);
+    if strangers.is_empty() && orphans.is_empty() {
+        return moved;
     }
-    moved |= enter::adopt(facts, draft);
-    moved
+    let mut room = Room::beside(facts, draft);
+    for pod in strangers {
+        moved |= enter::include(facts, draft, &mut room, pod);
+    }
+    moved | enter::adopt(facts, draft, &mut room)
 }
 
 /// Tells the lifecycle how long Pods must have been Ready, where the set says otherwise since they were made.

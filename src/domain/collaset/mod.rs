@@ -12,6 +12,7 @@
 //! | `core_v1` | when two notations of a template mean the same; what Kuperator made of them |
 //! | `revision` | which revision the template is; how two compare; what is kept |
 //! | `pool` | instance IDs: who has which, which are taken and freed |
+//! | `room` | how many the pool has room for |
 //! | `membership` | Pods that leave the set, broken ones that are cleaned away |
 //! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
 //! | `replace` | pairs of an origin and its new Pod |
@@ -43,9 +44,10 @@ pub mod refused;
 mod replace;
 pub mod revision;
 mod rollout;
+pub mod room;
 mod scale;
 pub mod status;
-mod strategy;
+pub mod strategy;
 mod update;
 
 pub use enter::has_name_of;

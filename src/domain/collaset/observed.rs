@@ -31,6 +31,8 @@ pub struct Observed {
     pub claims: Vec<Arc<Claim>>,
     /// Its pool of instance IDs; `None` while there is no such object.
     pub pool: Option<Arc<Pool>>,
+    /// Most bytes of the entries of the pool, see [`super::room`].
+    pub pool_bytes: usize,
     /// What the API server has refused.
     pub refused: Refused,
     /// Until when Pods that ran to their end are left as they are, by UID, nanoseconds since 1970: each time that the Pod of an

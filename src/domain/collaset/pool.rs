@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::draft::Draft;
 use super::facts::Facts;
+use super::room::Room;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
@@ -82,7 +83,7 @@ fn part_doubles(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// Takes the lowest ID that nobody has.
+/// Takes the lowest ID that nobody has. That the pool has room for it is for the caller to see.
 pub fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64 {
     let mut id = draft.lowest;
     while draft.ids.contains_key(&id) || facts.foreign.contains(&id) || facts.is_held(id) {
@@ -153,7 +154,11 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
 /// in, then the highest.
 pub fn fit(facts: &Facts, draft: &mut Draft, wanted: usize) {
     let counted = counted(facts, draft);
+    let mut room = Room::beside(facts, draft);
     for _ in (counted.len()..wanted).take(AT_ONCE) {
+        if !room.take_entry() {
+            break;
+        }
         let id = allocate(facts, draft, None);
         if let Some(data) = draft.ids.get_mut(&id) {
             data.insert(JUST_CREATE.to_owned(), "true".to_owned());

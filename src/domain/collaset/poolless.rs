@@ -169,4 +169,23 @@ mod tests {
         assert_eq!(left.claims, [claim(1)]);
         assert_eq!(left.pool, None);
     }
+    #[test]
+    fn pod_is_not_deleted_while_that_can_not_be_noted() {
+        let pool = |marks: &[(&str, &str)]| Pool {
+            contexts: vec![entry(0, marks)],
+            ..Pool::default()
+        };
+        let plan = |data: &[(&str, &str)]| Plan {
+            pool: Some(vec![entry(0, data)]),
+            pods: vec![patch(keys::TO_DELETE, 1)],
+            ..Plan::default()
+        };
+        let left = |stored: &[(&str, &str)], wanted: &[(&str, &str)]| {
+            without_pool(plan(wanted), Some(&pool(stored))).pods.len()
+        };
+        let noted = [(DELETED, "web-0")];
+        assert_eq!(left(&[], &noted), 0);
+        assert_eq!(left(&noted, &noted), 1);
+        assert_eq!(left(&[], &[]), 1);
+    }
 }

@@ -6,15 +6,17 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::lifecycle::{self, Operation};
 use super::pool;
+use super::room::Room;
 use crate::api::keys;
 use crate::domain::lifecycle::by_hand;
 use crate::domain::pod::Pod;
 
 /// Opens, follows, cancels and closes pairs.
 pub fn step(facts: &Facts, draft: &mut Draft) {
+    let mut room = Room::beside(facts, draft);
     for (id, pod) in &facts.members {
         if pod.label(keys::TO_REPLACE).is_some() {
-            follow(facts, draft, *id, pod);
+            follow(facts, draft, &mut room, *id, pod);
         } else if pod.label(keys::REPLACE_PAIR_NEW_ID).is_some()
             || pool::is_marked(draft, *id, pool::REPLACE_NEW)
         {
@@ -34,7 +36,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-fn follow(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
+fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &Arc<Pod>) {
     let wanted = pair_revision(facts, origin);
     let known = draft
         .ids
@@ -50,6 +52,9 @@ fn follow(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
                 .is_some_and(|data| pool::is_new_half(facts, data));
             if facts.strategy.paused || unfinished_new || Operation::ScaleIn.is_on(origin) {
                 return; // one that is going, or has yet to take a place itself
+            }
+            if !room.take_half() {
+                return; // once other pairs are over
             }
             let new = pool::allocate(facts, draft, Some(&wanted));
             pool::mark(draft, new, pool::JUST_CREATE, "true");

@@ -71,6 +71,7 @@ impl Bed {
             mounts: Default::default(),
             claims: Vec::new(),
             pool: objects.pools.get("n", "web"),
+            pool_bytes: usize::MAX,
             refused: Refused::default(),
             ended_until: Default::default(),
             held: Default::default(),

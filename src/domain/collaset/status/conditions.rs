@@ -12,7 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
-use super::super::strategy::Scope;
+use super::super::pool;
+use super::super::strategy::{Policy, Scope};
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
@@ -159,6 +160,8 @@ pub(super) struct View {
     /// Why Pods that are to be included are not.
     not_included: Vec<String>,
     stuck: Option<String>,
+    /// That the pool has no room for the Pods, or for the pairs, that are wanted.
+    no_room: String,
 }
 
 impl View {
@@ -178,8 +181,9 @@ impl View {
                 .count(),
         };
         let unavailable = pods.iter().filter(|p| !p.is_available());
+        let missing = wanted.saturating_sub(there);
         View {
-            missing: wanted.saturating_sub(there),
+            missing,
             surplus: there.saturating_sub(wanted)
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
@@ -192,6 +196,7 @@ impl View {
             awaited: awaited(facts),
             not_included: draft.not_included.clone(),
             stuck: stuck(facts, &pods),
+            no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
     }
 
@@ -219,6 +224,7 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
+            let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
@@ -226,13 +232,14 @@ impl View {
                 return (false, reason, format!("{aborted}{told}{down}"));
             }
             let message =
-                format!("{behind} Pods to update, {updating} under way{step}{told}{down}");
+                format!("{behind} Pods to update, {updating} under way{step}{told}{down}{room}");
             return (false, reason, message);
         }
         if self.pairs > 0 {
             let told = told::under_way(facts, |_| true);
             let down = told::unavailable(self.unavailable.iter());
-            let message = format!("{} Pods are being replaced{told}{down}", self.pairs);
+            let (pairs, room) = (self.pairs, &self.no_room);
+            let message = format!("{pairs} Pods are being replaced{told}{down}{room}");
             return (false, "Replacing", message);
         }
         if self.leaving > 0 {
@@ -281,8 +288,33 @@ impl View {
         }
         if self.missing > 0 {
             message += &told::ended(facts);
+            message += &self.no_room;
         }
         message + &told::under_way(facts, |_| true)
+    }
+}
+
+/// That the pool has no room for the IDs that are missing, or for Pods that are to be replaced; empty where it has.
+fn no_room(
+    facts: &Facts,
+    draft: &Draft,
+    missing: usize,
+    (behind, pairs): (usize, usize),
+) -> String {
+    if missing > 0 {
+        let lacks = pool::counted(facts, draft).len() < facts.strategy.replicas;
+        return match lacks {
+            true => told::full(facts, draft),
+            false => String::new(),
+        };
+    }
+    let mut members = facts.members.values();
+    let waits = members.any(|pod| {
+        pod.label(keys::TO_REPLACE).is_some() && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
+    });
+    match waits || (facts.strategy.policy == Policy::Replace && behind > pairs) {
+        true => told::no_pairs(facts, draft, pairs),
+        false => String::new(),
     }
 }
 

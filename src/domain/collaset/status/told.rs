@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::revision::inplace::{Progress, progress};
 use super::super::rollout;
+use super::super::room::Room;
 use super::{leaving, time};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
@@ -42,6 +44,36 @@ pub fn is_being_aborted(facts: &Facts, status: &CollaSetStatus) -> bool {
 pub fn being_aborted(facts: &Facts) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
+}
+
+/// That the pool has no room for more instance IDs, after `; `; empty where it has.
+pub fn full(facts: &Facts, draft: &Draft) -> String {
+    if !Room::beside(facts, draft).is_full() {
+        return String::new();
+    }
+    let (pool, own) = (facts.pool, draft.ids.len());
+    let others = match facts.foreign.len() {
+        0 => String::new(),
+        count => format!(" and {count} of others"),
+    };
+    format!(
+        "; ResourceContext {pool} is full with {own} instance IDs of this CollaSet{others}: no larger object can be stored"
+    )
+}
+
+/// That the pool has no room for more pairs than those that are open, after `; `; empty where it has.
+pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
+    if Room::beside(facts, draft).pairs() > 0 {
+        return String::new();
+    }
+    let why = format!(
+        "ResourceContext {} has no room for more instance IDs",
+        facts.pool
+    );
+    match open {
+        0 => format!("; no Pod can be replaced: {why}; scale in, or change podUpgradePolicy"),
+        _ => format!("; further Pods are replaced when these are: {why}"),
+    }
 }
 
 /// What an aborted rollout comes to.

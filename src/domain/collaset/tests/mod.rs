@@ -6,6 +6,7 @@ mod cases;
 mod data;
 mod found;
 mod rollout;
+mod small_pool;
 mod taken_back;
 mod told_to_go;
 mod walks;

@@ -17,6 +17,7 @@ use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Claim, Observed, Pool, Revision};
 use crate::domain::collaset::planner::plan;
 use crate::domain::collaset::refused::Refused;
+use crate::domain::collaset::room;
 use crate::domain::pod::Pod;
 
 mod api;
@@ -45,6 +46,8 @@ pub struct World {
     pub refused: Refused,
     /// Images of which it creates no Pod.
     pub forbidden: BTreeSet<String>,
+    /// Most bytes of the entries of the pool.
+    pub pool_bytes: usize,
     /// What else it refuses, and what it makes of what is written.
     pub troubles: Troubles,
     /// What is particular of kubelets, by the UID of their Pods.
@@ -89,6 +92,7 @@ impl World {
             rules: BTreeMap::new(),
             refused: Refused::default(),
             forbidden: BTreeSet::new(),
+            pool_bytes: room::MOST,
             troubles: Troubles::default(),
             kubelets: BTreeMap::new(),
             on_plane: false,
@@ -170,6 +174,7 @@ impl World {
                 .map(Arc::new)
                 .collect(),
             pool: self.pool.clone().map(Arc::new),
+            pool_bytes: self.pool_bytes,
             refused: self.refused.clone(),
             ended_until: self.ended_until.clone(),
             held: BTreeMap::new(),

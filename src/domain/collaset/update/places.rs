@@ -1,13 +1,12 @@
 //! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::pool;
+use super::super::room::Room;
 use super::super::strategy::Policy;
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -21,7 +20,7 @@ const OVERDUE: u64 = 10_000_000_000;
 /// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
 /// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
 ///   nothing away.
-/// - No more than `maxSurge` pairs are open for an update.
+/// - No more than `maxSurge` pairs are open for an update, and no more than the pool has room for.
 #[derive(Debug)]
 pub struct Places {
     /// Pods whose update may begin and will delete them.
@@ -42,7 +41,7 @@ impl Places {
             begin,
             delete,
             available: available(facts, counted),
-            pairs: pairs(facts),
+            pairs: pairs(facts, draft),
         }
     }
 
@@ -146,13 +145,24 @@ fn available(facts: &Facts, counted: &[i64]) -> usize {
     staying.count().saturating_sub(needed)
 }
 
-fn pairs(facts: &Facts) -> usize {
+fn pairs(facts: &Facts, draft: &Draft) -> usize {
+    if facts.strategy.policy != Policy::Replace {
+        return usize::MAX; // none is opened
+    }
+    let asked_for = facts
+        .members
+        .iter()
+        .filter(|(_, pod)| pod.label(keys::TO_REPLACE).is_some());
+    let waiting = asked_for.clone().filter(|(id, _)| {
+        let data = draft.ids.get(id);
+        !data.is_some_and(|data| data.contains_key(pool::REPLACE_NEW))
+    });
+    let room = Room::beside(facts, draft).pairs();
+    let room = room.saturating_sub(waiting.count());
     let Some(most) = facts.strategy.max_surge else {
-        return usize::MAX;
+        return room;
     };
-    let by_update = |pod: &&Arc<Pod>| {
-        [keys::TO_REPLACE, keys::REPLACED_BY_REPLACE_UPDATE].map(|key| pod.label(key).is_some())
-            == [true, true]
-    };
-    most.saturating_sub(facts.members.values().filter(by_update).count())
+    let by_update =
+        asked_for.filter(|(_, pod)| pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
+    room.min(most.saturating_sub(by_update.count()))
 }

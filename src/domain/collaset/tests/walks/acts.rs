@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::super::world::{Kubelet, Resizing, World, Write};
 use crate::api::collaset::PodNamingSuffixPolicy;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::room;
 
 /// One thing that happens. Pods are told by their place among all of the namespace.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub enum Act {
     Unpullable(u8, bool),
     MostPods(Option<usize>),
     MostClaims(Option<usize>),
+    /// The pool has room for so many instance IDs of Pods that are no pairs.
+    PoolRoom(usize),
     /// Webhooks pin images at creations and at changes.
     Pins(bool, bool),
     /// Rules hold whoever would go, and whoever would come back.
@@ -58,7 +61,7 @@ pub enum Act {
 }
 
 /// Each kind of act is part of a walk or not: what is rare among all is frequent among few.
-const KINDS: [fn(&mut StdRng) -> Act; 53] = [
+const KINDS: [fn(&mut StdRng) -> Act; 54] = [
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
     |rng| image(rng),
@@ -189,6 +192,7 @@ const KINDS: [fn(&mut StdRng) -> Act; 53] = [
             false => Act::MostClaims(most),
         }
     },
+    |rng| Act::PoolRoom(rng.random_range(5..12)),
     |rng| Act::Pins(rng.random_bool(0.5), rng.random_bool(0.5)),
     |rng| match rng.random_bool(0.5) {
         true => Act::Hold(rng.random_bool(0.3), rng.random_bool(0.2)),
@@ -380,6 +384,9 @@ pub fn act_on(world: &mut World, act: &Act) {
         }
         Act::MostPods(most) => world.troubles.most_pods = *most,
         Act::MostClaims(most) => world.troubles.most_claims = *most,
+        Act::PoolRoom(entries) => {
+            world.pool_bytes = room::MOST / room::most_replicas("web") * entries
+        }
         Act::Pins(created, changed) => {
             world.troubles.pins_created = *created;
             world.troubles.pins_changed = *changed;

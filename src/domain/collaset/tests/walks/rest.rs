@@ -6,6 +6,7 @@ use super::judge::{ensure, members};
 use crate::api::keys;
 use crate::domain::collaset::pool;
 use crate::domain::collaset::revision::data::claim_templates;
+use crate::domain::collaset::room;
 use crate::domain::collaset::strategy::{Scope, Strategy};
 use crate::domain::pod::Pod;
 
@@ -13,6 +14,7 @@ use crate::domain::pod::Pod;
 pub fn lift(world: &mut World) {
     world.troubles = Default::default();
     world.forbidden.clear();
+    world.pool_bytes = room::MOST;
     world.kubelets.clear();
     world.edit(serde_json::json!({
         "paused": false, "scaleStrategy": { "podToDelete": [], "podToInclude": [], "podToExclude": [] },

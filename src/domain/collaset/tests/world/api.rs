@@ -172,8 +172,13 @@ impl World {
         }
         if let Some(contexts) = plan.pool.clone() {
             may(done)?;
-            if self.is_refused(Write::Pool) {
-                done.refuse(Step::Pool, "ResourceContext web", "policy");
+            let bytes = |contexts: &[_]| serde_json::to_string(contexts).unwrap().len();
+            // A pool that outgrew the bound elsewhere can still be written: etcd takes some more than the bound.
+            let stored = self.pool.as_ref().map_or(0, |p| bytes(&p.contexts));
+            let bytes = bytes(&contexts);
+            if self.is_refused(Write::Pool) || bytes > self.pool_bytes.max(stored + stored / 20) {
+                let why = format!("policy, or {bytes} bytes");
+                done.refuse(Step::Pool, "ResourceContext web", &why);
                 plan = without_pool(plan, self.pool.as_ref());
             } else {
                 self.pool = (!contexts.is_empty()).then(|| Pool {
