@@ -1,58 +1,124 @@
-//! Follows the Pods of a namespace and replays them in resourceVersion order.
+//! Follows the Pods of a namespace, or other objects, and replays them in resourceVersion order.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::objects::is_available;
 use super::{Scope, wait};
 
-/// Sees every change of every Pod of a namespace from the moment it was made.
-pub struct Observer {
-    scope: Scope,
-    seen: Arc<Mutex<History>>,
+/// What can be followed.
+pub trait Followed: ResourceExt + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
+
+impl<K: ResourceExt + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Followed for K {}
+
+/// Sees every change of every Pod of a namespace, or of other objects, from the moment it was made.
+pub struct Observer<K = Pod> {
+    api: Api<K>,
+    seen: Arc<Mutex<History<K>>>,
     _watching: AbortOnDropHandle<()>,
 }
 
-/// Pods by UID; each entry replaces the one before. Gone: `None`.
-#[derive(Default)]
-struct History {
-    events: Vec<(u64, String, Option<Pod>)>,
+/// One change of an object.
+#[derive(Clone, Debug)]
+pub struct Change<K> {
+    pub version: u64,
+    pub uid: String,
+    /// What is there from now on. Gone: `None`.
+    pub object: Option<K>,
+    #[allow(dead_code)] // of the tests that share the bed, some have no use for it
+    /// When the watch delivered it.
+    pub at: Instant,
+}
+
+/// Objects by UID; each entry replaces the one before.
+struct History<K> {
+    events: Vec<Change<K>>,
     now: BTreeMap<String, u64>,
 }
 
-impl History {
-    fn push(&mut self, pod: Pod, gone: bool) {
-        let (version, uid) = (version(&pod), pod.uid().unwrap());
+impl<K: Followed> History<K> {
+    fn push(&mut self, object: K, gone: bool) {
+        let (version, uid) = (version(&object), object.uid().unwrap());
         if gone {
             self.now.remove(&uid);
         } else {
             self.now.insert(uid.clone(), version);
         }
-        self.events.push((version, uid, (!gone).then_some(pod)));
+        self.events.push(Change {
+            version,
+            uid,
+            object: (!gone).then_some(object),
+            at: Instant::now(),
+        });
+    }
+}
+
+impl<K: Followed> Observer<K> {
+    pub async fn follow(api: Api<K>) -> Observer<K> {
+        let seen = Arc::new(Mutex::new(History {
+            events: Vec::new(),
+            now: BTreeMap::new(),
+        }));
+        let list = api.list(&ListParams::default()).await.unwrap();
+        let from = list.metadata.resource_version.clone().unwrap();
+        for object in list.items {
+            seen.lock().push(object, false);
+        }
+        let watching = tokio::spawn(follow(api.clone(), from, seen.clone()));
+        Observer {
+            api,
+            seen,
+            _watching: AbortOnDropHandle::new(watching),
+        }
+    }
+
+    /// Every change in the order in which they were written; complete up to the call.
+    pub async fn history(&self) -> Vec<Change<K>> {
+        self.catch_up().await;
+        let mut seen = self.seen.lock();
+        seen.events.sort_by_key(|change| change.version);
+        seen.events.clone()
+    }
+
+    /// Waits until the watch has delivered all that a list shows now.
+    async fn catch_up(&self) {
+        let list = self.api.list(&ListParams::default()).await.unwrap();
+        let now: u64 = list.metadata.resource_version.unwrap().parse().unwrap();
+        let listed: BTreeMap<_, _> = list
+            .items
+            .iter()
+            .map(|object| (object.uid().unwrap(), version(object)))
+            .collect();
+        wait::until("the observer to catch up", async || {
+            let seen = self.seen.lock();
+            let newest = seen.events.iter().map(|change| change.version).max();
+            let newest = newest.unwrap_or_default();
+            let missing = listed
+                .iter()
+                .any(|(uid, v)| seen.now.get(uid).is_none_or(|s| s < v) && newest < now);
+            let extra = seen
+                .now
+                .iter()
+                .any(|(uid, v)| *v <= now && !listed.contains_key(uid));
+            !missing && !extra
+        })
+        .await;
     }
 }
 
 impl Observer {
     pub async fn start(scope: &Scope) -> Observer {
-        let seen = Arc::new(Mutex::new(History::default()));
-        let list = scope.pods().list(&ListParams::default()).await.unwrap();
-        let from = list.metadata.resource_version.clone().unwrap();
-        for pod in list.items {
-            seen.lock().push(pod, false);
-        }
-        let watching = tokio::spawn(follow(scope.pods(), from, seen.clone()));
-        Observer {
-            scope: scope.clone(),
-            seen,
-            _watching: AbortOnDropHandle::new(watching),
-        }
+        Observer::follow(scope.pods()).await
     }
 
     #[allow(dead_code)] // of the tests that share the bed, some have no use for it
@@ -65,25 +131,19 @@ impl Observer {
     #[allow(dead_code)] // as above
     /// The same by UID, with `None` where a Pod is gone.
     pub async fn changes(&self) -> Vec<(String, Option<Pod>)> {
-        self.catch_up().await;
-        let mut seen = self.seen.lock();
-        seen.events.sort_by_key(|(version, ..)| *version);
-        let changes = seen.events.iter();
-        changes
-            .map(|(_, uid, pod)| (uid.clone(), pod.clone()))
-            .collect()
+        let history = self.history().await.into_iter();
+        history.map(|change| (change.uid, change.object)).collect()
     }
 
     /// Over every change since `matching` Pods that `counts` were available for the first time: the fewest that were.
     /// Complete up to the call.
     pub async fn fewest_available(&self, counts: impl Fn(&Pod) -> bool, matching: usize) -> Fewest {
-        self.catch_up().await;
-        let mut seen = self.seen.lock();
-        seen.events.sort_by_key(|(version, ..)| *version);
+        let history = self.history().await;
         let mut available: BTreeMap<&str, bool> = BTreeMap::new();
         let mut story = Vec::new();
         let mut fewest: Option<Fewest> = None;
-        for (version, uid, pod) in &seen.events {
+        for change in &history {
+            let (version, uid, pod) = (change.version, &change.uid, &change.object);
             let now = pod.as_ref().is_some_and(|p| counts(p) && serves(p));
             let before = available.insert(uid, now).unwrap_or_default();
             if before == now {
@@ -110,40 +170,6 @@ impl Observer {
         fewest.story = story;
         fewest
     }
-
-    /// Waits until the watch has delivered all that a list shows now.
-    async fn catch_up(&self) {
-        let list = self
-            .scope
-            .pods()
-            .list(&ListParams::default())
-            .await
-            .unwrap();
-        let now: u64 = list.metadata.resource_version.unwrap().parse().unwrap();
-        let listed: BTreeMap<_, _> = list
-            .items
-            .iter()
-            .map(|p| (p.uid().unwrap(), version(p)))
-            .collect();
-        wait::until("the observer to catch up", async || {
-            let seen = self.seen.lock();
-            let newest = seen
-                .events
-                .iter()
-                .map(|(v, ..)| *v)
-                .max()
-                .unwrap_or_default();
-            let missing = listed
-                .iter()
-                .any(|(uid, v)| seen.now.get(uid).is_none_or(|s| s < v) && newest < now);
-            let extra = seen
-                .now
-                .iter()
-                .any(|(uid, v)| *v <= now && !listed.contains_key(uid));
-            !missing && !extra
-        })
-        .await;
-    }
 }
 
 /// The fewest Pods that were available, and how it came to that.
@@ -166,7 +192,7 @@ impl Fewest {
 }
 
 /// A Pod as far as its availability goes.
-fn told(uid: &str, pod: Option<&Pod>) -> String {
+pub fn told(uid: &str, pod: Option<&Pod>) -> String {
     let Some(pod) = pod else {
         return format!("{uid} is gone");
     };
@@ -191,7 +217,7 @@ fn told(uid: &str, pod: Option<&Pod>) -> String {
 }
 
 /// Available, and the kubelet has caught up with the last in-place change.
-fn serves(pod: &Pod) -> bool {
+pub fn serves(pod: &Pod) -> bool {
     let running = |name: &str| {
         let statuses = pod
             .status
@@ -206,27 +232,24 @@ fn serves(pod: &Pod) -> bool {
     is_available(pod) && containers.into_iter().all(|c| running(&c.name) == c.image)
 }
 
-fn version(pod: &Pod) -> u64 {
-    pod.resource_version().unwrap().parse().unwrap()
+fn version(object: &impl ResourceExt) -> u64 {
+    object.resource_version().unwrap().parse().unwrap()
 }
 
-async fn follow(pods: Api<Pod>, mut from: String, seen: Arc<Mutex<History>>) {
+async fn follow<K: Followed>(api: Api<K>, mut from: String, seen: Arc<Mutex<History<K>>>) {
     loop {
         // The API server closes a watch now and then, and is killed by some tests; no event is lost by asking again.
-        if let Ok(stream) = pods
-            .watch(&WatchParams::default().timeout(290), &from)
-            .await
-        {
+        if let Ok(stream) = api.watch(&WatchParams::default().timeout(290), &from).await {
             let mut stream = stream.boxed();
             while let Some(Ok(event)) = stream.next().await {
                 match event {
-                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                        from = pod.resource_version().unwrap();
-                        seen.lock().push(pod, false);
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                        from = object.resource_version().unwrap();
+                        seen.lock().push(object, false);
                     }
-                    WatchEvent::Deleted(pod) => {
-                        from = pod.resource_version().unwrap();
-                        seen.lock().push(pod, true);
+                    WatchEvent::Deleted(object) => {
+                        from = object.resource_version().unwrap();
+                        seen.lock().push(object, true);
                     }
                     WatchEvent::Bookmark(mark) => from = mark.metadata.resource_version,
                     WatchEvent::Error(error) => panic!("the observer lost its place: {error:?}"),
