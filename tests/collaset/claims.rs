@@ -7,6 +7,7 @@ use operating::api::keys;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Scope, wait};
+use crate::membership::told;
 use crate::sets::{Set, ids};
 
 /// Volumes that claims of the namespace can bind.
@@ -123,6 +124,28 @@ async fn claims_go_with_their_pods() {
     assert_eq!(mounted(left), names(&scope).await);
     delete(&set).await;
     until_count(&scope, 0).await;
+}
+
+#[tokio::test]
+async fn events_tell_which_claims_are_deleted() {
+    let scope = Bed::shared().await.scope("claims-told").await;
+    volumes(&scope, 2).await;
+    let mut spec = template(&scope, "1Gi");
+    spec["scaleStrategy"] =
+        json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } });
+    let set = Set::new(&scope, "web", 2, spec).await;
+    let kept = of(&scope, 1).await[0].name_any();
+    set.edit(json!({ "replicas": 1 })).await;
+    set.settled().await;
+    // The API server keeps a claim that a Pod mounts until the Pod has ended.
+    let mounted = mounted(&set.pod(0).await);
+    let claims = api(&scope);
+    let params = DeleteParams::default();
+    claims.delete(&mounted[0], &params).await.unwrap();
+    told(&scope, "ClaimTerminating", &mounted[0]).await;
+    set.edit(json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": null } }))
+        .await;
+    told(&scope, "ClaimDeleted", &kept).await;
 }
 
 #[tokio::test]

@@ -91,6 +91,30 @@ async fn included_pod_keeps_its_id_and_claim() {
 }
 
 #[tokio::test]
+async fn orphans_keep_their_revision_beside_a_set_that_overlaps() {
+    let scope = Bed::shared().await.scope("revision-overlap").await;
+    let spec = json!({
+        "historyLimit": 0,
+        "selector": { "matchLabels": { "app": null, "team": "x" } },
+        "template": { "metadata": { "labels": { "team": "x" } } },
+    });
+    let one = Set::new(&scope, "one", 2, spec.clone()).await;
+    let two = Set::new(&scope, "two", 1, spec.clone()).await;
+    let before = one.pods().await;
+    delete(&one, PropagationPolicy::Orphan).await;
+    two.edit(json!({ "replicas": 2 })).await; // it looks at what nobody controls
+    two.settled().await;
+
+    let one = Set::new(&scope, "one", 2, spec).await;
+    let after = one.pods().await;
+    assert_eq!(uids(&after), uids(&before));
+    for (id, pod) in &after {
+        let revision = label(pod, keys::REVISION);
+        assert_eq!(revision, label(&before[id], keys::REVISION));
+    }
+}
+
+#[tokio::test]
 async fn claims_of_another_set_are_left_alone() {
     let scope = Bed::shared().await.scope("data-overlap").await;
     claims::volumes(&scope, 4).await;

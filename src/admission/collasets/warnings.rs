@@ -6,7 +6,7 @@ use std::slice::from_ref;
 
 use serde_json::Value;
 
-use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy};
+use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy, RetentionPolicy};
 use crate::domain::collaset::revision::data::{claim_name, same_claims};
 
 /// Each is said when it begins to be so; `old` is the stored spec of an update.
@@ -17,6 +17,16 @@ pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
             "spec.updateStrategy.podUpgradePolicy: with Replace every rollout makes new Pods with new, empty volumes, and the claims \
              of the Pods that they replace are deleted, even with whenScaled: Retain; choose InPlaceIfPossible or Recreate to \
              keep the data"
+                .into(),
+        );
+    }
+    if old.is_some_and(|old| {
+        retains_scaled(old) && !retains_scaled(new) && (has_claims(old) || has_claims(new))
+    }) {
+        warnings.push(
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is no longer Retain: the claims of Pods that were \
+             scaled in, and those of former claim templates, are deleted now, and their data may go with them; set Retain again at \
+             once to keep the claims that are left"
                 .into(),
         );
     }
@@ -53,7 +63,17 @@ fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
 fn replaces_claims(spec: &CollaSetSpec) -> bool {
     let strategy = spec.update_strategy.as_ref();
     let policy = strategy.and_then(|strategy| strategy.pod_upgrade_policy.as_ref());
-    policy == Some(&PodUpgradePolicy::Replace) && !spec.volume_claim_templates.is_empty()
+    policy == Some(&PodUpgradePolicy::Replace) && has_claims(spec)
+}
+
+fn has_claims(spec: &CollaSetSpec) -> bool {
+    !spec.volume_claim_templates.is_empty()
+}
+
+fn retains_scaled(spec: &CollaSetSpec) -> bool {
+    let strategy = spec.scale_strategy.as_ref();
+    let policy = strategy.and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());
+    policy.is_some_and(|policy| policy.when_scaled == Some(RetentionPolicy::Retain))
 }
 
 fn restart_policy(spec: &CollaSetSpec) -> Option<&str> {
@@ -87,6 +107,12 @@ mod tests {
                 "volumeClaimTemplates": [claim("data", "1Gi")], "updateStrategy": { "podUpgradePolicy": policy },
             }))
         };
+        let retains = |scaled: &str| {
+            spec(json!({
+                "volumeClaimTemplates": [claim("data", "1Gi")],
+                "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": scaled } },
+            }))
+        };
         let restarts = |policy: &str| {
             spec(json!({ "replicas": 1, "template": { "spec": { "restartPolicy": policy } } }))
         };
@@ -110,6 +136,16 @@ mod tests {
                 restarts("Always"),
                 restarts("Never"),
                 "restartPolicy: Never",
+            ),
+            (
+                retains("Retain"),
+                retains("Delete"),
+                "whenScaled: is no longer Retain",
+            ),
+            (
+                retains("Retain"),
+                claims(&[claim("data", "1Gi")]),
+                "whenScaled: is no longer Retain",
             ),
         ] {
             let told = of(Some(&old), &new);

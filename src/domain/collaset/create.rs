@@ -14,6 +14,9 @@ use super::revision::data;
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
+/// Claims of which a plan says at most that they are being deleted.
+const TOLD: usize = 20;
+
 /// Nanoseconds after which the end of a Pod of somebody else is looked for again.
 const AWAIT: u64 = 5_000_000_000;
 
@@ -131,5 +134,23 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
             }
         }
         draft.claims.push(change);
+    }
+}
+
+/// Says whose next volume will be empty: somebody deletes a claim that a Pod mounts, which stays until the Pod has ended. The
+/// set itself deletes no such claim. Nothing can take that back, so nothing waits for it.
+pub fn tell_of_ending_claims(facts: &Facts, draft: &mut Draft) {
+    let claims = facts.members.iter().flat_map(|(id, pod)| {
+        let ending = facts.claims_of_pod(pod).filter(|claim| claim.terminating);
+        ending.map(move |claim| (id, &pod.metadata.name, &claim.name))
+    });
+    for (id, pod, claim) in claims.take(TOLD) {
+        draft.event(
+            true,
+            "ClaimTerminating",
+            format!(
+                "claim {claim} of Pod {pod} is being deleted: the next Pod of instance ID {id} begins with an empty volume"
+            ),
+        );
     }
 }

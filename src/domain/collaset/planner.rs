@@ -43,6 +43,7 @@ pub fn plan(observed: &Observed) -> Plan {
         scale::take_back(&facts, &mut draft);
         create::step(&facts, &mut draft);
         create::leftover_claims(&facts, &mut draft);
+        create::tell_of_ending_claims(&facts, &mut draft);
     }
     let pool = pool::difference(&facts, &mut draft);
     let position = match deleting {

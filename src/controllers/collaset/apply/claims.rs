@@ -84,7 +84,11 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
             }
             let object = (work.namespace(), &*claim.name, &*claim.uid);
             let request = write::delete::<ClaimObject>(work.client(), work.objects(), object, None);
-            call(&what(&claim.name), request).await
+            let deleted = call(&what(&claim.name), request).await;
+            if deleted.is_ok() {
+                work.deleted_claims.lock().push(claim.name.clone());
+            }
+            deleted
         }
     };
     done.map_err(|trouble| trouble.halt(Step::Claims))

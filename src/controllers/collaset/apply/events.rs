@@ -7,7 +7,7 @@ use crate::domain::collaset::plan::Event;
 use crate::domain::collaset::status::Step;
 use crate::domain::wording;
 
-/// Pods that an Event names at most.
+/// Pods or claims that an Event names at most.
 const NAMED: usize = 20;
 
 /// Tells of the plan's events, and of the failure.
@@ -23,6 +23,16 @@ pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
         let message = format!("created {}", wording::listed(&names, NAMED));
         let recorder = &work.context.events;
         recorder.record_text(&about, false, "SuccessfulCreate", &message);
+    }
+    // From what was written and not from the plan: a claim that is mounted, or whose deletion is refused, stays.
+    let deleted = work.deleted_claims.lock();
+    if !deleted.is_empty() {
+        let mut names: Vec<&str> = deleted.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        let names = wording::listed(&names, NAMED);
+        let message = format!("deleted claims that no Pod of the CollaSet needs any more: {names}");
+        let recorder = &work.context.events;
+        recorder.record_text(&about, false, "ClaimDeleted", &message);
     }
     if let Err(Halt::Failed(step, _)) = result {
         failure(work, reason(*step), result);

@@ -45,6 +45,8 @@ pub struct Work<'a> {
     without_revision: bool,
     /// Names of the Pods that have been created.
     created: Mutex<Vec<String>>,
+    /// Names of the claims that have been deleted.
+    deleted_claims: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
 }
 
@@ -59,6 +61,7 @@ impl<'a> Work<'a> {
             memory,
             without_revision: observed.refused.revision.is_some(),
             created: Mutex::default(),
+            deleted_claims: Mutex::default(),
             again: Mutex::default(),
         }
     }

@@ -522,11 +522,54 @@ async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
         std::slice::from_ref(&list),
         "and not asked for at once again"
     );
+    let events = |bed: &Bed| bed.api.bodies("POST /api/v1/namespaces/n/events");
+    assert_eq!(events(&bed), [Value::Null; 0]);
     bed.api.0.lock().objects.remove(&format!("{PODS}/debug"));
     tokio::time::sleep(Duration::from_secs(60)).await;
     bed.apply(plan()).await;
     let delete = "DELETE /api/v1/namespaces/n/persistentvolumeclaims/data".to_owned();
     assert_eq!(bed.api.requests(), [list.clone(), list, delete]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
+    let bed = Bed::new();
+    let named = |name: &str| {
+        let claim = Claim {
+            name: name.into(),
+            uid: name.into(),
+            ..(*claim()).clone()
+        };
+        ClaimChange::Delete(Arc::new(claim))
+    };
+    const CLAIMS: &str = "/api/v1/namespaces/n/persistentvolumeclaims";
+    for name in ["a", "b", "c"] {
+        bed.api.put(
+            &format!("{CLAIMS}/{name}"),
+            json!({ "metadata": { "namespace": "n", "name": name, "uid": name } }),
+        );
+    }
+    bed.api.refuse(refusal(
+        "DELETE /api/v1/namespaces/n/persistentvolumeclaims/c",
+        403,
+    ));
+    let plan = Plan {
+        claims: ["b", "c", "a"].map(named).into(),
+        ..Plan::default()
+    };
+    bed.apply(plan).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    let told: Vec<_> = events
+        .iter()
+        .filter(|event| event["reason"] == "ClaimDeleted")
+        .collect();
+    let [event] = &told[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(event["type"], "Normal");
+    let message = "deleted claims that no Pod of the CollaSet needs any more: a, b";
+    assert_eq!(event["message"], message);
 }
 
 #[tokio::test]

@@ -13,9 +13,27 @@ pub fn hash(data: &Value, collisions: Option<i32>) -> String {
 
 /// Name of the revision of this hash: `<set>-<hash>`, the former cut so that all fits a label value.
 pub fn name(set: &str, hash: &str) -> String {
-    let room = NAME_LIMIT.saturating_sub(hash.len() + 1);
-    let prefix = set.get(..room).unwrap_or(set).trim_end_matches(['-', '.']);
+    let prefix = set
+        .get(..room(hash))
+        .unwrap_or(set)
+        .trim_end_matches(['-', '.']);
     format!("{prefix}-{hash}")
+}
+
+/// Whether a revision has a name that a set of this name gives, or gave under Kuperator: that writes `-` for each `.`, and
+/// leaves the end of a long name as it is cut. A hash has no `-`, so `web` does not take `web-a-<hash>` for its own. The hash is
+/// not taken from the label: Kuperator may have changed only the name after a collision.
+pub fn is_name_of(set: &str, revision: &str) -> bool {
+    let Some((_, hash)) = revision.rsplit_once('-') else {
+        return false;
+    };
+    let plain = set.replace('.', "-");
+    let by_kuperator = plain.get(..room(hash)).unwrap_or(&plain);
+    revision == name(set, hash) || revision == format!("{by_kuperator}-{hash}")
+}
+
+fn room(hash: &str) -> usize {
+    NAME_LIMIT.saturating_sub(hash.len() + 1)
 }
 
 /// FNV-1 of 32 bits as a decimal, in the alphabet by which Kubernetes avoids bad words.

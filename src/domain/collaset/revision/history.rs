@@ -64,8 +64,9 @@ impl History {
 ///
 /// - The latest revision that equals the template stays; an older one becomes the latest (a rollback); else one is
 ///   created. Only the latest may have lost fields to Kuperator, see [`data::equal_taken_over`].
-/// - One without a controller is adopted if the selector has `matchLabels`, they match, and it is of this format: a
-///   selector without them would match every revision of the namespace (Q39).
+/// - One without a controller is adopted if the selector has `matchLabels`, they match, it is of this format, and it carries
+///   the name of the set: a selector without them would match every revision of the namespace (Q39), and the selectors of two
+///   sets may overlap.
 /// - A revision that cannot be read is left alone and reported. The one that the status names as updated stands for
 ///   the template as long as it is there, because nobody knows that it differs, and a new one would roll the set out.
 /// - Of those not in use the oldest beyond the history limit are deleted (Q30).
@@ -203,6 +204,7 @@ fn match_labels(set: &CollaSet) -> BTreeMap<String, String> {
 fn is_adoptable(set: &CollaSet, revision: &Revision) -> bool {
     let labels = match_labels(set);
     revision.controller.is_none()
+        && hash::is_name_of(name(set), &revision.name)
         && revision.labels.contains_key(keys::REVISION_DATA_HASH)
         && !labels.is_empty()
         && labels

@@ -360,3 +360,27 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
         }
     }
 }
+
+/// `kubectl delete pvc` of a claim that a Pod mounts: it goes once the Pod has ended.
+#[test]
+fn claim_that_ends_under_its_pod_is_told_without_a_change() {
+    let mut world = settled(2, one_claim());
+    assert_eq!(plan(&world.observe()).events, []);
+    let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
+    world.claims.get_mut(&claim).unwrap().terminating = true;
+    let planned = plan(&world.observe());
+    assert!(planned.is_empty() && planned.again_nanos.is_none());
+    let [event] = &planned.events[..] else {
+        panic!("{:?}", planned.events)
+    };
+    assert_eq!((event.warning, event.reason), (true, "ClaimTerminating"));
+    assert_eq!(
+        event.message,
+        format!(
+            "claim {claim} of Pod {name} is being deleted: the next Pod of instance ID 1 begins with an empty volume"
+        )
+    );
+    let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(gone);
+    assert_eq!(plan(&world.observe()).events, []);
+}

@@ -192,6 +192,38 @@ fn only_what_the_labels_select_and_has_the_format_is_adopted() {
     assert!(matches!(&history.changes[..], [RevisionChange::Create(_)]));
 }
 
+/// Sets whose selectors overlap give their revisions the same labels.
+#[test]
+fn only_revisions_that_carry_the_name_of_the_set_are_adopted() {
+    let long = "a".repeat(60);
+    let dashed = format!("{}-bcd", "a".repeat(51));
+    for (set_name, revision, adopted) in [
+        ("web", "web-65bb57b6b5", true),
+        ("web", "web-a-65bb57b6b5", false),
+        ("web", "two-65bb57b6b5", false),
+        ("web", "web", false),
+        ("web-a", "web-a-65bb57b6b5", true),
+        ("web-a", "web-65bb57b6b5", false),
+        (&long, &hash::name(&long, "65bb57b6b5"), true),
+        (&dashed, &hash::name(&dashed, "65bb57b6b5"), true),
+        // As Kuperator cuts a long name, and writes one with dots.
+        (&dashed, &format!("{}--65bb57b6b5", "a".repeat(51)), true),
+        ("web.a", "web-a-65bb57b6b5", true),
+        ("web.a", "web.a-65bb57b6b5", true),
+        ("web-a", "web.a-65bb57b6b5", false),
+    ] {
+        let mut set = web("a:1");
+        set.metadata.name = Some(set_name.to_owned());
+        let orphan = Arc::new(Revision {
+            controller: None,
+            ..(*ours(revision, 1, "a:1")).clone()
+        });
+        let history = unused(&set, std::slice::from_ref(&orphan));
+        let adopts = history.changes == [RevisionChange::Adopt(orphan)];
+        assert_eq!(adopts, adopted, "{set_name} and {revision}");
+    }
+}
+
 #[test]
 fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
     let broken = stored("web-broken", 5, json!({ "spec": { "template": 1 } }));
