@@ -57,7 +57,12 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
         draft.event(
             false,
             "IncludeTarget",
-            format!("Pod {name} is included under instance ID {id}"),
+            match facts.revision_of(pod) {
+                Some(_) => format!("Pod {name} is included under instance ID {id}"),
+                None => format!(
+                    "Pod {name} is included under instance ID {id}; its revision is not known, so that an update makes it again"
+                ),
+            },
         );
     }
     !facts.is_refused(pod)

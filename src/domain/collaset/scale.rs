@@ -79,6 +79,8 @@ fn first_to_go<'a>(facts: &Facts, (id, pod): &(i64, &'a Arc<Pod>)) -> impl Ord +
     (
         !facts.strategy.delete.contains(&pod.metadata.name),
         !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
+        // Whom the user asks for stays, though it is the youngest.
+        facts.strategy.include.contains(&pod.metadata.name),
         facts.strategy.sequence.then_some(Reverse(*id)),
         pod.is_ready(),
         deletion_cost(pod),

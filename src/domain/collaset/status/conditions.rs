@@ -122,7 +122,10 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             let message = pause.unwrap_or_else(behind);
             set(status, now, "Update", false, reason, message);
         }
-        None => set(status, now, "Update", true, "Updated", String::new()),
+        None => {
+            let kept = told::kept(facts, view.kept);
+            set(status, now, "Update", true, "Updated", kept);
+        }
     }
     let (ready, reason, message) = view.ready(facts, status);
     set(status, now, "Ready", ready, reason, message.clone());
@@ -146,6 +149,8 @@ pub(super) struct View {
     pub surplus: usize,
     /// Pods that are of another revision than the whole rollout is to give them.
     pub behind: usize,
+    /// Pods that are to stay on older revisions.
+    kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
     updating: usize,
     /// Pods whose update goes on.
@@ -174,6 +179,7 @@ impl View {
         let pairs = halves.count();
         let there = pods.len() - pairs;
         let old = pods.iter().filter(|p| !facts.is_updated(p));
+        let older = old.clone().count();
         let behind = match facts.rollout.final_scope() {
             Scope::Partition(partition) => old.count().saturating_sub(partition),
             Scope::ByLabel => old
@@ -188,6 +194,7 @@ impl View {
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
             behind,
+            kept: older.saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
@@ -272,7 +279,7 @@ impl View {
             let told: Vec<_> = told.into_iter().map(String::as_str).collect();
             return (false, "IncludeNotAllowed", told.join("; "));
         }
-        (true, "AsWanted", String::new())
+        (true, "AsWanted", told::kept(facts, self.kept))
     }
 
     fn scaling(&self, facts: &Facts) -> String {

@@ -8,6 +8,7 @@ use super::super::lifecycle::{self, Operation};
 use super::super::revision::inplace::{Progress, progress};
 use super::super::rollout;
 use super::super::room::Room;
+use super::super::strategy::Scope;
 use super::{leaving, time};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
@@ -32,6 +33,16 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
         ))
     });
     waiting.take(NAMED).collect()
+}
+
+/// Why so many Pods stay on older revisions, as the spec asks for.
+pub fn kept(facts: &Facts, count: usize) -> String {
+    let why = match facts.rollout.final_scope() {
+        _ if count == 0 => return String::new(),
+        Scope::ByLabel => format!("they carry no label {}", keys::UPDATE_INCLUDED),
+        Scope::Partition(_) => "the partition keeps them".to_owned(),
+    };
+    format!("{count} Pods stay on older revisions: {why}")
 }
 
 /// Whether the status notes an abort of which the plan knows nothing yet.

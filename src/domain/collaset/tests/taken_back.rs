@@ -432,3 +432,39 @@ fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
     world.settle();
     assert_eq!(condition(&world, "Ready").0, "True");
 }
+
+#[test]
+fn pod_that_is_to_be_included_is_not_scaled_in_for_that() {
+    let mut world = settled(2, json!({}));
+    let mut stranger = world.pods.values().next().unwrap().clone();
+    stranger.metadata.name = "stranger".into();
+    stranger.metadata.uid = "stranger".into();
+    stranger.metadata.owner_references = Default::default();
+    let kept = [
+        "app",
+        keys::CONTROL,
+        keys::SERVICE_AVAILABLE,
+        keys::REVISION,
+    ];
+    stranger
+        .metadata
+        .labels
+        .retain(|key, _| kept.contains(&key.as_str()));
+    world.pods.insert("stranger".into(), stranger);
+    world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
+    world.settle();
+    assert_eq!(world.members().len(), 2);
+    assert!(world.pods.contains_key("stranger"), "another one went");
+}
+
+#[test]
+fn pods_that_stay_on_older_revisions_are_told() {
+    let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
+    let mut world = settled(2, by_label);
+    world.image("app:2");
+    world.settle();
+    let (ready, _, message) = condition(&world, "Ready");
+    assert_eq!(ready, "True");
+    let told = "2 Pods stay on older revisions: they carry no label";
+    assert!(message.starts_with(told), "{message}");
+}
