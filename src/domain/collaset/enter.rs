@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
-use super::membership::is_to_exclude;
 use super::plan::Ownership;
 use super::pool;
 use super::revision::data;
@@ -25,7 +24,7 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
         .id_of(pod)
         .filter(|id| is_free(facts, draft, pod, *id));
     let is_known = own.is_some_and(|id| draft.ids.contains_key(&id));
-    let refusal = if is_to_exclude(facts, pod) {
+    let refusal = if facts.is_to_exclude(pod) {
         Some("it is to be excluded too; take that back first")
     } else if pod.controller().is_some() {
         Some("another controller owns it")
@@ -40,7 +39,7 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
     };
     if let Some(why) = refusal {
         let message = format!("Pod {name} can't be included: {why}");
-        if !is_to_exclude(facts, pod) {
+        if !facts.is_to_exclude(pod) {
             draft.not_included.push(message.clone()); // else the spec contradicts itself, and one half of it is so
         }
         draft.event(true, "IncludeNotAllowed", message);

@@ -220,6 +220,11 @@ impl<'a> Facts<'a> {
         (waiting.metadata.uid == pod.metadata.uid).then_some(until)
     }
 
+    /// Whether a user wants the Pod out of the set, alive.
+    pub fn is_to_exclude(&self, pod: &Pod) -> bool {
+        pod.label(keys::TO_EXCLUDE).is_some() || self.strategy.exclude.contains(&pod.metadata.name)
+    }
+
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
     pub fn is_half(&self, pod: &Pod) -> bool {
         let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);

@@ -124,6 +124,11 @@ pub fn may_stay(pod: &Pod) -> bool {
         && !pod.is_terminating()
 }
 
+/// Whether the Pod is on its way out, and nobody can call it back any more.
+pub fn must_leave(pod: &Pod) -> bool {
+    is_leaving(pod) && !may_stay(pod)
+}
+
 /// The labels that cancel a run of the set's own ID that is none of its operations, as after an edit by hand: nobody else would
 /// end it.
 pub fn undo_other(pod: &Pod) -> Option<LabelPatch> {

@@ -47,7 +47,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     }
     tell_of_unknown(facts, draft);
     for (id, pod) in &facts.members {
-        if is_to_exclude(facts, pod) && may_leave(facts, draft, *id, pod) {
+        if facts.is_to_exclude(pod) && may_leave(facts, draft, *id, pod) {
             exclude(facts, draft, *id, pod);
             moved |= !facts.is_refused(pod);
         }
@@ -116,11 +116,6 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
         );
         draft.event(true, "IncludeNotAllowed", message);
     }
-}
-
-/// Whether a user wants the Pod out of the set, alive.
-pub fn is_to_exclude(facts: &Facts, pod: &Pod) -> bool {
-    pod.label(keys::TO_EXCLUDE).is_some() || facts.strategy.exclude.contains(&pod.metadata.name)
 }
 
 /// A Pod in a pair, or on its way out, stays until that is over. A name that persists belongs to the set.

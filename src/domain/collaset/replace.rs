@@ -100,7 +100,7 @@ fn pair_revision(facts: &Facts, origin: &Pod) -> String {
 /// The request was taken back: the new Pod goes, available or not (contract 10.4 Q36), unless the rules have let the origin
 /// go already.
 fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
-    if lifecycle::is_leaving(origin) && !lifecycle::may_stay(origin) {
+    if lifecycle::must_leave(origin) {
         return;
     }
     draft.label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
@@ -128,7 +128,7 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
 
 /// Whoever is on the way out already goes without a word.
 fn send_half_away(facts: &Facts, draft: &mut Draft, half: &Arc<Pod>) {
-    if !lifecycle::is_leaving(half) || lifecycle::may_stay(half) {
+    if !lifecycle::must_leave(half) {
         draft.send_away(half, facts.observed.now_nanos);
     }
 }

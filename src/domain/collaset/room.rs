@@ -7,8 +7,10 @@
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::pool::{JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION};
 use crate::api::resourcecontext::ContextDetail;
+use crate::api::resourcecontext::data::{
+    JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION,
+};
 
 /// Most bytes of all entries of a pool, as the API server stores them. That leaves 72,864 bytes of what etcd takes for the rest of the
 /// object, for annotations of others, and for the names of Pods that `podToDelete` has noted in entries. The API

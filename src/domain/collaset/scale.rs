@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::lifecycle::{self, Operation, Turn};
-use super::membership::is_to_exclude;
 use super::pool;
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -31,7 +30,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     let mut staying: Vec<(i64, &Arc<Pod>)> = counted
         .iter()
         .filter_map(|id| Some((*id, facts.members.get(id)?)))
-        .filter(|(_, pod)| facts.strategy.sequence || !is_to_exclude(facts, pod))
+        .filter(|(_, pod)| facts.strategy.sequence || !facts.is_to_exclude(pod))
         .collect();
     staying.sort_by(|a, b| first_to_go(facts, a).cmp(&first_to_go(facts, b)));
     let surplus = staying.len().saturating_sub(facts.strategy.replicas);
@@ -102,7 +101,7 @@ fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     // A new half has no place without its origin (contract 10.4 Q35), and is not made again.
     if let Some(new) = draft.ids.get(&id).and_then(pool::new_of) {
         match facts.members.get(&new) {
-            Some(half) if lifecycle::is_leaving(half) && !lifecycle::may_stay(half) => {}
+            Some(half) if lifecycle::must_leave(half) => {}
             Some(half) => draft.send_away(half, now),
             None if facts.is_held(new) => {}
             None => {

@@ -275,8 +275,8 @@ impl View {
             );
         }
         if !self.not_included.is_empty() {
-            let told: Vec<_> = self.not_included.iter().take(told::NAMED).collect();
-            let told: Vec<_> = told.into_iter().map(String::as_str).collect();
+            let told = self.not_included.iter().take(told::NAMED);
+            let told: Vec<_> = told.map(String::as_str).collect();
             return (false, "IncludeNotAllowed", told.join("; "));
         }
         (true, "AsWanted", told::kept(facts, self.kept))

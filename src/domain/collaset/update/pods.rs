@@ -42,9 +42,10 @@ pub fn step(
         (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
         (true, Turn::Idle) => begin(facts, draft, places, id, pod),
         (true, Turn::Waiting) => {
-            let stays = matches!(*way(facts, id, pod), InPlace::Yes { .. });
             let delay = facts.strategy.update_delay;
-            if stays && Operation::Update.is_let_by_its_write(pod, delay) {
+            if Operation::Update.is_let_by_its_write(pod, delay)
+                && matches!(*way(facts, id, pod), InPlace::Yes { .. })
+            {
                 carry_out(facts, draft, places, id, pod);
             }
         }
