@@ -193,6 +193,8 @@ pub struct Condition {
     pub last_transition_time: Option<String>,
     /// Why, in one word. Kept of a pending resize (`Deferred` or `Infeasible`) and of a Pod without a node (`Unschedulable`) only.
     pub reason: String,
+    /// Why, in a sentence, cut after 200 bytes. Kept of a Pod without a node only.
+    pub message: Option<Box<str>>,
     /// The generation that the condition speaks of; 0 when absent.
     pub observed_generation: i64,
 }
@@ -510,13 +512,16 @@ fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::E
     }
     let mut waiting = nullable::<_, State>(d)?.waiting;
     if let Some(waiting) = &mut waiting {
-        let end = (0..=MESSAGE_LIMIT)
-            .rev()
-            .find(|end| waiting.message.is_char_boundary(*end));
-        waiting.message.truncate(end.unwrap_or(0));
-        waiting.message.shrink_to_fit();
+        waiting.message = cut(std::mem::take(&mut waiting.message));
     }
     Ok(waiting)
+}
+
+/// A message as far as it is kept.
+fn cut(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(MESSAGE_LIMIT));
+    message.shrink_to_fit();
+    message
 }
 
 fn claim_names<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
@@ -573,8 +578,14 @@ fn known_conditions<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Condition>, D
     let tells = |c: &Condition| {
         c.type_ == RESIZE_PENDING || c.type_ == "PodScheduled" && c.status != "True"
     };
-    for condition in all.iter_mut().filter(|c| !tells(c)) {
-        condition.reason = String::new();
+    for condition in &mut all {
+        if !tells(condition) {
+            condition.reason = String::new();
+        }
+        let sentence = condition.message.take();
+        if condition.type_ == "PodScheduled" && condition.status != "True" {
+            condition.message = sentence.map(|text| cut(text.into()).into());
+        }
     }
     all.shrink_to_fit();
     Ok(all)

@@ -180,7 +180,11 @@ async fn a_pod_without_a_node_is_named_with_the_reason() {
     let scope = Bed::shared().await.scope("no-node").await;
     let nowhere = json!({ "template": { "spec": { "nodeSelector": { "no": "such" } } } });
     let set = Set::unsettled(&scope, "web", 1, nowhere).await;
-    until_not_ready(&set, "Unavailable", &["has no node: Unschedulable"]).await;
+    let words = [
+        "has no node: Unschedulable: 0/",
+        "didn't match Pod's node affinity/selector",
+    ];
+    until_not_ready(&set, "Unavailable", &words).await;
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! Whether the pool of instance IDs has room for the Pods that a CollaSet asks for.
 
-use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy};
+use crate::api::collaset::CollaSetSpec;
 use crate::api::validation::FieldError;
 use crate::domain::collaset::room::{most_pairs, most_replicas};
-use crate::domain::collaset::strategy::Strategy;
+use crate::domain::collaset::strategy::{Policy, Strategy};
 
 /// More replicas than the pool has room for, unless the set was as large before.
 pub fn error(name: &str, old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Option<FieldError> {
@@ -40,18 +40,18 @@ pub fn warning(name: &str, old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Op
 
 /// Pairs that can be open at once, if those are fewer than the spec asks for.
 fn bounded_pairs(name: &str, spec: &CollaSetSpec) -> Option<usize> {
-    let strategy = spec.update_strategy.as_ref()?;
-    if strategy.pod_upgrade_policy != Some(PodUpgradePolicy::Replace) {
+    let strategy = Strategy::of(spec);
+    if strategy.policy != Policy::Replace {
         return None;
     }
-    let wanted = replicas(spec);
-    let surge = Strategy::of(spec).max_surge.unwrap_or(wanted);
+    let wanted = strategy.replicas;
+    let surge = strategy.max_surge.unwrap_or(wanted);
     let pairs = most_pairs(name, wanted);
     (pairs < surge.min(wanted)).then_some(pairs)
 }
 
 fn replicas(spec: &CollaSetSpec) -> usize {
-    usize::try_from(spec.replicas.unwrap_or(0)).unwrap_or(0)
+    Strategy::of(spec).replicas
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::slice::from_ref;
 
 use serde_json::Value;
 
-use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy, RetentionPolicy};
+use crate::api::collaset::CollaSetSpec;
 use crate::domain::collaset::revision::data::{claim_name, same_claims};
+use crate::domain::collaset::strategy::{Policy, Strategy};
 
 /// Each is said when it begins to be so; `old` is the stored spec of an update.
 pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
@@ -61,9 +62,7 @@ fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
 }
 
 fn replaces_claims(spec: &CollaSetSpec) -> bool {
-    let strategy = spec.update_strategy.as_ref();
-    let policy = strategy.and_then(|strategy| strategy.pod_upgrade_policy.as_ref());
-    policy == Some(&PodUpgradePolicy::Replace) && has_claims(spec)
+    Strategy::of(spec).policy == Policy::Replace && has_claims(spec)
 }
 
 fn has_claims(spec: &CollaSetSpec) -> bool {
@@ -71,9 +70,7 @@ fn has_claims(spec: &CollaSetSpec) -> bool {
 }
 
 fn retains_scaled(spec: &CollaSetSpec) -> bool {
-    let strategy = spec.scale_strategy.as_ref();
-    let policy = strategy.and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());
-    policy.is_some_and(|policy| policy.when_scaled == Some(RetentionPolicy::Retain))
+    Strategy::of(spec).retain_scaled
 }
 
 fn restart_policy(spec: &CollaSetSpec) -> Option<&str> {

@@ -24,8 +24,8 @@ pub struct Draft {
     pub claims: Vec<ClaimChange>,
     /// Events.
     pub events: Vec<Event>,
-    /// Why Pods that the spec asks to include are not.
-    pub not_included: Vec<String>,
+    /// Why Pods that are asked to be included, or excluded, are not: a reason of contract 2.5 and a sentence each.
+    pub refused: Vec<(&'static str, String)>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
     /// UIDs of Pods that are to be deleted through their lifecycle.
@@ -114,6 +114,12 @@ impl Draft {
     /// Plans again after so many nanoseconds at the latest.
     pub fn again(&mut self, nanos: u64) {
         self.again = Some(self.again.map_or(nanos, |known| known.min(nanos)));
+    }
+
+    /// Refuses what is asked of a Pod: the status says so for as long as it is, and an Event.
+    pub fn refuse(&mut self, reason: &'static str, message: String) {
+        self.refused.push((reason, message.clone()));
+        self.event(true, reason, message);
     }
 
     /// An event about the set.

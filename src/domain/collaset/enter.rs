@@ -16,6 +16,9 @@ use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
+/// Reason of what is said of a Pod that can't be included.
+const REFUSED: &str = "IncludeNotAllowed";
+
 /// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
 /// is to wait for that.
 pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>) -> bool {
@@ -39,10 +42,10 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
     };
     if let Some(why) = refusal {
         let message = format!("Pod {name} can't be included: {why}");
-        if !facts.is_to_exclude(pod) {
-            draft.not_included.push(message.clone()); // else the spec contradicts itself, and one half of it is so
+        match facts.is_to_exclude(pod) {
+            true => draft.event(true, REFUSED, message), // the spec contradicts itself, and one half of it is so
+            false => draft.refuse(REFUSED, message),
         }
-        draft.event(true, "IncludeNotAllowed", message);
         return false;
     }
     let id = match own {

@@ -126,7 +126,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
         return false;
     }
     if facts.strategy.sequence {
-        draft.event(true, "ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set"));
+        draft.refuse("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set"));
         return false;
     }
     let paired = [

@@ -66,7 +66,7 @@ pub fn plan(observed: &Observed) -> Plan {
         message: problem.clone(),
     }));
     if !deleting {
-        events.extend(begun_or_over(set.status.as_ref(), &status, set.spec.paused));
+        events.extend(status::news(set.status.as_ref(), &status, set.spec.paused));
     }
     let forget_command = draft.forget_command;
     let (pods, again_nanos) = draft.into_pods();
@@ -86,34 +86,6 @@ pub fn plan(observed: &Observed) -> Plan {
         remove_finalizer: reclaimed,
         again_nanos,
     }
-}
-
-/// That a rollout begins, or is over.
-fn begun_or_over(
-    former: Option<&CollaSetStatus>,
-    status: &CollaSetStatus,
-    paused: bool,
-) -> Option<Event> {
-    let former = former.filter(|former| !former.updated_revision.is_empty())?;
-    let revision = &status.updated_revision;
-    let event = |reason, message| Event {
-        warning: false,
-        reason,
-        message,
-    };
-    if former.updated_revision != *revision {
-        let when = if paused { " once the set goes on" } else { "" };
-        let message = format!("revision {revision} is rolled out to the Pods{when}");
-        return Some(event("RolloutStarted", message));
-    }
-    let over = former.current_revision != *revision && status.current_revision == *revision;
-    over.then(|| {
-        let pods = status.updated_replicas;
-        event(
-            "RolloutCompleted",
-            format!("revision {revision} has reached all {pods} Pods"),
-        )
-    })
 }
 
 fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {

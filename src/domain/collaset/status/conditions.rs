@@ -162,8 +162,8 @@ pub(super) struct View {
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
-    /// Why Pods that are to be included are not.
-    not_included: Vec<String>,
+    /// What is asked of Pods and refused.
+    refused: Vec<(&'static str, String)>,
     stuck: Option<String>,
     /// That the pool has no room for the Pods, or for the pairs, that are wanted.
     no_room: String,
@@ -201,7 +201,7 @@ impl View {
             leaving: pods.iter().filter(|p| lifecycle::is_leaving(p)).count(),
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
-            not_included: draft.not_included.clone(),
+            refused: draft.refused.clone(),
             stuck: stuck(facts, &pods),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
@@ -274,10 +274,10 @@ impl View {
                 format!("{count} Pods are not available{told}"),
             );
         }
-        if !self.not_included.is_empty() {
-            let told = self.not_included.iter().take(told::NAMED);
-            let told: Vec<_> = told.map(String::as_str).collect();
-            return (false, "IncludeNotAllowed", told.join("; "));
+        if let Some((reason, _)) = self.refused.first() {
+            let told = self.refused.iter().take(told::NAMED);
+            let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+            return (false, reason, told.join("; "));
         }
         (true, "AsWanted", told::kept(facts, self.kept))
     }

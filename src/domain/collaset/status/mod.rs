@@ -2,10 +2,12 @@
 
 mod conditions;
 mod leaving;
+mod news;
 mod progress;
 pub(super) mod told;
 
 pub use conditions::{Step, failed, invalid, time};
+pub use news::of as news;
 
 use std::sync::Arc;
 

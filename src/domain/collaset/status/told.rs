@@ -209,7 +209,10 @@ fn of_pod(pod: &Pod) -> String {
     let scheduled = status.conditions.iter().find(|c| c.type_ == "PodScheduled");
     match scheduled.filter(|c| c.status != "True") {
         Some(c) if c.reason.is_empty() => "has no node".to_owned(),
-        Some(c) => format!("has no node: {}", c.reason),
+        Some(c) => match &c.message {
+            Some(sentence) => format!("has no node: {}: {sentence}", c.reason),
+            None => format!("has no node: {}", c.reason),
+        },
         None => waiting.unwrap_or_else(|| {
             let seconds = min_ready::seconds(pod).filter(|seconds| *seconds > 0);
             match (pod.is_ready(), seconds) {

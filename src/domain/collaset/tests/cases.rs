@@ -885,11 +885,15 @@ fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
 
     let mut world = settled(2, json!({}));
     let name = world.pods.keys().next().unwrap().clone();
-    let down = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
+    let down = json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
+    }]);
     world.pods.get_mut(&name).unwrap().status.conditions = serde_json::from_value(down).unwrap();
     world.step();
     let (_, reason, message) = condition(&world, "Ready");
-    let told = format!("1 Pods are not available; Pod {name} has no node: Unschedulable");
+    let told = format!(
+        "1 Pods are not available; Pod {name} has no node: Unschedulable: 0/3 nodes are available"
+    );
     assert_eq!((&*reason, message), ("Unavailable", told));
 }
 

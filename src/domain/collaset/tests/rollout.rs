@@ -326,3 +326,37 @@ fn position_goes_with_the_steps_of_a_paused_set() {
     world.settle();
     assert_eq!(step(&world), None);
 }
+
+#[test]
+fn pauses_and_stalls_are_told_once() {
+    let mut spec = canary();
+    spec["progressDeadlineSeconds"] = json!(600);
+    spec["updateStrategy"]["podUpgradePolicy"] = json!("Recreate");
+    let mut world = settled(4, spec);
+    world.image("app:2");
+    world.settle();
+    world.wait(3600);
+    world.settle();
+    world.forbidden.insert("app:2".into());
+    world.command("promote");
+    for _ in 0..3 {
+        world.settle();
+        world.wait(600);
+    }
+    assert_eq!(condition(&world, "Stalled").0, "True");
+    let told = |reason: &str| {
+        let told = world.told.iter().filter(|(r, _)| *r == reason);
+        told.map(|(_, message)| message.as_str())
+            .collect::<Vec<_>>()
+    };
+    let pauses = told("RolloutPaused");
+    assert!(
+        pauses.len() == 1 && pauses[0].starts_with("step 2 of 4 pauses until the annotation"),
+        "{pauses:?}"
+    );
+    let stalls = told("Stalled");
+    assert!(
+        stalls.len() == 1 && stalls[0].starts_with("no progress for 600 s"),
+        "{stalls:?}"
+    );
+}

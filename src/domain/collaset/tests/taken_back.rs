@@ -434,6 +434,21 @@ fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
 }
 
 #[test]
+fn set_is_not_ready_while_a_pod_that_is_to_be_excluded_is_refused() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, naming);
+    world.edit(json!({ "scaleStrategy": { "podToExclude": ["web-0"] } }));
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "ExcludeNotAllowed"));
+    let told = "Pod web-0 can't be excluded under podNamingSuffixPolicy PersistentSequence";
+    assert!(message.starts_with(told), "{message}");
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
 fn pod_that_is_to_be_included_is_not_scaled_in_for_that() {
     let mut world = settled(2, json!({}));
     let mut stranger = world.pods.values().next().unwrap().clone();

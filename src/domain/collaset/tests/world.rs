@@ -58,6 +58,8 @@ pub struct World {
     noted: (BTreeMap<i64, u64>, u64),
     /// When changes were refused, by UID of the Pod or name of the claim.
     noted_changes: BTreeMap<String, u64>,
+    /// What was told of the set, each reason and sentence.
+    pub told: Vec<(&'static str, String)>,
     /// UIDs of the sets that have gone.
     dead: BTreeSet<String>,
     clock: u64,
@@ -98,6 +100,7 @@ impl World {
             on_plane: false,
             noted: (BTreeMap::new(), 0),
             noted_changes: BTreeMap::new(),
+            told: Vec::new(),
             dead: BTreeSet::new(),
             clock: 1_700_000_000_000_000_000,
         }
@@ -216,6 +219,8 @@ impl World {
             return false;
         }
         let plan = plan(&self.observe());
+        let told = plan.events.iter().map(|e| (e.reason, e.message.clone()));
+        self.told.extend(told);
         self.carry_out(plan, usize::MAX).written > 0
     }
 

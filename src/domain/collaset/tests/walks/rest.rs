@@ -28,10 +28,13 @@ pub fn lift(world: &mut World) {
         world.command("retry");
     }
     let names: Vec<String> = world.pods.keys().cloned().collect();
+    let keeps_names = is_sequence(world);
     for name in names {
         world.write_pod(&name, |pod| {
-            for key in [keys::TO_REPLACE, keys::STAY_OFFLINE] {
-                pod.metadata.labels.remove(key);
+            let labels = &mut pod.metadata.labels;
+            labels.retain(|key, _| ![keys::TO_REPLACE, keys::STAY_OFFLINE].contains(&&**key));
+            if keeps_names {
+                labels.remove(keys::TO_EXCLUDE); // refused for as long as it is there
             }
         });
         let pod = &world.pods[&name];
@@ -43,7 +46,7 @@ pub fn lift(world: &mut World) {
         let holds = claims.any(|claim| !claim.labels.contains_key(keys::ORPHANED));
         // What holds up a name that persists, or a claim, and is not known to the set.
         let foreign = !world.owns(pod) || !pod.is_managed() || pod.label("app") != Some("web");
-        if foreign && (is_sequence(world) || holds) {
+        if foreign && (keeps_names || holds) {
             world.delete(&name);
         }
     }

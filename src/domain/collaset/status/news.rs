@@ -1,0 +1,52 @@
+//! What of a new status is told by an Event.
+
+use super::super::plan::Event;
+use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
+
+/// That a rollout begins, is over, or pauses, and that the set is stalled. Each is told once; `former` is the stored status.
+pub fn of(former: Option<&CollaSetStatus>, status: &CollaSetStatus, paused: bool) -> Vec<Event> {
+    let Some(former) = former else {
+        return Vec::new();
+    };
+    let rollout = begun_or_over(former, status, paused);
+    let news = |type_, is_news: fn(&CollaSetCondition) -> bool| {
+        let noted = |status: &CollaSetStatus| {
+            let mut conditions = status.conditions.iter();
+            conditions
+                .find(|c| c.type_ == type_ && is_news(c))
+                .map(|c| c.message.clone())
+        };
+        noted(status).filter(|_| noted(former).is_none())
+    };
+    let pause = news("Update", |c| c.reason == "StepPaused");
+    let pause = pause.map(|message| event(false, "RolloutPaused", message));
+    let stalled = news("Stalled", |c| c.status == "True");
+    let stalled = stalled.map(|message| event(true, "Stalled", message));
+    rollout.into_iter().chain(pause).chain(stalled).collect()
+}
+
+fn begun_or_over(former: &CollaSetStatus, status: &CollaSetStatus, paused: bool) -> Option<Event> {
+    if former.updated_revision.is_empty() {
+        return None;
+    }
+    let revision = &status.updated_revision;
+    if former.updated_revision != *revision {
+        let when = if paused { " once the set goes on" } else { "" };
+        let message = format!("revision {revision} is rolled out to the Pods{when}");
+        return Some(event(false, "RolloutStarted", message));
+    }
+    let over = former.current_revision != *revision && status.current_revision == *revision;
+    over.then(|| {
+        let pods = status.updated_replicas;
+        let message = format!("revision {revision} has reached all {pods} Pods");
+        event(false, "RolloutCompleted", message)
+    })
+}
+
+fn event(warning: bool, reason: &'static str, message: String) -> Event {
+    Event {
+        warning,
+        reason,
+        message,
+    }
+}
