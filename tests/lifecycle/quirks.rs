@@ -2,6 +2,7 @@
 
 use operating::api::keys::{self, Family};
 use operating::domain::lifecycle::{Phase, Stage, controller_step, operator, phases};
+use operating::domain::pod::Pod;
 
 use crate::world::{EXPECTED, World};
 
@@ -524,4 +525,28 @@ fn an_operation_takes_nothing_from_a_pod_that_is_not_ready() {
     world.begin("a", "update");
     assert!(!world.available());
     assert!(!world.took_offline);
+}
+
+/// Found by a walk: somebody had written `service-available` while a new Pod was yet to be Ready for `minReadySeconds`.
+#[test]
+fn mark_of_a_new_pod_goes_however_the_pod_became_available() {
+    for mark in [keys::CREATING, keys::COMPLETING] {
+        let mut world = World::serving();
+        let available = world.pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+        let marked = |pod: &mut Pod| {
+            pod.metadata.labels.insert(mark.to_owned(), "1".to_owned());
+        };
+        marked(&mut world.pod);
+        world
+            .write(|pod| {
+                let labels = &mut pod.metadata.labels;
+                labels.extend(available.map(|since| (keys::SERVICE_AVAILABLE.to_owned(), since)));
+            })
+            .unwrap();
+        assert_eq!(world.pod.label(mark), None);
+        marked(&mut world.pod); // stored like that while the webhook was down
+        world.quiesce();
+        assert_eq!(world.pod.label(mark), None);
+        assert!(world.pod.is_available());
+    }
 }

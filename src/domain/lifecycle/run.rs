@@ -144,6 +144,9 @@ impl<'a> Run<'a> {
             let since = self.stamp.clone();
             self.others
                 .insert(keys::SERVICE_AVAILABLE.to_owned(), since);
+        }
+        // A Pod that is available is no new one any more, whoever has said so.
+        if self.others.contains_key(keys::SERVICE_AVAILABLE) {
             self.others.remove(keys::CREATING);
             self.others.remove(keys::COMPLETING);
         }
