@@ -32,8 +32,9 @@ async fn writes(bed: &Bed, namespace: &str, since: usize) -> BTreeMap<String, Ve
     writes
 }
 
+/// Those that are let off traffic with the very write that begins take one less.
 #[tokio::test]
-async fn update_in_place_takes_five_writes_of_each_pod() {
+async fn update_in_place_takes_five_writes_of_each_pod_that_waits() {
     let bed = Bed::own().await; // nobody has the audit log of a cluster that was there before
     let scope = bed.scope("requests").await;
     let set = Set::new(&scope, "web", 6, json!({})).await;
@@ -43,8 +44,7 @@ async fn update_in_place_takes_five_writes_of_each_pod() {
     set.image("app:2").await;
     set.settled().await;
     let writes = writes(&bed, &scope.namespace, since).await;
-    assert_eq!(writes.len(), 6, "{writes:#?}");
-    for (pod, writes) in writes {
-        assert_eq!(writes.len(), 5, "{pod}: {writes:?}");
-    }
+    let mut counts: Vec<_> = writes.values().map(Vec::len).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [4, 4, 5, 5, 5, 5], "{writes:#?}");
 }

@@ -158,10 +158,10 @@ impl Mutate {
         }
         let mut run = Run::open(Some(&old), &new, self.0.nanos());
         let mut waits = Vec::new();
-        // A write of the status may tell that the Pod is Ready again. An operation does not begin with it: the leader asks
+        // A write of the status may tell that the Pod is Ready again. No operation that waits goes on with it: the leader asks
         // for that in a write of its own, which shows how things stand then.
         let mut asking = run.awaiting(Stage::PreCheck);
-        asking.retain(|id| !of_status || is_grant(&old, &new, id));
+        asking.retain(|id| !of_status || is_grant(&old, &new, id) || is_begin(&old, &new, id));
         let known = match asking.is_empty() && run.awaiting(Stage::PostCheck).is_empty() {
             true => Ok(()),
             false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
@@ -358,6 +358,12 @@ fn is_grant(old: &Pod, new: &Pod, id: &str) -> bool {
     old.label(&Family::PreCheck.key(id)).is_some()
         && old.label(&mark).is_none()
         && new.label(&mark).is_some()
+}
+
+/// Whether this very write begins an operation, and nothing else of the status changes.
+fn is_begin(old: &Pod, new: &Pod, id: &str) -> bool {
+    let key = Family::Operating.key(id);
+    old.label(&key).is_none() && new.label(&key).is_some() && old.status == new.status
 }
 
 /// Whether a label is a mark by which a grant is asked for.
@@ -560,6 +566,28 @@ mod tests {
             assert!(verdict.is_allowed());
             let changes = verdict.patch().map_or(0, |patch| patch.0.len());
             assert_eq!(changes > 0, patched, "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn status_lets_only_an_operation_begin_that_it_brings_itself() {
+        let pod = |operates: bool, ready: bool| {
+            let mut pod = labelled(json!({}));
+            if operates {
+                pod["metadata"]["labels"][Family::Operating.key("x1")] = json!("1");
+            }
+            if ready {
+                pod["status"] = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
+            }
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        for (old, new, begins) in [
+            (pod(false, true), pod(true, true), true),
+            (pod(false, false), pod(true, true), false),
+            (pod(true, false), pod(true, true), false),
+            (pod(true, true), pod(true, true), false),
+        ] {
+            assert_eq!(is_begin(&old, &new, "x1"), begins, "{old:?} {new:?}");
         }
     }
 

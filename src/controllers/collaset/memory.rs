@@ -18,7 +18,7 @@ use crate::domain::pod::Pod;
 /// Two looks are at least this far apart: many events of Pods make one look.
 pub const SPACING: Duration = Duration::from_millis(50);
 /// The status is written at most this often.
-const STATUS_PERIOD: Duration = Duration::from_millis(500);
+const STATUS_PERIOD: Duration = Duration::from_secs(1);
 /// Revisions that are remembered without a look at which of them are left.
 const MOST_PROVEN: usize = 20;
 /// A Pod whose write admission held is left alone for this long.

@@ -19,8 +19,8 @@ use crate::ledger::evidence::{MARGIN, Sighting, evidence, is_conditional, lapsed
 use crate::ledger::protocol::{Claim, Operation};
 use crate::ledger::store::{Detail, RuleKey, Store as _, Uid};
 
-/// Claims of Pods that are seen unavailable are released together, this often. Such a claim takes nothing from the
-/// budget any more, and each release is a write that every replica's watch receives.
+/// Claims of Pods that are seen unavailable wait this long for a claim that takes their release along. Such a claim takes nothing
+/// from the budget any more, and each release is a write that every replica's watch receives.
 const TOGETHER: Duration = Duration::from_millis(500);
 
 /// A claim that was to be released is looked at again after this long: the write may have failed, and nobody is told.
@@ -31,8 +31,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Deadlines {
     seen: Mutex<HashMap<Claimed, Seen>>,
-    /// When claims of a rule object were last released.
-    released: Mutex<HashMap<Uid, Instant>>,
+    /// Claims that can be released: their attempt, and since when.
+    proven: Mutex<HashMap<Claimed, (u64, Instant)>>,
     /// Which version of its Pod, which the cache does not hold whole, was read last for a claim, and when.
     read: Mutex<HashMap<Claimed, (u64, Instant)>>,
 }
@@ -117,6 +117,9 @@ impl Deadlines {
         self.read
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
+        self.proven
+            .lock()
+            .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
         self.seen
             .lock()
             .retain(|(r, pod, operation), _| r != rule || current(pod, *operation));
@@ -125,19 +128,15 @@ impl Deadlines {
     /// Forgets a rule object.
     pub fn forget(&self, rule: &Uid) {
         self.keep(rule, |_, _| false);
-        self.released.lock().remove(rule);
     }
 
-    /// How long releases that are not urgent are still to wait; zero begins a new round.
-    fn pause(&self, rule: &Uid, urgent: bool) -> Duration {
-        let mut released = self.released.lock();
-        let last = released.get(rule).map(Instant::elapsed);
-        let left = last.map_or(Duration::ZERO, |age| TOGETHER.saturating_sub(age));
-        if urgent || left.is_zero() {
-            released.insert(rule.clone(), Instant::now());
-            return Duration::ZERO;
-        }
-        left
+    /// How long a claim, which can be released as far as is seen at `now`, may still wait for another that takes it along.
+    fn may_wait(&self, claimed: Claimed, attempt: u64, now: Instant) -> Duration {
+        let mut proven = self.proven.lock();
+        let known = proven.get(&claimed).filter(|(of, _)| *of == attempt);
+        let since = known.map_or(now, |(_, since)| *since);
+        proven.insert(claimed, (attempt, since));
+        TOGETHER.saturating_sub(now - since)
     }
 }
 
@@ -160,7 +159,7 @@ pub async fn release(
     });
     let mut next = Vec::new();
     let mut proven = Vec::new();
-    let mut urgent = false;
+    let mut wait = TOGETHER;
     for ((pod, operation), claim) in claims {
         let claimed = (pod, *operation);
         let Look {
@@ -170,15 +169,15 @@ pub async fn release(
         } = look(context, deadlines, key, claimed, claim).await;
         let based_on = sighting.and_then(|s| evidence(*operation, claim.at, s));
         if let Some(based_on) = based_on {
-            // The claim of an available Pod is all that keeps its place taken.
-            urgent |= matches!(
-                sighting,
+            let claimed = (key.uid.clone(), pod.clone(), *operation);
+            wait = wait.min(match sighting {
+                // The claim of an available Pod is all that keeps its place taken.
                 Some(Sighting::Seen {
-                    available: true,
-                    ..
-                })
-            );
-            proven.push((pod, *operation, claim, based_on, position));
+                    available: true, ..
+                }) => Duration::ZERO,
+                _ => deadlines.may_wait(claimed, claim.attempt, Instant::now()),
+            });
+            proven.push(evidence_of(pod, *operation, claim, based_on, position));
             continue;
         }
         let now = Instant::now();
@@ -216,17 +215,14 @@ pub async fn release(
         }
     }
     if !proven.is_empty() {
-        let pause = deadlines.pause(&key.uid, urgent);
-        if pause.is_zero() {
-            for (pod, operation, claim, based_on, position) in proven {
-                let evidence = evidence_of(pod, operation, claim, based_on, position);
-                context.ledgers.release(key, evidence);
-            }
-            next.push(AGAIN);
-        } else {
-            next.push(pause);
+        next.push(if wait.is_zero() { AGAIN } else { wait });
+    }
+    if wait.is_zero() {
+        for evidence in proven.drain(..) {
+            context.ledgers.release(key, evidence);
         }
     }
+    context.ledgers.ride(key, proven);
     next.into_iter().min()
 }
 

@@ -48,10 +48,15 @@ pub enum Ask {
     Restore,
 }
 
+/// What may ride with a claim rides for this long. The leader says anew what may, at each of its looks.
+const RIDES_FOR: Duration = Duration::from_secs(1);
+
 /// The asks of one rule object, and the one task that works on them.
 #[derive(Default)]
 pub struct Lane {
     pub(super) waiting: Vec<Ask>,
+    /// Releases that the next claim takes along, and since when.
+    riding: Option<(Instant, Vec<Evidence>)>,
     running: bool,
     /// The object as this replica wrote it last: the watch may trail behind it.
     pub written: Option<Snapshot>,
@@ -67,6 +72,19 @@ impl Lane {
     #[cfg(test)]
     pub fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// The asks of the next batch, with the releases that ride along with a claim.
+    fn batch(&mut self, now: Instant) -> Vec<Ask> {
+        let mut batch = std::mem::take(&mut self.waiting);
+        if batch.iter().any(Ask::is_claim)
+            && let Some((since, riding)) = self.riding.take()
+            && now - since < RIDES_FOR
+        {
+            let riding = riding.into_iter();
+            batch.extend(riding.map(|evidence| Ask::Release { evidence }));
+        }
+        batch
     }
 
     /// How long this disruption still rests, if it does.
@@ -120,6 +138,19 @@ impl<S: Store> Ledgers<S> {
         }
     }
 
+    /// Has the next claim that this replica writes for a rule take these releases along, in place of those of an earlier call.
+    /// A claim that stays takes nothing from the budget: nothing is lost if none is written.
+    pub fn ride(&self, key: &RuleKey, releases: Vec<Evidence>) {
+        let lane = match releases.is_empty() {
+            true => self.lanes.lock().get(key).cloned(), // no lane is opened for nothing
+            false => Some(self.lane(key)),
+        };
+        if let Some(lane) = lane {
+            let riding = (!releases.is_empty()).then(|| (Instant::now(), releases));
+            lane.lock().riding = riding;
+        }
+    }
+
     /// The lane of a rule object. A lane stays while its rule does, for what this replica wrote and its watch has yet to
     /// deliver; whoever opens another one clears away those of rules that are gone.
     pub(super) fn lane(&self, key: &RuleKey) -> Arc<Mutex<Lane>> {
@@ -154,7 +185,7 @@ impl<S: Store> Ledgers<S> {
                     state.running = false;
                     return;
                 }
-                std::mem::take(&mut state.waiting)
+                state.batch(Instant::now())
             };
             // The asks of a batch that panics are dropped, which denies them; the lane must go on for those behind.
             let work = AssertUnwindSafe(self.commit(key, lane, batch)).catch_unwind();

@@ -516,6 +516,48 @@ async fn a_release_counts_once_whatever_conflicts_its_write_meets() {
     assert_eq!(count(&ledgers.counters.lapsed), 1);
 }
 
+fn gone(pod: &str, attempt: u64) -> Evidence {
+    Evidence {
+        pod: pod.into(),
+        operation: Operation::Delete,
+        attempt,
+        based_on: 8,
+        position: 100,
+        lapsed: false,
+    }
+}
+
+async fn granted(ledgers: &Arc<Ledgers<Memory>>, key: &RuleKey, pod: &str) -> u64 {
+    match ask(ledgers, key, pod).await {
+        Ok(Answer::Granted(grant)) => grant.attempt,
+        other => panic!("ten Pods, five may go: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_ride_with_the_next_claim_and_write_nothing_by_themselves() {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let attempt = granted(&ledgers, &key, "a").await;
+    let writes = || ledgers.counters.writes.load(Ordering::Relaxed);
+    let holds = |pod: &str| ledgers.latest(&key).unwrap().claims.holds(&pod.into());
+    ledgers.ride(&key, vec![gone("a", attempt)]);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((writes(), holds("a")), (1, true));
+    let attempt = granted(&ledgers, &key, "b").await;
+    assert_eq!((writes(), holds("a"), holds("b")), (2, false, true));
+
+    // What was said long ago may be of another time.
+    ledgers.ride(&key, vec![gone("b", attempt)]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    granted(&ledgers, &key, "c").await;
+    assert_eq!((writes(), holds("b")), (3, true));
+    ledgers.ride(&key, vec![gone("b", attempt)]);
+    ledgers.ride(&key, Vec::new());
+    granted(&ledgers, &key, "d").await;
+    assert!(holds("b"), "it was taken back");
+}
+
 #[tokio::test]
 async fn beyond_the_budget_the_claim_is_written_all_the_same() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());

@@ -33,6 +33,8 @@ pub enum Act {
     /// The API server refuses an operation unless the expression holds.
     Refuse(&'static str, &'static str, &'static str),
     Allow,
+    /// Somebody rewrites images, or does not any more.
+    Rewrite(bool),
     /// Somebody commands the rollout.
     Command(&'static str),
     /// The set is deleted without its Pods and made again; a Pod is deleted in between, or none.
@@ -104,7 +106,8 @@ fn trouble(rng: &mut StdRng, manner: &Manner) -> Act {
             Act::Refuse(operation, resource, passes)
         }
         8..18 => Act::Allow,
-        18..42 => label(rng, pod),
+        18..39 => label(rng, pod),
+        39..42 => Act::Rewrite(on),
         42..46 => Act::Orphan(pod),
         46..56 => {
             let lists = ["podToExclude", "podToInclude", "podToDelete"];

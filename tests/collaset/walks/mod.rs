@@ -8,10 +8,12 @@
 //! |---|---|
 //! | `acts` | what happens |
 //! | `world` | how it is done, and how all troubles end |
+//! | `rewriting` | somebody who rewrites images |
 //! | `judge` | what holds at every moment |
 
 mod acts;
 mod judge;
+mod rewriting;
 mod world;
 
 use std::panic::AssertUnwindSafe;

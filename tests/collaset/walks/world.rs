@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::acts::Act;
 use super::judge::Excuses;
+use super::rewriting;
 use crate::bed::objects::{PAUSED, is_available};
 use crate::bed::wait;
 use crate::claims;
@@ -67,6 +68,8 @@ impl<'a> World<'a> {
                 true
             }
             Act::Allow => self.allow().await,
+            Act::Rewrite(true) => rewriting::begin(scope).await,
+            Act::Rewrite(false) => rewriting::end(scope).await,
             Act::Command(command) => self.command(command).await,
             Act::Remake(pod) => {
                 self.remake(*pod).await;
@@ -241,6 +244,7 @@ impl<'a> World<'a> {
     /// Ends all troubles.
     pub async fn lift(&mut self) {
         self.allow().await;
+        rewriting::end(self.set.scope).await;
         for resource in ["pods", "persistentvolumeclaims"] {
             self.quota(resource, None).await;
         }

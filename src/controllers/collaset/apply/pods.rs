@@ -205,18 +205,18 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         };
     }
     if let Some(body) = body(work.set, change, version) {
-        let by_status = is_end(change).then_some("status");
+        let by_status = moves_traffic(change).then_some("status");
         send(work, &change.pod, by_status, body).await?;
     }
     Ok(())
 }
 
-/// Whether a change ends an operation and is none of the object itself. As a write of the status it takes the readiness condition
-/// along, which admission opens in the same request.
-fn is_end(change: &PodPatch) -> bool {
+/// Whether a change begins or ends an operation and is none of the object itself. As a write of the status it takes the readiness
+/// condition along, which admission sets in the same request.
+fn moves_traffic(change: &PodPatch) -> bool {
     let operating = Family::Operating.key(SCALE_IN.0);
-    let ends = matches!(change.labels.0.get(&operating), Some(None));
-    ends && change.spec.is_none() && change.ownership == Ownership::Keep
+    let moves = change.labels.0.contains_key(&operating);
+    moves && change.spec.is_none() && change.ownership == Ownership::Keep
 }
 
 /// Sends one patch; the version that came of it.

@@ -1,4 +1,4 @@
-//! The status: written only when it differs, at most twice a second, and always with what failed.
+//! The status: written only when it differs, at most once a second, and always with what failed.
 
 use jiff::Timestamp;
 use kube::core::params::Patch;
