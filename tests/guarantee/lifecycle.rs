@@ -143,6 +143,36 @@ async fn mark_in_a_write_of_the_status_goes_beyond_no_budget() {
 }
 
 #[tokio::test]
+async fn begin_by_the_status_takes_the_pod_off_traffic_within_the_budget_alone() {
+    let (scope, pods) = web(3, 1).await;
+    let begin = json!({"metadata": {"labels": {
+        Family::Operating.key(ID): "1", Family::OperationType.key(ID): ID,
+    }}});
+    let begin = async |pod: &str| {
+        let patch = Patch::Merge(&begin);
+        let params = PatchParams::default();
+        scope
+            .pods()
+            .patch_status(pod, &params, &patch)
+            .await
+            .unwrap()
+    };
+    let first = begin(&pods[0]).await;
+    assert!(has(&first, Family::Preparing, ID) && !is_available(&first));
+    assert_eq!(service_ready(&first), Some(false));
+    let second = begin(&pods[1]).await;
+    assert!(has(&second, Family::PreCheck, ID) && is_available(&second));
+    assert_eq!(service_ready(&second), Some(true));
+    for pod in &pods[..2] {
+        scope
+            .until_pod(pod, "operate", |p| may_operate(p, ID))
+            .await;
+        scope.finish(pod, ID).await.unwrap();
+    }
+    scope.until_at_rest("web", 3).await;
+}
+
+#[tokio::test]
 async fn grant_takes_the_pod_off_traffic_in_the_same_write() {
     let (scope, pods) = web(3, 1).await;
     scope.begin(&pods[0], ID).await.unwrap();
