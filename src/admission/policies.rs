@@ -127,10 +127,30 @@ fn rule_status() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
 fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let labels = [keys::TO_DELETE, keys::TO_REPLACE];
     let has = |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].hasValue()");
+    // Another value too: a CollaSet takes its own word back, and no other. The annotation tells which that is.
+    let value =
+        |object: &str, key: &str| format!("{object}.metadata.?labels[?'{key}'].orValue('')");
     let set = labels.map(|key| {
-        let before = format!("oldObject != null && {}", has("oldObject", key));
+        let same = format!("{} == {}", value("object", key), value("oldObject", key));
+        let before = format!("oldObject != null && {} && {same}", has("oldObject", key));
         format!("{} && !({before})", has("object", key))
     });
+    let word = |object: &str| {
+        let key = keys::SENT_AWAY;
+        format!("{object}.metadata.?annotations[?'{key}'].orValue('')")
+    };
+    let of_a_set = format!(
+        "{} && oldObject != null && {} != '' && {} != {}",
+        has("object", keys::TO_DELETE),
+        word("oldObject"),
+        word("object"),
+        word("oldObject")
+    );
+    let set = set
+        .into_iter()
+        .chain([of_a_set])
+        .map(|term| format!("({term})"));
+    let set: Vec<String> = set.collect();
     let mut both = constraints("", &["pods", "pods/status"], "Namespaced");
     // The labels of a binding come onto the Pod.
     let of_bindings = constraints("", &["pods/binding", "bindings"], "Namespaced").resource_rules;

@@ -1,10 +1,12 @@
 //! Pods that leave a rule, are changed where it does not see them, and come back.
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use operating::api::keys;
+use operating::api::keys::{self, Family};
 use serde_json::json;
 
-use crate::bed::objects::{is_available, refusal};
+use crate::bed::objects::{condition, is_available, refusal};
 use crate::bed::{Bed, Scope, wait};
 use crate::in_place::set_image;
 
@@ -109,4 +111,76 @@ async fn filter_of_a_rule_is_no_way_around() {
     set_image(&scope, pod, "web:2").await.unwrap();
     let back = refusal(scope.label(pod, tier("front")).await);
     assert_eq!(back.code, 429, "{back:?}");
+}
+
+fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.labels().get(key).map(String::as_str)
+}
+
+/// The labels of an operation that was let off traffic, and of a Pod that serves.
+fn forged() -> serde_json::Value {
+    let id = "x1";
+    json!({
+        keys::CONTROL: keys::CONTROL_VALUE, keys::SERVICE_AVAILABLE: "1",
+        Family::Operating.key(id): "1", Family::OperationType.key(id): id,
+        Family::PreChecked.key(id): "1", Family::OperationPermission.key(id): "1", Family::Operate.key(id): "1",
+    })
+}
+
+async fn outside(scope: &Scope) {
+    let container = json!({
+        "name": "main", "image": "web:1", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
+        "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+    });
+    let pod = json!({
+        "metadata": {"labels": {"app": "solo", keys::CONTROL: null}}, "spec": {"containers": [container]},
+    });
+    scope.pod("solo", pod).await;
+    scope
+        .until_pod("solo", "Ready", |p| condition(p, "Ready") == Some(true))
+        .await;
+}
+
+#[tokio::test]
+async fn pod_that_enters_with_a_forged_operation_is_held_all_the_same() {
+    let scope = Bed::shared().await.scope("forged").await;
+    outside(&scope).await;
+    scope.rule("web", json!({"app": "solo"}), json!(0)).await;
+    let entered = scope.label("solo", forged()).await.unwrap();
+    let marks = [
+        Family::PreChecked,
+        Family::Operate,
+        Family::OperationPermission,
+    ];
+    let is_stored = |family: &Family| label(&entered, &family.key("x1")).is_some();
+    assert!(
+        !marks.iter().any(is_stored),
+        "{:?}",
+        entered.metadata.labels
+    );
+    let resize = json!({"spec": {"containers": [
+        {"name": "main", "resources": {"requests": {"memory": "2Mi"}}},
+    ]}});
+    let (pods, params) = (scope.pods(), PatchParams::default());
+    let resize = Patch::Strategic(resize);
+    let resized = pods.patch_resize("solo", &params, &resize).await;
+    assert_eq!(refusal(resized).code, 429);
+    assert_eq!(refusal(scope.delete("solo").await).code, 429);
+}
+
+#[tokio::test]
+async fn operation_that_a_pod_brings_from_outside_asks_its_rules() {
+    let scope = Bed::shared().await.scope("forged-check").await;
+    outside(&scope).await;
+    let never = json!({"selector": {"matchLabels": {"app": "solo"}}, "rules": [{
+        "name": "never", "stage": "PreCheck", "labelCheck": {"requires": {"matchLabels": {"may": "go"}}},
+    }]});
+    scope.try_rule("never", never).await.unwrap();
+    scope.label("solo", forged()).await.unwrap();
+    let waits = |pod: &Pod| label(pod, &Family::PreCheck.key("x1")).is_some();
+    let waiting = scope
+        .until_pod("solo", "its rules to be asked", waits)
+        .await;
+    assert_eq!(label(&waiting, &Family::Operate.key("x1")), None);
+    scope.until_pod("solo", "availability", is_available).await;
 }

@@ -33,6 +33,7 @@ mod node_restriction;
 mod outside;
 mod owners;
 mod pod_writes;
+mod ready_again;
 mod renamed;
 mod restarts;
 mod retries;

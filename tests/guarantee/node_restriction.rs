@@ -12,7 +12,7 @@ use crate::bed::objects::{PAUSED, is_available, service_ready};
 use crate::bed::{Bed, Scope};
 
 /// The Pods of a scope as the kubelet of a node writes them.
-async fn kubelet(bed: &Bed, scope: &Scope, node: &str) -> Api<Pod> {
+pub async fn kubelet(bed: &Bed, scope: &Scope, node: &str) -> Api<Pod> {
     let kubeconfig = Kubeconfig::read_from(bed.kubeconfig()).unwrap();
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)

@@ -70,10 +70,13 @@ impl Handler for Mutate {
             return held(&format!("a change of the annotation {key}"));
         }
         // A mark asks for a grant. Stored without an answer it would pass for one.
-        let marked = |pod: &Pod, key: &str| pod.label(key).is_some();
+        let had = |key: &str| old.is_managed() && old.label(key).is_some();
         let mut brought = new.metadata.labels.keys().filter(|key| is_mark(key));
-        if new.is_managed() && brought.any(|key| !marked(&old, key)) {
+        if new.is_managed() && brought.any(|key| !had(key)) {
             return held("a grant");
+        }
+        if new.is_managed() && !old.is_managed() && !validate(None, &new).is_empty() {
+            return held("coming under the management with labels of the lifecycle");
         }
         if removes_available(&old, &new) {
             return held("taking it off traffic");
@@ -119,24 +122,32 @@ impl Mutate {
         if !new.is_managed() {
             return Verdict::allow();
         }
-        let mut run = Run::open(None, &new, self.0.nanos());
-        run.settle();
-        let mut patch = labels(request, &run);
-        let nothing = BTreeMap::new(); // that of a Pod which this one was copied from says nothing of this one
-        patch.extend(annotations(request, &new.metadata.annotations, &nothing));
+        let mut patch = self.anew(request, &new);
         patch.extend(readiness_gate(&new).filter(|_| has_spec(request)));
         let verdict = Verdict::allow().with_patch(Patch(patch));
         let warning = size_warning(None, &new);
         warning.into_iter().fold(verdict, Verdict::warn)
     }
 
+    /// A Pod comes under the management: anybody may have written what it carries of the lifecycle. The leader goes on from here.
+    fn enter(&self, request: &Request, new: &Pod) -> Verdict {
+        let verdict = Verdict::allow().with_patch(Patch(self.anew(request, new)));
+        let warning = size_warning(None, new);
+        warning.into_iter().fold(verdict, Verdict::warn)
+    }
+
+    /// What is to change in a Pod that has no lifecycle yet. What it carries of one was copied from another Pod, or forged.
+    fn anew(&self, request: &Request, new: &Pod) -> Vec<PatchOperation> {
+        let mut run = Run::open(None, new, self.0.nanos());
+        run.settle();
+        let mut patch = labels(request, &run);
+        let nothing = BTreeMap::new();
+        patch.extend(annotations(request, &new.metadata.annotations, &nothing));
+        patch
+    }
+
     async fn update(&self, request: &Request, deadline: Instant) -> Verdict {
         let of_status = request.sub_resource.as_deref() == Some("status");
-        if of_status && request.user_info.is_node() {
-            // NodeRestriction would refuse the kubelet's write for a label that is changed here. The leader makes the step. An
-            // entry of an older build still sends it.
-            return Verdict::allow();
-        }
         let (old, new) = match (
             parse(request, request.old_object.as_deref()),
             parse(request, request.object.as_deref()),
@@ -144,14 +155,25 @@ impl Mutate {
             (Ok(old), Ok(new)) => (Arc::new(old), new),
             (Err(verdict), _) | (_, Err(verdict)) => return verdict,
         };
+        let key = keys::AWAITS_RESTART;
+        let asks_nothing = old.metadata.labels == new.metadata.labels
+            && old.annotation(key) == new.annotation(key);
+        if of_status && asks_nothing && request.user_info.is_node() {
+            // NodeRestriction would refuse the kubelet's write for a label that is changed here. The leader makes the step. An
+            // entry of an older build still sends it.
+            return Verdict::allow();
+        }
         let mut new = new;
-        if !old.is_managed() || !new.is_managed() || old.is_terminating() {
+        if !new.is_managed() || old.is_terminating() {
             return Verdict::allow(); // leaving the management is for the validation to judge
+        }
+        if !old.is_managed() {
+            return self.enter(request, &new);
         }
         let asked_annotations = new.metadata.annotations.clone();
         self.record(request, &old, &mut new);
         let asked = new.metadata.labels.clone();
-        let by_hand = by_hand::take(&old, &mut new);
+        let by_hand = by_hand::take(&old, &mut new, self.0.nanos());
         let errors = validate(Some(&old), &new);
         if !errors.is_empty() {
             return invalid(&new, &errors);

@@ -15,7 +15,7 @@ use crate::admission::{denial, gate, grace, held};
 use crate::api::keys::Family;
 use crate::domain::grace::is_operated;
 use crate::domain::lifecycle::FieldError;
-use crate::domain::lifecycle::{restarts, validate};
+use crate::domain::lifecycle::{is_held_offline, restarts, validate};
 use crate::domain::pod::Pod;
 use crate::ledger::commit::{Denied, Disruption};
 use crate::ledger::protocol::{Grant, Operation as Claimed};
@@ -83,14 +83,27 @@ impl Validate {
         if held::goes_with_its_set(&self.0, &old, deadline).await {
             return Verdict::allow().audit("free", held::SET_DELETED);
         }
-        if !old.is_available() {
-            return match appeal.let_go(&old).await {
-                Ok(leave) => leave.audit(Verdict::allow().audit("free", "unavailable"), &appeal),
-                Err(refused) => refused.verdict(&old.metadata.name, (self.0.now)()),
-            };
+        let disruption = self.0.disruption(&old, Claimed::Delete);
+        if old.is_available() {
+            return self.claim(&appeal, disruption).await;
         }
-        self.claim(&appeal, self.0.disruption(&old, Claimed::Delete))
-            .await
+        let leave = match appeal.let_go(&old).await {
+            Ok(leave) => leave,
+            Err(refused) => return refused.verdict(&old.metadata.name, (self.0.now)()),
+        };
+        if self.is_about_to_serve(&old) {
+            let verdict = self.claim(&appeal, disruption).await;
+            return leave.audit(verdict, &appeal);
+        }
+        leave.audit(Verdict::allow().audit("free", "unavailable"), &appeal)
+    }
+
+    /// Whether a Pod is Ready, as of a moment ago, and lacks but the label that the leader adds then: many may come back at once,
+    /// and all of them could go before the first is labelled.
+    fn is_about_to_serve(&self, pod: &Pod) -> bool {
+        let is_starting = pod.is_starting((self.0.now)());
+        let is_new = || is_starting || self.0.index.read().is_down_for_a_moment(pod);
+        pod.is_ready() && !is_held_offline(pod) && is_new()
     }
 
     fn appeal<'a>(
@@ -169,7 +182,7 @@ impl Validate {
                 );
                 return Verdict::deny(403, "Forbidden", message).audit("held", "leaves-in-flight");
             }
-            if old.is_available() {
+            if old.is_available() || self.is_about_to_serve(&old) {
                 let disruption = Disruption {
                     generations,
                     ..self.0.disruption(&old, Claimed::Leave)

@@ -28,7 +28,7 @@ pub async fn disruptions(
         let mut disruption = context.disruption(old, Operation::InPlace);
         disruption.detail.target = Some(change.target);
         disruption.detail.containers = change.containers;
-        if is_held_throughout(old, new) {
+        if is_held_throughout(old, new) && !old.is_available() {
             // The rules have let the operation begin. The claim only keeps the place until the restart.
             let rules = context.index.rules_of(old);
             disruption.beyond = rules.into_iter().map(|rule| rule.name).collect();

@@ -32,9 +32,10 @@ pub enum Condition {
     ReadinessChanged,
     /// The Pod has not run to its end.
     NotFinished,
-    /// The Pod carries [`keys::SERVICE_AVAILABLE`]; one without it takes nothing from a budget by going away.
+    /// The Pod carries [`keys::SERVICE_AVAILABLE`], or is Ready: then the leader is about to add the label. One that is neither
+    /// takes nothing from a budget by going away.
     Available,
-    /// The Pod does not carry [`keys::SERVICE_AVAILABLE`].
+    /// Not [`Condition::Available`].
     Unavailable,
     /// The Pod has the readiness gate [`keys::SERVICE_READY`], by which it can be taken off traffic.
     HasReadinessGate,
@@ -109,7 +110,7 @@ impl Condition {
                 let back = format!(
                     "!('{}' in {labels}) && {}",
                     keys::SERVICE_AVAILABLE,
-                    ready()
+                    ready("object")
                 );
                 any([in_flight, back])
             }
@@ -120,9 +121,7 @@ impl Condition {
                     or_empty("oldObject", &["status", "phase"], "''")
                 )
             }
-            Condition::Available => {
-                format!("'{}' in {}", keys::SERVICE_AVAILABLE, labels("oldObject"))
-            }
+            Condition::Available => any([labelled(), ready("oldObject")]),
             Condition::Unavailable => {
                 format!("!({})", Condition::Available.expression())
             }
@@ -228,16 +227,21 @@ fn image_changed_off_traffic() -> String {
         "(({} || {}) && (!({}) || {}.exists(k, k.contains('{}')) || {} != ''))",
         changed(|o| each_container(o, "containers")),
         changed(|o| each_container(o, "initContainers")),
-        Condition::Available.expression(),
+        labelled(),
         labels("oldObject"),
         keys::LIFECYCLE_DOMAIN,
         annotation("oldObject", keys::AWAITS_RESTART),
     )
 }
 
-/// Whether the object is Ready.
-fn ready() -> String {
-    let list = or_empty("object", &["status", "conditions"], "[]");
+/// Whether the stored Pod carries the label of those that serve.
+fn labelled() -> String {
+    format!("'{}' in {}", keys::SERVICE_AVAILABLE, labels("oldObject"))
+}
+
+/// Whether an object is Ready.
+fn ready(object: &str) -> String {
+    let list = or_empty(object, &["status", "conditions"], "[]");
     let status = or_empty("c", &["status"], "''");
     format!("{list}.exists(c, c.type == 'Ready' && {status} == 'True')")
 }

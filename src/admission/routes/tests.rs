@@ -440,10 +440,21 @@ fn deletes_that_no_budget_holds_are_not_sent() {
     )));
     assert!(!sent(pod(json!({"status": {"phase": "Succeeded"}}))));
     assert!(!sent(pod(json!({"status": {"phase": "Failed"}}))));
-    assert!(!sent(pod(
-        json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}})
-    )));
+    assert!(!sent(down()));
+    assert!(sent(unlabelled()), "the leader is about to label it");
     assert!(!sent(mirror(json!([owner("v1", "Node", true)]))));
+}
+
+/// A Pod that is Ready and not labelled yet.
+fn unlabelled() -> Json {
+    pod(json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}}))
+}
+
+/// A Pod that is neither labelled nor Ready.
+fn down() -> Json {
+    let mut down = unlabelled();
+    down["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+    down
 }
 
 fn owner(version: &str, kind: &str, controller: bool) -> Json {
@@ -495,7 +506,7 @@ fn sends(name: &str, old: &Json) -> bool {
 #[test]
 fn where_a_rule_holds_unavailable_pods_each_deletion_is_sent_once() {
     let available = pod(json!({}));
-    let unavailable = pod(json!({"metadata": {"labels": {keys::SERVICE_AVAILABLE: null}}}));
+    let unavailable = down();
     let bare = json!({"metadata": {}, "spec": {}, "status": {}});
     for (old, is_available) in [(&available, true), (&unavailable, false), (&bare, false)] {
         assert_eq!(sends("pod-delete.apps.kusionstack.io", old), is_available);
@@ -553,6 +564,8 @@ fn a_graceful_deletion_is_sent_of_pods_with_the_readiness_gate_only() {
     let ruled = "pod-delete-grace.apps.kusionstack.io";
     assert!(!sends(ruled, &going));
     going["metadata"]["labels"] = json!({});
+    assert!(!sends(ruled, &going));
+    going["status"]["conditions"] = json!([]);
     assert!(sends(ruled, &going));
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     assert!(!sends(ruled, &going) && !sends(unruled, &going));

@@ -26,8 +26,10 @@ pub struct FieldError {
 /// What is wrong with the write that turns `old` (`None`: a CREATE) into `new`; empty when nothing is.
 ///
 /// It holds for a request as it came, and for what [`Run`] has made of it. A label that a CREATE brings and that only
-/// the webhook writes is an error here, while [`Run::open`] just strips it: ask about a CREATE after that.
+/// the webhook writes is an error here, while [`Run::open`] just strips it: ask about a CREATE after that. A Pod that comes under
+/// the management is as one that is created: what it carried outside proves nothing, as anybody could write it.
 pub fn validate(old: Option<&Pod>, new: &Pod) -> Vec<FieldError> {
+    let old = old.filter(|old| old.is_managed());
     let write = Write { old, new };
     let mut errors = write.annotation().into_iter().collect::<Vec<_>>();
     let crowded = write.crowded();
