@@ -133,6 +133,18 @@ async fn label_that_deletes_a_pod_needs_the_right_to_delete_it() {
     let allowed = deletes.api::<Pod>(&shop);
     let set = allowed.patch("two", &params, &label(keys::TO_DELETE)).await;
     set.unwrap();
+    // A set takes only its own word back: another value, or without the annotation, it would be somebody else's.
+    let word = json!({"metadata": {
+        "labels": {keys::TO_DELETE: "7"}, "annotations": {keys::SENT_AWAY: "7"},
+    }});
+    let word = Patch::Merge(word);
+    allowed.patch("three", &params, &word).await.unwrap();
+    let forget = json!({"metadata": {"annotations": {keys::SENT_AWAY: null}}});
+    for patch in [label(keys::TO_DELETE), Patch::Merge(forget)] {
+        let tampered = pods.patch("three", &params, &patch).await;
+        assert_eq!(code(tampered), 403, "{patch:?}");
+        allowed.patch("three", &dry, &patch).await.unwrap();
+    }
     // What is there already is no matter, and taking it off is not.
     for (labels, value) in [("app", json!("2")), (keys::TO_DELETE, Value::Null)] {
         let patch = Patch::Merge(json!({"metadata": {"labels": {labels: value}}}));
