@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::lifecycle::{ID, Operation::ScaleIn};
 use super::observed::Claim;
 use super::plan::{ClaimChange, Event, Ownership, PodChange, PodPatch};
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
@@ -69,6 +70,14 @@ impl Draft {
     /// Whether the plan wants a Pod away.
     pub fn is_sent_away(&self, pod: &Pod) -> bool {
         self.sent.contains(&pod.metadata.uid)
+    }
+
+    /// Whether the plan takes a Pod away: through its lifecycle, or by a scale-in that begins.
+    pub fn takes_away(&self, pod: &Pod) -> bool {
+        let patch = self.patches.get(&pod.metadata.uid);
+        let begun = patch.and_then(|patch| patch.labels.0.get(&Family::OperationType.key(ID)));
+        let scaled_in = begun.is_some_and(|type_| type_.as_deref() == Some(ScaleIn.type_()));
+        scaled_in || self.is_sent_away(pod)
     }
 
     /// Sets or removes one annotation.

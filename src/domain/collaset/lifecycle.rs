@@ -33,7 +33,8 @@ pub enum Turn {
 }
 
 impl Operation {
-    const fn type_(self) -> &'static str {
+    /// Its type in the labels.
+    pub const fn type_(self) -> &'static str {
         match self {
             Operation::Update => "update",
             Operation::ScaleIn => "scale-in",

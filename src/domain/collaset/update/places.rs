@@ -20,7 +20,7 @@ const OVERDUE: u64 = 10_000_000_000;
 /// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
 /// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
 ///   nothing away.
-/// - No more than `maxSurge` pairs are open for an update, and no more than the pool has room for.
+/// - No more than `maxSurge` pairs are open for an update, or cancelled and not over, and no more than the pool has room for.
 #[derive(Debug)]
 pub struct Places {
     /// Pods whose update may begin and will delete them.
@@ -40,7 +40,7 @@ impl Places {
         Places {
             begin,
             delete,
-            available: available(facts, counted),
+            available: available(facts, draft, counted),
             pairs: pairs(facts, draft),
         }
     }
@@ -131,15 +131,15 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
     left == 0
 }
 
-/// How many available Pods may go off traffic for an update.
-fn available(facts: &Facts, counted: &[i64]) -> usize {
+/// How many available Pods may go off traffic for an update, beside those that are away or that this plan takes away.
+fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> usize {
     let Some(most) = facts.strategy.max_unavailable else {
         return usize::MAX;
     };
     let members = counted.iter().filter_map(|id| facts.members.get(id));
     let staying = members.filter(|pod| {
         let going = Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod);
-        pod.is_available() && !going && !lifecycle::is_leaving(pod)
+        pod.is_available() && !going && !lifecycle::is_leaving(pod) && !draft.takes_away(pod)
     });
     let needed = facts.strategy.replicas.saturating_sub(most);
     staying.count().saturating_sub(needed)
@@ -164,5 +164,20 @@ fn pairs(facts: &Facts, draft: &Draft) -> usize {
     };
     let by_update =
         asked_for.filter(|(_, pod)| pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
-    room.min(most.saturating_sub(by_update.count()))
+    let open = by_update.count() + cancelled(facts, draft);
+    room.min(most.saturating_sub(open))
+}
+
+/// Pairs that an update had opened and that were cancelled, while both halves are there. The half of a pair that a user had asked
+/// for is of its origin's own revision.
+fn cancelled(facts: &Facts, draft: &Draft) -> usize {
+    let pairs = draft.ids.iter().filter_map(|(new, data)| {
+        let origin = facts.members.get(&pool::origin_of(data)?)?;
+        Some((origin, facts.members.get(new)?))
+    });
+    let cancelled = pairs.filter(|(origin, half)| {
+        let revision = [origin, half].map(|pod| pod.label(keys::REVISION));
+        origin.label(keys::TO_REPLACE).is_none() && revision[0] != revision[1]
+    });
+    cancelled.count()
 }

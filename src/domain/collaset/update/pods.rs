@@ -134,6 +134,9 @@ fn stop_replacing(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
 }
 
 fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &Arc<Pod>) {
+    if draft.takes_away(pod) {
+        return; // by a step before
+    }
     let deletes = !matches!(*way(facts, id, pod), InPlace::Yes { .. });
     if !places.begin(pod, deletes) {
         return;

@@ -118,6 +118,12 @@ fn is_released(plan: &Plan, pod: &Pod) -> bool {
     })
 }
 
+/// Whether the plan has a Pod go, or begins to scale it in.
+fn is_taken_away(plan: &Plan, pod: &Pod) -> bool {
+    let type_ = Family::OperationType.key("collaset");
+    after(plan, pod, keys::TO_DELETE).is_some() || after(plan, pod, &type_) == Some("scale-in")
+}
+
 /// No instance ID has two Pods that are both kept, and each is written down before its Pod is made.
 fn creations(world: &World, plan: &Plan) -> Verdict {
     let mut ids = BTreeSet::new();
@@ -236,7 +242,7 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     if let Some(most) = strategy.max_unavailable {
         let serves = |pod: &&&Pod| {
             let goes = is_on(pod, "update") || is_on(pod, "scale-in") || is_leaving(pod);
-            pod.is_available() && !goes
+            pod.is_available() && !goes && !is_taken_away(plan, pod)
         };
         let serving = counted.iter().filter(serves);
         let left = serving.clone().filter(|pod| !begins(pod)).count();
@@ -252,7 +258,18 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             pod.label(keys::TO_REPLACE).is_some()
                 && pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
         };
-        let open = members.iter().filter(open).count();
+        // The new half of a pair that was cancelled, until it is terminating; one of its origin's revision was asked for by a user.
+        let cancelled = |pod: &&&Pod| {
+            let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            let origin = origin.and_then(|name| world.pods.get(name));
+            is_half(world, pod)
+                && origin.is_some_and(|origin| {
+                    origin.label(keys::TO_REPLACE).is_none()
+                        && origin.label(keys::REVISION) != pod.label(keys::REVISION)
+                })
+        };
+        let cancelled = members.iter().filter(cancelled).count();
+        let open = members.iter().filter(open).count() + cancelled;
         ensure!(
             opened == 0 || open + opened <= most,
             "{opened} pairs are opened beside {open}, {most} may be"
