@@ -5,6 +5,7 @@
 mod cases;
 mod data;
 mod found;
+mod readers_pool;
 mod rollout;
 mod small_pool;
 mod taken_back;
