@@ -11,6 +11,7 @@ use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
     DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN,
 };
+use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
 
 /// New IDs of one plan: however many replicas are asked for, the pool and the Pods grow step by step, and each step is
@@ -119,10 +120,29 @@ fn first_free(facts: &Facts, draft: &Draft, from: i64, suits: impl Fn(i64) -> bo
     id
 }
 
+/// What an entry notes of a Pod that `podToDelete` names: a digest of its UID. Full pools have room for few UIDs.
+pub fn note_of(pod: &Pod) -> String {
+    let mut digest = Digest::default();
+    digest.feed(&pod.metadata.uid);
+    format!("{:08x}", digest.value() & 0xffff_ffff)
+}
+
+/// What an entry notes where no Pod is meant: `podToDelete` has named it before there was one. No Pod has this note.
+const NOBODY: &str = "nobody";
+
 fn insert(facts: &Facts, draft: &mut Draft, id: i64, revision: Option<&str>) {
     let mut data = BTreeMap::from([(OWNER.to_owned(), facts.name.to_owned())]);
     if let Some(revision) = revision {
         data.insert(REVISION.to_owned(), revision.to_owned());
+    }
+    // One that was scaled in by this name comes back.
+    if facts.strategy.sequence
+        && facts
+            .strategy
+            .delete
+            .contains(&format!("{}-{id}", facts.name))
+    {
+        data.insert(DELETED.to_owned(), NOBODY.to_owned());
     }
     draft.ids.insert(id, data);
 }

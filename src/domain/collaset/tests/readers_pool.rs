@@ -4,13 +4,26 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::cases::{one_claim, settled};
-use super::world::World;
+use super::cases::{condition, one_claim, settled};
+use super::world::{World, Write};
 use crate::api::keys;
 use crate::domain::collaset::planner::plan;
 
+fn sequence() -> Value {
+    json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } })
+}
+
 fn replace() -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } })
+}
+
+fn uid(world: &World, name: &str) -> String {
+    world.pods[name].metadata.uid.clone()
+}
+
+/// Has the set name a Pod to delete.
+fn delete_by_name(world: &mut World, name: &str) {
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
 }
 
 fn label(world: &mut World, name: &str, key: &str, value: &str) {
@@ -112,4 +125,100 @@ fn pod_that_is_included_gets_no_id_with_retained_volumes() {
     world.settle();
     let again = &world.members()[&id.parse().unwrap()].spec.claims;
     assert_eq!(again, &own);
+}
+
+#[test]
+fn deletion_by_name_outlasts_a_death_after_the_pool() {
+    let mut world = World::on_plane(3, sequence());
+    world.settle();
+    let before = uid(&world, "web-1");
+    delete_by_name(&mut world, "web-1");
+    let plan = plan(&world.observe());
+    assert!(plan.pool.is_some());
+    world.carry_out(plan, 1);
+    world.settle();
+    let after = uid(&world, "web-1");
+    assert_ne!(after, before);
+    world.edit(json!({ "minReadySeconds": 1 }));
+    world.settle();
+    assert_eq!(uid(&world, "web-1"), after, "once is enough");
+}
+
+#[test]
+fn deletion_by_name_outlasts_a_refusal() {
+    let mut world = World::on_plane(3, sequence());
+    world.settle();
+    let before = uid(&world, "web-1");
+    world.troubles.refused.insert(Write::PodPatch);
+    delete_by_name(&mut world, "web-1");
+    for _ in 0..10 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.troubles.refused.clear();
+    world.wait(100);
+    world.settle();
+    assert_ne!(uid(&world, "web-1"), before);
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn deletion_by_name_outlasts_a_pause() {
+    for naming in [json!({}), sequence()] {
+        let mut world = World::on_plane(3, naming);
+        world.settle();
+        let name = world.members()[&1].metadata.name.clone();
+        let before = uid(&world, &name);
+        world.troubles.holds = true;
+        delete_by_name(&mut world, &name);
+        world.settle();
+        world.edit(json!({ "paused": true }));
+        world.settle();
+        assert!(world.pods[&name].label(keys::TO_DELETE).is_none());
+        world.troubles.holds = false;
+        world.settle();
+        assert_eq!(uid(&world, &name), before);
+        world.edit(json!({ "paused": false }));
+        world.settle();
+        let all = world.pods.values().map(|pod| &pod.metadata.uid);
+        assert!(!all.collect::<Vec<_>>().contains(&&before));
+    }
+}
+
+/// What older builds noted: the name.
+#[test]
+fn deletion_that_is_noted_by_name_is_done() {
+    let mut world = World::on_plane(2, sequence());
+    world.settle();
+    let before = uid(&world, "web-1");
+    let entries = &mut world.pool.as_mut().unwrap().contexts;
+    let data = &mut entries.iter_mut().find(|c| c.id == 1).unwrap().data;
+    data.insert("PodToDelete".into(), "web-1".into());
+    delete_by_name(&mut world, "web-1");
+    world.settle();
+    assert_eq!(uid(&world, "web-1"), before);
+}
+
+#[test]
+fn pod_that_was_scaled_in_by_name_comes_back_once() {
+    let mut world = World::on_plane(3, sequence());
+    world.settle();
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": ["web-0"] } }));
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    world.edit(json!({ "replicas": 3 }));
+    let mut seen = BTreeSet::new();
+    for _ in 0..60 {
+        world.step();
+        world.turn(u8::MAX);
+        seen.extend(world.pods.get("web-0").map(|pod| pod.metadata.uid.clone()));
+    }
+    assert_eq!(seen.len(), 1);
+    assert_eq!(condition(&world, "Ready").0, "True");
+    // Named anew it goes.
+    delete_by_name(&mut world, "");
+    world.settle();
+    delete_by_name(&mut world, "web-0");
+    world.settle();
+    assert!(!seen.contains(&uid(&world, "web-0")));
 }
