@@ -70,7 +70,7 @@ pub mod data {
     pub const REPLACE_ORIGIN: &str = "ReplaceOriginPodID";
     /// `true` on the ID of a half of a pair that was replaced or cancelled, until its claims have gone. Kuperator has no such key.
     pub const REPLACED: &str = "PodReplaced";
-    /// Name of the Pod that `podToDelete` has had deleted, while the list still holds it: a name that persists comes back
-    /// and must not be deleted again (contract 10.4 Q37).
+    /// Which Pod `podToDelete` has had deleted, while the list still holds its name: a name that persists comes back
+    /// and must not be deleted again (contract 10.4 Q37). A digest of the UID; older builds noted the name.
     pub const DELETED: &str = "PodToDelete";
 }

@@ -21,6 +21,8 @@ pub struct Draft {
     pub leaving: BTreeSet<i64>,
     /// No ID below this one is free.
     pub lowest: i64,
+    /// No ID below this one is free and without volumes.
+    pub lowest_empty: i64,
     /// Claims.
     pub claims: Vec<ClaimChange>,
     /// Events.

@@ -53,7 +53,7 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
             pool::take(facts, draft, id, pod.label(keys::REVISION));
             id
         }
-        None => pool::allocate(facts, draft, pod.label(keys::REVISION)),
+        None => pool::allocate_empty(facts, draft, pod.label(keys::REVISION)),
     };
     if enter(facts, draft, pod, id) {
         draft.event(

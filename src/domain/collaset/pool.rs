@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::room::Room;
@@ -10,6 +11,7 @@ use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
     DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN,
 };
+use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
 
 /// New IDs of one plan: however many replicas are asked for, the pool and the Pods grow step by step, and each step is
@@ -83,19 +85,66 @@ fn part_doubles(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// Takes the lowest ID that nobody has. That the pool has room for it is for the caller to see.
-pub fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64 {
-    let mut id = draft.lowest;
-    while draft.ids.contains_key(&id) || facts.foreign.contains(&id) || facts.is_held(id) {
+/// Takes the lowest ID that nobody has, with the volumes that were retained of it: for one more instance of the set. That the
+/// pool has room for it is for the caller to see.
+fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64 {
+    let id = first_free(facts, draft, draft.lowest, |_| true);
+    draft.lowest = id;
+    insert(facts, draft, id, revision);
+    id
+}
+
+/// Takes the lowest ID that nobody has and of which no volume is left: for the new half of a pair, and for a Pod that brings its
+/// own. Volumes that were retained are those of an instance that was scaled in: a replacement would begin with its data, and
+/// they would go with a half that is cancelled.
+pub fn allocate_empty(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64 {
+    let set = &facts.observed.set;
+    let is_empty = |id: i64| {
+        let mut claims = facts.claims_at(id).iter();
+        !claims.any(|claim| !claim.terminating && claims::is_usable(set, claim))
+    };
+    let id = first_free(facts, draft, draft.lowest_empty, is_empty);
+    draft.lowest_empty = id;
+    insert(facts, draft, id, revision);
+    id
+}
+
+fn first_free(facts: &Facts, draft: &Draft, from: i64, suits: impl Fn(i64) -> bool) -> i64 {
+    let is_free = |id: i64| {
+        !draft.ids.contains_key(&id) && !facts.foreign.contains(&id) && !facts.is_held(id)
+    };
+    let mut id = from;
+    while !is_free(id) || !suits(id) {
         id += 1;
     }
-    draft.lowest = id;
+    id
+}
+
+/// What an entry notes of a Pod that `podToDelete` names: a digest of its UID. Full pools have room for few UIDs.
+pub fn note_of(pod: &Pod) -> String {
+    let mut digest = Digest::default();
+    digest.feed(&pod.metadata.uid);
+    format!("{:08x}", digest.value() & 0xffff_ffff)
+}
+
+/// What an entry notes where no Pod is meant: `podToDelete` has named it before there was one. No Pod has this note.
+const NOBODY: &str = "nobody";
+
+fn insert(facts: &Facts, draft: &mut Draft, id: i64, revision: Option<&str>) {
     let mut data = BTreeMap::from([(OWNER.to_owned(), facts.name.to_owned())]);
     if let Some(revision) = revision {
         data.insert(REVISION.to_owned(), revision.to_owned());
     }
+    // One that was scaled in by this name comes back.
+    if facts.strategy.sequence
+        && facts
+            .strategy
+            .delete
+            .contains(&format!("{}-{id}", facts.name))
+    {
+        data.insert(DELETED.to_owned(), NOBODY.to_owned());
+    }
     draft.ids.insert(id, data);
-    id
 }
 
 /// Takes this ID, which a Pod brings along.

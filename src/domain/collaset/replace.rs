@@ -56,7 +56,7 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
             if !room.take_half() {
                 return; // once other pairs are over
             }
-            let new = pool::allocate(facts, draft, Some(&wanted));
+            let new = pool::allocate_empty(facts, draft, Some(&wanted));
             pool::mark(draft, new, pool::JUST_CREATE, "true");
             pool::mark(draft, new, pool::REPLACE_ORIGIN, &id.to_string());
             pool::mark(draft, id, pool::REPLACE_NEW, &new.to_string());

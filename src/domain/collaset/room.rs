@@ -13,7 +13,7 @@ use crate::api::resourcecontext::data::{
 };
 
 /// Most bytes of all entries of a pool, as the API server stores them. That leaves 72,864 bytes of what etcd takes for the rest of the
-/// object, for annotations of others, and for the names of Pods that `podToDelete` has noted in entries. The API
+/// object, for annotations of others, and for the 25 bytes that `podToDelete` notes in the entries of the Pods that it names. The API
 /// server knows the list as one field: `managedFields` takes 192 bytes with 2,000 entries and with 10,000, and etcd adds a few hundred
 /// bytes to a request.
 pub const MOST: usize = 1_500_000;

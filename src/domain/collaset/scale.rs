@@ -138,17 +138,29 @@ fn keep(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     if Operation::ScaleIn.is_on(pod) {
         draft.labels(pod, Operation::ScaleIn.undo(pod));
     }
-    let name = &pod.metadata.name;
-    if !facts.strategy.delete.contains(name) {
+    delete_by_name(facts, draft, id, pod);
+}
+
+/// Has a Pod deleted that `podToDelete` names, through the lifecycle; it is made again under its ID. Where names persist the pool notes
+/// which Pod was meant: another one of that name is the one that was made again.
+fn delete_by_name(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    if !facts.strategy.delete.contains(&pod.metadata.name) {
         pool::unmark(draft, id, pool::DELETED);
-    } else if !pool::is_marked(draft, id, pool::DELETED) {
-        // Deleted through the lifecycle, and made again under its ID.
+        return;
+    }
+    let noted = draft.ids.get(&id).and_then(|data| data.get(pool::DELETED));
+    let this = pool::note_of(pod);
+    let is_meant = match noted {
+        None => true,
+        Some(noted) if *noted == this => true,
+        // An older build has noted the name: of the Pod that was told to go, or of the one after it.
+        Some(noted) => *noted == pod.metadata.name && lifecycle::may_stay(pod),
+    };
+    if is_meant {
         if facts.strategy.sequence {
-            pool::mark(draft, id, pool::DELETED, name);
+            pool::mark(draft, id, pool::DELETED, &this);
         }
         draft.send_away(pod, facts.observed.now_nanos);
-    } else if lifecycle::may_stay(pod) {
-        draft.send_away(pod, facts.observed.now_nanos); // it is the Pod that was meant
     }
 }
 

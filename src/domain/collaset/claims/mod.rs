@@ -5,4 +5,6 @@ mod plan;
 #[cfg(test)]
 mod plan_tests;
 
-pub use plan::{Wanted, changed, for_instance, instance, is_generated, is_of, leftovers};
+pub use plan::{
+    Wanted, changed, for_instance, instance, is_generated, is_of, is_usable, leftovers,
+};

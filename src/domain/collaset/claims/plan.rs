@@ -154,7 +154,8 @@ fn serves(claim: &Claim, hash: &str, known: &Known) -> bool {
     of == hash || !known.contains(of)
 }
 
-fn is_usable(set: &CollaSet, claim: &Claim) -> bool {
+/// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.
+pub fn is_usable(set: &CollaSet, claim: &Claim) -> bool {
     is_owned(set, claim) || is_adoptable(set, claim)
 }
 

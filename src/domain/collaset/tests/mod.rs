@@ -6,6 +6,7 @@ mod cases;
 mod data;
 mod found;
 mod readers_places;
+mod readers_pool;
 mod rollout;
 mod small_pool;
 mod taken_back;

@@ -1,0 +1,224 @@
+//! Instance IDs and what is noted of them: retained volumes, deletions by name, and a pool that was lost.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::cases::{condition, one_claim, settled};
+use super::world::{World, Write};
+use crate::api::keys;
+use crate::domain::collaset::planner::plan;
+
+fn sequence() -> Value {
+    json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } })
+}
+
+fn replace() -> Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } })
+}
+
+fn uid(world: &World, name: &str) -> String {
+    world.pods[name].metadata.uid.clone()
+}
+
+/// Has the set name a Pod to delete.
+fn delete_by_name(world: &mut World, name: &str) {
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+}
+
+fn label(world: &mut World, name: &str, key: &str, value: &str) {
+    let labels = &mut world.pods.get_mut(name).unwrap().metadata.labels;
+    labels.insert(key.into(), value.into());
+}
+
+/// A set that was scaled in and kept the volumes, with their names, and a Pod of it.
+fn with_retained_volumes(spec: Value) -> (World, BTreeSet<String>, String) {
+    let mut all = one_claim();
+    all["scaleStrategy"] =
+        json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } });
+    json_patch::merge(&mut all, &spec);
+    let mut world = settled(5, all);
+    world.edit(json!({ "replicas": 3 }));
+    world.settle();
+    let of = |id: &String| ["3", "4"].contains(&id.as_str());
+    let claims = world.claims.values();
+    let kept = claims.filter(|claim| of(&claim.labels[keys::INSTANCE_ID]));
+    let kept: BTreeSet<String> = kept.map(|claim| claim.name.clone()).collect();
+    assert_eq!(kept.len(), 2);
+    let name = world.members()[&0].metadata.name.clone();
+    (world, kept, name)
+}
+
+fn are_untouched(world: &World, kept: &BTreeSet<String>) -> bool {
+    let mut mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
+    !mounted.any(|claim| kept.contains(claim))
+        && kept.iter().all(|claim| world.claims.contains_key(claim))
+}
+
+#[test]
+fn replacement_leaves_volumes_of_scaled_in_instances_alone() {
+    for taken_back in [true, false] {
+        let (mut world, kept, name) = with_retained_volumes(json!({}));
+        label(&mut world, &name, keys::TO_REPLACE, "true");
+        for _ in 0..3 {
+            world.step();
+        }
+        assert_eq!(world.members().len(), 4);
+        assert!(are_untouched(&world, &kept));
+        if taken_back {
+            let labels = &mut world.pods.get_mut(&name).unwrap().metadata.labels;
+            labels.remove(keys::TO_REPLACE);
+        }
+        world.settle();
+        assert_eq!(world.pods.contains_key(&name), taken_back);
+        assert!(are_untouched(&world, &kept));
+        assert_eq!(world.claims.len(), 5);
+        // The next instances have them again.
+        world.edit(json!({ "replicas": 6 }));
+        world.settle();
+        let mounted = world.pods.values().flat_map(|pod| pod.spec.claims.clone());
+        assert!(kept.is_subset(&mounted.collect()));
+    }
+}
+
+#[test]
+fn aborted_rollout_by_replace_keeps_retained_volumes() {
+    let (mut world, kept, _) = with_retained_volumes(replace());
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.step();
+    world.step();
+    world.command("abort");
+    world.settle();
+    assert!(are_untouched(&world, &kept));
+    assert_eq!(world.images(), ["app:1"; 3]);
+}
+
+#[test]
+fn replacement_leaves_volumes_alone_that_a_former_set_retained() {
+    let (mut world, kept, name) = with_retained_volumes(json!({}));
+    for claim in &kept {
+        world.claims.get_mut(claim).unwrap().controller = None;
+    }
+    label(&mut world, &name, keys::TO_REPLACE, "true");
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+    assert!(are_untouched(&world, &kept));
+}
+
+#[test]
+fn pod_that_is_included_gets_no_id_with_retained_volumes() {
+    let (mut world, _, name) = with_retained_volumes(json!({}));
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
+    world.settle(); // another Pod has its ID
+    let own = world.pods[&name].spec.claims.clone();
+    world.edit(json!({ "replicas": 4, "scaleStrategy": { "podToInclude": [name] } }));
+    world.settle();
+    let id = world.pods[&name]
+        .label(keys::INSTANCE_ID)
+        .unwrap()
+        .to_owned();
+    assert!(!["3", "4"].contains(&&*id), "{id}");
+    world.delete(&name);
+    world.settle();
+    let again = &world.members()[&id.parse().unwrap()].spec.claims;
+    assert_eq!(again, &own);
+}
+
+#[test]
+fn deletion_by_name_outlasts_a_death_after_the_pool() {
+    let mut world = World::on_plane(3, sequence());
+    world.settle();
+    let before = uid(&world, "web-1");
+    delete_by_name(&mut world, "web-1");
+    let plan = plan(&world.observe());
+    assert!(plan.pool.is_some());
+    world.carry_out(plan, 1);
+    world.settle();
+    let after = uid(&world, "web-1");
+    assert_ne!(after, before);
+    world.edit(json!({ "minReadySeconds": 1 }));
+    world.settle();
+    assert_eq!(uid(&world, "web-1"), after, "once is enough");
+}
+
+#[test]
+fn deletion_by_name_outlasts_a_refusal() {
+    let mut world = World::on_plane(3, sequence());
+    world.settle();
+    let before = uid(&world, "web-1");
+    world.troubles.refused.insert(Write::PodPatch);
+    delete_by_name(&mut world, "web-1");
+    for _ in 0..10 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.troubles.refused.clear();
+    world.wait(100);
+    world.settle();
+    assert_ne!(uid(&world, "web-1"), before);
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn deletion_by_name_outlasts_a_pause() {
+    for naming in [json!({}), sequence()] {
+        let mut world = World::on_plane(3, naming);
+        world.settle();
+        let name = world.members()[&1].metadata.name.clone();
+        let before = uid(&world, &name);
+        world.troubles.holds = true;
+        delete_by_name(&mut world, &name);
+        world.settle();
+        world.edit(json!({ "paused": true }));
+        world.settle();
+        assert!(world.pods[&name].label(keys::TO_DELETE).is_none());
+        world.troubles.holds = false;
+        world.settle();
+        assert_eq!(uid(&world, &name), before);
+        world.edit(json!({ "paused": false }));
+        world.settle();
+        let all = world.pods.values().map(|pod| &pod.metadata.uid);
+        assert!(!all.collect::<Vec<_>>().contains(&&before));
+    }
+}
+
+/// What older builds noted: the name.
+#[test]
+fn deletion_that_is_noted_by_name_is_done() {
+    let mut world = World::on_plane(2, sequence());
+    world.settle();
+    let before = uid(&world, "web-1");
+    let entries = &mut world.pool.as_mut().unwrap().contexts;
+    let data = &mut entries.iter_mut().find(|c| c.id == 1).unwrap().data;
+    data.insert("PodToDelete".into(), "web-1".into());
+    delete_by_name(&mut world, "web-1");
+    world.settle();
+    assert_eq!(uid(&world, "web-1"), before);
+}
+
+#[test]
+fn pod_that_was_scaled_in_by_name_comes_back_once() {
+    let mut world = World::on_plane(3, sequence());
+    world.settle();
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": ["web-0"] } }));
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    world.edit(json!({ "replicas": 3 }));
+    let mut seen = BTreeSet::new();
+    for _ in 0..60 {
+        world.step();
+        world.turn(u8::MAX);
+        seen.extend(world.pods.get("web-0").map(|pod| pod.metadata.uid.clone()));
+    }
+    assert_eq!(seen.len(), 1);
+    assert_eq!(condition(&world, "Ready").0, "True");
+    // Named anew it goes.
+    delete_by_name(&mut world, "");
+    world.settle();
+    delete_by_name(&mut world, "web-0");
+    world.settle();
+    assert!(!seen.contains(&uid(&world, "web-0")));
+}
