@@ -119,6 +119,8 @@ pub struct Outcome {
     pub any: bool,
     /// Whether so many failed that the rest was not tried.
     pub given_up: bool,
+    /// How many were begun, the first ones.
+    pub begun: usize,
 }
 
 /// Runs requests of one kind at once. Some may fail before no further one is begun: one object that is always refused
@@ -130,7 +132,7 @@ where
     F: Future<Output = Result<(), Halt>>,
 {
     let patience = if carefully { CAREFUL } else { AT_ONCE };
-    let (mut done, mut failed) = (0, 0);
+    let (mut done, mut failed, mut begun) = (0, 0, 0);
     let mut outcomes = BTreeMap::new();
     let mut waiting = requests.into_iter().enumerate();
     let mut running = FuturesUnordered::new();
@@ -141,6 +143,7 @@ where
             && failed < patience
             && let Some((place, next)) = waiting.next()
         {
+            begun += 1;
             running.push(async move { (place, next.await) });
         }
         let Some((place, outcome)) = running.next().await else {
@@ -148,6 +151,7 @@ where
                 result: outcomes.into_values().fold(Ok(()), worse),
                 any: done > 0,
                 given_up: failed >= patience,
+                begun,
             };
         };
         match &outcome {
@@ -193,24 +197,25 @@ mod tests {
         (begun.into_inner(), result)
     }
 
-    fn outcome(result: Result<(), Halt>, any: bool, given_up: bool) -> Outcome {
+    fn outcome(result: Result<(), Halt>, any: bool, begun: usize) -> Outcome {
         Outcome {
             result,
             any,
-            given_up,
+            given_up: begun < 100,
+            begun,
         }
     }
 
     #[tokio::test]
     async fn what_is_refused_to_some_is_not_asked_for_by_all() {
-        let refused = outcome(failure(), false, true);
+        let refused = outcome(failure(), false, CAREFUL);
         assert_eq!(run(true, |_| true).await, (CAREFUL, refused));
         let (begun, some) = run(true, |n| n >= 1).await;
         assert!((CAREFUL..=AT_ONCE + CAREFUL).contains(&begun), "{begun}");
-        assert_eq!(some, outcome(failure(), true, true));
+        assert_eq!(some, outcome(failure(), true, begun));
         assert_eq!(run(false, |_| true).await.1.result, failure());
         assert!(run(false, |_| true).await.0 < 2 * AT_ONCE);
-        let none = outcome(Ok(()), true, false);
+        let none = outcome(Ok(()), true, 100);
         assert_eq!(run(true, |_| false).await, (100, none));
     }
 
@@ -228,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_always_refused_holds_up_no_other() {
-        let all_but_one = || outcome(failure(), true, false);
+        let all_but_one = || outcome(failure(), true, 100);
         assert_eq!(run(true, |n| n == 0).await, (100, all_but_one()));
         assert_eq!(run(false, |n| n == 0).await, (100, all_but_one()));
     }

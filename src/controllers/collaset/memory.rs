@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::names::{Names, Slot};
-use super::refusals::{Key, PAUSES, Refusals};
+use super::refusals::{Key, Known, PAUSES, Refusals, UNTRIED};
 use crate::api::keys;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::refused::Refused;
@@ -148,6 +148,26 @@ impl Memory {
     pub fn refuse(&self, key: Key, message: &str, now: Instant, generation: i64) -> Duration {
         let mut inner = self.inner.lock();
         inner.refusals.note(key, message, now, generation)
+    }
+
+    /// So much of a kind was refused that the rest was not tried; how long to leave the kind alone. What was `never_tried` does not
+    /// wait for long.
+    pub fn refuse_rest(
+        &self,
+        key: Key,
+        message: &str,
+        never_tried: bool,
+        now: Instant,
+        generation: i64,
+    ) -> Duration {
+        let longest = if never_tried { UNTRIED } else { PAUSES.1 };
+        let refusals = &mut self.inner.lock().refusals;
+        refusals.note_for(longest, key, message, now, generation)
+    }
+
+    /// What is known of a write that a plan asks for, if it was refused.
+    pub fn known(&self, key: &Key, now: Instant, generation: i64) -> Option<Known> {
+        self.inner.lock().refusals.known(key, now, generation)
     }
 
     /// How long something is to be left alone, and why.

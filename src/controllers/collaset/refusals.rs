@@ -9,6 +9,8 @@ use tokio::time::Instant;
 /// First and longest time that something is left alone. Events don't cut it short: a set that has run out of quota does not
 /// ask again at each of its Pods' heartbeats. A change of its spec does.
 pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+/// Longest time that writes are left alone which were never tried, because others of their kind were refused.
+pub const UNTRIED: Duration = Duration::from_secs(1);
 
 /// What can be refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +19,8 @@ pub enum Key {
     Revision,
     /// Another change of a revision, by its name.
     RevisionWrite(String),
+    /// The removal of the annotation by which users command a rollout.
+    Command,
     /// What is read before a plan is carried out.
     Look,
     /// The pool of instance IDs.
@@ -51,10 +55,24 @@ pub enum Kind {
 /// One thing that was refused.
 #[derive(Clone, Debug)]
 struct Refusal {
+    at: Instant,
     until: Instant,
+    /// When a plan last asked for it.
+    wanted: Instant,
     times: u32,
     generation: i64,
     message: String,
+}
+
+/// What is known of something that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// When it was last tried.
+    pub at: Instant,
+    /// How long it is still to be left alone; zero if it may be tried.
+    pub left: Duration,
+    /// Why, unless the spec has changed since.
+    pub message: Option<String>,
 }
 
 /// What is left alone.
@@ -64,11 +82,25 @@ pub struct Refusals(HashMap<Key, Refusal>);
 impl Refusals {
     /// Notes a refusal; how long to leave that alone, longer each time.
     pub fn note(&mut self, key: Key, message: &str, now: Instant, generation: i64) -> Duration {
+        self.note_for(PAUSES.1, key, message, now, generation)
+    }
+
+    /// The same with another longest pause.
+    pub fn note_for(
+        &mut self,
+        longest: Duration,
+        key: Key,
+        message: &str,
+        now: Instant,
+        generation: i64,
+    ) -> Duration {
         let times = self.0.get(&key).filter(|r| r.generation == generation);
         let times = times.map_or(0, |refusal| refusal.times);
-        let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
+        let pause = longest.min(PAUSES.0 * 2u32.pow(times));
         let refusal = Refusal {
+            at: now,
             until: now + pause,
+            wanted: now,
             times: (times + 1).min(12),
             generation,
             message: message.to_owned(),
@@ -83,6 +115,19 @@ impl Refusals {
         let left = refusal.until.saturating_duration_since(now);
         let stands = refusal.generation == generation && !left.is_zero();
         stands.then(|| (left, refusal.message.clone()))
+    }
+
+    /// What is known of a write that a plan asks for; `None` if it was not refused.
+    pub fn known(&mut self, key: &Key, now: Instant, generation: i64) -> Option<Known> {
+        let refusal = self.0.get_mut(key)?;
+        refusal.wanted = now;
+        let stands = refusal.generation == generation;
+        let left = refusal.until.saturating_duration_since(now);
+        Some(Known {
+            at: refusal.at,
+            left: if stands { left } else { Duration::ZERO },
+            message: stands.then(|| refusal.message.clone()),
+        })
     }
 
     /// It has been done.
@@ -114,10 +159,10 @@ impl Refusals {
         })
     }
 
-    /// Forgets what nobody has tried again for a long time: it is not wanted any more.
+    /// Forgets what no plan has asked for for a long time.
     pub fn tidy(&mut self, now: Instant) {
         self.0
-            .retain(|_, refusal| refusal.until + PAUSES.1 * 6 > now);
+            .retain(|_, refusal| refusal.until.max(refusal.wanted) + PAUSES.1 * 6 > now);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod api;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -650,4 +651,138 @@ async fn pod_without_its_control_label_gets_it_back_instead_of_a_second_one() {
     let patch = &bed.api.bodies(&format!("PATCH {PODS}/web-a"))[0]["metadata"];
     assert_eq!(patch["labels"], json!({ (keys::CONTROL): "true" }));
     assert_eq!(bed.api.bodies(&format!("POST {PODS}")).len(), 1);
+}
+
+/// When to look again at the latest.
+fn pause_after(done: Done) -> Duration {
+    match done {
+        Done::All(Some(pause)) => pause,
+        _ => PAUSES.1,
+    }
+}
+
+/// Applies a plan again and again, each time when it asks for it.
+async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> Plan) {
+    for _ in 0..times {
+        let done = bed.apply(plan()).await;
+        tokio::time::advance(pause_after(done)).await;
+    }
+}
+
+fn named_create(id: i64) -> PodChange {
+    let mut body = pod_of(id, "set");
+    body["metadata"] =
+        json!({ "name": format!("web-{id:03}"), "labels": body["metadata"]["labels"] });
+    PodChange::Create { id, body }
+}
+
+/// How many of the Pods of these instance IDs there are.
+fn made(bed: &Bed, ids: std::ops::Range<i64>) -> usize {
+    let objects = &bed.api.0.lock().objects;
+    ids.filter(|id| objects.contains_key(&format!("{PODS}/web-{id:03}")))
+        .count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_are_taken_hold_up_no_other_pod() {
+    for (taken, rounds) in [(3, 5), (10, 10), (120, 100)] {
+        let bed = Bed::new();
+        for id in 0..taken {
+            bed.pod(&format!("web-{id:03}"));
+        }
+        let wanted = taken + 5;
+        apply_often(&bed, rounds, || {
+            let missing = (0..wanted).filter(|id| *id < taken || made(&bed, *id..*id + 1) == 0);
+            Plan {
+                pods: missing.map(named_create).collect(),
+                ..Plan::default()
+            }
+        })
+        .await;
+        assert_eq!(made(&bed, taken..wanted), 5, "{taken}");
+        let message = bed.condition("Scale")["message"].to_string();
+        assert!(message.contains("Pod web-000 is there"), "{message}");
+        let told = bed.api.bodies(&format!("PATCH {SET}/status")).len();
+        assert_eq!(told, 1, "the same words as long as it lasts");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_changes_of_many_pods_hold_up_no_other() {
+    let bed = Bed::new();
+    let pods = |prefix: &str, n| -> Vec<Arc<Pod>> {
+        (0..n)
+            .map(|n| bed.pod(&format!("{prefix}-{n:02}")))
+            .collect()
+    };
+    let (refused, free) = (pods("a", 45), pods("b", 15));
+    bed.api
+        .refuse(refusal("PATCH /api/v1/namespaces/n/pods/a", 403));
+    let change = |pod: &Arc<Pod>| {
+        let mut patch = PodPatch {
+            pod: Arc::clone(pod),
+            ..PodPatch::default()
+        };
+        patch.labels.0.insert("x".into(), Some("1".into()));
+        PodChange::Patch(patch)
+    };
+    let plan = || Plan {
+        pods: refused.iter().chain(&free).map(change).collect(),
+        ..Plan::default()
+    };
+    apply_often(&bed, 4, plan).await;
+    let requests = bed.api.requests();
+    for pod in &free {
+        let patch = format!("PATCH {PODS}/{}", pod.metadata.name);
+        assert!(requests.contains(&patch), "{patch}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_that_refuses_all_is_asked_by_few_in_turn() {
+    let bed = Bed::new();
+    bed.api
+        .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
+    let post = format!("POST {PODS}");
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < Duration::from_secs(300) {
+        let done = bed.apply(creates(0..40)).await;
+        let now = bed.api.bodies(&post).len();
+        assert!(now - asked <= 3, "{}", now - asked);
+        asked = now;
+        tokio::time::advance(pause_after(done)).await;
+    }
+    assert!((60..160).contains(&asked), "{asked} in 300 s");
+    let bodies = bed.api.bodies(&post).into_iter();
+    let ids = bodies.map(|body| body["metadata"]["labels"][keys::INSTANCE_ID].to_string());
+    assert_eq!(ids.collect::<BTreeSet<_>>().len(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_that_can_not_be_removed_is_told_and_left_alone() {
+    let bed = Bed::new();
+    bed.api
+        .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
+    let plan = || Plan {
+        forget_command: true,
+        ..Plan::default()
+    };
+    let patch = format!("PATCH {SET}");
+    assert_eq!(bed.apply(plan()).await, Done::All(Some(PAUSES.0)));
+    bed.apply(plan()).await;
+    assert_eq!(bed.api.bodies(&patch).len(), 1, "not again so soon");
+    tokio::time::sleep(PAUSES.1).await;
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    assert_eq!(events[0]["reason"], "RolloutCommandNotRemoved");
+    let message = events[0]["message"].to_string();
+    assert!(message.contains("exceeded quota"), "{message}");
+    assert_eq!(
+        bed.condition("Update"),
+        Value::Null,
+        "the set is none the worse"
+    );
+    bed.api.refuse(None);
+    assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
+    assert_eq!(bed.api.bodies(&patch).len(), 2);
 }

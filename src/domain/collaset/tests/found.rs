@@ -443,3 +443,23 @@ fn pod_that_is_deleted_by_a_name_that_persists_is_deleted_once() {
     assert_ne!(uid(&world), before);
     assert_eq!(condition(&world, "Ready").status, "True");
 }
+
+#[test]
+fn names_that_are_taken_hold_up_no_other_pod() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(0, sequence);
+    world.settle();
+    for n in 0..5 {
+        let name = format!("web-{n}");
+        let alien = json!({
+            "metadata": { "name": name, "namespace": "shop", "uid": name, "creationTimestamp": "1" },
+            "spec": { "containers": [{ "name": "app", "image": "a:1" }] },
+        });
+        world
+            .pods
+            .insert(name, serde_json::from_value(alien).unwrap());
+    }
+    world.edit(json!({ "replicas": 8 }));
+    world.settle();
+    assert_eq!(world.ids(), [5, 6, 7]);
+}

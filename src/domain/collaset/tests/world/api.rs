@@ -191,30 +191,26 @@ impl World {
         }
         let creates = |change: &ClaimChange| matches!(change, ClaimChange::Create { .. });
         let (created, changed): (Vec<_>, Vec<_>) = plan.claims.into_iter().partition(creates);
-        let mut failures = 0;
-        for change in changed.into_iter().chain(created) {
-            if creates(&change) && failures >= CAREFUL {
-                break;
-            }
+        for change in changed {
             may(done)?;
-            let before = done.refused.len();
-            let creates = creates(&change);
             self.claim(change, done);
-            failures += usize::from(creates && done.refused.len() > before);
         }
+        let id_of = |change: &ClaimChange| match change {
+            ClaimChange::Create { id, .. } => *id,
+            _ => unreachable!(),
+        };
+        self.create_in_turn(created, Step::Claims, id_of, done, World::claim)?;
         let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
         let (created, changed): (Vec<_>, Vec<_>) = plan.pods.into_iter().partition(creates);
-        let mut failures = 0;
-        for change in changed.into_iter().chain(created) {
-            if creates(&change) && failures >= CAREFUL {
-                break;
-            }
+        for change in changed {
             may(done)?;
-            let before = done.refused.len();
-            let creates = creates(&change);
             self.pod(change, done);
-            failures += usize::from(creates && done.refused.len() > before);
         }
+        let id_of = |change: &PodChange| match change {
+            PodChange::Create { id, .. } => *id,
+            _ => unreachable!(),
+        };
+        self.create_in_turn(created, Step::ScaleOut, id_of, done, World::pod)?;
         if plan.forget_command {
             may(done)?;
             let annotations = self.set.metadata.annotations.get_or_insert_default();
@@ -244,6 +240,37 @@ impl World {
             // On the plane the garbage collector takes the finalizer of orphans off.
             self.gone = !self.on_plane || finalizers.is_empty();
             done.written += 1;
+        }
+        Some(())
+    }
+
+    /// Creates until so many are refused: first what was never refused, then what was refused longest ago. Of what is refused the
+    /// first of the plan is told, tried or not.
+    fn create_in_turn<T>(
+        &mut self,
+        mut created: Vec<T>,
+        step: Step,
+        id_of: impl Fn(&T) -> i64,
+        done: &mut Done,
+        create: impl Fn(&mut World, T, &mut Done),
+    ) -> Option<()> {
+        let ids: Vec<i64> = created.iter().map(&id_of).collect();
+        created.sort_by_key(|change| self.noted.0.get(&id_of(change)).copied());
+        let mut failures = 0;
+        let before = done.refused.len();
+        for change in created {
+            if failures >= CAREFUL {
+                break;
+            }
+            done.enter().then_some(())?;
+            let before = done.refused.len();
+            create(self, change, done);
+            failures += usize::from(done.refused.len() > before);
+        }
+        let refused = done.refused.len() > before;
+        let mut known = ids.iter().filter_map(|id| self.refused.creations.get(id));
+        if let Some(words) = known.next().filter(|_| refused) {
+            done.refused.insert(before, (step, words.clone()));
         }
         Some(())
     }
