@@ -28,6 +28,8 @@ pub enum Trouble {
     Held,
     /// Failed, and may be done another time: which object, and the API server's words.
     Failed(String),
+    /// As [`Trouble::Failed`], and not for want of a right: somebody judges by what the request asks for.
+    Denied(String),
     /// The API server finds fault with the request itself, or has no such operation.
     Refused(String),
 }
@@ -37,7 +39,9 @@ impl Trouble {
     pub fn halt(self, step: Step) -> Halt {
         match self {
             Trouble::Moved | Trouble::Exists | Trouble::Held => Halt::Moved,
-            Trouble::Failed(message) | Trouble::Refused(message) => Halt::Failed(step, message),
+            Trouble::Failed(message) | Trouble::Denied(message) | Trouble::Refused(message) => {
+                Halt::Failed(step, message)
+            }
         }
     }
 }
@@ -87,10 +91,15 @@ pub async fn call<T>(
         Error::Api(status) if matches!(status.code, 400 | 404 | 405 | 413 | 422) => {
             Trouble::Refused(format!("{what}: {}", failure::text(&error)))
         }
+        Error::Api(status) if status.code == 403 && !lacks_right(status) => {
+            Trouble::Denied(format!("{what}: {}", status.message))
+        }
         Error::Api(status) => Trouble::Failed(format!("{what}: {}", status.message)),
         other => Trouble::Failed(format!("{what}: {other}")),
     };
-    if let Trouble::Failed(message) | Trouble::Refused(message) = &trouble {
+    if let Trouble::Failed(message) | Trouble::Denied(message) | Trouble::Refused(message) =
+        &trouble
+    {
         warn!(message, "a write failed");
     } else {
         debug!(
@@ -101,6 +110,13 @@ pub async fn call<T>(
         );
     }
     Err(trouble)
+}
+
+/// Whether a 403 comes from the authorizer (`responsewriters.Forbidden` of kube-apiserver), and not from a quota, a limit range, the
+/// size of a node, a policy or a webhook.
+fn lacks_right(status: &Status) -> bool {
+    let message = &status.message;
+    message.contains(" is forbidden: User ") && message.contains(" cannot ")
 }
 
 /// Whether a 404 speaks of an object that is gone. One that names none speaks of an operation that there is not, such as
@@ -203,6 +219,25 @@ mod tests {
             any,
             given_up: begun < 100,
             begun,
+        }
+    }
+
+    #[test]
+    fn want_of_a_right_is_told_from_what_somebody_judges() {
+        let lacks = |message: &str| {
+            lacks_right(&Status {
+                message: message.to_owned(),
+                ..Status::default()
+            })
+        };
+        let right = "pods \"web-a\" is forbidden: User \"system:serviceaccount:a:b\" cannot patch resource \"pods/resize\" in API group \"\"";
+        assert!(lacks(right));
+        for judged in [
+            "pods \"web-a\" is forbidden: node didn't have enough allocatable resources: memory, requested: 1",
+            "pods \"web-a\" is forbidden: exceeded quota: q, requested: requests.cpu=300m",
+            "admission webhook \"a.test\" denied the request: no",
+        ] {
+            assert!(!lacks(judged), "{judged}");
         }
     }
 

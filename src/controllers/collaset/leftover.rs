@@ -32,6 +32,7 @@ pub async fn sweep(context: &Context, (namespace, name): &SetName) -> Outcome {
             | Trouble::Exists
             | Trouble::Held
             | Trouble::Failed(_)
+            | Trouble::Denied(_)
             | Trouble::Refused(_),
         ) => Outcome::Retry,
     }

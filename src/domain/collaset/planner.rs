@@ -65,9 +65,6 @@ pub fn plan(observed: &Observed) -> Plan {
         reason: "TargetCurrentRevisionNotFound",
         message: problem.clone(),
     }));
-    if !deleting {
-        events.extend(status::news(set.status.as_ref(), &status, set.spec.paused));
-    }
     let forget_command = draft.forget_command;
     let (pods, again_nanos) = draft.into_pods();
     Plan {

@@ -12,11 +12,8 @@ const NAMED: usize = 20;
 
 /// Tells of the plan's events, and of the failure.
 pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
+    record(work, events);
     let about = owner::subject(work.set);
-    for event in events {
-        let recorder = &work.context.events;
-        recorder.record_text(&about, event.warning, event.reason, &event.message);
-    }
     let created = work.created.lock();
     if !created.is_empty() {
         let names: Vec<&str> = created.iter().map(String::as_str).collect();
@@ -36,6 +33,15 @@ pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
     }
     if let Err(Halt::Failed(step, _)) = result {
         failure(work, reason(*step), result);
+    }
+}
+
+/// Tells of these.
+pub fn record(work: &Work<'_>, events: &[Event]) {
+    let about = owner::subject(work.set);
+    for event in events {
+        let recorder = &work.context.events;
+        recorder.record_text(&about, event.warning, event.reason, &event.message);
     }
 }
 

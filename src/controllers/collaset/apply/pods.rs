@@ -192,7 +192,7 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         body["spec"] = spec.clone();
         version = match send(work, &change.pod, Some("resize"), body).await {
             Ok(version) => version,
-            Err(Trouble::Refused(why)) => {
+            Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
                 // The next plan finds another way.
                 let revision = change.labels.0.get(keys::REVISION).cloned().flatten();
                 let uid = &change.pod.metadata.uid;

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call};
-use super::Work;
+use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
-use crate::domain::collaset::status::failed;
+use crate::domain::collaset::status::{failed, news};
 
 /// Writes the planned status, or later if it is too early.
 pub async fn write(
@@ -17,9 +17,10 @@ pub async fn write(
     planned: Option<CollaSetStatus>,
     result: &Result<(), Halt>,
 ) -> Result<(), Trouble> {
-    let current = work.set.status.clone().unwrap_or_default();
+    let stored = work.set.status.as_ref();
+    let current = stored.cloned().unwrap_or_default();
     let wanted = wanted(&current, planned, result, (work.context.now)());
-    let Some(status) = difference(&current, &wanted) else {
+    let Some(status) = difference(stored, &wanted) else {
         return Ok(());
     };
     let pause = work.memory.enter_status(Instant::now());
@@ -30,7 +31,13 @@ pub async fn write(
     let patch = Patch::Merge(json!({ "metadata": { "uid": work.uid() }, "status": status }));
     let object = (work.namespace(), work.name());
     let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, true);
-    call(&format!("status of CollaSet {}", work.name()), request).await
+    call(&format!("status of CollaSet {}", work.name()), request).await?;
+    // Once it is stored, and with what failed: else it might be told again in other words.
+    let set = work.set;
+    if set.metadata.deletion_timestamp.is_none() {
+        events::record(work, &news(stored, &wanted, set.spec.paused));
+    }
+    Ok(())
 }
 
 /// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
@@ -54,12 +61,19 @@ fn wanted(
     status
 }
 
-/// The merge patch that turns one status into the other; `None` if they are the same.
-fn difference(current: &CollaSetStatus, wanted: &CollaSetStatus) -> Option<Value> {
-    let (Ok(Value::Object(current)), Ok(Value::Object(wanted))) =
-        (serde_json::to_value(current), serde_json::to_value(wanted))
-    else {
+/// The merge patch that turns one status into the other; `None` if they are the same. A first status is written whole, with its
+/// zeros.
+fn difference(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -> Option<Value> {
+    if current.is_none() && *wanted == CollaSetStatus::default() {
+        return None; // nothing is planned of it
+    }
+    let Ok(Value::Object(wanted)) = serde_json::to_value(wanted) else {
         return None;
+    };
+    let current = match current.map(serde_json::to_value) {
+        Some(Ok(Value::Object(current))) => current,
+        Some(_) => return None,
+        None => Map::new(),
     };
     let patch = merge_patch(&current, &wanted);
     (!patch.is_empty()).then_some(Value::Object(patch))
@@ -94,19 +108,30 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let a = status(json!({ "replicas": 1, "readyReplicas": 1, "currentRevision": "a" }));
-        assert_eq!(difference(&a, &a), None);
+        assert_eq!(difference(Some(&a), &a), None);
         let b = status(json!({ "replicas": 2, "readyReplicas": 1 }));
         assert_eq!(
-            difference(&a, &b),
+            difference(Some(&a), &b),
             Some(json!({ "replicas": 2, "currentRevision": null }))
         );
         let rollout = |rollout: Value| status(json!({ "rollout": rollout }));
         let paused = rollout(json!({ "revision": "r", "step": 2, "command": "promote" }));
         let passed = rollout(json!({ "revision": "r", "step": 3 }));
         assert_eq!(
-            difference(&paused, &passed),
+            difference(Some(&paused), &passed),
             Some(json!({ "rollout": { "step": 3, "command": null } }))
         );
+    }
+
+    #[test]
+    fn first_status_is_written_with_its_zeros() {
+        let first = difference(None, &status(json!({ "replicas": 1 }))).unwrap();
+        assert_eq!(
+            (&first["replicas"], &first["readyReplicas"]),
+            (&json!(1), &json!(0))
+        );
+        let nothing = CollaSetStatus::default();
+        assert_eq!(difference(None, &nothing), None);
     }
 
     #[test]
@@ -129,9 +154,9 @@ mod tests {
             .unwrap();
         assert_eq!((&*told.status, &*told.message), ("False", "no quota"));
         let second = wanted(&first, planned(), &result, at(2));
-        assert_eq!(difference(&first, &second), None);
+        assert_eq!(difference(Some(&first), &second), None);
         let mended = wanted(&first, planned(), &Ok(()), at(3));
-        assert!(difference(&first, &mended).is_some());
+        assert!(difference(Some(&first), &mended).is_some());
     }
 
     #[test]

@@ -312,7 +312,7 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
 
 #[tokio::test]
 async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
-    for code in [422, 405, 404] {
+    for code in [422, 405, 404, 403] {
         let bed = Bed::new();
         let pod = bed.pod("web-a");
         bed.api.refuse(refusal(

@@ -13,7 +13,7 @@ use crate::domain::collaset::plan::{
     ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
 };
 use crate::domain::collaset::poolless::without_pool;
-use crate::domain::collaset::status::{Step, failed, time};
+use crate::domain::collaset::status::{Step, failed, news, time};
 use crate::domain::pod::Pod;
 
 /// Refused creations after which no further one is tried.
@@ -230,6 +230,9 @@ impl World {
             );
         }
         if self.set.status.as_ref() != Some(&status) {
+            let former = self.set.status.as_ref();
+            let news = news(former, &status, self.set.spec.paused).into_iter();
+            self.told.extend(news.map(|e| (e.reason, e.message)));
             self.set.status = Some(status);
             done.written += 1;
         }
