@@ -201,6 +201,71 @@ fn set_with_a_pod_to_replace_is_not_ready_though_it_is_paused() {
     assert!(is_ready(&world));
 }
 
+fn is_stalled(world: &World) -> bool {
+    let status = world.set.status.as_ref().unwrap();
+    status.conditions.iter().any(|c| c.type_ == "Stalled")
+}
+
+#[test]
+fn pods_that_go_one_by_one_are_progress() {
+    let mut world = World::on_plane(6, json!({ "progressDeadlineSeconds": 30 }));
+    world.settle();
+    for pod in world.pods.values_mut() {
+        let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+        pod.metadata.finalizers.push(traffic.into());
+    }
+    world.edit(json!({ "replicas": 1 }));
+    for left in [5, 4, 3, 2, 1] {
+        for _ in 0..6 {
+            world.step();
+            world.turn(u8::MAX);
+        }
+        assert!(!is_stalled(&world), "{left} are left to go");
+        world.pass(16);
+        let preparing = Family::Preparing.key("collaset");
+        let mut pods = world.pods.values_mut();
+        let going =
+            pods.find(|p| p.label(&preparing).is_some() && !p.metadata.finalizers.is_empty());
+        going.unwrap().metadata.finalizers.clear();
+    }
+    world.settle();
+    assert!(is_ready(&world));
+}
+
+#[test]
+fn scale_in_that_does_not_move_stalls() {
+    let mut world = World::on_plane(3, json!({ "progressDeadlineSeconds": 30 }));
+    world.settle();
+    for pod in world.pods.values_mut() {
+        let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+        pod.metadata.finalizers.push(traffic.into());
+    }
+    world.edit(json!({ "replicas": 1 }));
+    for _ in 0..60 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    assert!(is_stalled(&world));
+}
+
+#[test]
+fn set_does_not_stall_while_a_rule_holds_a_double() {
+    let mut world = World::on_plane(3, json!({ "progressDeadlineSeconds": 30 }));
+    world.settle();
+    world.troubles.holds = true;
+    let (name, id) = (name_of(&world, 1), "0".to_owned());
+    world.write_pod(&name, |pod| {
+        pod.metadata.labels.insert(keys::INSTANCE_ID.into(), id);
+    });
+    for _ in 0..80 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    assert_eq!(condition(&world, "Ready").1, "Scaling");
+    assert!(!is_stalled(&world));
+}
+
 #[test]
 fn pod_that_is_to_be_excluded_and_included_is_named() {
     let mut world = settled(3, json!({}));
