@@ -304,3 +304,21 @@ fn inclusion_that_is_refused_is_said_while_pods_are_missing() {
         "{message}"
     );
 }
+
+#[test]
+fn pauses_side_by_side_are_told_one_by_one() {
+    let pauses = json!([{ "partition": 2 }, { "pause": { "duration": "10s" } }, { "pause": {} }]);
+    let rolling = json!({ "updateStrategy": { "rollingUpdate": { "steps": pauses } } });
+    let mut world = settled(3, rolling);
+    world.image("app:2");
+    world.settle();
+    world.wait(60);
+    world.settle();
+    let told = world
+        .told
+        .iter()
+        .filter(|(reason, _)| *reason == "RolloutPaused");
+    let told: Vec<&str> = told.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("step 2 of 3") && told[1].starts_with("step 3 of 3"));
+}
