@@ -130,26 +130,26 @@ async fn a_pool_that_is_refused_keeps_new_ids_back_and_nothing_else() {
 
 #[tokio::test]
 async fn pods_whose_resize_is_refused_are_made_again() {
-    let scope = Bed::shared().await.scope("no-resize").await;
-    let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
-    let before = set.pods().await;
-    let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", "Invalid").await;
-    set.edit(memory("2Mi")).await;
-    set.settled().await;
-    let after = set.pods().await;
-    assert_eq!(ids(&after), [0, 1, 2]);
-    assert!(
-        uids(&after)
-            .values()
-            .all(|uid| !uids(&before).values().any(|old| old == uid))
-    );
-    for pod in after.values() {
-        let container = &pod.spec.as_ref().unwrap().containers[0];
-        let resources = container.resources.clone().unwrap();
-        assert_eq!(resources.requests.unwrap()["memory"].0, "2Mi");
+    // As the schema refuses, and as the size of a node, quotas and most policies do.
+    for reason in ["Invalid", "Forbidden"] {
+        let scope = Bed::shared().await.scope("no-resize").await;
+        let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
+        let before = uids(&set.pods().await);
+        let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", reason).await;
+        set.edit(memory("2Mi")).await;
+        set.settled().await;
+        let after = set.pods().await;
+        assert_eq!(ids(&after), [0, 1, 2]);
+        let is_new = |uid: &String| !before.values().any(|old| old == uid);
+        assert!(uids(&after).values().all(is_new), "{reason}");
+        for pod in after.values() {
+            let container = &pod.spec.as_ref().unwrap().containers[0];
+            let resources = container.resources.clone().unwrap();
+            assert_eq!(resources.requests.unwrap()["memory"].0, "2Mi");
+        }
+        told(&scope, "ResizeRefused", "not as long as the test").await;
+        policy.lift().await;
     }
-    told(&scope, "ResizeRefused", "not as long as the test").await;
-    policy.lift().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! that they have always had where a step could not be made. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
 //! appears when it will not be without a change, in the form that tools for rollouts read (kstatus).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,9 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
-use super::super::lifecycle::{self, Operation};
+use super::super::lifecycle::Operation;
 use super::super::pool;
 use super::super::strategy::{Policy, Scope};
+use super::asked::{self, Asked};
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
@@ -94,12 +96,9 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     }
     let view = View::of(facts, draft, status);
     let paused = facts.strategy.paused;
-    if view.missing == 0 && view.surplus == 0 {
-        set(status, now, "Scale", true, "Scaled", String::new());
-    } else {
-        let reason = if paused { "Paused" } else { "Scaling" };
-        let message = view.scaling(facts);
-        set(status, now, "Scale", false, reason, message);
+    match view.scaling(facts) {
+        None => set(status, now, "Scale", true, "Scaled", String::new()),
+        Some((reason, message)) => set(status, now, "Scale", false, reason, message),
     }
     match &view.stuck {
         Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
@@ -157,8 +156,8 @@ pub(super) struct View {
     updates: usize,
     /// Pairs of a Pod and the one that takes its place.
     pub pairs: usize,
-    /// Pods that are told to go.
-    leaving: usize,
+    /// What is asked of single Pods.
+    pub asked: Asked,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
     awaited: Vec<String>,
@@ -198,7 +197,7 @@ impl View {
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
-            leaving: pods.iter().filter(|p| lifecycle::is_leaving(p)).count(),
+            asked: Asked::of(facts, draft),
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts),
             refused: draft.refused.clone(),
@@ -218,9 +217,8 @@ impl View {
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
-        if self.missing > 0 || self.surplus > 0 {
-            let reason = if paused { "Paused" } else { "Scaling" };
-            return (false, reason, self.scaling(facts));
+        if let Some((reason, message)) = self.scaling(facts) {
+            return (false, reason, message);
         }
         if let Some(why) = &self.stuck {
             let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
@@ -242,17 +240,32 @@ impl View {
                 format!("{behind} Pods to update, {updating} under way{step}{told}{down}{room}");
             return (false, reason, message);
         }
-        if self.pairs > 0 {
+        let Asked {
+            leaving,
+            held,
+            unpaired,
+            ..
+        } = self.asked;
+        if self.pairs > 0 || unpaired > 0 {
             let told = told::under_way(facts, |_| true);
             let down = told::unavailable(self.unavailable.iter());
             let (pairs, room) = (self.pairs, &self.no_room);
-            let message = format!("{pairs} Pods are being replaced{told}{down}{room}");
-            return (false, "Replacing", message);
+            let more = match unpaired {
+                0 => String::new(),
+                _ => format!(", {unpaired} are to be"),
+            };
+            let reason = match paused && pairs == 0 {
+                true => "Paused",
+                false => "Replacing",
+            };
+            let message = format!("{pairs} Pods are being replaced{more}{told}{down}{room}");
+            return (false, reason, message);
         }
-        if self.leaving > 0 {
+        if leaving > 0 || held > 0 {
             let told = told::under_way(facts, |_| true);
-            let message = format!("{} Pods are to be deleted{told}", self.leaving);
-            return (false, "Deleting", message);
+            let reason = if leaving > 0 { "Deleting" } else { "Paused" };
+            let message = format!("{} Pods are to be deleted{told}", leaving + held);
+            return (false, reason, message);
         }
         if facts.rollout.has_steps_left() {
             let step = told::step(facts, status);
@@ -282,8 +295,18 @@ impl View {
         (true, "AsWanted", told::kept(facts, self.kept))
     }
 
-    fn scaling(&self, facts: &Facts) -> String {
+    /// Reason and message where the number of Pods is not as wanted, or Pods leave or enter the set.
+    fn scaling(&self, facts: &Facts) -> Option<(&'static str, String)> {
+        let moves = self.asked.moves();
+        if self.missing == 0 && self.surplus == 0 && !moves {
+            return None;
+        }
+        let reason = match facts.strategy.paused && !moves {
+            true => "Paused",
+            false => "Scaling",
+        };
         let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
+        message += &self.asked.moving();
         if self.missing > 0 && !self.awaited.is_empty() {
             message += &format!("; waiting for {} to end", self.awaited.join(", "));
         } else if self.missing > 0
@@ -297,7 +320,14 @@ impl View {
             message += &told::ended(facts);
             message += &self.no_room;
         }
-        message + &told::under_way(facts, |_| true)
+        message += &told::under_way(facts, |_| true);
+        for (_, why) in self.refused.iter().take(told::NAMED) {
+            message += &format!("; {why}");
+        }
+        if self.surplus > 0 && !facts.strategy.sequence {
+            message += &asked::contradictions(facts);
+        }
+        Some((reason, message))
     }
 }
 
@@ -315,12 +345,14 @@ fn no_room(
             false => String::new(),
         };
     }
-    let mut members = facts.members.values();
-    let waits = members.any(|pod| {
-        pod.label(keys::TO_REPLACE).is_some() && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
+    let mut members = facts.members.iter();
+    let waits = members.any(|(id, pod)| {
+        pod.label(keys::TO_REPLACE).is_some() && !pool::is_marked(draft, *id, pool::REPLACE_NEW)
     });
+    let linked = |data: &&BTreeMap<String, String>| data.contains_key(pool::REPLACE_NEW);
+    let open = draft.ids.values().filter(linked).count();
     match waits || (facts.strategy.policy == Policy::Replace && behind > pairs) {
-        true => told::no_pairs(facts, draft, pairs),
+        true => told::no_pairs(facts, draft, pairs.max(open)),
         false => String::new(),
     }
 }

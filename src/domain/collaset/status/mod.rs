@@ -1,5 +1,6 @@
 //! Counts and conditions (contract 6.9, 2.4).
 
+mod asked;
 mod conditions;
 mod leaving;
 mod news;

@@ -9,18 +9,21 @@ pub fn of(former: Option<&CollaSetStatus>, status: &CollaSetStatus, paused: bool
         return Vec::new();
     };
     let rollout = begun_or_over(former, status, paused);
-    let news = |type_, is_news: fn(&CollaSetCondition) -> bool| {
+    let news = |type_, is_next: bool, is_news: fn(&CollaSetCondition) -> bool| {
         let noted = |status: &CollaSetStatus| {
             let mut conditions = status.conditions.iter();
             conditions
                 .find(|c| c.type_ == type_ && is_news(c))
                 .map(|c| c.message.clone())
         };
-        noted(status).filter(|_| noted(former).is_none())
+        noted(status).filter(|_| noted(former).is_none() || is_next)
     };
-    let pause = news("Update", |c| c.reason == "StepPaused");
+    // A pause may follow a pause.
+    let step = |s: &CollaSetStatus| s.rollout.as_ref().map(|rollout| rollout.step);
+    let is_next = step(former) != step(status);
+    let pause = news("Update", is_next, |c| c.reason == "StepPaused");
     let pause = pause.map(|message| event(false, "RolloutPaused", message));
-    let stalled = news("Stalled", |c| c.status == "True");
+    let stalled = news("Stalled", false, |c| c.status == "True");
     let stalled = stalled.map(|message| event(true, "Stalled", message));
     rollout.into_iter().chain(pause).chain(stalled).collect()
 }

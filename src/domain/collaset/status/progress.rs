@@ -29,7 +29,7 @@ pub fn is_late(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus, vi
     };
     let now = facts.observed.now_nanos;
     let former = facts.observed.set.status.as_ref();
-    let progress = former.is_none_or(|former| has_moved(former, status));
+    let progress = former.is_none_or(|former| has_moved(former, status, view));
     let since = status.last_progress_time.take().filter(|_| !progress);
     let since = since.unwrap_or(Time(time(now)));
     let began = u64::try_from(since.0.as_nanosecond()).unwrap_or(0);
@@ -41,8 +41,8 @@ pub fn is_late(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus, vi
     left == 0
 }
 
-/// Whether more is as it is to be than before.
-fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus) -> bool {
+/// Whether more is as it is to be than before: more Pods that serve or are updated, or fewer while there are too many.
+fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus, view: &View) -> bool {
     let counts = |s: &CollaSetStatus| {
         [
             s.available_replicas,
@@ -54,12 +54,16 @@ fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus) -> bool {
         .into_iter()
         .zip(counts(status))
         .any(|(former, now)| now > former);
+    let beyond = view.missing == 0 && (view.surplus > 0 || view.pairs > 0);
+    let fewer = beyond && status.replicas < former.replicas;
     let step = |s: &CollaSetStatus| {
         s.rollout
             .as_ref()
             .map_or((0, false), |r| (r.step, r.aborted))
     };
-    more || former.observed_generation != status.observed_generation || step(former) != step(status)
+    more || fewer
+        || former.observed_generation != status.observed_generation
+        || step(former) != step(status)
 }
 
 /// Whether something is left to do that waits for nobody.
@@ -70,7 +74,8 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
     if view.missing > 0 {
         return true;
     }
-    let members = || facts.members.values();
+    let going = || facts.misnumbered.iter().chain(&facts.unselected);
+    let members = || facts.members.values().chain(going());
     let waits = |pod: &Pod| lifecycle::waits_for_rules(pod);
     let is_busy = |pod: &&Arc<Pod>| {
         let on = [Operation::Update, Operation::ScaleIn];
@@ -83,6 +88,8 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
         .rollout
         .as_ref()
         .and_then(|r| rollout::wait(facts, r));
-    let left = view.surplus > 0 || view.pairs > 0 || (view.behind > 0 && at_pause.is_none());
+    let asked = view.asked.moves() || view.asked.unpaired > 0;
+    let update = view.behind > 0 && at_pause.is_none();
+    let left = view.surplus > 0 || view.pairs > 0 || asked || update;
     left && !members().any(|pod| waits(pod))
 }

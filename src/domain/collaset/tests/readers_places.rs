@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::cases::{condition, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::room;
 
 fn name_of(world: &World, id: i64) -> String {
     world.members()[&id].metadata.name.clone()
@@ -93,4 +95,230 @@ fn rollback_at_any_moment_of_a_pair_keeps_to_max_surge() {
         }
         assert_eq!(world.images(), ["app:1"; 4], "{moment}");
     }
+}
+
+fn is_ready(world: &World) -> bool {
+    let status = world.set.status.as_ref().unwrap();
+    assert_eq!(
+        Some(status.observed_generation),
+        world.set.metadata.generation
+    );
+    condition(world, "Ready").0 == "True"
+}
+
+#[test]
+fn set_is_not_ready_from_the_plan_on_that_deletes_a_pod() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    let name = name_of(&world, 1);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    world.step();
+    assert!(!is_ready(&world));
+    assert_eq!(condition(&world, "Ready").1, "Deleting");
+    world.settle();
+    assert!(is_ready(&world) && !world.pods.contains_key(&name));
+}
+
+#[test]
+fn paused_set_with_a_pod_to_delete_is_not_ready() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    let name = name_of(&world, 1);
+    world.edit(json!({ "paused": true, "scaleStrategy": { "podToDelete": [name, "unknown"] } }));
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "Paused"), "{message}");
+    assert!(world.pods.contains_key(&name));
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert!(is_ready(&world) && !world.pods.contains_key(&name));
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    assert!(is_ready(&world), "it is gone");
+}
+
+#[test]
+fn set_is_not_ready_in_the_plan_that_excludes_a_pod() {
+    for replicas in [2, 3] {
+        let mut world = World::on_plane(3, json!({}));
+        world.settle();
+        let name = name_of(&world, 1);
+        let strategy = json!({ "podToExclude": [name] });
+        world.edit(json!({ "replicas": replicas, "scaleStrategy": strategy }));
+        world.step();
+        assert!(!is_ready(&world), "{replicas}");
+        world.settle();
+        assert!(is_ready(&world) && !world.owns(&world.pods[&name]));
+    }
+}
+
+#[test]
+fn set_is_not_ready_in_the_plan_that_includes_a_pod() {
+    for replicas in [2, 3] {
+        let mut world = World::on_plane(3, json!({}));
+        world.settle();
+        let name = name_of(&world, 1);
+        world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
+        world.settle();
+        let strategy = json!({ "podToExclude": [], "podToInclude": [name] });
+        world.edit(json!({ "replicas": replicas, "scaleStrategy": strategy }));
+        world.step();
+        assert!(!is_ready(&world), "{replicas}");
+        world.settle();
+        assert!(is_ready(&world) && world.owns(&world.pods[&name]));
+    }
+}
+
+fn ask_to_replace(world: &mut World) {
+    for pod in world.pods.values_mut() {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::TO_REPLACE.into(), "true".into());
+    }
+}
+
+#[test]
+fn replacement_that_the_pool_has_no_room_for_is_said() {
+    let mut world = settled(4, json!({}));
+    world.pool_bytes = room::MOST / room::most_replicas("web") * 4;
+    ask_to_replace(&mut world);
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "Replacing"));
+    assert!(message.contains("no Pod can be replaced"), "{message}");
+}
+
+#[test]
+fn set_with_a_pod_to_replace_is_not_ready_though_it_is_paused() {
+    let mut world = settled(2, json!({}));
+    world.edit(json!({ "paused": true }));
+    ask_to_replace(&mut world);
+    world.settle();
+    assert_eq!(condition(&world, "Ready").1, "Paused");
+    world.edit(json!({ "paused": false }));
+    world.step();
+    assert_eq!(condition(&world, "Ready").1, "Replacing");
+    world.settle();
+    assert!(is_ready(&world));
+}
+
+fn is_stalled(world: &World) -> bool {
+    let status = world.set.status.as_ref().unwrap();
+    status.conditions.iter().any(|c| c.type_ == "Stalled")
+}
+
+#[test]
+fn pods_that_go_one_by_one_are_progress() {
+    let mut world = World::on_plane(6, json!({ "progressDeadlineSeconds": 30 }));
+    world.settle();
+    for pod in world.pods.values_mut() {
+        let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+        pod.metadata.finalizers.push(traffic.into());
+    }
+    world.edit(json!({ "replicas": 1 }));
+    for left in [5, 4, 3, 2, 1] {
+        for _ in 0..6 {
+            world.step();
+            world.turn(u8::MAX);
+        }
+        assert!(!is_stalled(&world), "{left} are left to go");
+        world.pass(16);
+        let preparing = Family::Preparing.key("collaset");
+        let mut pods = world.pods.values_mut();
+        let going =
+            pods.find(|p| p.label(&preparing).is_some() && !p.metadata.finalizers.is_empty());
+        going.unwrap().metadata.finalizers.clear();
+    }
+    world.settle();
+    assert!(is_ready(&world));
+}
+
+#[test]
+fn scale_in_that_does_not_move_stalls() {
+    let mut world = World::on_plane(3, json!({ "progressDeadlineSeconds": 30 }));
+    world.settle();
+    for pod in world.pods.values_mut() {
+        let traffic = "prot.podopslifecycle.kusionstack.io/traffic";
+        pod.metadata.finalizers.push(traffic.into());
+    }
+    world.edit(json!({ "replicas": 1 }));
+    for _ in 0..60 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    assert!(is_stalled(&world));
+}
+
+#[test]
+fn set_does_not_stall_while_a_rule_holds_a_double() {
+    let mut world = World::on_plane(3, json!({ "progressDeadlineSeconds": 30 }));
+    world.settle();
+    world.troubles.holds = true;
+    let (name, id) = (name_of(&world, 1), "0".to_owned());
+    world.write_pod(&name, |pod| {
+        pod.metadata.labels.insert(keys::INSTANCE_ID.into(), id);
+    });
+    for _ in 0..80 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    assert_eq!(condition(&world, "Ready").1, "Scaling");
+    assert!(!is_stalled(&world));
+}
+
+#[test]
+fn pod_that_is_to_be_excluded_and_included_is_named() {
+    let mut world = settled(3, json!({}));
+    let name = name_of(&world, 1);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": [name] } }));
+    world.write_pod(&name, |pod| {
+        pod.metadata
+            .labels
+            .insert(keys::TO_EXCLUDE.into(), "1".into());
+    });
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "Scaling"));
+    assert!(
+        message.contains(&format!("Pod {name} is to be excluded and included")),
+        "{message}"
+    );
+}
+
+#[test]
+fn inclusion_that_is_refused_is_said_while_pods_are_missing() {
+    let mut world = settled(2, json!({}));
+    let name = name_of(&world, 1);
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    world.write_pod(&name, |pod| {
+        pod.metadata.labels.insert("app".into(), "other".into());
+    });
+    let strategy = json!({ "podToExclude": [], "podToInclude": [name] });
+    world.edit(json!({ "replicas": 2, "scaleStrategy": strategy }));
+    world.step();
+    let (_, reason, message) = condition(&world, "Ready");
+    assert_eq!(reason, "Scaling");
+    assert!(
+        message.contains(&format!("Pod {name} can't be included")),
+        "{message}"
+    );
+}
+
+#[test]
+fn pauses_side_by_side_are_told_one_by_one() {
+    let pauses = json!([{ "partition": 2 }, { "pause": { "duration": "10s" } }, { "pause": {} }]);
+    let rolling = json!({ "updateStrategy": { "rollingUpdate": { "steps": pauses } } });
+    let mut world = settled(3, rolling);
+    world.image("app:2");
+    world.settle();
+    world.wait(60);
+    world.settle();
+    let told = world
+        .told
+        .iter()
+        .filter(|(reason, _)| *reason == "RolloutPaused");
+    let told: Vec<&str> = told.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("step 2 of 3") && told[1].starts_with("step 3 of 3"));
 }

@@ -376,9 +376,18 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             pod.is_available(),
             "Ready is True, and Pod {name} is not available"
         );
+        let goes = after(plan, pod, keys::TO_DELETE).is_some();
         ensure!(
-            !is_leaving(pod),
+            !is_leaving(pod) && !goes,
             "Ready is True, and Pod {name} is to be deleted"
+        );
+        let named = strategy.delete.contains(name) && !strategy.sequence;
+        ensure!(!named, "Ready is True, and podToDelete names Pod {name}");
+        let replaced = after(plan, pod, keys::TO_REPLACE).is_some();
+        ensure!(!replaced, "Ready is True, and Pod {name} is to be replaced");
+        ensure!(
+            !is_released(plan, pod),
+            "Ready is True, and Pod {name} leaves the set"
         );
         ensure!(
             !is_on(pod, "scale-in"),

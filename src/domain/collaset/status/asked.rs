@@ -1,0 +1,77 @@
+//! What is asked of single Pods and is not so yet. A plan that begins it counts it already: what is written with the plan must not
+//! say that all is as wanted.
+
+use std::collections::BTreeSet;
+
+use super::super::draft::Draft;
+use super::super::facts::Facts;
+use super::super::{lifecycle, pool};
+use super::told;
+use crate::api::keys;
+
+/// Pods that are asked for something.
+pub struct Asked {
+    /// Those that are told to go, by this plan too.
+    pub leaving: usize,
+    /// Those that will be told to go once the set is no longer paused.
+    pub held: usize,
+    /// Those that are to be replaced, while the Pod that takes their place is not there.
+    pub unpaired: usize,
+    /// Those that leave the set with this plan, alive.
+    pub excluded: usize,
+    /// Those that enter it with this plan.
+    pub entering: usize,
+}
+
+impl Asked {
+    pub fn of(facts: &Facts, draft: &Draft) -> Asked {
+        let pods = || facts.members.values();
+        let halves = pods().filter(|pod| facts.is_half(pod));
+        let paired: BTreeSet<&str> = halves
+            .filter_map(|half| half.label(keys::REPLACE_PAIR_ORIGIN_NAME))
+            .collect();
+        let unpaired = pods().filter(|pod| {
+            pod.label(keys::TO_REPLACE).is_some() && !paired.contains(&*pod.metadata.name)
+        });
+        let leaving = pods().filter(|pod| lifecycle::is_leaving(pod) || draft.is_sent_away(pod));
+        let held = facts.members.iter().filter(|(id, pod)| {
+            facts.strategy.paused
+                && facts.strategy.delete.contains(&pod.metadata.name)
+                && !pool::is_marked(draft, **id, pool::DELETED)
+                && !lifecycle::is_leaving(pod)
+        });
+        Asked {
+            leaving: leaving.count(),
+            held: held.count(),
+            unpaired: unpaired.count(),
+            excluded: draft.leaving.len(),
+            entering: draft.entering.len(),
+        }
+    }
+
+    /// Whether Pods leave or enter the set.
+    pub fn moves(&self) -> bool {
+        self.excluded > 0 || self.entering > 0
+    }
+
+    /// How many do, each after `; `.
+    pub fn moving(&self) -> String {
+        let told = |count: usize, what: &str| match count {
+            0 => String::new(),
+            _ => format!("; {count} Pods {what} the set"),
+        };
+        told(self.excluded, "leave") + &told(self.entering, "enter")
+    }
+}
+
+/// The first Pods that are to be in the set and out of it, each after `; `.
+pub fn contradictions(facts: &Facts) -> String {
+    let asked_for = facts.members.values().filter(|pod| {
+        facts.strategy.include.contains(&pod.metadata.name) && facts.is_to_exclude(pod)
+    });
+    let told = asked_for.map(|pod| {
+        let name = &pod.metadata.name;
+        format!("; Pod {name} is to be excluded and included: take one of both back")
+    });
+    told.take(told::NAMED).collect()
+}
