@@ -222,3 +222,60 @@ fn pod_that_was_scaled_in_by_name_comes_back_once() {
     world.settle();
     assert!(!seen.contains(&uid(&world, "web-0")));
 }
+
+#[test]
+fn lost_pool_knows_the_instance_of_a_pod_that_has_ended() {
+    let mut world = settled(3, one_claim());
+    let pod = world.members()[&0].clone();
+    let name = &pod.metadata.name;
+    world.pods.get_mut(name).unwrap().status.phase = "Failed".into();
+    let until = world.now() + 600_000_000_000;
+    world.ended_until.insert(pod.metadata.uid.clone(), until);
+    world.settle();
+    world.pool = None;
+    world.settle();
+    world.wait(700);
+    world.settle();
+    assert_eq!(world.ids(), [0, 1, 2]);
+    assert!(world.claims.contains_key(&pod.spec.claims[0]));
+}
+
+#[test]
+fn lost_pool_knows_the_instance_of_a_pod_that_is_terminating() {
+    for naming in [json!({}), sequence()] {
+        let mut spec = one_claim();
+        json_patch::merge(&mut spec, &naming);
+        let mut world = settled(3, spec);
+        let pod = world.members()[&1].clone();
+        world.delete(&pod.metadata.name);
+        world.pool = None;
+        for _ in 0..6 {
+            world.step(); // it takes its time to end
+        }
+        world.settle();
+        assert_eq!(world.ids(), [0, 1, 2]);
+        assert_eq!(world.members()[&1].spec.claims, pod.spec.claims);
+    }
+}
+
+#[test]
+fn lost_pool_brings_no_pod_back_that_was_scaled_in() {
+    let mut spec = one_claim();
+    json_patch::merge(&mut spec, &sequence());
+    let mut world = settled(3, spec);
+    world.edit(json!({ "replicas": 2 }));
+    world.step();
+    while !world.pods["web-2"].is_terminating() {
+        world.surroundings();
+        world.step();
+    }
+    world.pool = None;
+    for _ in 0..3 {
+        world.step();
+    }
+    let entries = &world.pool.as_ref().unwrap().contexts;
+    assert_eq!(entries.len(), 2);
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+    assert_eq!(world.claims.len(), 2);
+}
