@@ -279,3 +279,30 @@ fn lost_pool_brings_no_pod_back_that_was_scaled_in() {
     assert_eq!(world.ids(), [0, 1]);
     assert_eq!(world.claims.len(), 2);
 }
+
+#[test]
+fn held_origins_are_not_replaced_by_a_revision_nobody_wants() {
+    let mut world = World::on_plane(2, replace());
+    world.settle();
+    let origins: Vec<String> = world.pods.keys().cloned().collect();
+    world.troubles.holds = true;
+    world.image("app:2");
+    world.settle();
+    world.image("app:3");
+    world.settle();
+    world.troubles.holds = false;
+    let serves = |world: &World, name: &String| {
+        let pod = world.pods.get(name);
+        pod.is_some_and(|pod| pod.is_available())
+    };
+    for _ in 0..100 {
+        let busy = world.step();
+        if world.images().contains(&"app:2") {
+            assert!(origins.iter().all(|name| serves(&world, name)));
+        }
+        if !world.turn(u8::MAX) && !busy {
+            break;
+        }
+    }
+    assert_eq!(world.images(), ["app:3"; 2]);
+}

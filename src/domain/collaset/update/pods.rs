@@ -32,8 +32,15 @@ pub fn step(
     }
     let behind = needs_update(facts, id, pod);
     if lifecycle::is_leaving(pod) {
-        if lifecycle::may_stay(pod) && !(in_scope && behind) {
-            stop_replacing(facts, draft, pod);
+        if lifecycle::may_stay(pod) {
+            match in_scope && behind {
+                // The template may ask for another revision by now than the pair is for.
+                true if pod.label(keys::TO_REPLACE).is_some() => {
+                    replace(facts, draft, places, pod);
+                }
+                true => {}
+                false => stop_replacing(facts, draft, pod),
+            }
         }
         return;
     }
