@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::cases::{condition, one_claim, settled};
-use super::world::{World, Write};
+use super::world::{Kubelet, World, Write};
 use crate::api::keys;
 use crate::domain::collaset::planner::plan;
 
@@ -305,4 +305,37 @@ fn held_origins_are_not_replaced_by_a_revision_nobody_wants() {
         }
     }
     assert_eq!(world.images(), ["app:3"; 2]);
+}
+
+#[test]
+fn pod_whose_deletion_is_held_ends_its_update() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    let uid = uid(&world, &name);
+    world.image("app:2");
+    while world.pods[&name].spec.containers[0].image != "app:2" {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let slow = Kubelet {
+        is_slow: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid.clone(), slow);
+    world.troubles.holds = true;
+    delete_by_name(&mut world, &name);
+    for _ in 0..10 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.kubelets.clear();
+    world.settle();
+    let pod = &world.pods[&name];
+    assert_eq!(pod.metadata.uid, uid);
+    assert!(pod.label(keys::TO_DELETE).is_some());
+    assert!(pod.is_available(), "{:?}", pod.metadata.labels);
+    world.troubles.holds = false;
+    world.settle();
+    assert!(world.pods.values().all(|pod| pod.metadata.uid != uid));
 }
