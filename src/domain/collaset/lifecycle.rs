@@ -125,6 +125,11 @@ pub fn may_stay(pod: &Pod) -> bool {
         && !pod.is_terminating()
 }
 
+/// Whether the Pod is to go, by its set's word or a user's, and the rules have yet to let it: it serves meanwhile.
+pub fn waits_to_leave(pod: &Pod) -> bool {
+    is_leaving(pod) && phases(pod).get(grace::ID) == Some(&Phase::PreCheck)
+}
+
 /// Whether the Pod is on its way out, and nobody can call it back any more.
 pub fn must_leave(pod: &Pod) -> bool {
     is_leaving(pod) && !may_stay(pod)

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
+use super::lifecycle::Operation;
 use super::room::Room;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
@@ -44,10 +45,34 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
                 .or_insert_with(|| origin.to_string());
         }
     }
+    if facts.observed.pool.is_none() {
+        remember(facts, draft);
+    }
     for data in draft.ids.values_mut() {
         data.insert(OWNER.to_owned(), facts.name.to_owned());
     }
     part_doubles(facts, draft);
+}
+
+/// A pool that was lost: Pods that have ended, or are terminating, know their IDs too. Otherwise others would be made under other IDs, and
+/// the volumes would go. One that was scaled in, or has another in its place, has given its ID up.
+fn remember(facts: &Facts, draft: &mut Draft) {
+    let terminating = facts.terminating.values().flatten();
+    for pod in facts.finished.iter().chain(terminating) {
+        let new = pod.label(keys::REPLACE_PAIR_NEW_ID);
+        let new = new.and_then(|id| id.parse::<i64>().ok());
+        let is_replaced = new.is_some_and(|id| facts.members.contains_key(&id))
+            || pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
+        let Some(id) = facts.id_of(pod).filter(|id| !facts.foreign.contains(id)) else {
+            continue;
+        };
+        if is_replaced || Operation::ScaleIn.is_on(pod) || draft.ids.contains_key(&id) {
+            continue;
+        }
+        let revision = pod.label(keys::REVISION);
+        let revision = revision.map(|name| (REVISION.to_owned(), name.to_owned()));
+        draft.ids.insert(id, revision.into_iter().collect());
+    }
 }
 
 /// The members by name, as the new half of a pair knows its origin: no search for each of ten thousand.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::cases::{condition, one_claim, settled};
-use super::world::{World, Write};
+use super::world::{Kubelet, World, Write};
 use crate::api::keys;
 use crate::domain::collaset::planner::plan;
 
@@ -221,4 +221,121 @@ fn pod_that_was_scaled_in_by_name_comes_back_once() {
     delete_by_name(&mut world, "web-0");
     world.settle();
     assert!(!seen.contains(&uid(&world, "web-0")));
+}
+
+#[test]
+fn lost_pool_knows_the_instance_of_a_pod_that_has_ended() {
+    let mut world = settled(3, one_claim());
+    let pod = world.members()[&0].clone();
+    let name = &pod.metadata.name;
+    world.pods.get_mut(name).unwrap().status.phase = "Failed".into();
+    let until = world.now() + 600_000_000_000;
+    world.ended_until.insert(pod.metadata.uid.clone(), until);
+    world.settle();
+    world.pool = None;
+    world.settle();
+    world.wait(700);
+    world.settle();
+    assert_eq!(world.ids(), [0, 1, 2]);
+    assert!(world.claims.contains_key(&pod.spec.claims[0]));
+}
+
+#[test]
+fn lost_pool_knows_the_instance_of_a_pod_that_is_terminating() {
+    for naming in [json!({}), sequence()] {
+        let mut spec = one_claim();
+        json_patch::merge(&mut spec, &naming);
+        let mut world = settled(3, spec);
+        let pod = world.members()[&1].clone();
+        world.delete(&pod.metadata.name);
+        world.pool = None;
+        for _ in 0..6 {
+            world.step(); // it takes its time to end
+        }
+        world.settle();
+        assert_eq!(world.ids(), [0, 1, 2]);
+        assert_eq!(world.members()[&1].spec.claims, pod.spec.claims);
+    }
+}
+
+#[test]
+fn lost_pool_brings_no_pod_back_that_was_scaled_in() {
+    let mut spec = one_claim();
+    json_patch::merge(&mut spec, &sequence());
+    let mut world = settled(3, spec);
+    world.edit(json!({ "replicas": 2 }));
+    world.step();
+    while !world.pods["web-2"].is_terminating() {
+        world.surroundings();
+        world.step();
+    }
+    world.pool = None;
+    for _ in 0..3 {
+        world.step();
+    }
+    let entries = &world.pool.as_ref().unwrap().contexts;
+    assert_eq!(entries.len(), 2);
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+    assert_eq!(world.claims.len(), 2);
+}
+
+#[test]
+fn held_origins_are_not_replaced_by_a_revision_nobody_wants() {
+    let mut world = World::on_plane(2, replace());
+    world.settle();
+    let origins: Vec<String> = world.pods.keys().cloned().collect();
+    world.troubles.holds = true;
+    world.image("app:2");
+    world.settle();
+    world.image("app:3");
+    world.settle();
+    world.troubles.holds = false;
+    let serves = |world: &World, name: &String| {
+        let pod = world.pods.get(name);
+        pod.is_some_and(|pod| pod.is_available())
+    };
+    for _ in 0..100 {
+        let busy = world.step();
+        if world.images().contains(&"app:2") {
+            assert!(origins.iter().all(|name| serves(&world, name)));
+        }
+        if !world.turn(u8::MAX) && !busy {
+            break;
+        }
+    }
+    assert_eq!(world.images(), ["app:3"; 2]);
+}
+
+#[test]
+fn pod_whose_deletion_is_held_ends_its_update() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    let uid = uid(&world, &name);
+    world.image("app:2");
+    while world.pods[&name].spec.containers[0].image != "app:2" {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let slow = Kubelet {
+        is_slow: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid.clone(), slow);
+    world.troubles.holds = true;
+    delete_by_name(&mut world, &name);
+    for _ in 0..10 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.kubelets.clear();
+    world.settle();
+    let pod = &world.pods[&name];
+    assert_eq!(pod.metadata.uid, uid);
+    assert!(pod.label(keys::TO_DELETE).is_some());
+    assert!(pod.is_available(), "{:?}", pod.metadata.labels);
+    world.troubles.holds = false;
+    world.settle();
+    assert!(world.pods.values().all(|pod| pod.metadata.uid != uid));
 }

@@ -32,8 +32,18 @@ pub fn step(
     }
     let behind = needs_update(facts, id, pod);
     if lifecycle::is_leaving(pod) {
-        if lifecycle::may_stay(pod) && !(in_scope && behind) {
-            stop_replacing(facts, draft, pod);
+        if lifecycle::may_stay(pod) {
+            match in_scope && behind {
+                // The template may ask for another revision by now than the pair is for.
+                true if pod.label(keys::TO_REPLACE).is_some() => {
+                    replace(facts, draft, places, pod);
+                }
+                true => {}
+                false => stop_replacing(facts, draft, pod),
+            }
+        }
+        if lifecycle::waits_to_leave(pod) && Operation::Update.is_on(pod) {
+            come_back(facts, draft, pod);
         }
         return;
     }
@@ -228,6 +238,25 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
     draft.event(true, "ResizeRefused", message);
 }
 
+/// The Pod is to go, and its rules hold it: it serves meanwhile. An update that has changed it is finished when the kubelet has followed,
+/// another is cancelled.
+fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+    if pod.annotation(keys::LAST_POD_STATUS).is_none() {
+        draft.labels(pod, Operation::Update.undo(pod));
+    } else if matches!(inplace::progress(pod), Progress::Done) {
+        finish(draft, pod, facts.is_updated(pod));
+    }
+}
+
+/// Ends an update that the kubelet has done; `reached` says whether the Pod is where it is to be.
+fn finish(draft: &mut Draft, pod: &Arc<Pod>, reached: bool) {
+    draft.labels(pod, Operation::Update.finish(pod));
+    if reached {
+        draft.label(pod, keys::UPDATE_INCLUDED, None);
+    }
+    draft.annotation(pod, keys::LAST_POD_STATUS, None);
+}
+
 /// The Pod is where it is to be: an operation that is under way is finished when the kubelet has followed, and
 /// cancelled when it has changed nothing yet.
 fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>, turn: Turn) {
@@ -255,10 +284,6 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
                 draft.delete(pod);
             }
         }
-        Progress::Done => {
-            draft.labels(pod, Operation::Update.finish(pod));
-            draft.label(pod, keys::UPDATE_INCLUDED, None);
-            draft.annotation(pod, keys::LAST_POD_STATUS, None);
-        }
+        Progress::Done => finish(draft, pod, true),
     }
 }
