@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
-use super::lifecycle::Operation;
+use super::lifecycle::{self, Operation};
 use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
@@ -33,6 +33,14 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         moved |= !facts.is_refused(pod);
     }
     for pod in &facts.finished {
+        let id = facts.id_of(pod).filter(|_| facts.is_to_exclude(pod));
+        let id = id.filter(|id| !facts.members.contains_key(id));
+        if let Some(id) = id.filter(|id| may_leave(facts, draft, *id, pod)) {
+            exclude(facts, draft, id, pod);
+            draft.entering.insert(id); // no other Pod is made on its claims before they have left
+            moved |= !facts.is_kept(id, pod);
+            continue;
+        }
         if let Some(until) = facts.made_again_at(pod) {
             draft.again(until.saturating_sub(facts.observed.now_nanos).max(1));
             continue;
@@ -49,7 +57,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     for (id, pod) in &facts.members {
         if facts.is_to_exclude(pod) && may_leave(facts, draft, *id, pod) {
             exclude(facts, draft, *id, pod);
-            moved |= !facts.is_refused(pod);
+            moved |= !facts.is_kept(*id, pod);
         }
     }
     let (strangers, orphans) = (&facts.observed.strangers, &facts.observed.orphans);
@@ -160,13 +168,18 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     );
 }
 
-/// Releases a Pod. An operation of the set is cancelled with it: nobody would end it.
+/// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken
+/// back: the reason for it was the set's.
 fn release(draft: &mut Draft, pod: &Arc<Pod>) {
     for operation in [Operation::Update, Operation::ScaleIn] {
         if operation.is_on(pod) {
             draft.labels(pod, operation.undo(pod));
             draft.annotation(pod, keys::LAST_POD_STATUS, None);
         }
+    }
+    if lifecycle::may_stay(pod) {
+        draft.label(pod, keys::TO_DELETE, None);
+        draft.annotation(pod, keys::SENT_AWAY, None);
     }
     draft.own(pod, Ownership::Release);
 }

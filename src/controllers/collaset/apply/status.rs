@@ -75,7 +75,12 @@ fn difference(current: Option<&CollaSetStatus>, wanted: &CollaSetStatus) -> Opti
         Some(_) => return None,
         None => Map::new(),
     };
-    let patch = merge_patch(&current, &wanted);
+    let mut patch = merge_patch(&current, &wanted);
+    // A write that arrives late must not pass its step on to the rollout of another revision.
+    if let Some(Value::Object(rollout)) = patch.get_mut("rollout") {
+        let revision = wanted.get("rollout").map(|rollout| &rollout["revision"]);
+        rollout.extend(revision.map(|revision| ("revision".to_owned(), revision.clone())));
+    }
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
@@ -119,7 +124,7 @@ mod tests {
         let passed = rollout(json!({ "revision": "r", "step": 3 }));
         assert_eq!(
             difference(Some(&paused), &passed),
-            Some(json!({ "rollout": { "step": 3, "command": null } }))
+            Some(json!({ "rollout": { "revision": "r", "step": 3, "command": null } }))
         );
     }
 
