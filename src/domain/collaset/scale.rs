@@ -42,6 +42,13 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         }
     }
     tell(draft, &staying[..surplus]);
+    // New halves stand for their origins, and are neither chosen nor counted.
+    for (id, pod) in &facts.members {
+        let half = draft.ids.get(id);
+        if half.is_some_and(|data| pool::is_new_half(facts, data)) {
+            delete_by_name(facts, draft, *id, pod);
+        }
+    }
     pool::fit(facts, draft, facts.strategy.replicas.max(counted.len()));
 }
 

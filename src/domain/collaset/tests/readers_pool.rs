@@ -339,3 +339,34 @@ fn pod_whose_deletion_is_held_ends_its_update() {
     world.settle();
     assert!(world.pods.values().all(|pod| pod.metadata.uid != uid));
 }
+
+#[test]
+fn new_half_that_is_named_is_deleted_and_made_again() {
+    for naming in [json!({}), sequence()] {
+        let mut spec = replace();
+        json_patch::merge(&mut spec, &naming);
+        let mut world = World::on_plane(1, spec);
+        world.settle();
+        let origin = world.pods.keys().next().unwrap().clone();
+        world.troubles.unpullable.insert("app:2".into());
+        world.image("app:2");
+        world.settle();
+        let half = world.pods.keys().find(|name| **name != origin).unwrap();
+        let (half, before) = (half.clone(), uid(&world, half));
+        delete_by_name(&mut world, &half);
+        world.settle();
+        let all: BTreeSet<String> = world
+            .pods
+            .values()
+            .map(|p| p.metadata.uid.clone())
+            .collect();
+        assert!(!all.contains(&before));
+        assert_eq!(world.pods.len(), 2);
+        world.troubles.unpullable.clear();
+        world.settle();
+        assert_eq!(world.pods.len(), 1);
+        let last = world.pods.values().next().unwrap();
+        assert!(all.contains(&last.metadata.uid), "healthy and deleted");
+        assert_eq!(condition(&world, "Ready").0, "True");
+    }
+}
