@@ -367,6 +367,7 @@ pub struct RolloutStatus {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub aborted: bool,
     /// Value of the annotation collaset.kusionstack.io/rollout that has been carried out and is about to be removed.
+    // It stays for as long as the annotation does, also when the rollout is over.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
 }

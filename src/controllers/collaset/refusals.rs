@@ -19,6 +19,8 @@ pub enum Key {
     Revision,
     /// Another change of a revision, by its name.
     RevisionWrite(String),
+    /// The removal of the annotation by which users command a rollout.
+    Command,
     /// What is read before a plan is carried out.
     Look,
     /// The pool of instance IDs.

@@ -4,13 +4,39 @@ use kube::core::params::Patch;
 use serde_json::json;
 
 use super::super::call::{Halt, call};
-use super::Work;
+use super::super::memory::SPACING;
+use super::super::refusals::Key;
+use super::batch::{self, Write};
+use super::{Work, events};
 use crate::api::keys;
 use crate::cluster::workloads::{SetObject, write};
 use crate::domain::collaset::status::Step;
 
-/// Removes it, on condition of the version that the plan was made from: a command that has come since stays.
+/// Removes it, and tells of it if that is refused. The set is none the worse then: the status has noted the command, which is not
+/// carried out again.
 pub async fn forget(work: &Work<'_>) -> Result<(), Halt> {
+    let step = Step::Update;
+    let write = Write {
+        key: Key::Command,
+        step,
+        request: remove(work, step),
+    };
+    let removed = batch::one(work, write).await;
+    match &removed {
+        Err(Halt::Failed(..)) => {
+            events::failure(work, "RolloutCommandNotRemoved", &removed);
+            Ok(())
+        }
+        Ok(()) => {
+            work.again(SPACING); // no event brings it back: the caches know already
+            removed
+        }
+        Err(_) => removed,
+    }
+}
+
+/// On condition of the version that the plan was made from: a command that has come since stays.
+async fn remove(work: &Work<'_>, step: Step) -> Result<(), Halt> {
     let metadata = &work.set.metadata;
     let patch = Patch::Merge(json!({ "metadata": {
         "uid": metadata.uid,
@@ -19,7 +45,12 @@ pub async fn forget(work: &Work<'_>) -> Result<(), Halt> {
     } }));
     let object = (work.namespace(), work.name());
     let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, false);
-    call(&format!("CollaSet {}", work.name()), request)
+    let what = format!(
+        "CollaSet {}: the annotation {} could not be removed; it is not carried out again, remove it",
+        work.name(),
+        keys::ROLLOUT
+    );
+    call(&what, request)
         .await
-        .map_err(|trouble| trouble.halt(Step::Update))
+        .map_err(|trouble| trouble.halt(step))
 }

@@ -29,9 +29,6 @@ use crate::domain::collaset::plan::Plan;
 use crate::domain::collaset::poolless::without_pool;
 use crate::domain::pod::Pod;
 
-/// Pause before a command that could not be removed is removed again.
-const REFUSED: Duration = Duration::from_secs(10);
-
 /// What the stages work with.
 pub struct Work<'a> {
     context: &'a Context,
@@ -113,8 +110,7 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
     let to_caches = plan.add_finalizer
         || plan.pool.is_some()
         || !plan.revisions.is_empty()
-        || !plan.claims.is_empty()
-        || plan.forget_command;
+        || !plan.claims.is_empty();
     if to_caches {
         work.again(SPACING); // no event brings it back: the caches know already
     }
@@ -144,11 +140,7 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
 async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
     if plan.forget_command {
         // Before the status: it is removed on condition of the version that was looked at.
-        match command::forget(work).await {
-            // It has been carried out: the set is none the worse for it.
-            Err(Halt::Failed(..)) => work.again(REFUSED),
-            forgotten => result = worse(result, forgotten),
-        }
+        result = worse(result, command::forget(work).await);
     }
     let status = status::write(work, plan.status, &result).await;
     events::tell(work, &plan.events, &result);

@@ -758,3 +758,31 @@ async fn quota_that_refuses_all_is_asked_by_few_in_turn() {
     let ids = bodies.map(|body| body["metadata"]["labels"][keys::INSTANCE_ID].to_string());
     assert_eq!(ids.collect::<BTreeSet<_>>().len(), 40);
 }
+
+#[tokio::test(start_paused = true)]
+async fn command_that_can_not_be_removed_is_told_and_left_alone() {
+    let bed = Bed::new();
+    bed.api
+        .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
+    let plan = || Plan {
+        forget_command: true,
+        ..Plan::default()
+    };
+    let patch = format!("PATCH {SET}");
+    assert_eq!(bed.apply(plan()).await, Done::All(Some(PAUSES.0)));
+    bed.apply(plan()).await;
+    assert_eq!(bed.api.bodies(&patch).len(), 1, "not again so soon");
+    tokio::time::sleep(PAUSES.1).await;
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    assert_eq!(events[0]["reason"], "RolloutCommandNotRemoved");
+    let message = events[0]["message"].to_string();
+    assert!(message.contains("exceeded quota"), "{message}");
+    assert_eq!(
+        bed.condition("Update"),
+        Value::Null,
+        "the set is none the worse"
+    );
+    bed.api.refuse(None);
+    assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
+    assert_eq!(bed.api.bodies(&patch).len(), 2);
+}

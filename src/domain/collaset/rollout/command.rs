@@ -1,7 +1,8 @@
 //! What users say to a rollout, by an annotation on the set ([`keys::ROLLOUT`]).
 //!
 //! A command is carried out once: the status notes it together with what it changes, and the annotation is removed afterwards.
-//! One that the status has noted is not carried out again, whatever fails in between.
+//! One that the status has noted is not carried out again, whatever fails in between: neither by this rollout nor by a later one. A
+//! command that was refused is noted too, since it was answered.
 
 use super::steps::{begun, go_to};
 use crate::api::collaset::RolloutStatus;
@@ -39,6 +40,9 @@ pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutSt
         }
         Err(why) => {
             draft.forget_command = true;
+            if is_known(command) {
+                command.clone_into(&mut status.command);
+            }
             let key = keys::ROLLOUT;
             draft.event(
                 true,
@@ -50,6 +54,10 @@ pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutSt
     }
 }
 
+fn is_known(command: &str) -> bool {
+    [PROMOTE, PROMOTE_FULL, ABORT, RETRY].contains(&command)
+}
+
 fn apply(
     facts: &Facts,
     status: &mut RolloutStatus,
@@ -57,7 +65,7 @@ fn apply(
 ) -> Result<(&'static str, String), String> {
     let rollout = &facts.rollout;
     let (revision, steps) = (&rollout.revision, rollout.len());
-    if ![PROMOTE, PROMOTE_FULL, ABORT, RETRY].contains(&command) {
+    if !is_known(command) {
         return Err(format!(
             "it may be {PROMOTE}, {PROMOTE_FULL}, {ABORT} or {RETRY}"
         ));

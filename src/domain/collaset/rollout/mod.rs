@@ -8,7 +8,7 @@ mod command;
 mod steps;
 
 pub use command::{PROMOTE, RETRY};
-pub use steps::{SOON, Wait, step, wait};
+pub use steps::{SOON, Wait, command_of, step, wait};
 
 use super::revision::history::History;
 use super::strategy::{RolloutStep, Scope, Strategy};
@@ -25,6 +25,8 @@ pub struct Rollout {
     is_frozen: bool,
     /// What the status says of it.
     stored: Option<RolloutStatus>,
+    /// The command that the status has noted, of whichever rollout.
+    noted: String,
     /// The steps that it takes.
     steps: Vec<RolloutStep>,
     /// The scope without steps.
@@ -40,8 +42,10 @@ impl Rollout {
             .status
             .as_ref()
             .and_then(|status| status.rollout.clone());
+        let noted = stored.as_ref().map(|stored| stored.command.clone());
         let (steps, whole) = (strategy.steps.clone(), strategy.scope);
         Rollout {
+            noted: noted.unwrap_or_default(),
             stored: stored.filter(|stored| is_on && stored.revision == revision),
             is_frozen: history.stands_in,
             steps: if is_on { steps } else { Vec::new() },

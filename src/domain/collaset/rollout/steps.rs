@@ -30,7 +30,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> Option<RolloutStatus> {
     let mut next = rollout.stored.clone().unwrap_or_else(|| begun(facts));
     let commanded = command::carry_out(facts, draft, &mut next);
     if !rollout.is_on {
-        return None;
+        return command_of(&next);
     }
     if rollout.steps.is_empty() {
         (next.step, next.steps, next.step_since) = (0, 0, None);
@@ -45,10 +45,21 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> Option<RolloutStatus> {
     next
 }
 
+/// What stays of a rollout that is over: the command, for as long as its annotation is there. Otherwise the next rollout would
+/// carry the command out again.
+pub fn command_of(status: &RolloutStatus) -> Option<RolloutStatus> {
+    (!status.command.is_empty()).then(|| RolloutStatus {
+        revision: status.revision.clone(),
+        command: status.command.clone(),
+        ..RolloutStatus::default()
+    })
+}
+
 /// The first step.
 pub(super) fn begun(facts: &Facts) -> RolloutStatus {
     let mut begun = RolloutStatus {
         revision: facts.rollout.revision.clone(),
+        command: facts.rollout.noted.clone(),
         ..RolloutStatus::default()
     };
     if !facts.rollout.steps.is_empty() {

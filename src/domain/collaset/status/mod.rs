@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::lifecycle::Operation;
+use super::rollout;
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::domain::pod::Pod;
 
@@ -51,7 +52,10 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
         conditions: known.conditions,
     };
     // A rollout that is over has no position any more.
-    status.rollout = rollout.filter(|rollout| rollout.revision != status.current_revision);
+    status.rollout = match rollout {
+        Some(over) if over.revision == status.current_revision => rollout::command_of(&over),
+        rollout => rollout,
+    };
     conditions::of(facts, draft, &mut status);
     status
 }

@@ -54,7 +54,11 @@ fn has_moved(former: &CollaSetStatus, status: &CollaSetStatus) -> bool {
         .into_iter()
         .zip(counts(status))
         .any(|(former, now)| now > former);
-    let step = |s: &CollaSetStatus| s.rollout.as_ref().map(|r| (r.step, r.aborted));
+    let step = |s: &CollaSetStatus| {
+        s.rollout
+            .as_ref()
+            .map_or((0, false), |r| (r.step, r.aborted))
+    };
     more || former.observed_generation != status.observed_generation || step(former) != step(status)
 }
 

@@ -360,3 +360,58 @@ fn pauses_and_stalls_are_told_once() {
         "{stalls:?}"
     );
 }
+
+/// Settles a set whose annotation nobody can remove.
+fn settle_with_command_kept(world: &mut World) {
+    for _ in 0..60 {
+        let mut plan = crate::domain::collaset::planner::plan(&world.observe());
+        plan.forget_command = false;
+        let told = plan.events.iter().map(|e| (e.reason, e.message.clone()));
+        world.told.extend(told);
+        world.carry_out(plan, usize::MAX);
+        world.surroundings();
+    }
+}
+
+#[test]
+fn command_whose_removal_is_refused_commands_no_later_rollout() {
+    for command in ["promote-full", "promote", "abort"] {
+        let mut world = settled(
+            4,
+            steps(json!([{ "partition": 3 }, { "pause": {} }, { "partition": 0 }])),
+        );
+        world.image("app:2");
+        settle_with_command_kept(&mut world);
+        assert_eq!(step(&world), Some(2), "{command}");
+        world.command(command);
+        settle_with_command_kept(&mut world);
+        world.image("app:3");
+        settle_with_command_kept(&mut world);
+        assert_eq!(running(&world, "app:3"), 1, "{command}");
+        assert_eq!(step(&world), Some(2), "{command}");
+        assert_eq!(condition(&world, "Update").1, "StepPaused", "{command}");
+        // Once it can be removed, it is, and the next one counts.
+        world.settle();
+        world.command("promote");
+        world.settle();
+        assert_eq!(running(&world, "app:3"), 4, "{command}");
+        assert_eq!(world.set.status.as_ref().unwrap().rollout, None);
+    }
+}
+
+#[test]
+fn refused_command_that_can_not_be_removed_is_told_once_and_commands_nothing() {
+    let mut world = settled(4, canary());
+    world.command("promote-full");
+    settle_with_command_kept(&mut world);
+    let refused = |told: &&(&str, String)| told.0 == "RolloutCommandRefused";
+    assert_eq!(world.told.iter().filter(refused).count(), 1);
+    assert_eq!(condition(&world, "Ready").0, "True");
+    world.image("app:2");
+    settle_with_command_kept(&mut world);
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    world.settle();
+    world.command("promote-full");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
+}

@@ -165,7 +165,8 @@ fn stored(world: &World) -> Option<&RolloutStatus> {
 
 /// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
 fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
-    let Some(next) = &status.rollout else {
+    let next = status.rollout.as_ref();
+    let Some(next) = next.filter(|next| next.step > 0 || next.aborted) else {
         return strategy.scope;
     };
     let stored = stored(world).filter(|stored| stored.revision == next.revision);
