@@ -61,7 +61,12 @@ fn difference(current: &CollaSetStatus, wanted: &CollaSetStatus) -> Option<Value
     else {
         return None;
     };
-    let patch = merge_patch(&current, &wanted);
+    let mut patch = merge_patch(&current, &wanted);
+    // A write that arrives late must not pass its step on to the rollout of another revision.
+    if let Some(Value::Object(rollout)) = patch.get_mut("rollout") {
+        let revision = wanted.get("rollout").map(|rollout| &rollout["revision"]);
+        rollout.extend(revision.map(|revision| ("revision".to_owned(), revision.clone())));
+    }
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
@@ -105,7 +110,7 @@ mod tests {
         let passed = rollout(json!({ "revision": "r", "step": 3 }));
         assert_eq!(
             difference(&paused, &passed),
-            Some(json!({ "rollout": { "step": 3, "command": null } }))
+            Some(json!({ "rollout": { "revision": "r", "step": 3, "command": null } }))
         );
     }
 
