@@ -23,6 +23,8 @@ const STATUS_PERIOD: Duration = Duration::from_secs(1);
 const MOST_PROVEN: usize = 20;
 /// A Pod whose write admission held is left alone for this long.
 pub const HELD: Duration = Duration::from_secs(1);
+/// For this long after that a plan does not build upon a write of the Pod.
+const HELD_LATELY: Duration = Duration::from_secs(5);
 
 /// The memory of one set.
 #[derive(Debug, Default)]
@@ -139,9 +141,9 @@ impl Memory {
 
     /// How long a Pod is still to be left alone.
     pub fn held(&self, uid: &str, now: Instant) -> Option<Duration> {
-        let mut inner = self.inner.lock();
-        inner.held.retain(|_, until| *until > now);
-        inner.held.get(uid).map(|until| *until - now)
+        let inner = self.inner.lock();
+        let until = inner.held.get(uid)?;
+        (*until > now).then(|| *until - now)
     }
 
     /// Something was refused; how long to leave it alone.
@@ -211,6 +213,7 @@ impl Memory {
     ) -> Refused {
         let mut inner = self.inner.lock();
         inner.refusals.tidy(now);
+        inner.held.retain(|_, until| *until + HELD_LATELY > now);
         if !inner.resizes.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));
@@ -223,7 +226,11 @@ impl Memory {
         let creations = inner.refusals.creations();
         Refused {
             creations: creations.map(|(id, why)| (id, why.to_owned())).collect(),
-            pods: inner.refusals.pods().map(str::to_owned).collect(),
+            pods: {
+                let held = inner.held.keys().map(String::as_str);
+                let pods = inner.refusals.pods().chain(held);
+                pods.map(str::to_owned).collect()
+            },
             claims: inner.refusals.claims().map(str::to_owned).collect(),
             resizes: inner.resizes.clone(),
             revision: revision.map(|(_, why)| why),
@@ -303,5 +310,17 @@ mod tests {
         assert_eq!(memory.held("pod", now), Some(HELD));
         assert_eq!(memory.held("other", now), None);
         assert_eq!(memory.held("pod", now + HELD), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_is_held_again_and_again_is_a_fact_of_the_plan() {
+        let (memory, now) = (Memory::new("a"), Instant::now());
+        let none = || std::iter::empty();
+        let facts = |at| memory.facts(std::iter::empty(), none(), at, 1).pods;
+        memory.hold("pod", now);
+        let held = BTreeSet::from(["pod".to_owned()]);
+        assert_eq!(facts(now), held);
+        assert_eq!(facts(now + HELD), held, "when it is tried again");
+        assert_eq!(facts(now + HELD * 10), BTreeSet::new());
     }
 }

@@ -193,6 +193,15 @@ impl<'a> Facts<'a> {
             || claims.any(|claim| refused.claims.contains(claim))
     }
 
+    /// Whether what is to leave with a Pod was refused lately: a write of it, or of one of the claims of its ID, mounted or not.
+    pub fn is_kept(&self, id: i64, pod: &Pod) -> bool {
+        let refused = &self.observed.refused.claims;
+        self.is_refused(pod)
+            || self
+                .claims_of(id)
+                .any(|claim| refused.contains(&claim.name))
+    }
+
     /// Pods that have ended and are made again later. One too many is none of them, nor is one whose ID another has.
     fn waiting(&self) -> BTreeMap<i64, Arc<Pod>> {
         let mut waiting = BTreeMap::new();

@@ -49,7 +49,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     for (id, pod) in &facts.members {
         if facts.is_to_exclude(pod) && may_leave(facts, draft, *id, pod) {
             exclude(facts, draft, *id, pod);
-            moved |= !facts.is_refused(pod);
+            moved |= !facts.is_kept(*id, pod);
         }
     }
     let (strangers, orphans) = (&facts.observed.strangers, &facts.observed.orphans);

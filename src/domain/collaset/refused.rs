@@ -11,7 +11,7 @@ pub struct Refused {
     pub resizes: BTreeMap<String, (String, String)>,
     /// Instance IDs for which no Pod or claim could be created, with the API server's words.
     pub creations: BTreeMap<i64, String>,
-    /// Pods that could not be changed, by UID.
+    /// Pods that could not be changed, or whose change admission held, by UID.
     pub pods: BTreeSet<String>,
     /// Claims that could not be changed, by name.
     pub claims: BTreeSet<String>,

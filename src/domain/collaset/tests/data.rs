@@ -384,3 +384,28 @@ fn claim_that_ends_under_its_pod_is_told_without_a_change() {
     world.set.metadata.deletion_timestamp = Some(gone);
     assert_eq!(plan(&world.observe()).events, []);
 }
+
+#[test]
+fn claim_that_can_not_be_released_holds_up_no_other_pod() {
+    let mut spec = retained();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = settled(3, spec);
+    let grown = json!({ "storage": "2Gi" });
+    let mut change = one_claim();
+    change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] = grown;
+    world.edit(change);
+    world.settle();
+    let leaver = world.members()[&1].clone();
+    let is_old =
+        |c: &&Claim| c.labels[keys::INSTANCE_ID] == "1" && !leaver.spec.claims.contains(&c.name);
+    let old = world.claims.values().find(is_old).unwrap().name.clone();
+    world.troubles.stubborn.insert(old.clone());
+    let exclude = json!({ "podToExclude": [leaver.metadata.name] });
+    world.edit(json!({ "replicas": 5, "scaleStrategy": exclude }));
+    world.settle();
+    assert_eq!(world.ids().len(), 5);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(!world.owns(&world.pods[&leaver.metadata.name]));
+    assert_eq!(world.claims[&old].controller, None);
+}

@@ -43,7 +43,7 @@ pub enum Write {
 pub struct Troubles {
     /// Kinds of writes of the set that are refused.
     pub refused: BTreeSet<Write>,
-    /// UIDs of Pods of which no write of the set passes.
+    /// UIDs of Pods, and names of claims, of which no write of the set passes.
     pub stubborn: BTreeSet<String>,
     /// Quotas.
     pub most_pods: Option<usize>,
@@ -375,7 +375,8 @@ impl World {
                 labels,
                 ownership,
             } => {
-                if self.is_refused(Write::ClaimChange) {
+                let stubborn = self.troubles.stubborn.contains(&claim.name);
+                if stubborn || self.is_refused(Write::ClaimChange) {
                     done.refuse(Step::Claims, &what(&claim.name), "policy");
                     self.refuse_claim(&claim.name);
                     return;
