@@ -33,6 +33,14 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         moved |= !facts.is_refused(pod);
     }
     for pod in &facts.finished {
+        let id = facts.id_of(pod).filter(|_| facts.is_to_exclude(pod));
+        let id = id.filter(|id| !facts.members.contains_key(id));
+        if let Some(id) = id.filter(|id| may_leave(facts, draft, *id, pod)) {
+            exclude(facts, draft, id, pod);
+            draft.entering.insert(id); // no other Pod is made on its claims before they have left
+            moved |= !facts.is_kept(id, pod);
+            continue;
+        }
         if let Some(until) = facts.made_again_at(pod) {
             draft.again(until.saturating_sub(facts.observed.now_nanos).max(1));
             continue;

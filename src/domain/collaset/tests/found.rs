@@ -463,3 +463,56 @@ fn names_that_are_taken_hold_up_no_other_pod() {
     world.settle();
     assert_eq!(world.ids(), [5, 6, 7]);
 }
+
+#[test]
+fn failed_pod_that_is_to_be_excluded_leaves_with_its_logs() {
+    let mut world = settled(2, one_claim());
+    let name = world.pods.keys().next().unwrap().clone();
+    let claim = world.pods[&name].spec.claims[0].clone();
+    world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    assert_eq!(world.claims[&claim].controller, None);
+    assert_eq!(world.members().len(), 2);
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn no_pod_is_made_on_claims_that_leave_with_a_failed_one() {
+    let mut spec = one_claim();
+    let mut other = spec["volumeClaimTemplates"][0].clone();
+    other["metadata"]["name"] = json!("logs");
+    let templates = spec["volumeClaimTemplates"].as_array_mut().unwrap();
+    templates.push(other);
+    let mut world = settled(2, spec);
+    let name = world.pods.keys().next().unwrap().clone();
+    let claims = world.pods[&name].spec.claims.clone();
+    world.troubles.stubborn.insert(claims[1].clone());
+    world.pods.get_mut(&name).unwrap().status.phase = "Failed".into();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    let mounts = |world: &World, claim| {
+        let pods = world.pods.values();
+        pods.filter(|pod| pod.spec.claims.contains(claim)).count()
+    };
+    assert!(claims.iter().all(|claim| mounts(&world, claim) == 1));
+    assert!(world.owns(&world.pods[&name]));
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(claims.iter().all(|claim| mounts(&world, claim) == 1));
+    assert!(!world.owns(&world.pods[&name]));
+    assert_eq!(condition(&world, "Ready").status, "True");
+}
+
+#[test]
+fn failed_pod_whose_name_persists_is_made_again_and_that_is_told() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = settled(2, sequence);
+    let uid = world.pods["web-0"].metadata.uid.clone();
+    world.pods.get_mut("web-0").unwrap().status.phase = "Failed".into();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": ["web-0"] } }));
+    world.settle();
+    assert_ne!(world.pods["web-0"].metadata.uid, uid);
+    assert!(world.told.iter().any(|(r, _)| *r == "ExcludeNotAllowed"));
+}
