@@ -54,6 +54,15 @@ pub fn is_begun(pod: &Pod) -> bool {
     pod.label(keys::TO_DELETE).is_some()
 }
 
+/// Whether somebody asked for the deletion of a Pod after it had been told to go: its set, which had told it, is not the only one
+/// that wants it away.
+pub fn is_asked_again(pod: &Pod) -> bool {
+    let nanos = |at: &str| at.parse::<u64>().ok();
+    let told = pod.label(keys::TO_DELETE).and_then(nanos);
+    let asked = pod.annotation(keys::DELETE_TIMESTAMP).and_then(nanos);
+    told.zip(asked).is_some_and(|(told, asked)| asked >= told)
+}
+
 /// The `metadata` that a request for deletion at `now_nanos` writes to the Pod; `None` when it says so already.
 pub fn request(pod: &Pod, now_nanos: u64) -> Option<Value> {
     let asked = pod

@@ -1,6 +1,6 @@
 //! The lifecycle of a CollaSet's own operations: ID `collaset`, types `update` and `scale-in` (contract 3.1).
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::api::keys::{self, Family};
 use crate::domain::grace;
@@ -114,12 +114,13 @@ pub fn is_own_word(value: &str) -> bool {
 }
 
 /// Whether the Pod is told to go by its set and still serves: the word can be taken back, and nobody notices. Once its rules have let
-/// it go, it goes.
+/// it go, it goes, and so does one that a user has deleted meanwhile.
 pub fn may_stay(pod: &Pod) -> bool {
     let phase = phases(pod).get(grace::ID).copied();
     let told = pod.label(keys::TO_DELETE);
     told.is_some()
         && told == pod.annotation(keys::SENT_AWAY)
+        && !grace::is_asked_again(pod)
         && matches!(phase, None | Some(Phase::PreCheck))
         && !pod.is_terminating()
 }
@@ -158,10 +159,11 @@ pub fn waits_for_rules(pod: &Pod) -> bool {
     waits(ID) || waits(grace::ID)
 }
 
-/// What to merge into the metadata of a Pod on which a CollaSet began an operation, and which none controls any more: by
-/// the selector, an exclusion, a deletion of the set that leaves its Pods, or a reference that was dropped. It cancels the
+/// What to merge into the metadata of a Pod on which a CollaSet began an operation, or which it told to go, and which none controls any
+/// more: by the selector, an exclusion, a deletion of the set that leaves its Pods, or a reference that was dropped. It cancels the
 /// operation, which only another set that includes the Pod would end, and forgets what the set noted for it. Otherwise the Pod
-/// would stay off traffic, in a place of its budgets. The instance ID tells that the Pod was of a set: the operation ID alone
+/// would stay off traffic, in a place of its budgets. It takes the word back by which the Pod would be deleted once its rules let it
+/// go. The instance ID tells that the Pod was of a set: the operation ID alone
 /// may be somebody else's.
 pub fn abandoned(pod: &Pod) -> Option<Value> {
     let of_a_set = pod.label(keys::INSTANCE_ID).is_some();
@@ -170,12 +172,18 @@ pub fn abandoned(pod: &Pod) -> Option<Value> {
         return None;
     }
     let label = |family: Family| pod.label(&family.key(ID));
-    if label(Family::Operating).is_none() || label(Family::UndoOperationType).is_some() {
-        return None;
+    let (mut labels, mut annotations) = (LabelPatch::default(), Map::new());
+    if label(Family::Operating).is_some() && label(Family::UndoOperationType).is_none() {
+        let type_ = label(Family::OperationType).unwrap_or_default();
+        labels = operator::undo(ID, type_);
+        annotations.insert(keys::LAST_POD_STATUS.to_owned(), Value::Null);
     }
-    let type_ = label(Family::OperationType).unwrap_or_default();
-    let labels = operator::undo(ID, type_).to_merge_patch();
-    Some(json!({ "labels": labels, "annotations": { keys::LAST_POD_STATUS: null } }))
+    if may_stay(pod) {
+        labels.0.insert(keys::TO_DELETE.to_owned(), None);
+        annotations.insert(keys::SENT_AWAY.to_owned(), Value::Null);
+    }
+    let any = !labels.is_empty();
+    any.then(|| json!({ "labels": labels.to_merge_patch(), "annotations": annotations }))
 }
 
 fn forget_deletion(pod: &Pod, labels: &mut LabelPatch) {
@@ -222,6 +230,21 @@ mod tests {
         let foreign = pod(owner("apps/v1", "ReplicaSet"), &[]);
         assert!(abandoned(&foreign).is_some());
         assert_eq!(abandoned(&pod(json!([]), &[(UNDO, "update")])), None);
+    }
+
+    #[test]
+    fn word_of_a_set_that_has_gone_is_taken_back_while_the_pod_serves() {
+        let mut orphan = pod(json!([]), &[(UNDO, "update"), (keys::TO_DELETE, "5")]);
+        assert_eq!(abandoned(&orphan), None, "a user told it to go");
+        let mut note = |key: &str, value: &str| {
+            let annotations = &mut orphan.metadata.annotations;
+            annotations.insert(key.to_owned(), value.to_owned());
+            abandoned(&orphan)
+        };
+        let taken_back = json!({ "labels": { keys::TO_DELETE: null }, "annotations": { keys::SENT_AWAY: null } });
+        assert_eq!(note(keys::SENT_AWAY, "5"), Some(taken_back.clone()));
+        assert_eq!(note(keys::DELETE_TIMESTAMP, "4"), Some(taken_back));
+        assert_eq!(note(keys::DELETE_TIMESTAMP, "6"), None, "a user deleted it");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
-use super::lifecycle::Operation;
+use super::lifecycle::{self, Operation};
 use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
@@ -168,13 +168,18 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     );
 }
 
-/// Releases a Pod. An operation of the set is cancelled with it: nobody would end it.
+/// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken
+/// back: the reason for it was the set's.
 fn release(draft: &mut Draft, pod: &Arc<Pod>) {
     for operation in [Operation::Update, Operation::ScaleIn] {
         if operation.is_on(pod) {
             draft.labels(pod, operation.undo(pod));
             draft.annotation(pod, keys::LAST_POD_STATUS, None);
         }
+    }
+    if lifecycle::may_stay(pod) {
+        draft.label(pod, keys::TO_DELETE, None);
+        draft.annotation(pod, keys::SENT_AWAY, None);
     }
     draft.own(pod, Ownership::Release);
 }

@@ -1,10 +1,14 @@
 //! Pods that were told to go while a rule holds them: the word is taken back with its reason.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use super::cases::condition;
 use super::world::{Kubelet, World};
 use crate::api::keys;
+use crate::domain::grace;
+use crate::domain::pod::Pod;
 
 fn is_available(world: &World, name: &str) -> bool {
     world.pods.get(name).is_some_and(|pod| pod.is_available())
@@ -132,4 +136,92 @@ fn origin_stays_while_the_pod_that_takes_its_place_is_down() {
     world.settle();
     assert_eq!(world.images(), ["app:2"; 2]);
     assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+/// Takes a Pod out of the set, as `kubectl label --overwrite` does.
+fn quarantine(world: &mut World, name: &str) {
+    let app = |pod: &mut Pod| pod.metadata.labels.insert("app".into(), "debug".into());
+    assert!(world.write_pod(name, |pod| {
+        app(pod);
+    }));
+    world.settle();
+    assert!(!world.owns(&world.pods[name]));
+}
+
+#[test]
+fn pod_that_is_taken_out_by_its_labels_is_no_longer_deleted() {
+    let (mut world, name) = held_from_deletion();
+    quarantine(&mut world, &name);
+    assert_eq!(world.pods[&name].annotation(keys::SENT_AWAY), None);
+    let (mut other, origins) = held_replacement();
+    quarantine(&mut other, &origins[0]);
+    for (mut world, name) in [(world, &name), (other, &origins[0])] {
+        world.troubles.holds = false;
+        world.settle();
+        assert!(is_available(&world, name));
+    }
+}
+
+#[test]
+fn orphans_of_a_deleted_set_are_no_longer_told_to_go() {
+    let (mut world, name) = held_from_deletion();
+    world.delete_set(true);
+    for _ in 0..20 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    assert!(world.gone);
+    world.troubles.holds = false;
+    for _ in 0..20 {
+        world.turn(u8::MAX);
+    }
+    assert!(is_available(&world, &name));
+    assert_eq!(world.pods.len(), 3);
+}
+
+/// Deletes a Pod as a user does under GraceDelete.
+fn kubectl_delete(world: &mut World, name: &str) {
+    let request = grace::request(&world.pods[name], world.now()).unwrap();
+    world.write_pod(name, |pod| {
+        let metadata = &mut pod.metadata;
+        let merge = |into: &mut BTreeMap<String, String>, field: &str| {
+            for (key, value) in request[field].as_object().into_iter().flatten() {
+                into.insert(key.clone(), value.as_str().unwrap().to_owned());
+            }
+        };
+        merge(&mut metadata.labels, "labels");
+        merge(&mut metadata.annotations, "annotations");
+    });
+}
+
+#[test]
+fn deletion_by_a_user_outlasts_the_word_of_the_set() {
+    let (mut world, name) = held_from_deletion();
+    kubectl_delete(&mut world, &name);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.troubles.holds = false;
+    world.settle();
+    assert!(!world.pods.contains_key(&name));
+}
+
+#[test]
+fn deletion_that_a_user_took_back_before_does_not_bind_the_set() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    kubectl_delete(&mut world, &name);
+    world.settle();
+    world.write_pod(&name, |pod| {
+        pod.metadata.labels.remove(keys::TO_DELETE);
+    });
+    world.settle();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    world.settle();
+    assert!(world.pods[&name].label(keys::TO_DELETE).is_some());
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
+    world.settle();
+    assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
 }

@@ -152,12 +152,15 @@ impl World {
     fn lifecycle(&self, pod: &Pod) -> Option<Pod> {
         let mut new = pod.clone();
         if let Some(metadata) = abandoned(pod) {
-            let labels = metadata["labels"].as_object().unwrap();
-            for (key, value) in labels {
-                let value = value.as_str().unwrap_or_default();
-                new.metadata.labels.insert(key.clone(), value.to_owned());
+            for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
+                match value.as_str() {
+                    Some(value) => new.metadata.labels.insert(key.clone(), value.to_owned()),
+                    None => new.metadata.labels.remove(key),
+                };
             }
-            new.metadata.annotations.remove(keys::LAST_POD_STATUS);
+            for key in metadata["annotations"].as_object().into_iter().flatten() {
+                new.metadata.annotations.remove(key.0);
+            }
             return self.admitted(pod, new, false);
         }
         let mut step = controller_step(pod, self.clock);
