@@ -366,8 +366,8 @@ pub struct RolloutStatus {
     /// Whether the rollout was aborted: the Pods go back to the current revision.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub aborted: bool,
-    /// Value of the annotation collaset.kusionstack.io/rollout that has been carried out or refused and is about to be removed. It
-    /// stays here for as long as the annotation does, also when the rollout is over: no rollout carries it out again.
+    /// Value of the annotation collaset.kusionstack.io/rollout that has been carried out and is about to be removed.
+    // It stays for as long as the annotation does, also when the rollout is over.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
 }
