@@ -229,3 +229,35 @@ async fn deletion_that_somebody_refuses_is_told_on_the_pod() {
     refusing.lift().await;
     until_gone(&set).await;
 }
+
+/// A set with a Pod that it has told to go and that a rule holds.
+async fn held_from_deletion<'a>(scope: &'a Scope) -> (Set<'a>, String) {
+    let set = Set::new(scope, "web", 2, json!({})).await;
+    set.hold().await;
+    let name = set.pod(0).await.name_any();
+    set.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }))
+        .await;
+    let told = |p: &Pod| label(p, keys::TO_DELETE).is_some();
+    scope.until_pod(&name, "to be told to go", told).await;
+    (set, name)
+}
+
+fn is_called_back(pod: &Pod) -> bool {
+    let free = pod.metadata.owner_references.is_none() && label(pod, keys::TO_DELETE).is_none();
+    free && pod.metadata.deletion_timestamp.is_none() && is_available(pod)
+}
+
+#[tokio::test]
+async fn orphan_that_was_told_to_go_is_called_back() {
+    let scope = Bed::shared().await.scope("orphan-told").await;
+    let (set, name) = held_from_deletion(&scope).await;
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    set.api.delete("web", &orphan).await.unwrap();
+    until_gone(&set).await;
+    scope
+        .until_pod(&name, "to be called back", is_called_back)
+        .await;
+}

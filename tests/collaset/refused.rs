@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::bed::objects::is_available;
@@ -169,4 +169,23 @@ async fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
     policy.lift().await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 4]);
+}
+
+#[tokio::test]
+async fn names_that_others_have_hold_up_no_other_pod() {
+    let scope = Bed::shared().await.scope("taken").await;
+    for n in 0..3 {
+        let other = json!({
+            "metadata": { "name": format!("web-{n}") },
+            "spec": { "containers": [{ "name": "app", "image": "a:1" }], "terminationGracePeriodSeconds": 1 },
+        });
+        let other = serde_json::from_value(other).unwrap();
+        let created = scope.pods().create(&PostParams::default(), &other).await;
+        created.unwrap();
+    }
+    let spec = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let set = Set::unsettled(&scope, "web", 6, spec).await;
+    set.until_pods("the others", |pods| ids(pods) == [3, 4, 5])
+        .await;
+    told(&scope, "ScaleOutFailed", "Pod web-0 is there").await;
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::bed::Bed;
 use crate::membership::told;
+use crate::policy::Policy;
 use crate::sets::{Set, condition, uids};
 
 async fn command(set: &Set<'_>, command: &str) {
@@ -124,4 +125,32 @@ async fn each_promotion_ends_one_step() {
         let told_of = format!("at step {step} of 3");
         told(&scope, "RolloutPromoted", &told_of).await;
     }
+}
+
+#[tokio::test]
+async fn command_that_can_not_be_removed_commands_no_later_rollout() {
+    let scope = Bed::shared().await.scope("kept-command").await;
+    let canary = json!([{ "partition": 3 }, { "pause": {} }, { "partition": 0 }]);
+    let set = Set::new(&scope, "web", 4, steps(canary)).await;
+    let has = |object: &str| {
+        let key = keys::ROLLOUT;
+        format!("(has({object}.metadata.annotations) && '{key}' in {object}.metadata.annotations)")
+    };
+    let passes = format!("!{} || {}", has("oldObject"), has("object"));
+    let collasets = ("UPDATE", "apps.kusionstack.io:collasets");
+    let policy = Policy::new(&scope, collasets, &passes, "Forbidden").await;
+    let is_at_pause = |s: &CollaSet| {
+        let update = condition(s, "Update");
+        update.is_some_and(|c| c.reason == "StepPaused")
+    };
+    set.image("app:2").await;
+    set.until("the pause", is_at_pause).await;
+    command(&set, "promote-full").await;
+    set.settled().await;
+    told(&scope, "RolloutCommandNotRemoved", "annotation").await;
+    set.image("app:3").await;
+    set.until("the pause", is_at_pause).await;
+    assert_eq!(updated(&set, "app:3").await, 1);
+    policy.lift().await;
+    set.until("the annotation to go", is_free_of_commands).await;
 }
