@@ -37,7 +37,7 @@ use crate::domain::rules::effect::DROPPED;
 use crate::ledger::store::{RuleKey, Uid};
 
 /// The status of one object is written at most this often.
-const STATUS_PERIOD: Duration = Duration::from_secs(1);
+const STATUS_PERIOD: Duration = Duration::from_millis(500);
 
 /// The same where endpoints are asked: the next verdict takes the counts along.
 const COUNTS_PERIOD: Duration = Duration::from_secs(5);
