@@ -120,6 +120,19 @@ impl Objects {
         })
     }
 
+    /// As [`Objects::patch`], and nothing is stored.
+    ///
+    /// # Errors
+    /// When `name` can be no name, or the patch cannot be written as JSON.
+    pub fn dry_run_patch<P: Serialize + Debug>(
+        &self,
+        name: &str,
+        patch: &Patch<P>,
+    ) -> Result<Built, Error> {
+        let params = PatchParams::default().dry_run();
+        built(self.0.patch(&segment(name)?, &params, patch))
+    }
+
     /// Deletes an object.
     ///
     /// # Errors

@@ -57,6 +57,17 @@ pub async fn patch(
     client.request(request).await
 }
 
+/// Whether everything that judges such a patch lets it pass, by a dry run.
+pub async fn may_patch(
+    client: &Client,
+    (namespace, name): (&str, &str),
+    patch: Value,
+) -> Result<(), Error> {
+    let request = pods(namespace)?.dry_run_patch(name, &Patch::Strategic(patch))?;
+    client.request::<Value>(request).await?;
+    Ok(())
+}
+
 /// Merge-patches labels and annotations (`None` removes), if the Pod is still the very version that was looked at.
 pub async fn patch_metadata(client: &Client, pod: &Pod, metadata: Value) -> Result<Pod, Error> {
     patch_metadata_of(client, pod, None, metadata).await

@@ -16,6 +16,9 @@ use crate::bed::wait;
 use crate::claims;
 use crate::sets::{Set, condition, image, label};
 
+/// What somebody who rewrites images puts before them; Pods keep it when that is over.
+pub const MIRROR: &str = "mirror/";
+
 /// All of a set that depends neither on time nor on names chosen at random.
 #[derive(Debug, PartialEq)]
 pub struct Rest {
@@ -62,7 +65,7 @@ async fn look(set: &Set<'_>) -> Result<Rest, String> {
     let revisions = revisions(set, &object).await;
     let of = |pod: &Pod| {
         (
-            image(pod),
+            image(pod).trim_start_matches(MIRROR).to_owned(),
             label(pod, keys::REVISION).unwrap_or_default().to_owned(),
         )
     };

@@ -172,6 +172,60 @@ async fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
 }
 
 #[tokio::test]
+async fn no_pod_goes_off_traffic_for_an_image_that_is_refused() {
+    for (policy, rule) in [("InPlaceIfPossible", None), ("InPlaceIfPossible", Some(1))] {
+        let scope = Bed::shared().await.scope("no-image").await;
+        if let Some(most) = rule {
+            scope
+                .rule("web", json!({ "app": "web" }), json!(most))
+                .await;
+        }
+        let spec = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
+        let set = Set::new(&scope, "web", 4, spec).await;
+        let policy = Policy::new(&scope, ("UPDATE", "pods"), NOT_APP_2, "Forbidden").await;
+        let observer = Observer::start(&scope).await;
+        set.image("app:2").await;
+        until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+        until_told(&set, "Ready", "UpdateFailed", "not as long as the test").await;
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        observer.fewest_available(|_| true, 4).await.at_least(4);
+        policy.lift().await;
+        set.settled().await;
+        assert_eq!(set.images().await, ["app:2"; 4]);
+    }
+}
+
+/// A policy that lets no container have the image `app:2`.
+const NOT_APP_2: &str = "object.spec.containers.all(c, c.image != 'app:2')";
+
+#[tokio::test]
+async fn pods_whose_image_is_refused_once_they_are_off_traffic_come_back() {
+    let scope = Bed::shared().await.scope("late-policy").await;
+    let set = Set::new(
+        &scope,
+        "web",
+        3,
+        json!({ "updateStrategy": { "operationDelaySeconds": 15 } }),
+    )
+    .await;
+    set.image("app:2").await;
+    set.until_pods("all off traffic", |pods| !pods.values().any(is_available))
+        .await;
+    let policy = Policy::new(&scope, ("UPDATE", "pods"), NOT_APP_2, "Forbidden").await;
+    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    set.until_pods("all serve again", |pods| {
+        let serves = |pod| is_available(pod) && image(pod) == "app:1";
+        pods.len() == 3 && pods.values().all(serves)
+    })
+    .await;
+    policy.lift().await;
+    set.edit(json!({ "updateStrategy": { "operationDelaySeconds": 0 } }))
+        .await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 3]);
+}
+
+#[tokio::test]
 async fn names_that_others_have_hold_up_no_other_pod() {
     let scope = Bed::shared().await.scope("taken").await;
     for n in 0..3 {

@@ -49,6 +49,10 @@ struct Inner {
     backoff: Backoff,
     /// Resizes that are refused, by the UID of the Pod: the revision, and why.
     resizes: BTreeMap<String, (String, String)>,
+    /// Changes in place that are refused, likewise.
+    changes: BTreeMap<String, (String, String)>,
+    /// Revisions to which Pods can be changed in place.
+    accepted: BTreeSet<String>,
     /// Revisions of which a Pod has been created.
     proven: BTreeSet<String>,
 }
@@ -198,6 +202,27 @@ impl Memory {
         self.inner.lock().resizes.insert(uid.to_owned(), resize);
     }
 
+    /// A Pod can't be changed in place to a revision. Nor may others: each is tried before it goes off traffic.
+    pub fn refuse_change(&self, uid: &str, revision: &str, why: &str) {
+        let change = (revision.to_owned(), why.to_owned());
+        let mut inner = self.inner.lock();
+        inner.changes.insert(uid.to_owned(), change);
+        inner.accepted.remove(revision);
+    }
+
+    /// A Pod has been changed in place to a revision, or could have been.
+    pub fn accept_change(&self, uid: &str, revision: &str) {
+        let mut inner = self.inner.lock();
+        inner.changes.remove(uid);
+        inner.accepted.insert(revision.to_owned());
+    }
+
+    /// Whether it must be tried first if a Pod can be changed in place to a revision.
+    pub fn is_untried(&self, uid: &str, revision: &str) -> bool {
+        let inner = self.inner.lock();
+        inner.changes.contains_key(uid) || !inner.accepted.contains(revision)
+    }
+
     /// A Pod of a revision has been created.
     pub fn prove(&self, revision: &str) {
         self.inner.lock().proven.insert(revision.to_owned());
@@ -214,13 +239,17 @@ impl Memory {
         let mut inner = self.inner.lock();
         inner.refusals.tidy(now);
         inner.held.retain(|_, until| *until + HELD_LATELY > now);
-        if !inner.resizes.is_empty() {
+        if !inner.resizes.is_empty() || !inner.changes.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));
+            inner.changes.retain(|uid, _| there.contains(&**uid));
         }
-        if inner.proven.len() > MOST_PROVEN {
+        if inner.proven.len().max(inner.accepted.len()) > MOST_PROVEN {
             let there: BTreeSet<&str> = revisions.collect();
             inner.proven.retain(|revision| there.contains(&**revision));
+            inner
+                .accepted
+                .retain(|revision| there.contains(&**revision));
         }
         let revision = inner.refusals.left(&Key::Revision, now, generation);
         let creations = inner.refusals.creations();
@@ -233,6 +262,8 @@ impl Memory {
             },
             claims: inner.refusals.claims().map(str::to_owned).collect(),
             resizes: inner.resizes.clone(),
+            changes: inner.changes.clone(),
+            accepted: inner.accepted.clone(),
             revision: revision.map(|(_, why)| why),
             proven: inner.proven.clone(),
         }

@@ -31,8 +31,10 @@ pub enum Key {
     ClaimWrite(String),
     /// The creation of the Pod of an instance ID.
     Pod(i64),
-    /// A change of a Pod, by its UID.
+    /// A write of a Pod, by its UID.
     PodWrite(String),
+    /// A change of a Pod to another revision, or the dry run of one, by its UID.
+    PodChange(String),
     /// All of a kind: so many were refused that the others would be too.
     All(Kind),
 }
@@ -46,8 +48,12 @@ pub enum Kind {
     ClaimWrites,
     /// Creations of claims.
     ClaimCreations,
-    /// Changes of Pods.
+    /// Writes of Pods, deletions too.
     PodWrites,
+    /// Changes of Pods to another revision.
+    PodChanges,
+    /// Updates that begin with a dry run.
+    PodTrials,
     /// Creations of Pods.
     PodCreations,
 }

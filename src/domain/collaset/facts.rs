@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::claims::hash::Known;
 use super::observed::{Claim, Observed, Revision, pool_name};
+use super::plan::Ahead;
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace};
 use super::rollout::Rollout;
@@ -30,6 +31,8 @@ pub struct Facts<'a> {
     pub rollout: Rollout,
     /// How a Pod gets from each of them to the updated one; worked out when it is asked for first, as that takes long.
     ways: BTreeMap<String, OnceCell<InPlace>>,
+    /// What of these ways is tried before an update in place begins, as it is asked for.
+    aheads: BTreeMap<String, OnceCell<Arc<Ahead>>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
@@ -81,10 +84,8 @@ impl<'a> Facts<'a> {
             observed,
             strategy,
             selector,
-            ways: history
-                .all()
-                .map(|revision| (revision.name.clone(), OnceCell::new()))
-                .collect(),
+            ways: cells(&history),
+            aheads: cells(&history),
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
             own_claims: BTreeMap::new(),
@@ -291,6 +292,35 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// What is tried before a Pod of a revision goes off traffic for a change in place.
+    pub fn ahead_from(&self, revision: &Revision) -> Option<Arc<Ahead>> {
+        let InPlace::Yes {
+            labels,
+            annotations,
+            spec,
+            ..
+        } = &*self.change_from(revision)
+        else {
+            return None;
+        };
+        let updated = &self.history.updated.name;
+        let ahead = || {
+            let mut labels = labels.clone();
+            let revision = (keys::REVISION.to_owned(), Some(updated.clone()));
+            labels.0.extend([revision]);
+            Arc::new(Ahead {
+                revision: updated.clone(),
+                labels,
+                annotations: annotations.clone(),
+                spec: spec.clone(),
+            })
+        };
+        Some(match self.aheads.get(&revision.name) {
+            Some(known) => Arc::clone(known.get_or_init(ahead)),
+            None => ahead(),
+        })
+    }
+
     /// Whether a Pod is of the updated revision.
     pub fn is_updated(&self, pod: &Pod) -> bool {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
@@ -402,6 +432,13 @@ impl<'a> Facts<'a> {
 /// Whether a suffix may be one that was chosen at random under naming Random: five letters, of which these are digits.
 fn may_be_random(suffix: &str) -> bool {
     suffix.len() == 5 && suffix.chars().all(|c| "2456789".contains(c))
+}
+
+/// A cell for each revision.
+fn cells<T>(history: &History) -> BTreeMap<String, OnceCell<T>> {
+    let revisions = history.all();
+    let cells = revisions.map(|revision| (revision.name.clone(), OnceCell::new()));
+    cells.collect()
 }
 
 fn parse(id: &str) -> Option<i64> {

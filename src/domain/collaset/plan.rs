@@ -119,6 +119,22 @@ pub struct PodPatch {
     pub spec: Option<Value>,
     /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
     pub resize: Option<Value>,
+    /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
+    /// written, so that no Pod goes off traffic for a change that is refused.
+    pub ahead: Option<Arc<Ahead>>,
+}
+
+/// A change of a Pod that is to follow, resizes left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ahead {
+    /// Name of the revision that it leads to.
+    pub revision: String,
+    /// Labels.
+    pub labels: LabelPatch,
+    /// Annotations to set (`Some`) and to remove (`None`).
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Strategic merge patch of `spec`.
+    pub spec: Option<Value>,
 }
 
 /// An event about the CollaSet.

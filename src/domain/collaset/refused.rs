@@ -9,6 +9,11 @@ use crate::domain::pod::Pod;
 pub struct Refused {
     /// Resizes of Pods, by UID: the revision that each was to lead to, and the API server's words.
     pub resizes: BTreeMap<String, (String, String)>,
+    /// Changes in place of Pods, by UID: the revision that each was to lead to, and the API server's words. They may be tried again by a
+    /// dry run, and the Pods serve meanwhile.
+    pub changes: BTreeMap<String, (String, String)>,
+    /// Revisions to which a Pod has been changed in place, or could have been by a dry run.
+    pub accepted: BTreeSet<String>,
     /// Instance IDs for which no Pod or claim could be created, with the API server's words.
     pub creations: BTreeMap<i64, String>,
     /// Pods that could not be changed, or whose change admission held, by UID.
@@ -26,5 +31,16 @@ impl Refused {
     pub fn resize(&self, pod: &Pod, revision: &str) -> Option<&str> {
         let (to, why) = self.resizes.get(&pod.metadata.uid)?;
         (to == revision).then_some(why)
+    }
+
+    /// Whether a Pod could not be changed in place to a revision.
+    pub fn refuses_change(&self, pod: &Pod, revision: &str) -> bool {
+        let change = self.changes.get(&pod.metadata.uid);
+        change.is_some_and(|(to, _)| to == revision)
+    }
+
+    /// Whether it must be tried first if a Pod can be changed in place to a revision.
+    pub fn is_untried(&self, pod: &Pod, revision: &str) -> bool {
+        !self.accepted.contains(revision) || self.refuses_change(pod, revision)
     }
 }

@@ -41,7 +41,7 @@ pub enum Act {
     Remake(Option<usize>),
 }
 
-const WRITES: [(&str, &str, &str); 7] = [
+const WRITES: [(&str, &str, &str); 9] = [
     (
         "CREATE",
         "pods",
@@ -56,6 +56,16 @@ const WRITES: [(&str, &str, &str); 7] = [
         "CREATE",
         "pods",
         "object.spec.containers.all(c, c.image != 'app:3')",
+    ),
+    (
+        "UPDATE",
+        "pods",
+        "object.spec.containers[0].image in ['app:1', 'mirror/app:1', oldObject.spec.containers[0].image]",
+    ),
+    (
+        "UPDATE",
+        "pods",
+        "object.spec.containers[0].image == oldObject.spec.containers[0].image",
     ),
     ("CREATE", "persistentvolumeclaims", "false"),
     ("DELETE", "persistentvolumeclaims", "false"),

@@ -1,5 +1,7 @@
 //! Pods: created, patched, deleted.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -25,17 +27,37 @@ const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
 pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Result<(), Halt> {
     let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
-    let others = others
-        .into_iter()
-        .map(|change| write_of(work, change, look));
-    let changed = batch::send(work, Kind::PodWrites, false, others).await;
-    let created = created
-        .into_iter()
-        .map(|change| write_of(work, change, look));
-    worse(
-        changed,
-        batch::send(work, Kind::PodCreations, true, created).await,
-    )
+    let of = |change: &PodChange| match change {
+        PodChange::Patch(patch) => (revision(patch).is_some(), is_trial(work, patch)),
+        _ => (false, false),
+    };
+    let (tried, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|c| of(c).1);
+    let (changed, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|c| of(c).0);
+    let send = |kind, carefully, changes: Vec<PodChange>| {
+        let writes = changes.into_iter();
+        let writes = writes.map(|change| write_of(work, change, look));
+        batch::send(work, kind, carefully, writes)
+    };
+    let (others, changed, tried) = tokio::join!(
+        send(Kind::PodWrites, false, others),
+        send(Kind::PodChanges, false, changed),
+        send(Kind::PodTrials, true, tried),
+    );
+    let created = send(Kind::PodCreations, true, created).await;
+    [changed, tried, created].into_iter().fold(others, worse)
+}
+
+/// The revision that a patch changes its Pod to.
+fn revision(patch: &PodPatch) -> Option<&str> {
+    let revision = patch.labels.0.get(keys::REVISION)?.as_deref();
+    revision.filter(|_| patch.ownership == Ownership::Keep)
+}
+
+/// Whether the update that a patch begins is to be tried first.
+fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
+    let uid = &patch.pod.metadata.uid;
+    let ahead = patch.ahead.as_ref();
+    ahead.is_some_and(|ahead| work.memory.is_untried(uid, &ahead.revision))
 }
 
 fn write_of<'a>(
@@ -48,7 +70,11 @@ fn write_of<'a>(
         PodChange::Create { id, body } => (Key::Pod(*id), creation(body)),
         PodChange::Patch(change) => {
             let given = change.labels.0.get(&type_key());
-            (of(&change.pod), step(&change.pod, given))
+            let key = match revision(change).is_some() || is_trial(work, change) {
+                true => Key::PodChange(change.pod.metadata.uid.clone()),
+                false => of(&change.pod),
+            };
+            (key, step(&change.pod, given))
         }
         PodChange::Delete(pod) => (of(pod), step(pod, None)),
     };
@@ -186,6 +212,9 @@ fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
 }
 
 async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
+    if is_trial(work, change) {
+        dry_run(work, change).await?;
+    }
     let mut version = change.pod.metadata.resource_version;
     if let Some(spec) = &change.resize {
         let mut body = json!({ "metadata": preconditions(&change.pod, version) });
@@ -206,9 +235,49 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     }
     if let Some(body) = body(work.set, change, version) {
         let by_status = moves_traffic(change).then_some("status");
-        send(work, &change.pod, by_status, body).await?;
+        let sent = send(work, &change.pod, by_status, body).await;
+        if let Some(revision) = revision(change) {
+            judge(work, &change.pod, revision, &sent);
+        }
+        sent?;
     }
     Ok(())
+}
+
+/// Asks the API server whether it would take the change that an update is for.
+async fn dry_run(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
+    let Some(ahead) = &change.ahead else {
+        return Ok(());
+    };
+    let pod = &change.pod;
+    let trial = PodPatch {
+        pod: Arc::clone(pod),
+        labels: ahead.labels.clone(),
+        annotations: ahead.annotations.clone(),
+        spec: ahead.spec.clone(),
+        ..PodPatch::default()
+    };
+    let Some(body) = body(work.set, &trial, pod.metadata.resource_version) else {
+        return Ok(());
+    };
+    let name = &*pod.metadata.name;
+    let request = pods::may_patch(work.client(), (work.namespace(), name), body);
+    let tried = call(&what(name), request).await;
+    judge(work, pod, &ahead.revision, &tried);
+    tried
+}
+
+/// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back.
+fn judge<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble>) {
+    let uid = &pod.metadata.uid;
+    match done {
+        Ok(_) => work.memory.accept_change(uid, revision),
+        Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
+            work.memory.refuse_change(uid, revision, why);
+            work.again(SPACING);
+        }
+        Err(_) => {}
+    }
 }
 
 /// Whether a change begins or ends an operation and is none of the object itself. As a write of the status it takes the readiness

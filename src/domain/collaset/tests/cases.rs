@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::world::World;
+use super::world::{World, Write};
 use crate::api::keys::{self, Family};
 
 pub fn settled(replicas: i32, spec: serde_json::Value) -> World {
@@ -129,6 +129,60 @@ fn no_more_pods_are_given_up_while_the_new_ones_are_refused() {
         world.settle();
         assert_eq!(world.images(), ["app:2"; 5]);
     }
+}
+
+#[test]
+fn no_pod_goes_off_traffic_for_a_change_that_is_refused() {
+    let mut world = settled(3, json!({}));
+    world.troubles.refused.insert(Write::PodChange);
+    world.image("app:2");
+    world.settle();
+    let operating = keys::Family::Operating.key("collaset");
+    let begun = |world: &World| {
+        let mut pods = world.pods.values();
+        pods.any(|p| p.label(&operating).is_some() || !p.is_available())
+    };
+    assert!(!begun(&world));
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn pod_whose_change_is_refused_once_it_is_off_traffic_comes_back() {
+    let mut world = settled(3, json!({}));
+    world.image("app:2");
+    world.step();
+    world.troubles.refused.insert(Write::PodChange);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    let operating = keys::Family::Operating.key("collaset");
+    for pod in world.pods.values() {
+        assert!(
+            pod.is_available() && pod.label(&operating).is_none(),
+            "{pod:?}"
+        );
+    }
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn pod_whose_change_is_refused_takes_no_place_from_another() {
+    let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    let first = world.pods.values().next().unwrap().metadata.uid.clone();
+    world.troubles.unchangeable.insert(first.clone());
+    world.image("app:2");
+    world.settle();
+    for pod in world.pods.values() {
+        let image = &pod.spec.containers[0].image;
+        assert_eq!(image == "app:1", pod.metadata.uid == first, "{pod:?}");
+        assert!(pod.is_available());
+    }
+    world.troubles.unchangeable.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
 }
 
 #[test]

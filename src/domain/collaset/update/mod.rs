@@ -32,8 +32,11 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .iter()
         .filter_map(|id| Some((*id, facts.members.get(id)?)))
         .collect();
-    // Those under way have their places already.
-    pods.sort_by_key(|(_, pod)| !Operation::Update.is_on(pod));
+    // Those under way have their places already. One whose change is refused takes no place from another.
+    pods.sort_by_cached_key(|(id, pod)| {
+        let underway = Operation::Update.is_on(pod);
+        (!underway, pods::is_change_refused(facts, *id, pod))
+    });
     let underway = pods
         .iter()
         .take_while(|(_, pod)| Operation::Update.is_on(pod))

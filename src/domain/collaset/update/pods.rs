@@ -50,6 +50,9 @@ pub fn step(
     let turn = Operation::Update.turn(pod, facts.strategy.update_delay, facts.observed.now_nanos);
     match (in_scope && behind, turn) {
         (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
+        (true, _) if turn != Turn::Idle && is_change_refused(facts, id, pod) => {
+            come_back(facts, draft, pod);
+        }
         (true, Turn::Idle) => begin(facts, draft, places, id, pod),
         (true, Turn::Waiting) => {
             let delay = facts.strategy.update_delay;
@@ -155,6 +158,18 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
         pod,
         Operation::Update.begin(pod, deletes, facts.observed.now_nanos),
     );
+    let refused = &facts.observed.refused;
+    if !deletes && refused.is_untried(pod, &facts.history.updated.name) {
+        let ahead = facts.revision_of(pod).and_then(|r| facts.ahead_from(r));
+        draft.patch(pod).ahead = ahead;
+    }
+}
+
+/// Whether the change in place that the Pod is to get was refused: it serves as it is until a dry run says otherwise.
+pub fn is_change_refused(facts: &Facts, id: i64, pod: &Pod) -> bool {
+    let refused = &facts.observed.refused;
+    refused.refuses_change(pod, &facts.history.updated.name)
+        && matches!(*way(facts, id, pod), InPlace::Yes { .. })
 }
 
 /// Whether the update of a Pod deletes it.
@@ -238,8 +253,8 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
     draft.event(true, "ResizeRefused", message);
 }
 
-/// The Pod is to go, and its rules hold it: it serves meanwhile. An update that has changed it is finished when the kubelet has followed,
-/// another is cancelled.
+/// The Pod serves again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
+/// changed it is finished when the kubelet has followed, another is cancelled.
 fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         draft.labels(pod, Operation::Update.undo(pod));

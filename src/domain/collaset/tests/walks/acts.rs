@@ -305,6 +305,7 @@ fn write(rng: &mut StdRng) -> Write {
         Write::ClaimDeletion,
         Write::PodCreation,
         Write::PodPatch,
+        Write::PodChange,
         Write::PodDeletion,
         Write::Resize,
         Write::AnyResize,

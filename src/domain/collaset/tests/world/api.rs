@@ -31,6 +31,8 @@ pub enum Write {
     ClaimDeletion,
     PodCreation,
     PodPatch,
+    /// A change of a Pod to another revision.
+    PodChange,
     PodDeletion,
     /// The API server says that the request itself is wrong: another way is looked for.
     Resize,
@@ -45,6 +47,8 @@ pub struct Troubles {
     pub refused: BTreeSet<Write>,
     /// UIDs of Pods, and names of claims, of which no write of the set passes.
     pub stubborn: BTreeSet<String>,
+    /// UIDs of Pods whose changes to other revisions are refused.
+    pub unchangeable: BTreeSet<String>,
     /// Quotas.
     pub most_pods: Option<usize>,
     pub most_claims: Option<usize>,
@@ -523,6 +527,19 @@ impl World {
         if stubborn || self.is_refused(Write::PodPatch) {
             done.refuse(Step::Update, &what, "policy");
             return self.refuse_pod(uid);
+        }
+        let leads_to = patch.labels.0.get(keys::REVISION).cloned().flatten();
+        let ahead = patch.ahead.as_ref().map(|ahead| ahead.revision.clone());
+        if let Some(revision) = leads_to.or(ahead) {
+            if self.is_refused(Write::PodChange) || self.troubles.unchangeable.contains(uid) {
+                let why = done.refuse(Step::Update, &what, "policy of changes");
+                self.refused.accepted.remove(&revision);
+                let changes = &mut self.refused.changes;
+                changes.insert(uid.clone(), (revision, why));
+                return;
+            }
+            self.refused.changes.remove(uid);
+            self.refused.accepted.insert(revision);
         }
         if let Some(resize) = &patch.resize {
             if self.is_refused(Write::AnyResize) {
