@@ -60,7 +60,7 @@ const WRITES: [(&str, &str, &str); 9] = [
     (
         "UPDATE",
         "pods",
-        "object.spec.containers[0].image in ['app:1', 'mirror/app:1', oldObject.spec.containers[0].image]",
+        "object.spec.containers.all(c, c.image != 'app:2') || oldObject.spec.containers.all(c, c.image == 'app:2')",
     ),
     (
         "UPDATE",
