@@ -202,12 +202,15 @@ impl Memory {
         self.inner.lock().resizes.insert(uid.to_owned(), resize);
     }
 
-    /// A Pod can't be changed in place to a revision. Nor may others: each is tried before it goes off traffic.
+    /// A Pod can't be changed in place to a revision.
     pub fn refuse_change(&self, uid: &str, revision: &str, why: &str) {
         let change = (revision.to_owned(), why.to_owned());
-        let mut inner = self.inner.lock();
-        inner.changes.insert(uid.to_owned(), change);
-        inner.accepted.remove(revision);
+        self.inner.lock().changes.insert(uid.to_owned(), change);
+    }
+
+    /// What could be changed in place to a revision before may not be now: others are tried again.
+    pub fn doubt(&self, revision: &str) {
+        self.inner.lock().accepted.remove(revision);
     }
 
     /// A Pod has been changed in place to a revision, or could have been.

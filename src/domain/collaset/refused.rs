@@ -39,6 +39,12 @@ impl Refused {
         change.is_some_and(|(to, _)| to == revision)
     }
 
+    /// Whether it is in doubt if Pods can be changed in place to a revision: some could not, and none could since.
+    pub fn is_in_doubt(&self, revision: &str) -> bool {
+        let mut changes = self.changes.values();
+        !self.accepted.contains(revision) && changes.any(|(to, _)| to == revision)
+    }
+
     /// Whether it must be tried first if a Pod can be changed in place to a revision.
     pub fn is_untried(&self, pod: &Pod, revision: &str) -> bool {
         !self.accepted.contains(revision) || self.refuses_change(pod, revision)

@@ -237,6 +237,9 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         let by_status = moves_traffic(change).then_some("status");
         let sent = send(work, &change.pod, by_status, body).await;
         if let Some(revision) = revision(change) {
+            if let Err(Trouble::Refused(_) | Trouble::Denied(_)) = &sent {
+                work.memory.doubt(revision);
+            }
             judge(work, &change.pod, revision, &sent);
         }
         sent?;

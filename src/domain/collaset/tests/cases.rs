@@ -169,6 +169,28 @@ fn pod_whose_change_is_refused_once_it_is_off_traffic_comes_back() {
 }
 
 #[test]
+fn pods_that_wait_are_called_back_once_the_change_of_another_is_refused() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.troubles.max_unavailable = Some(1);
+    world.image("app:2");
+    world.step();
+    world.troubles.refused.insert(Write::PodChange);
+    let mut off = BTreeSet::new();
+    for _ in 0..200 {
+        world.step();
+        for pod in world.pods.values().filter(|p| !p.is_available()) {
+            off.insert(pod.metadata.uid.clone());
+        }
+        world.turn(u8::MAX);
+    }
+    assert_eq!(off.len(), 1, "others went off traffic for nothing");
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
 fn pod_whose_change_is_refused_takes_no_place_from_another() {
     let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     let first = world.pods.values().next().unwrap().metadata.uid.clone();

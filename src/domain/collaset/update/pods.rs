@@ -165,10 +165,12 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
     }
 }
 
-/// Whether the change in place that the Pod is to get was refused: it serves as it is until a dry run says otherwise.
+/// Whether the change in place that the Pod is to get was refused, or is in doubt while the Pod waits for its rules: it serves as it is
+/// until a dry run says otherwise.
 pub fn is_change_refused(facts: &Facts, id: i64, pod: &Pod) -> bool {
-    let refused = &facts.observed.refused;
-    refused.refuses_change(pod, &facts.history.updated.name)
+    let (refused, updated) = (&facts.observed.refused, &facts.history.updated.name);
+    let waits = || Operation::Update.is_on(pod) && lifecycle::waits_for_rules(pod);
+    (refused.refuses_change(pod, updated) || refused.is_in_doubt(updated) && waits())
         && matches!(*way(facts, id, pod), InPlace::Yes { .. })
 }
 

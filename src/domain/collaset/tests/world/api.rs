@@ -530,10 +530,13 @@ impl World {
         }
         let leads_to = patch.labels.0.get(keys::REVISION).cloned().flatten();
         let ahead = patch.ahead.as_ref().map(|ahead| ahead.revision.clone());
+        let is_trial = leads_to.is_none();
         if let Some(revision) = leads_to.or(ahead) {
             if self.is_refused(Write::PodChange) || self.troubles.unchangeable.contains(uid) {
                 let why = done.refuse(Step::Update, &what, "policy of changes");
-                self.refused.accepted.remove(&revision);
+                if !is_trial {
+                    self.refused.accepted.remove(&revision);
+                }
                 let changes = &mut self.refused.changes;
                 changes.insert(uid.clone(), (revision, why));
                 return;
