@@ -6,6 +6,7 @@ use super::super::world::World;
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::plan::{Plan, PodChange};
+use crate::domain::collaset::pool;
 use crate::domain::collaset::revision::data;
 use crate::domain::collaset::strategy::{RolloutStep, Scope, Strategy};
 use crate::domain::lifecycle::{is_held_offline, operator};
@@ -87,6 +88,15 @@ fn deletions(plan: &Plan) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// Whether the pool notes that the Pod which `podToDelete` meant was another one of this name.
+fn is_made_again(world: &World, pod: &Pod) -> bool {
+    let id = pod.label(keys::INSTANCE_ID).and_then(|id| id.parse().ok());
+    let mut entries = world.pool.iter().flat_map(|pool| &pool.contexts);
+    let entry = entries.find(|entry| Some(entry.id) == id);
+    let noted = entry.and_then(|entry| entry.data.get(pool::DELETED));
+    noted.is_some_and(|noted| *noted != pool::note_of(pod))
 }
 
 /// The value of a label once the plan has been carried out.
@@ -381,7 +391,7 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             !is_leaving(pod) && !goes,
             "Ready is True, and Pod {name} is to be deleted"
         );
-        let named = strategy.delete.contains(name) && !strategy.sequence;
+        let named = strategy.delete.contains(name) && !is_made_again(world, pod);
         ensure!(!named, "Ready is True, and podToDelete names Pod {name}");
         let replaced = after(plan, pod, keys::TO_REPLACE).is_some();
         ensure!(!replaced, "Ready is True, and Pod {name} is to be replaced");
