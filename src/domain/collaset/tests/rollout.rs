@@ -415,3 +415,54 @@ fn refused_command_that_can_not_be_removed_is_told_once_and_commands_nothing() {
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
 }
+
+fn recreate(rolling: Value) -> Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "rollingUpdate": rolling } })
+}
+
+/// A quota or a policy: the old Pod has gone, and no Pod of the new template can be made.
+#[test]
+fn update_is_false_while_a_pod_that_it_deleted_is_missing() {
+    for rolling in [json!({}), json!({ "byLabel": {} })] {
+        let mut world = settled(1, recreate(rolling));
+        let pod = world.pods.values_mut().next().unwrap();
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::UPDATE_INCLUDED.to_owned(), "true".to_owned());
+        world.forbidden.insert("app:2".into());
+        world.image("app:2");
+        world.settle();
+        assert_eq!(world.ids(), [0; 0]);
+        let (update, reason, message) = condition(&world, "Update");
+        assert_eq!((&*update, &*reason), ("False", "Updating"));
+        assert_eq!(message, "0 Pods to update, 1 to be made");
+        assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
+        world.forbidden.clear();
+        world.settle();
+        assert_eq!(condition(&world, "Update").0, "True");
+    }
+}
+
+#[test]
+fn lost_pod_is_no_update_unless_the_rollout_has_reached_it() {
+    let mut world = settled(2, json!({}));
+    world.forbidden.insert("app:1".into());
+    let name = world.pods.keys().next().unwrap().clone();
+    world.delete(&name);
+    world.settle();
+    assert_eq!(world.ids().len(), 1);
+    assert_eq!(condition(&world, "Update").0, "True");
+    for (lost, update) in [("app:1", "True"), ("app:2", "False")] {
+        let mut world = settled(4, recreate(json!({ "byPartition": { "partition": 2 } })));
+        world.image("app:2");
+        world.settle();
+        assert_eq!(condition(&world, "Update").0, "True");
+        world.forbidden.insert(lost.into());
+        let mut pods = world.pods.values();
+        let pod = pods.find(|pod| pod.spec.containers[0].image == lost);
+        let name = pod.unwrap().metadata.name.clone();
+        world.delete(&name);
+        world.settle();
+        assert_eq!(world.ids().len(), 3);
+        assert_eq!(condition(&world, "Update").0, update, "{lost} is lost");
+    }
+}
