@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cases::{condition, settled};
-use super::world::World;
+use super::world::{Kubelet, World};
 use crate::api::keys;
 
 fn steps(steps: Value) -> Value {
@@ -465,4 +465,41 @@ fn lost_pod_is_no_update_unless_the_rollout_has_reached_it() {
         assert_eq!(world.ids().len(), 3);
         assert_eq!(condition(&world, "Update").0, update, "{lost} is lost");
     }
+}
+
+#[test]
+fn timed_pause_waits_for_a_canary_that_is_down() {
+    let timed = json!([{ "partition": 3 }, { "pause": { "duration": "10m" } }, { "partition": 0 }]);
+    let mut world = World::on_plane(4, steps(timed));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let mut pods = world.pods.values();
+    let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
+    let canary = canary.unwrap().metadata.clone();
+    let lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(canary.uid, lost);
+    world.settle();
+    let until = "step 2 of 3 pauses until 20";
+    assert!(condition(&world, "Update").2.starts_with(until));
+    world.wait(600);
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let waits = format!("step 2 of 3 waits for Pod {} to be available", canary.name);
+    let (_, reason, message) = condition(&world, "Update");
+    assert_eq!((&*reason, &*message), ("StepPaused", &*waits));
+    let message = condition(&world, "Ready").2;
+    assert!(message.contains(&waits), "{message}");
+
+    let mut promoted = world.clone();
+    promoted.command("promote");
+    promoted.settle();
+    assert_eq!(step(&promoted), Some(3));
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
 }
