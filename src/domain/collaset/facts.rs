@@ -243,6 +243,12 @@ impl<'a> Facts<'a> {
         pod.label(keys::TO_EXCLUDE).is_some() || self.strategy.exclude.contains(&pod.metadata.name)
     }
 
+    /// Whether a Pod is to leave the set alive. Where names persist none can, nor one that is to be included too.
+    pub fn leaves_alive(&self, pod: &Pod) -> bool {
+        let included = self.strategy.include.contains(&pod.metadata.name);
+        self.is_to_exclude(pod) && !self.strategy.sequence && !included
+    }
+
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.
     pub fn is_half(&self, pod: &Pod) -> bool {
         let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
