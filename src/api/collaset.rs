@@ -185,7 +185,8 @@ pub struct RolloutStep {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutPause {
-    /// How long, such as 90s, 10m or 1h30m; until the rollout is promoted when absent.
+    /// How long at least, such as 90s, 10m or 1h30m; the pause goes on while Pods that are updated are not available. Until the
+    /// rollout is promoted when absent.
     #[schemars(length(max = 32))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub duration: String,
@@ -225,7 +226,8 @@ pub struct ScaleStrategy {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub pod_to_exclude: Vec<String>,
-    /// Names of Pods to take into the CollaSet.
+    /// Names of Pods to take into the CollaSet. A Pod of no revision that is known is made again as by an update, as soon as
+    /// updateStrategy has it in scope: at once, unless a partition or byLabel keeps it.
     #[schemars(schema_with = "pod_names")]
     #[serde(
         deserialize_with = "lenient::nullable",

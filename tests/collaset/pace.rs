@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use operating::api::keys;
 use serde_json::json;
 
@@ -56,6 +57,27 @@ async fn pod_is_available_once_it_was_ready_for_min_ready_seconds() {
         set.settled().await.status.unwrap().updated_revision,
         updated
     );
+}
+
+/// Ready is lost and there again before anybody has looked.
+#[tokio::test]
+async fn pod_that_was_not_ready_for_a_moment_waits_anew() {
+    let scope = Bed::shared().await.scope("flap").await;
+    let set = Set::new(&scope, "web", 1, json!({ "minReadySeconds": 4 })).await;
+    let name = set.pod(0).await.name_any();
+    let since = Timestamp::from_second(Timestamp::now().as_second() + 1).unwrap();
+    let ready =
+        json!({ "type": "Ready", "status": "True", "lastTransitionTime": since.to_string() });
+    let flap = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+    let params = PatchParams::default();
+    let flapped = scope.pods().patch_status(&name, &params, &flap).await;
+    flapped.unwrap();
+    let is_labelled = |pod: &Pod| label(pod, keys::SERVICE_AVAILABLE).is_some();
+    let gone = |pod: &Pod| !is_labelled(pod);
+    scope.until_pod(&name, "to be unavailable", gone).await;
+    let back = scope.until_pod(&name, "to be available", is_labelled).await;
+    assert!(waited(&back, 4), "{back:?}");
+    assert_eq!(ready_and_available(&back).unwrap().0, since);
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! Updates that make the new Pod first, and what becomes of them when minds change.
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use operating::api::keys;
 use serde_json::{Value, json};
 
+use crate::bed::objects::is_available;
 use crate::bed::{Bed, Scope};
 use crate::sets::{Pods, Set, ids, image, is_paired, label, uids};
 
@@ -113,4 +115,26 @@ async fn another_policy_midway_lets_pairs_come_to_their_end() {
     set.image("app:4").await;
     set.settled().await;
     assert_eq!(uids(&set.pods().await), uids_before);
+}
+
+#[tokio::test]
+async fn origin_that_is_to_be_excluded_is_called_back_and_leaves_alive() {
+    let scope = Bed::shared().await.scope("exclude-origin").await;
+    let set = Set::new(&scope, "web", 1, replace(Value::Null)).await;
+    set.hold().await;
+    let name = set.pod(0).await.name_any();
+    set.image("app:2").await;
+    let is_told = |pod: &Pod| label(pod, keys::TO_DELETE).is_some();
+    scope.until_pod(&name, "to be told to go", is_told).await;
+    set.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }))
+        .await;
+    let has_left = |pod: &Pod| {
+        let free = pod.metadata.owner_references.is_none() && !is_told(pod);
+        free && is_available(pod) && label(pod, keys::TO_REPLACE).is_none()
+    };
+    scope.until_pod(&name, "to have left", has_left).await;
+    set.release().await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"]);
+    scope.until_pod(&name, "to be there", has_left).await;
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::lifecycle::{ID, Operation::ScaleIn};
+use super::lifecycle::{ID, Operation::ScaleIn, may_stay};
 use super::observed::Claim;
 use super::plan::{ClaimChange, Event, Ownership, PodChange, PodPatch};
 use crate::api::keys::{self, Family};
@@ -66,6 +66,14 @@ impl Draft {
         if pod.label(keys::TO_DELETE).is_none() {
             self.label(pod, keys::TO_DELETE, Some(now_nanos.to_string()));
             self.annotation(pod, keys::SENT_AWAY, Some(now_nanos.to_string()));
+        }
+    }
+
+    /// Takes the word back by which a Pod was told to go, if it may still stay.
+    pub fn call_back(&mut self, pod: &Arc<Pod>) {
+        if may_stay(pod) {
+            self.label(pod, keys::TO_DELETE, None);
+            self.annotation(pod, keys::SENT_AWAY, None);
         }
     }
 

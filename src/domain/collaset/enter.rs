@@ -62,7 +62,7 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
             match facts.revision_of(pod) {
                 Some(_) => format!("Pod {name} is included under instance ID {id}"),
                 None => format!(
-                    "Pod {name} is included under instance ID {id}; its revision is not known, so that an update makes it again"
+                    "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope"
                 ),
             },
         );

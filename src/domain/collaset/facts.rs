@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::claims::hash::Known;
+use super::claims::{self, hash::Known};
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
 use super::revision::history::History;
@@ -135,7 +135,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Gives the Pods an instance ID that have none of their own: one that the pool knows and no Pod has, which most likely was
-    /// theirs, or else the lowest that is free. The next plan gives them the same, so it need not be stored at once.
+    /// theirs, or else the lowest that is free and of which no other volumes are left. The next plan gives them the same, so it need not be stored at once.
     fn number(&mut self) {
         let misnumbered = std::mem::take(&mut self.misnumbered);
         let has_other = |pod: &Arc<Pod>| {
@@ -151,22 +151,31 @@ impl<'a> Facts<'a> {
         let mut vacant: BTreeSet<i64> = recorded.filter(|id| self.is_vacant(*id)).collect();
         let halves = self.halves();
         let mut lowest = 0;
+        let set = &self.observed.set;
         for pod in unnumbered {
             // Not the ID of a new half if the Pod is none, nor one of which the set has other claims.
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            let is_own = |claim: &Claim| claim.terminating || pod.spec.claims.contains(&claim.name);
             let suits = |id: &i64| {
-                let mounts = |claim: &str| pod.spec.claims.iter().any(|mounted| mounted == claim);
                 halves.get(id).is_none_or(|of| Some(&**of) == origin)
-                    && self
-                        .claims_of(*id)
-                        .all(|c| c.terminating || mounts(&c.name))
+                    && self.claims_of(*id).all(|claim| is_own(claim))
             };
             let known = vacant.iter().copied().find(suits);
             let id = known.unwrap_or_else(|| {
-                while self.recorded.contains(&lowest) || !self.is_vacant(lowest) {
+                let is_free = |id: i64| !self.recorded.contains(&id) && self.is_vacant(id);
+                while !is_free(lowest) {
                     lowest += 1;
                 }
-                lowest
+                // Volumes that a former set of this name has left are taken up with their ID.
+                let is_empty = |id: i64| {
+                    let mut claims = self.claims_at(id).iter();
+                    claims.all(|claim| is_own(claim) || !claims::is_usable(set, claim))
+                };
+                let mut id = lowest;
+                while !(is_free(id) && suits(&id) && is_empty(id)) {
+                    id += 1;
+                }
+                id
             });
             vacant.remove(&id);
             self.members.insert(id, pod);
@@ -233,6 +242,12 @@ impl<'a> Facts<'a> {
     /// Whether a user wants the Pod out of the set, alive.
     pub fn is_to_exclude(&self, pod: &Pod) -> bool {
         pod.label(keys::TO_EXCLUDE).is_some() || self.strategy.exclude.contains(&pod.metadata.name)
+    }
+
+    /// Whether a Pod is to leave the set alive. Where names persist none can, nor one that is to be included too.
+    pub fn leaves_alive(&self, pod: &Pod) -> bool {
+        let included = self.strategy.include.contains(&pod.metadata.name);
+        self.is_to_exclude(pod) && !self.strategy.sequence && !included
     }
 
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.

@@ -10,11 +10,19 @@ use super::lifecycle::{self, Operation};
 use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
+use super::replace;
 use super::room::Room;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 use crate::domain::wording;
+
+/// Labels of the halves of a pair.
+const PAIRED: [&str; 3] = [
+    keys::TO_REPLACE,
+    keys::REPLACE_PAIR_NEW_ID,
+    keys::REPLACE_PAIR_ORIGIN_NAME,
+];
 
 /// Names that an Event holds at most.
 const NAMED: usize = 20;
@@ -126,7 +134,8 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// A Pod in a pair, or on its way out, stays until that is over. A name that persists belongs to the set.
+/// A Pod in a pair, or on its way out, stays until that is over. An origin leaves once its new half takes its place, unless its
+/// rules have let it go by then. A name that persists belongs to the set.
 fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     let name = &pod.metadata.name;
     if facts.strategy.include.contains(name) {
@@ -137,24 +146,29 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
         draft.refuse("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set"));
         return false;
     }
-    let paired = [
-        keys::TO_REPLACE,
-        keys::REPLACE_PAIR_NEW_ID,
-        keys::REPLACE_PAIR_ORIGIN_NAME,
-    ]
-    .iter()
-    .any(|key| pod.label(key).is_some())
+    if replace::is_replaced(facts, draft, id, pod) {
+        // While its exclusion is refused it is an origin as before.
+        return !lifecycle::must_leave(pod) && !facts.is_kept(id, pod);
+    }
+    let paired = PAIRED.iter().any(|key| pod.label(key).is_some())
         || pool::is_marked(draft, id, pool::REPLACE_NEW);
     !paired && pod.label(keys::TO_DELETE).is_none()
 }
 
 fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.leaving.insert(id);
+    draft.call_back(pod); // its rules may let it go before its claims have left
     if release_claims(draft, facts.claims_of(id)) {
         return;
     }
-    // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40).
-    draft.label(pod, keys::TO_EXCLUDE, None);
+    // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40). So would those of a pair have it
+    // replaced again.
+    for key in [keys::TO_EXCLUDE, keys::REPLACED_BY_REPLACE_UPDATE] {
+        draft.label(pod, key, None);
+    }
+    for key in PAIRED {
+        draft.label(pod, key, None);
+    }
     draft.label(pod, keys::ORPHANED, Some("true".to_owned()));
     if pod.annotation(keys::MIN_READY_SECONDS).is_some() {
         draft.annotation(pod, keys::MIN_READY_SECONDS, None);
@@ -177,10 +191,7 @@ fn release(draft: &mut Draft, pod: &Arc<Pod>) {
             draft.annotation(pod, keys::LAST_POD_STATUS, None);
         }
     }
-    if lifecycle::may_stay(pod) {
-        draft.label(pod, keys::TO_DELETE, None);
-        draft.annotation(pod, keys::SENT_AWAY, None);
-    }
+    draft.call_back(pod);
     draft.own(pod, Ownership::Release);
 }
 

@@ -80,12 +80,31 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
             pool::mark(draft, new, pool::REVISION, &wanted);
             send_half_away(facts, draft, pod);
         }
-        Some(pod) if by_hand::replaces(pod, origin) && !lifecycle::is_leaving(pod) => {
-            draft.send_away(origin, facts.observed.now_nanos);
+        Some(pod) if takes_place_of(pod, origin) => {
+            // One that is to be excluded leaves by itself.
+            if !facts.leaves_alive(origin) {
+                draft.send_away(origin, facts.observed.now_nanos);
+            }
         }
         Some(_) => {}
         None => pool::mark(draft, new, pool::REVISION, &wanted),
     }
+}
+
+/// Whether a new half is there that takes the place of a Pod.
+pub fn is_replaced(facts: &Facts, draft: &Draft, id: i64, origin: &Pod) -> bool {
+    let new = draft.ids.get(&id).and_then(pool::new_of);
+    let half = new.and_then(|new| facts.members.get(&new));
+    let wanted = pair_revision(facts, origin);
+    origin.label(keys::TO_REPLACE).is_some()
+        && half.is_some_and(|half| {
+            let revision = half.label(keys::REVISION);
+            revision.is_none_or(|revision| revision == wanted) && takes_place_of(half, origin)
+        })
+}
+
+fn takes_place_of(half: &Pod, origin: &Pod) -> bool {
+    by_hand::replaces(half, origin) && !lifecycle::is_leaving(half)
 }
 
 /// The revision that the new Pod gets: that of the update which asked for the pair, else the origin's own.

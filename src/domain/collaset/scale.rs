@@ -175,9 +175,8 @@ fn delete_by_name(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
 /// or its new Pod is down again.
 pub fn take_back(facts: &Facts, draft: &mut Draft) {
     for pod in facts.members.values() {
-        if lifecycle::may_stay(pod) && !draft.is_sent_away(pod) {
-            draft.label(pod, keys::TO_DELETE, None);
-            draft.annotation(pod, keys::SENT_AWAY, None);
+        if !draft.is_sent_away(pod) {
+            draft.call_back(pod);
         }
     }
 }

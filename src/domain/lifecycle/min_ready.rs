@@ -18,11 +18,25 @@ pub fn left(pod: &Pod, now: u64) -> Option<u64> {
     if !pod.is_ready() {
         return None;
     }
+    let until = ready_since(pod)?.saturating_add(seconds.saturating_mul(SECOND));
+    Some(until.saturating_sub(now)).filter(|left| *left > 0)
+}
+
+/// Whether the label `service-available` is from before the Pod became Ready, and it has not been Ready for long enough since: it lost
+/// Ready for so short a time that the label was never taken off. The label holds nanoseconds since 1970; one that was written by
+/// hand may hold another word, and stays.
+pub fn is_cut_short(pod: &Pod, now: u64) -> bool {
+    let labelled = pod.label(keys::SERVICE_AVAILABLE);
+    let labelled: Option<u64> = labelled.and_then(|since| since.parse().ok());
+    let before = labelled.zip(ready_since(pod));
+    before.is_some_and(|(labelled, ready)| labelled < ready) && left(pod, now).is_some()
+}
+
+/// When the condition Ready changed last, in nanoseconds since 1970.
+fn ready_since(pod: &Pod) -> Option<u64> {
     let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready")?;
     let since: Timestamp = ready.last_transition_time.as_deref()?.parse().ok()?;
-    let since = u64::try_from(since.as_nanosecond()).ok()?;
-    let until = since.saturating_add(seconds.saturating_mul(SECOND));
-    Some(until.saturating_sub(now)).filter(|left| *left > 0)
+    u64::try_from(since.as_nanosecond()).ok()
 }
 
 /// Seconds for which a Pod must have been Ready, if it says so.
@@ -36,6 +50,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::lifecycle::controller_step;
 
     fn ready(seconds: &str, status: &str) -> Pod {
         let since = "2026-01-01T00:00:00Z";
@@ -55,6 +70,27 @@ mod tests {
         assert_eq!(left(&pod, since + 10 * SECOND), Some(20 * SECOND));
         assert_eq!(left(&pod, since + 30 * SECOND), None);
         assert_eq!(left(&ready("30", "False"), since), None);
+    }
+
+    /// The Pod lost Ready for so short a time that nobody has looked meanwhile.
+    #[test]
+    fn label_from_before_the_last_time_the_pod_became_ready_goes() {
+        let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let since = u64::try_from(since.as_nanosecond()).unwrap();
+        let step = |labelled: u64, now: u64| {
+            let mut pod = ready("30", "True");
+            let labels = &mut pod.metadata.labels;
+            labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
+            labels.insert(keys::SERVICE_AVAILABLE.into(), labelled.to_string());
+            let step = controller_step(&pod, now);
+            let removed = step.labels.0.get(keys::SERVICE_AVAILABLE) == Some(&None);
+            (removed, step.again_nanos)
+        };
+        let now = since + 10 * SECOND;
+        assert_eq!(step(since - SECOND, now), (true, Some(20 * SECOND)));
+        assert_eq!(step(since - SECOND, since + 30 * SECOND), (false, None));
+        // minReadySeconds was raised since: who served goes on.
+        assert_eq!(step(since + SECOND, now), (false, None));
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub fn controller_step_passing(pod: &Pod, passed: &[(Stage, String)], now_nanos:
     // until it is stored, the condition may not build on it.
     let up_to_date = run.patch().is_empty();
     let others = run.others_mut();
-    if !pod.is_ready() {
+    if !pod.is_ready() || min_ready::is_cut_short(pod, now_nanos) {
         others.remove(keys::SERVICE_AVAILABLE);
     }
     let available = others.contains_key(keys::SERVICE_AVAILABLE);

@@ -8,7 +8,7 @@ mod command;
 mod steps;
 
 pub use command::{PROMOTE, RETRY};
-pub use steps::{SOON, Wait, command_of, step, wait};
+pub use steps::{SOON, Wait, awaited, command_of, step, wait};
 
 use super::revision::history::History;
 use super::strategy::{RolloutStep, Scope, Strategy};

@@ -1,5 +1,7 @@
 //! From one step to the next.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::command;
@@ -20,6 +22,8 @@ pub const SOON: u64 = 100_000_000;
 pub enum Wait {
     /// A time, in nanoseconds since 1970.
     Until(u64),
+    /// The Pods that the steps so far have updated: the time is over, and they are not available.
+    Pods,
     /// Somebody to promote it.
     Promotion,
 }
@@ -113,22 +117,33 @@ pub fn wait(facts: &Facts, status: &RolloutStatus) -> Option<Wait> {
         .as_ref()
         .map(|since| since.0.as_nanosecond());
     let since = since.and_then(|since| u64::try_from(since).ok());
-    Some(match (lasts, since) {
-        (Some(lasts), Some(since)) => Wait::Until(since.saturating_add(lasts)),
-        (Some(lasts), None) => Wait::Until(facts.observed.now_nanos.saturating_add(lasts)),
-        (None, _) => Wait::Promotion,
+    let now = facts.observed.now_nanos;
+    let Some(lasts) = lasts else {
+        return Some(Wait::Promotion);
+    };
+    let until = since.unwrap_or(now).saturating_add(lasts);
+    Some(match until > now || is_reached(facts) {
+        true => Wait::Until(until),
+        false => Wait::Pods,
     })
 }
 
-/// Whether all Pods that the partition of the step lets go are updated, available, and not in an operation.
+fn is_busy(pod: &Pod) -> bool {
+    Operation::Update.is_on(pod) || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
+}
+
+/// The Pods that keep the step from being over, as far as they are there.
+pub fn awaited<'a>(facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let members = facts.members.values();
+    members.filter(|pod| is_busy(pod) || facts.is_updated(pod) && !pod.is_available())
+}
+
+/// Whether all Pods that the partition so far lets go are updated, available, and not in an operation.
 fn is_reached(facts: &Facts) -> bool {
     let Scope::Partition(partition) = facts.strategy.scope else {
         return false;
     };
     let wanted = facts.strategy.replicas.saturating_sub(partition);
-    let is_busy = |pod: &Pod| {
-        Operation::Update.is_on(pod) || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
-    };
     if facts.members.values().any(|pod| is_busy(pod)) {
         return false;
     }

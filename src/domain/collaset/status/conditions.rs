@@ -110,14 +110,20 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             let message = told::aborted(facts, view.behind);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
-        None if view.behind > 0 || view.updates > 0 || facts.rollout.has_steps_left() => {
+        None if view.is_updating(facts) => {
             let pause = told::pause(facts, status).filter(|_| !paused);
             let reason = match (paused, &pause) {
                 (true, _) => "Paused",
                 (false, Some(_)) => "StepPaused",
                 (false, None) => "Updating",
             };
-            let behind = || format!("{} Pods to update", view.behind);
+            let behind = || {
+                let behind = format!("{} Pods to update", view.behind);
+                match view.to_make {
+                    0 => behind,
+                    count => format!("{behind}, {count} to be made"),
+                }
+            };
             let message = pause.unwrap_or_else(behind);
             set(status, now, "Update", false, reason, message);
         }
@@ -148,6 +154,8 @@ pub(super) struct View {
     pub surplus: usize,
     /// Pods that are of another revision than the whole rollout is to give them.
     pub behind: usize,
+    /// Pods that are missing and that a rollout which is under way has made of the updated revision.
+    to_make: usize,
     /// Pods that are to stay on older revisions.
     kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
@@ -187,12 +195,19 @@ impl View {
         };
         let unavailable = pods.iter().filter(|p| !p.is_available());
         let missing = wanted.saturating_sub(there);
+        let is_under_way = status.current_revision != status.updated_revision;
+        let to_make = match facts.rollout.final_scope() {
+            _ if !is_under_way => 0,
+            Scope::Partition(kept) => (missing + older).saturating_sub(kept) - behind,
+            Scope::ByLabel => missing.min(recorded_as_updated(facts, draft)),
+        };
         View {
             missing,
             surplus: there.saturating_sub(wanted)
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
             behind,
+            to_make,
             kept: older.saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
@@ -204,6 +219,12 @@ impl View {
             stuck: stuck(facts, &pods),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
+    }
+
+    /// Whether the rollout has Pods to reach, or steps to take.
+    fn is_updating(&self, facts: &Facts) -> bool {
+        let left = self.behind + self.to_make + self.updates;
+        left > 0 || facts.rollout.has_steps_left()
     }
 
     /// Pods of the updated revision that do not serve although no operation holds them.
@@ -355,6 +376,15 @@ fn no_room(
         true => told::no_pairs(facts, draft, pairs.max(open)),
         false => String::new(),
     }
+}
+
+/// How many Pods that are not there would be made of the updated revision.
+fn recorded_as_updated(facts: &Facts, draft: &Draft) -> usize {
+    let vacant = draft.ids.iter().filter(|(id, data)| {
+        let recorded = data.get(pool::REVISION);
+        !facts.members.contains_key(id) && recorded == Some(&facts.history.updated.name)
+    });
+    vacant.count()
 }
 
 /// Names of Pods that have to end before others of their names can be made, the first few. On a node that is lost they

@@ -15,6 +15,7 @@ use crate::api::keys;
 use crate::domain::grace;
 use crate::domain::lifecycle::{Phase, min_ready, phases};
 use crate::domain::pod::Pod;
+use crate::domain::wording;
 
 /// Pods that a message names at most.
 pub const NAMED: usize = 3;
@@ -110,6 +111,16 @@ pub fn pause(facts: &Facts, status: &CollaSetStatus) -> Option<String> {
         rollout::Wait::Until(until) => {
             let until = time(until);
             format!("step {step} of {steps} pauses until {until}")
+        }
+        rollout::Wait::Pods => {
+            let pods = rollout::awaited(facts).map(|pod| &*pod.metadata.name);
+            let pods: Vec<&str> = pods.collect();
+            let waits = match pods.len() {
+                0 => "its Pods to be made".to_owned(),
+                1 => format!("Pod {} to be available", pods[0]),
+                _ => format!("Pods {} to be available", wording::listed(&pods, NAMED)),
+            };
+            format!("step {step} of {steps} waits for {waits}")
         }
         rollout::Wait::Promotion => {
             let promote = rollout::PROMOTE;

@@ -1086,3 +1086,26 @@ fn deletion_of_a_set_names_first_what_needs_somebody() {
     );
     assert_eq!(told.unwrap().message, expected);
 }
+
+#[test]
+fn an_included_pod_of_no_known_revision_is_made_again_as_an_update_does() {
+    for partition in [0, 2] {
+        let rolling = json!({ "byPartition": { "partition": partition } });
+        let mut world = settled(1, json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+        let mut stranger = world.pods.values().next().unwrap().clone();
+        stranger.metadata.name = "stranger".into();
+        stranger.metadata.uid = "stranger".into();
+        stranger.metadata.owner_references.clear();
+        for key in [keys::REVISION, keys::INSTANCE_ID] {
+            stranger.metadata.labels.remove(key);
+        }
+        world.pods.insert("stranger".into(), stranger);
+        world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
+        world.settle();
+        assert_eq!(world.pods.contains_key("stranger"), partition > 0);
+        let told = "Pod stranger is included under instance ID 1; its revision is not known, so it is made again as by an update, \
+            as soon as updateStrategy has it in scope";
+        let included = world.told.iter().any(|(_, message)| message == told);
+        assert!(included, "{:?}", world.told);
+    }
+}

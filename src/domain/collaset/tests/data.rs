@@ -409,3 +409,34 @@ fn claim_that_can_not_be_released_holds_up_no_other_pod() {
     assert!(!world.owns(&world.pods[&leaver.metadata.name]));
     assert_eq!(world.claims[&old].controller, None);
 }
+
+/// Somebody's copy of a Pod: it has no instance ID, and mounts nothing.
+#[test]
+fn pod_without_an_id_gets_none_whose_volumes_are_retained() {
+    for owned in [true, false] {
+        let mut world = settled(2, retained());
+        world.edit(json!({ "replicas": 1 }));
+        world.settle();
+        let mut copy = world.pods[&name_of(&world, 0)].clone();
+        copy.metadata.name = "web-copy".into();
+        copy.metadata.uid = "copy".into();
+        copy.metadata.labels.remove(keys::INSTANCE_ID);
+        copy.spec.claims.clear();
+        world.pods.insert("web-copy".into(), copy);
+        let claims = world.claims.values_mut();
+        let mut kept = claims.filter(|claim| claim.labels[keys::INSTANCE_ID] == "1");
+        let kept = kept.next().unwrap();
+        if !owned {
+            kept.controller = None; // a former set of this name has left it
+        }
+        let kept = kept.name.clone();
+        world.edit(json!({ "replicas": 2 }));
+        world.step();
+        assert_eq!(name_of(&world, 2), "web-copy", "owned {owned}");
+        world.settle();
+        assert_eq!(world.ids(), [0, 2]);
+        let mut mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
+        assert!(!mounted.any(|claim| *claim == kept));
+        assert!(world.claims.contains_key(&kept));
+    }
+}

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cases::{condition, settled};
-use super::world::World;
+use super::world::{Kubelet, World};
 use crate::api::keys;
 
 fn steps(steps: Value) -> Value {
@@ -412,6 +412,94 @@ fn refused_command_that_can_not_be_removed_is_told_once_and_commands_nothing() {
     assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
     world.settle();
     world.command("promote-full");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
+}
+
+fn recreate(rolling: Value) -> Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "rollingUpdate": rolling } })
+}
+
+/// A quota or a policy: the old Pod has gone, and no Pod of the new template can be made.
+#[test]
+fn update_is_false_while_a_pod_that_it_deleted_is_missing() {
+    for rolling in [json!({}), json!({ "byLabel": {} })] {
+        let mut world = settled(1, recreate(rolling));
+        let pod = world.pods.values_mut().next().unwrap();
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::UPDATE_INCLUDED.to_owned(), "true".to_owned());
+        world.forbidden.insert("app:2".into());
+        world.image("app:2");
+        world.settle();
+        assert_eq!(world.ids(), [0; 0]);
+        let (update, reason, message) = condition(&world, "Update");
+        assert_eq!((&*update, &*reason), ("False", "Updating"));
+        assert_eq!(message, "0 Pods to update, 1 to be made");
+        assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
+        world.forbidden.clear();
+        world.settle();
+        assert_eq!(condition(&world, "Update").0, "True");
+    }
+}
+
+#[test]
+fn lost_pod_is_no_update_unless_the_rollout_has_reached_it() {
+    let mut world = settled(2, json!({}));
+    world.forbidden.insert("app:1".into());
+    let name = world.pods.keys().next().unwrap().clone();
+    world.delete(&name);
+    world.settle();
+    assert_eq!(world.ids().len(), 1);
+    assert_eq!(condition(&world, "Update").0, "True");
+    for (lost, update) in [("app:1", "True"), ("app:2", "False")] {
+        let mut world = settled(4, recreate(json!({ "byPartition": { "partition": 2 } })));
+        world.image("app:2");
+        world.settle();
+        assert_eq!(condition(&world, "Update").0, "True");
+        world.forbidden.insert(lost.into());
+        let mut pods = world.pods.values();
+        let pod = pods.find(|pod| pod.spec.containers[0].image == lost);
+        let name = pod.unwrap().metadata.name.clone();
+        world.delete(&name);
+        world.settle();
+        assert_eq!(world.ids().len(), 3);
+        assert_eq!(condition(&world, "Update").0, update, "{lost} is lost");
+    }
+}
+
+#[test]
+fn timed_pause_waits_for_a_canary_that_is_down() {
+    let timed = json!([{ "partition": 3 }, { "pause": { "duration": "10m" } }, { "partition": 0 }]);
+    let mut world = World::on_plane(4, steps(timed));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let mut pods = world.pods.values();
+    let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
+    let canary = canary.unwrap().metadata.clone();
+    let lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(canary.uid, lost);
+    world.settle();
+    let until = "step 2 of 3 pauses until 20";
+    assert!(condition(&world, "Update").2.starts_with(until));
+    world.wait(600);
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let waits = format!("step 2 of 3 waits for Pod {} to be available", canary.name);
+    let (_, reason, message) = condition(&world, "Update");
+    assert_eq!((&*reason, &*message), ("StepPaused", &*waits));
+    let message = condition(&world, "Ready").2;
+    assert!(message.contains(&waits), "{message}");
+
+    let mut promoted = world.clone();
+    promoted.command("promote");
+    promoted.settle();
+    assert_eq!(step(&promoted), Some(3));
+    world.kubelets.clear();
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::cases::condition;
+use super::cases::{condition, one_claim};
 use super::world::{Kubelet, World};
 use crate::api::keys;
 use crate::domain::grace;
@@ -78,10 +78,14 @@ fn pod_that_is_to_be_excluded_and_no_longer_deleted_leaves() {
     assert!(!world.owns(&world.pods[&name]));
 }
 
-/// Origins wait for a rule, and the new halves are down.
+/// Origins wait for a rule, and the new halves serve.
 fn held_replacement() -> (World, Vec<String>) {
-    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
-    let mut world = World::on_plane(2, replace);
+    held_replacement_of(json!({}))
+}
+
+fn held_replacement_of(mut spec: Value) -> (World, Vec<String>) {
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(2, spec);
     world.settle();
     let origins: Vec<String> = world.pods.keys().cloned().collect();
     world.troubles.holds = true;
@@ -224,4 +228,76 @@ fn deletion_that_a_user_took_back_before_does_not_bind_the_set() {
     world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
     world.settle();
     assert_eq!(world.pods[&name].label(keys::TO_DELETE), None);
+}
+
+/// Has a Pod excluded, by its label or by its name.
+fn exclude(world: &mut World, name: &str, by_label: bool) {
+    if by_label {
+        world.write_pod(name, |pod| {
+            let labels = &mut pod.metadata.labels;
+            labels.insert(keys::TO_EXCLUDE.into(), "true".into());
+        });
+    } else {
+        world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    }
+    world.settle();
+}
+
+/// The Pod is out of the set and serves, and the rollout has ended without it.
+fn has_left_alive(world: &World, name: &str) {
+    assert!(is_available(world, name));
+    let pod = &world.pods[name];
+    assert!(!world.owns(pod));
+    let words = [keys::TO_DELETE, keys::TO_REPLACE, keys::REPLACE_PAIR_NEW_ID];
+    assert!(words.iter().all(|key| pod.label(key).is_none()), "{pod:?}");
+    assert_eq!(world.images(), ["app:2"; 2]);
+    assert_eq!(world.pods.len(), 3);
+    assert_eq!(condition(world, "Ready").0, "True");
+}
+
+#[test]
+fn origin_that_is_to_be_excluded_stays_alive_and_its_new_pod_takes_its_place() {
+    for spec in [json!({}), one_claim()] {
+        for by_label in [false, true] {
+            let (mut world, origins) = held_replacement_of(spec.clone());
+            exclude(&mut world, &origins[0], by_label);
+            assert!(!world.owns(&world.pods[&origins[0]]), "a rule holds it");
+            world.troubles.holds = false;
+            world.settle();
+            has_left_alive(&world, &origins[0]);
+        }
+    }
+}
+
+#[test]
+fn origin_that_was_to_be_excluded_before_leaves_once_its_new_pod_serves() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(2, replace);
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    exclude(&mut world, &name, false);
+    assert!(world.owns(&world.pods[&name]), "its pair is open");
+    world.troubles.unpullable.clear();
+    world.settle();
+    has_left_alive(&world, &name);
+}
+
+#[test]
+fn exclusion_of_an_origin_that_is_refused_keeps_its_pair_as_it_is() {
+    let (mut world, origins) = held_replacement();
+    let uid = world.pods[&origins[0]].metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    exclude(&mut world, &origins[0], false);
+    assert!(world.owns(&world.pods[&origins[0]]));
+    let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]);
+    assert_eq!(world.pods.values().filter(is_half).count(), 1);
+    world.troubles.stubborn.clear();
+    world.wait(100);
+    world.settle();
+    world.troubles.holds = false;
+    world.settle();
+    has_left_alive(&world, &origins[0]);
 }
