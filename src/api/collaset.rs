@@ -187,8 +187,8 @@ pub struct RolloutStep {
 pub struct RolloutPause {
     /// How long, such as 90s, 10m or 1h30m; until the rollout is promoted when absent.
     #[schemars(length(max = 32))]
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub duration: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration: Option<String>,
 }
 
 /// All but a number of Pods.
@@ -382,12 +382,12 @@ impl RolloutPause {
     /// # Errors
     /// What is wrong with a duration that cannot be read.
     pub fn lasts(&self) -> Result<Option<Duration>, &'static str> {
-        if self.duration.is_empty() {
+        let Some(duration) = &self.duration else {
             return Ok(None);
-        }
-        let duration = self.duration.parse::<kube::core::Duration>();
-        match duration {
-            Ok(duration) if !duration.is_negative() => Ok(Some(duration.into())),
+        };
+        match duration.parse::<kube::core::Duration>() {
+            // An empty text reads as 0 s.
+            Ok(time) if !duration.is_empty() && !time.is_negative() => Ok(Some(time.into())),
             _ => Err(
                 "must be a duration such as 90s, 10m or 1h30m; leave it out to wait until the rollout is promoted",
             ),
