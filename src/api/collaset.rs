@@ -214,7 +214,8 @@ pub struct ByLabel {}
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(SCALE_RULES)))]
 pub struct ScaleStrategy {
-    /// Name of the ResourceContext used as the pool of instance IDs; the name of the CollaSet when absent. Immutable.
+    /// Name of the ResourceContext used as the pool of instance IDs, a DNS subdomain name; the name of the CollaSet when absent.
+    /// Immutable.
     #[schemars(length(max = 253))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub context: String,
@@ -336,7 +337,12 @@ pub struct CollaSetStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub last_progress_time: Option<Time>,
-    /// Conditions Scale, Update, Ready, Stalled and Terminating.
+    /// What is so, by type. Ready is True with AsWanted, or False with Scaling, Updating, Replacing, Deleting, Unavailable, Paused,
+    /// ScaleOutFailed, ScaleInFailed, UpdateFailed, RolloutAborted, IncludeNotAllowed, ExcludeNotAllowed, Invalid or Terminating.
+    /// Scale is True with Scaled, or False with Scaling, Paused, ScaleOutFailed or ScaleInFailed. Update is True with Updated, or
+    /// False with Updating, StepPaused, Paused, UpdateFailed or RolloutAborted. Stalled is True with ProgressDeadlineExceeded,
+    /// RolloutAborted or Invalid, and absent otherwise. Terminating, of a set that is being deleted, is True with Deleted, or False
+    /// with ReclaimingTargetsDeletion. The message says more.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -399,7 +405,7 @@ impl RolloutPause {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CollaSetCondition {
-    /// Scale, Update or Terminating.
+    /// Ready, Scale, Update, Stalled or Terminating.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub type_: String,
     /// True, False or Unknown.
