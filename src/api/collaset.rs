@@ -188,8 +188,8 @@ pub struct RolloutPause {
     /// How long at least, such as 90s, 10m or 1h30m; the pause goes on while Pods that are updated are not available. Until the
     /// rollout is promoted when absent.
     #[schemars(length(max = 32))]
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub duration: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration: Option<String>,
 }
 
 /// All but a number of Pods.
@@ -215,7 +215,8 @@ pub struct ByLabel {}
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = schema::rules(SCALE_RULES)))]
 pub struct ScaleStrategy {
-    /// Name of the ResourceContext used as the pool of instance IDs; the name of the CollaSet when absent. Immutable.
+    /// Name of the ResourceContext used as the pool of instance IDs, a DNS subdomain name; the name of the CollaSet when absent.
+    /// Immutable.
     #[schemars(length(max = 253))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub context: String,
@@ -338,7 +339,12 @@ pub struct CollaSetStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub last_progress_time: Option<Time>,
-    /// Conditions Scale, Update, Ready, Stalled and Terminating.
+    /// What is so, by type. Ready is True with AsWanted, or False with Scaling, Updating, Replacing, Deleting, Unavailable, Paused,
+    /// ScaleOutFailed, ScaleInFailed, UpdateFailed, RolloutAborted, IncludeNotAllowed, ExcludeNotAllowed, Invalid or Terminating.
+    /// Scale is True with Scaled, or False with Scaling, Paused, ScaleOutFailed or ScaleInFailed. Update is True with Updated, or
+    /// False with Updating, StepPaused, Paused, UpdateFailed or RolloutAborted. Stalled is True with ProgressDeadlineExceeded,
+    /// RolloutAborted or Invalid, and absent otherwise. Terminating, of a set that is being deleted, is True with Deleted, or False
+    /// with ReclaimingTargetsDeletion. The message says more.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "Vec::is_empty"
@@ -384,12 +390,12 @@ impl RolloutPause {
     /// # Errors
     /// What is wrong with a duration that cannot be read.
     pub fn lasts(&self) -> Result<Option<Duration>, &'static str> {
-        if self.duration.is_empty() {
+        let Some(duration) = &self.duration else {
             return Ok(None);
-        }
-        let duration = self.duration.parse::<kube::core::Duration>();
-        match duration {
-            Ok(duration) if !duration.is_negative() => Ok(Some(duration.into())),
+        };
+        match duration.parse::<kube::core::Duration>() {
+            // An empty text reads as 0 s.
+            Ok(time) if !duration.is_empty() && !time.is_negative() => Ok(Some(time.into())),
             _ => Err(
                 "must be a duration such as 90s, 10m or 1h30m; leave it out to wait until the rollout is promoted",
             ),
@@ -401,7 +407,7 @@ impl RolloutPause {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CollaSetCondition {
-    /// Scale, Update or Terminating.
+    /// Ready, Scale, Update, Stalled or Terminating.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub type_: String,
     /// True, False or Unknown.

@@ -121,6 +121,10 @@ pub fn untyped(id: &str) -> String {
     )
 }
 
+/// Why a budget lets no Pod go of which it is not known how many Pods it is of.
+pub const EXPECTED_UNKNOWN: &str =
+    "it is not known how many Pods there should be: see the condition ExpectedKnown";
+
 /// The turn of a Pod that waits for a budget: the Pod that is the next to get it.
 pub fn turn(head: &str) -> String {
     format!("waits for its turn behind {head}")

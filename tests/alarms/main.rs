@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use operating::admission::review::Verdict;
 use operating::cluster::registration;
 use operating::cluster::watch::Source;
+use operating::cluster::workloads::store::Key;
 use operating::domain::rules::registration::Needed;
 use operating::telemetry::logs;
 use serde_json::json;
@@ -325,6 +326,44 @@ async fn object_that_can_not_be_read() {
     assert!(plant.index.unread.add(&pods, "web-1"));
     let fired = plant.alarms(5, |_| {}, |_, text| text).await;
     assert_eq!(fired, ["OperatingUnreadableObjects"]);
+}
+
+#[tokio::test]
+async fn collaset_that_is_stalled() {
+    let plant = Plant::new().await;
+    let set = |name: &str, stalled: &str| {
+        let conditions = json!([{ "type": "Ready", "status": "False" }, { "type": "Stalled", "status": stalled }]);
+        let set = json!({
+            "metadata": { "namespace": "n", "name": name, "uid": name },
+            "spec": { "selector": {}, "template": {} }, "status": { "conditions": conditions },
+        });
+        let key = Key {
+            namespace: "n".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            version: 8,
+            ..Key::default()
+        };
+        let set = serde_json::from_value(set).unwrap();
+        assert!(plant.index.objects.sets.apply(key, Some(set)));
+    };
+    set("web", "False");
+    let fired = plant.alarms(20, |_| {}, |_, text| text).await;
+    assert_eq!(fired, NONE);
+    set("cart", "True");
+    let text = plant.fresh();
+    for line in [
+        "operating_collasets{ready=\"true\"} 0",
+        "operating_collasets{ready=\"false\"} 2",
+        "operating_collasets_stalled 1",
+    ] {
+        assert!(text.lines().any(|l| l.starts_with(line)), "{text}");
+    }
+    let fired = plant.alarms(20, |_| {}, |_, text| text).await;
+    assert_eq!(fired, ["OperatingCollaSetsStalled"]);
+    // Who does not lead writes no status, and tells of none.
+    plant.leading.send_replace(false);
+    assert!(plant.fresh().contains("operating_collasets_stalled 0"));
 }
 
 #[tokio::test]

@@ -136,6 +136,11 @@ async fn pod_that_waits_for_the_budget_goes_with_its_set() {
     let waits = |pod: &Pod| label(pod, &Family::PreCheck.key("collaset")).is_some();
     set.until_pods("all to wait", |pods| pods.values().all(waits))
         .await;
+    let told = "of PodTransitionRule web: at most 0 of 3 Pods may be unavailable";
+    let says = |set: &operating::api::collaset::CollaSet| {
+        condition(set, "Ready").is_some_and(|c| c.message.contains(told))
+    };
+    set.until("the budget to be named", says).await;
     let background = by(PropagationPolicy::Background);
     set.api.delete("web", &background).await.unwrap();
     until_gone(&set).await;

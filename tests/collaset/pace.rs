@@ -104,8 +104,10 @@ async fn waiting_for_a_rule_is_not_stalled() {
     set.hold().await;
     set.image("app:2").await;
     let waits = |set: &operating::api::collaset::CollaSet| {
-        condition(set, "Ready")
-            .is_some_and(|c| c.message.contains("waits for PodTransitionRule hold"))
+        condition(set, "Ready").is_some_and(|c| {
+            c.message
+                .contains("waits for rule hold of PodTransitionRule hold: ")
+        })
     };
     set.until("the rule to be named", waits).await;
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;

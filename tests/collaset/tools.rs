@@ -37,6 +37,40 @@ pub async fn kubectl(scope: &Scope, args: &[&str]) -> String {
     text
 }
 
+/// The command of docs/collasets.md.
+#[tokio::test]
+async fn kubectl_takes_a_rollout_back() {
+    let scope = Bed::shared().await.scope("undo").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let former = set.get().await;
+    let revision = former.status.unwrap().current_revision;
+    let added = json!({ "template": {
+        "metadata": { "annotations": { "added": "1" } },
+        "spec": { "containers": [{ "name": "app", "image": "app:2" }] },
+    } });
+    set.edit(added).await;
+    set.settled().await;
+    let template = [
+        "get",
+        "controllerrevision",
+        &revision,
+        "-o",
+        "jsonpath={.data.spec.template}",
+    ];
+    let template = kubectl(&scope, &template).await;
+    let template = template.replace("\"$patch\":\"replace\",", ""); // as sed does
+    let patch = format!(r#"[{{"op":"replace","path":"/spec/template","value":{template}}}]"#);
+    kubectl(
+        &scope,
+        &["patch", "collaset", "web", "--type=json", "-p", &patch],
+    )
+    .await;
+    let undone = set.settled().await;
+    assert_eq!(undone.spec.template, former.spec.template);
+    assert_eq!(undone.status.unwrap().updated_revision, revision);
+    assert_eq!(set.images().await, ["app:1"; 2]);
+}
+
 #[tokio::test]
 async fn kubectl_scales_and_waits() {
     let scope = Bed::shared().await.scope("kubectl").await;

@@ -166,7 +166,11 @@ async fn a_rollout_that_is_stuck_names_the_rule_and_the_pod() {
     set.hold().await;
     set.image("app:2").await;
     let name = set.pod(0).await.name_any();
-    let words = ["2 under way", &name, "waits for PodTransitionRule hold"];
+    let words = [
+        "2 under way",
+        &name,
+        "waits for rule hold of PodTransitionRule hold: block by label check policy",
+    ];
     until_not_ready(&set, "Updating", &words).await;
     set.release().await;
     set.settled().await;

@@ -373,7 +373,11 @@ async fn no_answer_in_time_is_said_in_time() {
 #[tokio::test]
 async fn a_fault_that_was_stored_is_no_reason_to_refuse_other_changes() {
     let bench = Bench::fine();
-    let odd = json!({ "historyLimit": -1, "scaleStrategy": { "podToDelete": ["a", "a"] } });
+    let odd = json!({
+        "historyLimit": -1,
+        "scaleStrategy": { "podToDelete": ["a", "a"], "context": "A b" },
+        "updateStrategy": { "rollingUpdate": { "steps": [{ "pause": { "duration": "" } }] } },
+    });
     let mut scaled = odd.clone();
     scaled["replicas"] = 5.into();
     assert!(

@@ -47,6 +47,7 @@ impl Node {
 pub fn text(all: &Explanation, now: Timestamp) -> String {
     let mut tree = vec![pod(all, now)];
     tree.extend(all.owner.as_ref().map(owner));
+    tree.extend(all.owner.iter().flat_map(troubles));
     tree.extend(all.operations.iter().map(|o| operation(o, now)));
     tree.extend(all.rules.iter().map(|r| rule(r, now)));
     tree.extend(all.disruption_budgets.iter().map(|budget| {
@@ -130,6 +131,12 @@ fn deletion(trial: &Trial) -> Node {
     };
     let why = why.map(Node::leaf);
     Node::new(format!("a deletion now (dry-run) {says}"), why)
+}
+
+fn troubles(owner: &OwnerFacts) -> impl Iterator<Item = Node> {
+    let OwnerFacts { kind, name, .. } = owner;
+    let told = owner.troubles.iter();
+    told.map(move |trouble| Node::leaf(format!("{kind} {name}: {trouble}")))
 }
 
 fn owner(owner: &OwnerFacts) -> Node {

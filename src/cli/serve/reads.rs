@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
 use crate::admission::guarded::Denials;
+use crate::api::collaset::CollaSet;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::controllers::Work;
@@ -230,8 +231,38 @@ impl Reads {
         )
     }
 
+    /// CollaSets by their status, which the leader writes.
+    fn collasets(&self, out: &mut Out<'_>, leads: bool) -> fmt::Result {
+        let (mut ready, mut unready, mut stalled) = (0u64, 0u64, 0u64);
+        let count = |set: &CollaSet| {
+            let conditions = || set.status.iter().flat_map(|status| &status.conditions);
+            let is_true = |type_| conditions().any(|c| c.type_ == type_ && c.status == "True");
+            match is_true("Ready") {
+                true => ready += 1,
+                false => unready += 1,
+            }
+            stalled += u64::from(is_true("Stalled"));
+        };
+        if leads {
+            self.index.objects.sets.each(count);
+        }
+        out.family(
+            "collasets",
+            "CollaSets by their condition Ready, as the leader sees them; 0 at replicas that do not lead",
+            MetricType::Gauge,
+            "ready",
+            [("true", ready), ("false", unready)],
+        )?;
+        out.gauge(
+            "collasets_stalled",
+            "CollaSets whose condition Stalled is True, as the leader sees them; 0 at replicas that do not lead",
+            stalled as f64,
+        )
+    }
+
     fn controllers(&self, out: &mut Out<'_>) -> fmt::Result {
         let leads = *self.lead.borrow();
+        self.collasets(out, leads)?;
         let help = "1 while this replica runs the controllers";
         out.gauge("leader", help, f64::from(u8::from(leads)))?;
         let figures = self.work.figures();

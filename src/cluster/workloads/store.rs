@@ -102,6 +102,14 @@ impl<T> Store<T> {
             .collect()
     }
 
+    /// Looks at each object.
+    pub fn each(&self, mut look: impl FnMut(&T)) {
+        let state = self.state.read();
+        let homes = state.namespaces.values();
+        let all = homes.flat_map(|home| home.names.values());
+        all.for_each(|(_, object)| look(object));
+    }
+
     /// What the API server answered to a write or a read of this replica; `None` for what this cache does not keep.
     /// The watch knows better once it is past that version.
     pub fn written(&self, key: Key, object: Option<T>) {

@@ -5,6 +5,7 @@
 //! | File | What it does |
 //! |---|---|
 //! | `observe` | the caches, once they have seen this controller's own writes |
+//! | `held` | which rules hold Pods that wait, and why |
 //! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
 //! | `refusals` | what the API server would not do, and how long it is left alone |
 //! | `backoff` | when Pods that have ended are made again |
@@ -17,6 +18,7 @@
 mod apply;
 mod backoff;
 mod call;
+mod held;
 mod leftover;
 mod memory;
 mod names;

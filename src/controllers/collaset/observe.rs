@@ -8,29 +8,20 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::super::Context;
+use super::held::held;
 use super::memory::Memory;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
-use crate::api::stored::text;
 use crate::cluster::index::{Namespace, State};
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::room;
-use crate::domain::collaset::waits_for_rules;
-use crate::domain::grace;
-use crate::domain::lifecycle::{Phase, Stage, phases};
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{candidates, rejections_of};
 
 /// Waits for the first lists this long at a time.
 const UNSYNCED: Duration = Duration::from_millis(200);
-/// Pods that wait for their rules and of which the status may tell for which.
-const MOST_EXPLAINED: usize = 20;
-/// Rules that are named of each of them where the set is deleted, and characters of each reason.
-const RULES_NAMED: usize = 3;
-const LONGEST: usize = 200;
 /// Waits this long for the Pod cache to show the own writes.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
@@ -85,22 +76,11 @@ pub async fn observe(
         set.metadata.generation.unwrap_or(0),
     );
     let now_nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let waiting = pods.iter().filter(|pod| waits_for_rules(pod));
-    let rules = waiting.take(MOST_EXPLAINED).map(|pod| {
-        let rules = index.rules_of(pod).into_iter();
-        let names = rules.map(|rule| rule.name.to_string());
-        (pod.metadata.uid.clone(), names.collect())
-    });
-    let rules = rules.collect();
-    let held = match set.metadata.deletion_timestamp {
-        Some(_) => held(&index.read(), &pods),
-        None => BTreeMap::new(),
-    };
+    let goes = set.metadata.deletion_timestamp.is_some();
     Ok(Observed {
         pool_bytes: room::MOST,
         refused,
-        rules,
-        held,
+        held: held(&index.read(), &pods, goes),
         ended_until: memory.ended(pods.iter().map(|pod| &**pod), now_nanos),
         pool: objects.pools.get(namespace, pool_name(&set)),
         revisions,
@@ -112,34 +92,6 @@ pub async fn observe(
         now_nanos,
         set,
     })
-}
-
-/// What the first Pods that wait to be deleted wait for, by UID: the rules that reject, else all that cover the Pod.
-fn held(state: &State, pods: &[Arc<Pod>]) -> BTreeMap<String, Vec<String>> {
-    let waits = |pod: &&Arc<Pod>| phases(pod).get(grace::ID) == Some(&Phase::PreCheck);
-    let waiting = pods.iter().filter(waits).take(MOST_EXPLAINED);
-    let told = waiting.map(|pod| {
-        let waiting = candidates(Stage::PreCheck, pod);
-        let rejections = state.covering(pod).flat_map(|entry| {
-            rejections_of(
-                &entry.snapshot.rules,
-                Stage::PreCheck,
-                pod,
-                &waiting,
-                &entry.verdicts,
-            )
-        });
-        let rejections = rejections.take(RULES_NAMED);
-        let told = rejections.map(|r| format!("{}: {}", r.named(), text(&r.reason, LONGEST)));
-        let mut told: Vec<_> = told.collect();
-        if told.is_empty() {
-            let names = state.covering(pod).map(|entry| &entry.snapshot.rules.name);
-            let names = names.take(RULES_NAMED);
-            told.extend(names.map(|name| format!("PodTransitionRule {name}")));
-        }
-        (pod.metadata.uid.clone(), told)
-    });
-    told.collect()
 }
 
 /// What a set has to do with the Pods of its namespace, in the order of their names.

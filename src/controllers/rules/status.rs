@@ -323,9 +323,7 @@ fn over_budget(look: &Look<'_>, wait: &Wait<'_>, limits: &Limits) -> Option<Stri
     let desired = limits.desired(gauges.size());
     let refuses = match wait.pod.is_available() {
         true if look.denies_all => {
-            let why =
-                "it is not known how many Pods there should be: see the condition ExpectedKnown";
-            return Some(why.to_owned());
+            return Some(wording::EXPECTED_UNKNOWN.to_owned());
         }
         true => gauges.available <= desired,
         // The loss itself has taken the place; an operation would make the loss last.

@@ -38,9 +38,7 @@ pub struct Observed {
     /// Until when Pods that ran to their end are left as they are, by UID, nanoseconds since 1970: each time that the Pod of an
     /// instance ID ends it is made again later.
     pub ended_until: BTreeMap<String, u64>,
-    /// Names of the rules that cover the first Pods that wait in PreCheck, by UID.
-    pub rules: BTreeMap<String, Vec<String>>,
-    /// Of a set that is deleted: what the first Pods wait for that wait to be let off traffic, by UID.
+    /// What the first Pods that wait in PreCheck wait for, by UID: rules, each with its reason.
     pub held: BTreeMap<String, Vec<String>>,
     /// Wall clock, nanoseconds since 1970.
     pub now_nanos: u64,

@@ -85,6 +85,9 @@ pub struct OwnerFacts {
     /// What keeps it from working on the Pod, if something does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
+    /// Of a CollaSet: what its conditions say of writes that are refused, and that it is stalled; each with the reason first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<String>,
 }
 
 /// How a CollaSet brings its Pods to a revision.

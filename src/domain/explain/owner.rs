@@ -1,5 +1,7 @@
 //! What the controller of a Pod is about to do with it.
 
+use std::collections::BTreeSet;
+
 use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, Verdict};
 use super::{Controller, Observed};
 use crate::api::collaset::{CollaSet, PodUpgradePolicy};
@@ -16,6 +18,7 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
         replicas: None,
         rollout: None,
         remark: None,
+        troubles: Vec::new(),
     };
     match &observed.controller {
         None => {}
@@ -24,6 +27,7 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
             facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
             facts.remark = of_steps(set).or_else(|| remark(&rollout, &observed.pod));
             facts.rollout = Some(rollout);
+            facts.troubles = troubles(set);
         }
         Some(Controller::Other { replicas }) => facts.replicas = *replicas,
         Some(Controller::Gone) => facts.remark = Some("it is gone".to_owned()),
@@ -92,6 +96,26 @@ fn of_steps(set: &CollaSet) -> Option<String> {
         .split("; ")
         .find(|part| part.starts_with("step "))?;
     Some(format!("its rollout is at {step}"))
+}
+
+/// Reasons of conditions that tell of a write which the API server refuses.
+const REFUSALS: [&str; 3] = ["ScaleOutFailed", "ScaleInFailed", "UpdateFailed"];
+
+/// What is refused to a set, each reason once, and that the set is stalled.
+fn troubles(set: &CollaSet) -> Vec<String> {
+    let conditions = set.status.iter().flat_map(|status| &status.conditions);
+    let mut told = BTreeSet::new();
+    let troubles = conditions.filter_map(|c| {
+        let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
+        match (type_, &*c.status) {
+            ("Scale" | "Update" | "Ready", "False") if REFUSALS.contains(&reason) => {
+                told.insert(reason).then(|| format!("{reason}: {message}"))
+            }
+            ("Stalled", "True") => Some(format!("{type_}: {reason}: {message}")),
+            _ => None,
+        }
+    });
+    troubles.collect()
 }
 
 /// Why a Pod of an older revision is not updated.

@@ -1,12 +1,18 @@
 //! How an update goes, where the spec reads as if it went otherwise.
 
 use crate::api::collaset::{CollaSetSpec, PodUpgradePolicy, RollingUpdate};
-use crate::api::int_or_percent::IntOrPercent;
+use crate::domain::collaset::strategy::{RolloutStep, Scope, Strategy};
 
 /// Each is said when it begins to be so; `old` is the stored spec of an update.
 pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
-    let all: [fn(&CollaSetSpec) -> Option<String>; 5] =
-        [no_replicas, surge, unavailable, both_scopes, rising_steps];
+    let all: [fn(&CollaSetSpec) -> Option<String>; 6] = [
+        no_replicas,
+        surge,
+        unavailable,
+        both_scopes,
+        idle_step,
+        early_pause,
+    ];
     let told = all.iter().filter_map(|warning| {
         let told = warning(new)?;
         let known = old.is_some_and(|old| warning(old).as_ref() == Some(&told));
@@ -54,22 +60,36 @@ fn both_scopes(spec: &CollaSetSpec) -> Option<String> {
     })
 }
 
-/// Steps that were written as the share to update.
-fn rising_steps(spec: &CollaSetSpec) -> Option<String> {
-    let replicas = u32::try_from(spec.replicas?).ok()?;
-    let steps = rolling(spec)?.steps.iter().enumerate();
-    let kept: Vec<(usize, u32)> = steps
-        .filter_map(|(index, step)| {
-            let partition = IntOrPercent::parse(step.partition.as_ref()?).ok()?;
-            Some((index, partition.of_rounded_up(replicas)))
-        })
-        .collect();
-    let rising = kept.windows(2).find(|pair| pair[0].1 < pair[1].1)?;
-    let (index, _) = rising[1];
-    Some(format!(
-        "spec.updateStrategy.rollingUpdate.steps[{index}].partition: is more than that of the step before, so this step updates \
-         nothing: a partition is the number of Pods that are kept on older revisions, not the number to update"
-    ))
+/// The first step that updates no Pod, as steps do that were written as the number to update. A set without Pods may get some.
+fn idle_step(spec: &CollaSetSpec) -> Option<String> {
+    let strategy = Strategy::of(spec);
+    let Scope::Partition(at_least) = strategy.scope else {
+        return None;
+    };
+    let mut kept = Some(strategy.replicas).filter(|replicas| *replicas > 0)?;
+    for (index, step) in strategy.steps.into_iter().enumerate() {
+        let RolloutStep::Partition(partition) = step else {
+            continue;
+        };
+        let partition = partition.max(at_least);
+        if partition >= kept {
+            return Some(format!(
+                "spec.updateStrategy.rollingUpdate.steps[{index}].partition: updates no further Pod, for it keeps no fewer than \
+                 were kept before: a partition is the number of Pods that are kept on older revisions, not the number to update"
+            ));
+        }
+        kept = partition;
+    }
+    None
+}
+
+fn early_pause(spec: &CollaSetSpec) -> Option<String> {
+    let first = rolling(spec)?.steps.first()?;
+    first.pause.is_some().then(|| {
+        "spec.updateStrategy.rollingUpdate.steps[0].pause: comes before any partition, so no Pod is updated until it is over; put \
+         a partition before it to try the update on some Pods"
+            .to_owned()
+    })
 }
 
 fn rolling(spec: &CollaSetSpec) -> Option<&RollingUpdate> {
@@ -122,5 +142,70 @@ mod tests {
         }
         assert_eq!(of(None, &good), [""; 0]);
         assert_eq!(of(None, &steps(["90%", "50%"])), [""; 0]);
+    }
+
+    #[test]
+    fn step_that_updates_no_pod_is_named() {
+        let path = "spec.updateStrategy.rollingUpdate.steps";
+        let rolling = |replicas: u32, rolling: Value| {
+            of(
+                None,
+                &spec(
+                    json!({ "replicas": replicas, "updateStrategy": { "rollingUpdate": rolling } }),
+                ),
+            )
+        };
+        for (steps, partition, named) in [
+            (json!([{ "partition": 8 }, { "partition": 9 }]), 0, 1),
+            (
+                json!([{ "partition": 8 }, { "pause": {} }, { "partition": 8 }]),
+                0,
+                2,
+            ),
+            (json!([{ "partition": "100%" }, { "pause": {} }]), 0, 0),
+            (json!([{ "partition": 20 }, { "pause": {} }]), 0, 0),
+            // A percentage below 100% lets one Pod go.
+            (
+                json!([{ "partition": "99%" }, { "partition": "90%" }]),
+                0,
+                1,
+            ),
+            (
+                json!([{ "partition": 8 }, { "partition": 5 }, { "partition": 3 }]),
+                5,
+                2,
+            ),
+        ] {
+            let told = rolling(
+                10,
+                json!({ "steps": steps, "byPartition": { "partition": partition } }),
+            );
+            let start = format!("{path}[{named}].partition: updates no further Pod");
+            assert!(
+                told.len() == 1 && told[0].starts_with(&start),
+                "{steps}: {told:?}"
+            );
+        }
+        let first = rolling(
+            10,
+            json!({ "steps": [{ "pause": {} }, { "partition": 0 }] }),
+        );
+        let start = format!("{path}[0].pause: comes before any partition");
+        assert!(
+            first.len() == 1 && first[0].starts_with(&start),
+            "{first:?}"
+        );
+        for fine in [
+            json!({ "steps": [{ "partition": "90%" }, { "pause": {} }, { "partition": 0 }, { "pause": {} }] }),
+            json!({ "steps": [{ "partition": 5 }, { "pause": {} }], "byPartition": { "partition": 5 } }),
+            json!({ "steps": [] }),
+        ] {
+            assert_eq!(rolling(10, fine), [""; 0]);
+        }
+        // A set without Pods may get some.
+        assert_eq!(
+            rolling(0, json!({ "steps": [{ "partition": 1 }] })),
+            [""; 0]
+        );
     }
 }

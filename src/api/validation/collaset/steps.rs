@@ -40,7 +40,8 @@ fn one(path: &str, step: &RolloutStep, errors: &mut FieldErrors) {
         (None, Some(pause)) => {
             if let Err(problem) = pause.lasts() {
                 let path = format!("{path}.pause.duration");
-                errors.push(FieldError::new(&path, &pause.duration, problem));
+                let duration = pause.duration.as_deref().unwrap_or_default();
+                errors.push(FieldError::new(&path, duration, problem));
             }
         }
         _ => {

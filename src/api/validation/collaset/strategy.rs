@@ -118,6 +118,17 @@ pub(super) fn partition_beyond_replicas(spec: &CollaSetSpec) -> Option<String> {
 }
 
 fn scale(strategy: &ScaleStrategy, naming: &PodNamingSuffixPolicy, errors: &mut FieldErrors) {
+    let context = &strategy.context;
+    if let Some(problem) = labels::dns_name_problem(context).filter(|_| !context.is_empty()) {
+        let problem = format!(
+            "{problem}: it is the name of a ResourceContext (a DNS-1123 subdomain); leave it out to use the name of the CollaSet"
+        );
+        errors.push(FieldError::new(
+            "spec.scaleStrategy.context",
+            context,
+            problem,
+        ));
+    }
     let lists = [
         ("podToExclude", &strategy.pod_to_exclude),
         ("podToInclude", &strategy.pod_to_include),

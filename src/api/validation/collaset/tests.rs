@@ -141,6 +141,10 @@ fn each_step_of_a_rollout_is_a_partition_or_a_pause() {
             json!({ "pause": { "duration": "10" } }),
             format!("{path}[1].pause.duration: \"10\": {duration}"),
         ),
+        (
+            json!({ "pause": { "duration": "" } }),
+            format!("{path}[1].pause.duration: \"\": {duration}"),
+        ),
     ] {
         let steps = json!([{ "partition": 1 }, step]);
         assert_eq!(rolling(json!({ "steps": steps })), [problem]);
@@ -363,6 +367,23 @@ fn claim_templates_have_names_of_their_own_and_say_what_they_claim() {
             "spec.volumeClaimTemplates[4].spec.resources.requests.storage: is required: say how much is claimed, such as 10Gi",
         ]
     );
+}
+
+#[test]
+fn context_is_the_name_of_an_object() {
+    for good in ["", "pool", "a.b-c"] {
+        assert_eq!(of_scale(json!({ "context": good })), NONE, "{good}");
+    }
+    for bad in ["A b", "a/b", "-a"] {
+        assert_eq!(
+            of_scale(json!({ "context": bad })),
+            [format!(
+                "spec.scaleStrategy.context: {bad:?}: must have at most 253 lower-case letters, digits, '-' or '.', and begin and \
+                 end with a letter or digit: it is the name of a ResourceContext (a DNS-1123 subdomain); leave it out to use the \
+                 name of the CollaSet"
+            )]
+        );
+    }
 }
 
 #[test]

@@ -76,7 +76,6 @@ impl Bed {
             refused: Refused::default(),
             ended_until: Default::default(),
             held: Default::default(),
-            rules: Default::default(),
             now_nanos: 0,
         }
     }

@@ -1,7 +1,7 @@
 //! What the Pods of a set that is deleted wait for, in the words of a condition.
 
 use super::super::facts::Facts;
-use super::told::NAMED;
+use super::told::{self, NAMED};
 use crate::api::keys;
 use crate::domain::grace;
 use crate::domain::lifecycle::{Phase, phases};
@@ -24,7 +24,7 @@ pub fn told(facts: &Facts) -> String {
     pods.sort_by_key(|(kept, _)| *kept);
     let told = pods.into_iter().take(NAMED).map(|(kept, pod)| {
         let what = match kept {
-            Kept::ByRules => by_rules(facts, pod),
+            Kept::ByRules => told::by_rules(facts, pod),
             Kept::ByFinalizers => by_finalizers(pod),
             Kept::OnTraffic => "waits to be off traffic".to_owned(),
             Kept::Undeleted => "is off traffic and waits for its deletion".to_owned(),
@@ -64,12 +64,4 @@ pub fn by_finalizers(pod: &Pod) -> String {
         "waits until finalizer {} is taken off",
         finalizers.join(", ")
     )
-}
-
-fn by_rules(facts: &Facts, pod: &Pod) -> String {
-    let held = facts.observed.held.get(&pod.metadata.uid);
-    match held.map(|held| held.join(", and for ")) {
-        Some(held) if !held.is_empty() => format!("waits for {held}"),
-        _ => "waits to be let off traffic".to_owned(),
-    }
 }

@@ -163,7 +163,7 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
         return of_deletion(facts, pod);
     }
     match phases(pod).get(lifecycle::ID)? {
-        Phase::PreCheck => Some(of_rules(facts, pod)),
+        Phase::PreCheck => Some(by_rules(facts, pod)),
         Phase::Preparing => Some(of_traffic(pod)),
         Phase::Operate => match progress(pod) {
             Progress::Waiting(why) | Progress::Refused(why) => {
@@ -181,7 +181,7 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
         return None;
     }
     let waits = match phases(pod).get(grace::ID) {
-        Some(Phase::PreCheck) => format!(" and {}", of_rules(facts, pod)),
+        Some(Phase::PreCheck) => format!(" and {}", by_rules(facts, pod)),
         Some(Phase::Preparing) => format!(" and {}", of_traffic(pod)),
         Some(_) => ", and off traffic".to_owned(),
         None => String::new(),
@@ -189,10 +189,11 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
     Some(format!("is to be deleted{waits}"))
 }
 
-fn of_rules(facts: &Facts, pod: &Pod) -> String {
-    let rules = facts.observed.rules.get(&pod.metadata.uid);
-    match rules.map(|rules| rules.join(", ")) {
-        Some(rules) if !rules.is_empty() => format!("waits for PodTransitionRule {rules}"),
+/// What a Pod waits for that waits to be let off traffic.
+pub fn by_rules(facts: &Facts, pod: &Pod) -> String {
+    let held = facts.observed.held.get(&pod.metadata.uid);
+    match held.map(|held| held.join(", and for ")) {
+        Some(held) if !held.is_empty() => format!("waits for {held}"),
         _ => "waits to be let off traffic".to_owned(),
     }
 }

@@ -948,12 +948,11 @@ fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
     for pod in world.pods.values_mut() {
         pod.metadata.labels.insert(pre_check.clone(), "1".into());
     }
-    world.rules.insert(uid, vec!["budget".into()]);
+    let why = "rule a of PodTransitionRule budget: at most 1 of 10 Pods may be unavailable";
+    world.held.insert(uid, vec![why.into()]);
     world.step();
     let (_, reason, message) = condition(&world, "Ready");
-    let told = format!(
-        "2 Pods to update, 2 under way; Pod {name} waits for PodTransitionRule budget; Pod "
-    );
+    let told = format!("2 Pods to update, 2 under way; Pod {name} waits for {why}; Pod ");
     assert!(
         reason == "Updating" && message.starts_with(&told),
         "{message}"

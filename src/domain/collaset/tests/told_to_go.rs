@@ -30,11 +30,14 @@ fn held_from_deletion() -> (World, String) {
 fn set_is_not_ready_while_a_pod_is_to_be_deleted_and_says_what_it_waits_for() {
     let (mut world, name) = held_from_deletion();
     let uid = world.pods[&name].metadata.uid.clone();
-    world.rules.insert(uid, vec!["budget".into()]);
+    let rules = ["PodTransitionRule a", "rule b of PodTransitionRule c: no"];
+    world.held.insert(uid, rules.map(String::from).to_vec());
     world.settle();
     let (ready, reason, message) = condition(&world, "Ready");
     assert_eq!((&*ready, &*reason), ("False", "Deleting"));
-    let told = format!("Pod {name} is to be deleted and waits for PodTransitionRule budget");
+    let told = format!(
+        "Pod {name} is to be deleted and waits for PodTransitionRule a, and for rule b of PodTransitionRule c: no"
+    );
     assert!(message.contains(&told), "{message}");
 }
 

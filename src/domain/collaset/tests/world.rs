@@ -41,7 +41,7 @@ pub struct World {
     /// Until when Pods that have ended are left, by UID.
     pub ended_until: BTreeMap<String, u64>,
     /// Rules that cover Pods, by UID.
-    pub rules: BTreeMap<String, Vec<String>>,
+    pub held: BTreeMap<String, Vec<String>>,
     /// What the API server has refused.
     pub refused: Refused,
     /// Images of which it creates no Pod.
@@ -91,7 +91,7 @@ impl World {
             pool: None,
             gone: false,
             ended_until: BTreeMap::new(),
-            rules: BTreeMap::new(),
+            held: BTreeMap::new(),
             refused: Refused::default(),
             forbidden: BTreeSet::new(),
             pool_bytes: room::MOST,
@@ -180,8 +180,7 @@ impl World {
             pool_bytes: self.pool_bytes,
             refused: self.refused.clone(),
             ended_until: self.ended_until.clone(),
-            held: BTreeMap::new(),
-            rules: self.rules.clone(),
+            held: self.held.clone(),
             now_nanos: self.clock,
         }
     }

@@ -1,0 +1,135 @@
+//! Which rules hold Pods that wait to be let off traffic, and why, in words that change only with the rules and with the number
+//! of Pods: the status is written anew whenever they do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::stored::text;
+use crate::cluster::index::{Entry, State};
+use crate::domain::collaset::waits_for_rules;
+use crate::domain::lifecycle::Stage;
+use crate::domain::pod::Pod;
+use crate::domain::rules::stage::{candidates, rejections_of};
+use crate::domain::rules::{Availability, Expected};
+use crate::domain::wording;
+
+/// Pods that wait and are explained at most.
+const MOST_EXPLAINED: usize = 20;
+/// Rules that are named of each of them, and characters of each reason.
+const RULES_NAMED: usize = 3;
+const LONGEST: usize = 200;
+
+/// What the first Pods that wait in PreCheck wait for, by UID: the rules that reject, else the budgets (none where the set `goes`,
+/// for they do not hold its Pods then), else all rules that cover the Pod.
+pub fn held(state: &State, pods: &[Arc<Pod>], goes: bool) -> BTreeMap<String, Vec<String>> {
+    let waiting = pods.iter().filter(|pod| waits_for_rules(pod));
+    let told = waiting.take(MOST_EXPLAINED).map(|pod| {
+        let waiting = candidates(Stage::PreCheck, pod);
+        let covering = || state.covering(pod);
+        let rejections = covering().flat_map(|entry| {
+            let rules = &entry.snapshot.rules;
+            rejections_of(rules, Stage::PreCheck, pod, &waiting, &entry.verdicts)
+        });
+        let rejections = rejections.take(RULES_NAMED);
+        let mut told: Vec<_> = rejections
+            .map(|r| format!("{}: {}", r.named(), text(&r.reason, LONGEST)))
+            .collect();
+        if told.is_empty() && !goes {
+            let budgets = covering().filter_map(|entry| budget(entry, pod));
+            told.extend(budgets.take(RULES_NAMED));
+        }
+        if told.is_empty() {
+            let names = covering().map(|entry| wording::rule(&entry.snapshot.rules.name, ""));
+            told.extend(names.take(RULES_NAMED));
+        }
+        (pod.metadata.uid.clone(), told)
+    });
+    told.collect()
+}
+
+/// The tightest availability rule of an object that holds a Pod; `None` if none does.
+fn budget(entry: &Entry, pod: &Pod) -> Option<String> {
+    let Availability::Held(held) = entry.snapshot.rules.availability(pod) else {
+        return None;
+    };
+    let size = Expected {
+        total: entry.tally.expected(),
+        base: entry.tally.base(),
+    };
+    let held = held
+        .into_iter()
+        .map(|(rule, limits)| (limits.desired(size), rule));
+    let (desired, rule) = held.max_by_key(|(desired, _)| *desired)?;
+    let named = wording::rule(&entry.snapshot.rules.name, rule);
+    Some(match entry.tally.silent().denies_all() {
+        true => format!("{named}: {}", wording::EXPECTED_UNKNOWN),
+        false => {
+            let (total, limit) = (size.total, size.total.saturating_sub(desired));
+            format!("{named}: at most {limit} of {total} Pods may be unavailable")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::keys::{self, Family};
+    use crate::cluster::index::Index;
+
+    /// Four Pods without an owner, of which the first waits to be updated, under these rules.
+    fn told(rules: Value, goes: bool) -> Vec<String> {
+        let index = Index::default();
+        index.apply_rule(
+            serde_json::from_value(json!({
+                "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
+                "spec": { "selector": {}, "rules": rules },
+            }))
+            .unwrap(),
+        );
+        let pod = |name: String| -> Pod {
+            serde_json::from_value(json!({ "metadata": {
+                "namespace": "n", "name": name, "uid": name, "labels": { keys::CONTROL: "true" },
+            } }))
+            .unwrap()
+        };
+        let mut pods: Vec<_> = (0..4).map(|n| pod(format!("web-{n}"))).collect();
+        let labels = &mut pods[0].metadata.labels;
+        labels.insert(Family::Operating.key("collaset"), "1".into());
+        labels.insert(Family::OperationType.key("collaset"), "update".into());
+        labels.insert(Family::PreCheck.key("collaset"), "1".into());
+        pods.iter().for_each(|pod| index.apply_pod(pod.clone()));
+        let pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
+        let mut held = held(&index.read(), &pods, goes);
+        assert_eq!(held.keys().collect::<Vec<_>>(), ["web-0"]);
+        held.remove("web-0").unwrap()
+    }
+
+    fn check() -> Value {
+        json!({ "name": "fit", "labelCheck": { "requires": { "matchLabels": { "fit": "1" } } } })
+    }
+
+    fn budget(name: &str, limit: Value) -> Value {
+        json!({ "name": name, "availablePolicy": { "maxUnavailableValue": limit } })
+    }
+
+    #[test]
+    fn rule_that_rejects_is_named_with_its_reason() {
+        let wanted = [
+            "rule fit of PodTransitionRule web: block by label check policy, pod n/web-0 labels not match fit=1",
+        ];
+        for goes in [false, true] {
+            assert_eq!(told(json!([budget("a", json!(1)), check()]), goes), wanted);
+        }
+    }
+
+    #[test]
+    fn budget_is_named_with_its_limit() {
+        let rules = json!([budget("a", json!("50%")), budget("b", json!(1))]);
+        let wanted = ["rule b of PodTransitionRule web: at most 1 of 4 Pods may be unavailable"];
+        assert_eq!(told(rules.clone(), false), wanted);
+        assert_eq!(told(rules, true), ["PodTransitionRule web"]);
+    }
+}
