@@ -196,7 +196,6 @@ fn empty(size: usize, with_claims: bool) -> Observed {
         pool_bytes: room::MOST,
         refused: Refused::default(),
         ended_until: BTreeMap::new(),
-        rules: BTreeMap::new(),
         held: BTreeMap::new(),
         now_nanos: 1_800_000_000_000_000_000,
     }
