@@ -74,11 +74,15 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
     match facts.members.get(&new) {
         Some(pod)
             if pod.label(keys::REVISION) != Some(&wanted)
-                && pod.label(keys::REVISION).is_some() =>
+                && pod.label(keys::REVISION).is_some()
+                && !lifecycle::must_leave(origin) =>
         {
-            // Made of a revision that is no longer wanted: it goes, and another is made under its ID.
+            // Made of a revision that is no longer wanted: it goes, and another is made under its ID. Not before its origin is
+            // called back: that write may come too late, and both would go.
             pool::mark(draft, new, pool::REVISION, &wanted);
-            send_half_away(facts, draft, pod);
+            if !lifecycle::is_leaving(origin) {
+                send_half_away(facts, draft, pod);
+            }
         }
         Some(pod) if takes_place_of(pod, origin) => {
             // One that is to be excluded leaves by itself.

@@ -191,6 +191,86 @@ fn pods_that_wait_are_called_back_once_the_change_of_another_is_refused() {
 }
 
 #[test]
+fn third_image_at_any_moment_of_a_replacement_takes_no_pod_away() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": 2 } });
+    for moment in 0..16 {
+        for mask in [u8::MAX, 0b0101_0101] {
+            let mut world = World::on_plane(4, replace.clone());
+            world.settle();
+            world.image("app:2");
+            for round in 0..60 {
+                if round == moment {
+                    world.image("app:3");
+                }
+                world.step();
+                world.turn(mask.rotate_left(round % 8));
+                let serving = world.pods.values().filter(|p| p.is_available()).count();
+                assert!(
+                    serving >= 4,
+                    "{serving} serve at {round} ({moment}, {mask})"
+                );
+            }
+            world.settle();
+            assert_eq!(world.images(), ["app:3"; 4]);
+        }
+    }
+}
+
+#[test]
+fn updates_that_wait_beyond_the_bound_are_called_back() {
+    // The bound is lowered while all wait, or those that were down when they began serve again.
+    for lowered in [true, false] {
+        let most = if lowered { 5 } else { 1 };
+        let mut world = World::on_plane(5, json!({ "updateStrategy": { "maxUnavailable": most } }));
+        world.settle();
+        world.troubles.holds = true;
+        let ready = |world: &mut World, ready: &str| {
+            for pod in world.pods.values_mut().take(4) {
+                for condition in &mut pod.status.conditions {
+                    if condition.type_ == "Ready" {
+                        condition.status = ready.to_owned();
+                    }
+                }
+            }
+        };
+        if !lowered {
+            ready(&mut world, "False");
+        }
+        world.image("app:2");
+        world.step();
+        if !lowered {
+            ready(&mut world, "True");
+        }
+        world.edit(json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+        for round in 0..60 {
+            world.step();
+            world.turn(u8::MAX);
+            world.troubles.holds = round < 10;
+            let serving = world.pods.values().filter(|p| p.is_available()).count();
+            assert!(serving >= 4, "{serving} serve ({lowered})");
+        }
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 5]);
+    }
+}
+
+#[test]
+fn way_out_of_an_image_that_can_not_be_pulled_is_tried_again_once_it_was_refused() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    world.troubles.refused.insert(Write::PodChange);
+    world.image("app:3");
+    world.settle();
+    world.troubles.refused.clear();
+    world.pass(100);
+    world.settle();
+    assert_eq!(world.images(), ["app:3"]);
+}
+
+#[test]
 fn pod_whose_change_is_refused_takes_no_place_from_another() {
     let mut world = settled(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     let first = world.pods.values().next().unwrap().metadata.uid.clone();

@@ -29,6 +29,8 @@ pub struct Places {
     delete: usize,
     /// Available Pods whose update may begin.
     available: usize,
+    /// Pods that wait for their rules and serve, and that must not go any more.
+    excess: usize,
     /// Pairs that may be opened.
     pairs: usize,
 }
@@ -37,10 +39,12 @@ impl Places {
     /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them.
     pub fn of(facts: &Facts, draft: &mut Draft, counted: &[i64], underway: usize) -> Places {
         let (begin, delete) = given_up(facts, draft, counted, underway);
+        let (available, excess) = available(facts, draft, counted);
         Places {
             begin,
             delete,
-            available: available(facts, draft, counted),
+            available,
+            excess,
             pairs: pairs(facts, draft),
         }
     }
@@ -54,6 +58,12 @@ impl Places {
         self.begin -= usize::from(deletes);
         self.available -= usize::from(serves);
         true
+    }
+
+    /// Whether the update of a Pod that waits for its rules is to be called back: the bound is lower by now, or the Pod was down when the
+    /// update began and serves again.
+    pub fn call_back(&mut self, pod: &Pod) -> bool {
+        pod.is_available() && lifecycle::waits_for_rules(pod) && take(&mut self.excess)
     }
 
     /// Takes a place for a deletion, if there is one.
@@ -131,10 +141,11 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
     left == 0
 }
 
-/// How many available Pods may go off traffic for an update, beside those that are away or that this plan takes away.
-fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> usize {
+/// How many available Pods may go off traffic for an update, beside those that are away or that this plan takes away; and how many are
+/// on their way beyond that.
+fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> (usize, usize) {
     let Some(most) = facts.strategy.max_unavailable else {
-        return usize::MAX;
+        return (usize::MAX, 0);
     };
     let members = counted.iter().filter_map(|id| facts.members.get(id));
     let staying = members.filter(|pod| {
@@ -142,7 +153,11 @@ fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> usize {
         pod.is_available() && !going && !lifecycle::is_leaving(pod) && !draft.takes_away(pod)
     });
     let needed = facts.strategy.replicas.saturating_sub(most);
-    staying.count().saturating_sub(needed)
+    let staying = staying.count();
+    (
+        staying.saturating_sub(needed),
+        needed.saturating_sub(staying),
+    )
 }
 
 fn pairs(facts: &Facts, draft: &Draft) -> usize {

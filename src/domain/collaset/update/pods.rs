@@ -50,10 +50,15 @@ pub fn step(
     let turn = Operation::Update.turn(pod, facts.strategy.update_delay, facts.observed.now_nanos);
     match (in_scope && behind, turn) {
         (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
-        (true, _) if turn != Turn::Idle && is_change_refused(facts, id, pod) => {
+        (true, _)
+            if turn != Turn::Idle && is_change_refused(facts, id, pod) && can_come_back(pod) =>
+        {
             come_back(facts, draft, pod);
         }
         (true, Turn::Idle) => begin(facts, draft, places, id, pod),
+        (true, Turn::Waiting) if places.call_back(pod) => {
+            draft.labels(pod, Operation::Update.undo(pod));
+        }
         (true, Turn::Waiting) => {
             let delay = facts.strategy.update_delay;
             if Operation::Update.is_let_by_its_write(pod, delay)
@@ -253,6 +258,13 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
     let name = &pod.metadata.name;
     let message = format!("Pod {name} is made again, as it can't be resized: {why}");
     draft.event(true, "ResizeRefused", message);
+}
+
+/// Whether an update has changed nothing of the Pod yet, or the kubelet has followed. A Pod that does not get to what it was changed to,
+/// as to an image that can't be pulled, has no way but on: its next change is tried again.
+fn can_come_back(pod: &Pod) -> bool {
+    pod.annotation(keys::LAST_POD_STATUS).is_none()
+        || matches!(inplace::progress(pod), Progress::Done)
 }
 
 /// The Pod serves again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
