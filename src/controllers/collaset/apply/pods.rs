@@ -267,7 +267,11 @@ async fn dry_run(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     let request = pods::may_patch(work.client(), (work.namespace(), name), body);
     let tried = call(&what(name), request).await;
     judge(work, pod, &ahead.revision, &tried);
-    tried
+    match tried {
+        // The budget has no room for the change now. The operation waits for that, and the change is judged then.
+        Err(Trouble::Held) => Ok(()),
+        tried => tried,
+    }
 }
 
 /// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back.
