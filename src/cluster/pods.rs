@@ -57,19 +57,27 @@ pub async fn patch(
     client.request(request).await
 }
 
-/// Whether everything that judges such a patch lets it pass, by a dry run. Where a webhook knows no dry runs, as one that was
-/// registered before Kubernetes 1.22 may not, nobody can tell, and it passes.
+/// Whether everything that judges such a patch lets it pass, by a dry run; false where nobody can tell: a webhook knows no dry runs, as
+/// one that was registered before Kubernetes 1.22 may not, or this program's own has denied it, which judges a Pod otherwise once
+/// that is operated on.
 pub async fn may_patch(
     client: &Client,
     (namespace, name): (&str, &str),
     patch: Value,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let request = pods(namespace)?.dry_run_patch(name, &Patch::Strategic(patch))?;
     match client.request::<Value>(request).await {
-        Ok(_) => Ok(()),
-        Err(Error::Api(status)) if knows_no_dry_run(&status) => Ok(()),
+        Ok(_) => Ok(true),
+        Err(Error::Api(status)) if knows_no_dry_run(&status) || is_own(&status) => Ok(false),
         Err(e) => Err(e),
     }
+}
+
+/// Whether a webhook of this program has denied a request.
+fn is_own(status: &Status) -> bool {
+    let told = status.message.strip_prefix("admission webhook \"");
+    let name = told.and_then(|told| told.split('"').next());
+    name.is_some_and(|name| name.ends_with(".apps.kusionstack.io"))
 }
 
 /// Whether a dry run was refused for being one (`NewDryRunUnsupportedErr` of kube-apiserver).

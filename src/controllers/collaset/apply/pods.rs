@@ -266,11 +266,13 @@ async fn dry_run(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     let name = &*pod.metadata.name;
     let request = pods::may_patch(work.client(), (work.namespace(), name), body);
     let tried = call(&what(name), request).await;
-    judge(work, pod, &ahead.revision, &tried);
     match tried {
-        // The budget has no room for the change now. The operation waits for that, and the change is judged then.
-        Err(Trouble::Held) => Ok(()),
-        tried => tried,
+        // The rules let the change pass, or not, once the Pod is operated on: it is judged then.
+        Ok(false) | Err(Trouble::Held) => Ok(()),
+        tried => {
+            judge(work, pod, &ahead.revision, &tried);
+            tried.map(|_| ())
+        }
     }
 }
 
