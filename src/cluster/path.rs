@@ -109,15 +109,7 @@ impl Objects {
         subresource: Option<&str>,
         patch: &Patch<P>,
     ) -> Result<Built, Error> {
-        let (name, params) = (segment(name)?, PatchParams::default());
-        built(match subresource {
-            Some(subresource) => {
-                let subresource = segment(subresource)?;
-                self.0
-                    .patch_subresource(&subresource, &name, &params, patch)
-            }
-            None => self.0.patch(&name, &params, patch),
-        })
+        self.patch_with(&PatchParams::default(), name, subresource, patch)
     }
 
     /// As [`Objects::patch`], and nothing is stored.
@@ -127,10 +119,27 @@ impl Objects {
     pub fn dry_run_patch<P: Serialize + Debug>(
         &self,
         name: &str,
+        subresource: Option<&str>,
         patch: &Patch<P>,
     ) -> Result<Built, Error> {
-        let params = PatchParams::default().dry_run();
-        built(self.0.patch(&segment(name)?, &params, patch))
+        self.patch_with(&PatchParams::default().dry_run(), name, subresource, patch)
+    }
+
+    fn patch_with<P: Serialize + Debug>(
+        &self,
+        params: &PatchParams,
+        name: &str,
+        subresource: Option<&str>,
+        patch: &Patch<P>,
+    ) -> Result<Built, Error> {
+        let name = segment(name)?;
+        built(match subresource {
+            Some(subresource) => {
+                let subresource = segment(subresource)?;
+                self.0.patch_subresource(&subresource, &name, params, patch)
+            }
+            None => self.0.patch(&name, params, patch),
+        })
     }
 
     /// Deletes an object.

@@ -63,9 +63,10 @@ pub async fn patch(
 pub async fn may_patch(
     client: &Client,
     (namespace, name): (&str, &str),
+    subresource: Option<&str>,
     patch: Value,
 ) -> Result<bool, Error> {
-    let request = pods(namespace)?.dry_run_patch(name, &Patch::Strategic(patch))?;
+    let request = pods(namespace)?.dry_run_patch(name, subresource, &Patch::Strategic(patch))?;
     match client.request::<Value>(request).await {
         Ok(_) => Ok(true),
         Err(Error::Api(status)) if knows_no_dry_run(&status) || is_own(&status) => Ok(false),

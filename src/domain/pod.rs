@@ -562,6 +562,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::AWAITS_RESTART
                 | keys::REPLACES
                 | keys::SENT_AWAY
+                | keys::RESIZING
         )
     });
     Ok(all)

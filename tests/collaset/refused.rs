@@ -1,6 +1,6 @@
 //! What the API server refuses is said and left out, and everything else goes on.
 
-use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -128,28 +128,116 @@ async fn a_pool_that_is_refused_keeps_new_ids_back_and_nothing_else() {
     assert_eq!(ids(&set.pods().await), [0, 1, 2]);
 }
 
+/// What the container of a Pod asks for.
+fn requested(pod: &Pod) -> String {
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let requests = container.resources.clone().unwrap().requests.unwrap();
+    requests["memory"].0.clone()
+}
+
 #[tokio::test]
-async fn pods_whose_resize_is_refused_are_made_again() {
-    // As the schema refuses, and as the size of a node, quotas and most policies do.
-    for reason in ["Invalid", "Forbidden"] {
-        let scope = Bed::shared().await.scope("no-resize").await;
-        let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
-        let before = uids(&set.pods().await);
-        let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", reason).await;
-        set.edit(memory("2Mi")).await;
-        set.settled().await;
-        let after = set.pods().await;
-        assert_eq!(ids(&after), [0, 1, 2]);
-        let is_new = |uid: &String| !before.values().any(|old| old == uid);
-        assert!(uids(&after).values().all(is_new), "{reason}");
-        for pod in after.values() {
-            let container = &pod.spec.as_ref().unwrap().containers[0];
-            let resources = container.resources.clone().unwrap();
-            assert_eq!(resources.requests.unwrap()["memory"].0, "2Mi");
-        }
-        told(&scope, "ResizeRefused", "not as long as the test").await;
-        policy.lift().await;
-    }
+async fn pods_that_can_not_be_resized_are_made_again() {
+    // As the schema refuses.
+    let scope = Bed::shared().await.scope("no-resize").await;
+    let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
+    let before = uids(&set.pods().await);
+    let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", "Invalid").await;
+    set.edit(memory("2Mi")).await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(ids(&after), [0, 1, 2]);
+    let is_new = |uid: &String| !before.values().any(|old| old == uid);
+    assert!(uids(&after).values().all(is_new));
+    assert!(after.values().all(|pod| requested(pod) == "2Mi"));
+    told(&scope, "ResizeRefused", "not as long as the test").await;
+    policy.lift().await;
+}
+
+#[tokio::test]
+async fn pods_whose_node_is_too_small_for_a_resize_are_made_again() {
+    let scope = Bed::shared().await.scope("small-node").await;
+    let set = Set::new(&scope, "web", 2, memory("1Mi")).await;
+    let before = uids(&set.pods().await);
+    set.edit(memory("900Ti")).await;
+    set.until_pods("one made again", |pods| {
+        let old = before.values();
+        ids(pods) == [0, 1] && uids(pods).values().ne(old)
+    })
+    .await;
+    told(&scope, "ResizeRefused", "allocatable").await;
+}
+
+#[tokio::test]
+async fn no_pod_goes_off_traffic_for_a_resize_that_is_denied() {
+    let scope = Bed::shared().await.scope("resize-quota").await;
+    let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let quota = |amount: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "memory" },
+            "spec": { "hard": { "requests.memory": amount } },
+        })
+    };
+    let force = PatchParams::apply("test").force();
+    let apply = async |amount: &str| {
+        let quota = Patch::Apply(quota(amount));
+        quotas.patch("memory", &force, &quota).await.unwrap();
+    };
+    let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
+    let before = uids(&set.pods().await);
+    apply("4Mi").await;
+    wait::until("the quota to be counted", async || {
+        let status = quotas.get("memory").await.unwrap().status;
+        let used = status.unwrap_or_default().used.unwrap_or_default();
+        used.get("requests.memory")
+            .is_some_and(|used| used.0 == "3Mi")
+    })
+    .await;
+    let observer = Observer::start(&scope).await;
+    set.edit(memory("3Mi")).await;
+    until_told(&set, "Update", "UpdateFailed", "exceeded quota").await;
+    until_told(&set, "Ready", "UpdateFailed", "exceeded quota").await;
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    observer.fewest_available(|_| true, 3).await.at_least(3);
+    let after = set.pods().await;
+    assert_eq!(uids(&after), before);
+    assert!(after.values().all(|pod| requested(pod) == "1Mi"));
+    apply("30Mi").await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_eq!(uids(&after), before);
+    assert!(after.values().all(|pod| requested(pod) == "3Mi"));
+}
+
+#[tokio::test]
+async fn resize_whose_image_was_refused_is_taken_back_with_its_template() {
+    let scope = Bed::shared().await.scope("half-resized").await;
+    let resized = |image: &str, amount: &str, delay: u32| {
+        let mut spec = memory(amount);
+        spec["template"]["spec"]["containers"][0]["image"] = json!(image);
+        spec["updateStrategy"] = json!({ "operationDelaySeconds": delay });
+        spec
+    };
+    let set = Set::new(&scope, "web", 2, resized("app:1", "1Mi", 15)).await;
+    let before = uids(&set.pods().await);
+    set.edit(resized("app:2", "2Mi", 15)).await;
+    set.until_pods("all off traffic", |pods| !pods.values().any(is_available))
+        .await;
+    let policy = Policy::new(&scope, ("UPDATE", "pods"), NOT_APP_2, "Forbidden").await;
+    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    set.until_pods("resized, and back", |pods| {
+        let back = |pod| is_available(pod) && image(pod) == "app:1" && requested(pod) == "2Mi";
+        pods.values().all(back)
+    })
+    .await;
+    policy.lift().await;
+    set.edit(resized("app:1", "1Mi", 0)).await;
+    set.until_pods("resized back", |pods| {
+        let back = |pod| is_available(pod) && requested(pod) == "1Mi";
+        pods.values().all(back)
+    })
+    .await;
+    set.settled().await;
+    assert_eq!(uids(&set.pods().await), before);
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ pub enum Trouble {
     Failed(String),
     /// As [`Trouble::Failed`], and not for want of a right: somebody judges by what the request asks for.
     Denied(String),
-    /// The API server finds fault with the request itself, or has no such operation.
+    /// The API server finds fault with the request itself, has no such operation, or the Pod's node can't do it.
     Refused(String),
 }
 
@@ -91,6 +91,9 @@ pub async fn call<T>(
         Error::Api(status) if matches!(status.code, 400 | 404 | 405 | 413 | 422) => {
             Trouble::Refused(format!("{what}: {}", failure::text(&error)))
         }
+        Error::Api(status) if status.code == 403 && is_of_node(status) => {
+            Trouble::Refused(format!("{what}: {}", failure::text(&error)))
+        }
         Error::Api(status) if status.code == 403 && !lacks_right(status) => {
             Trouble::Denied(format!("{what}: {}", status.message))
         }
@@ -117,6 +120,15 @@ pub async fn call<T>(
 fn lacks_right(status: &Status) -> bool {
     let message = &status.message;
     message.contains(" is forbidden: User ") && message.contains(" cannot ")
+}
+
+/// Whether a 403 says that the node of the Pod can't do what is asked for: plugins `PodResizeValidator` and
+/// `NodeDeclaredFeatureValidator` of kube-apiserver. A Pod on another node may be able to.
+fn is_of_node(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut reasons = causes.map(|cause| &*cause.reason);
+    reasons.any(|reason| ["NodeCapacity", "UnsupportedPlatform"].contains(&reason))
+        || status.message.contains(" not available on node ")
 }
 
 /// Whether a 404 speaks of an object that is gone. One that names none speaks of an operation that there is not, such as

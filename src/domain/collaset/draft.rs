@@ -184,7 +184,12 @@ fn effective(mut patch: PodPatch) -> Option<PodPatch> {
         .retain(|key, value| has.labels.get(key) != value.as_ref());
     // Of annotations a slim Pod keeps only what the project reads.
     patch.annotations.retain(|key, value| {
-        let known = [keys::LAST_POD_STATUS, keys::MIN_READY_SECONDS].contains(&&**key);
+        let known = [
+            keys::LAST_POD_STATUS,
+            keys::MIN_READY_SECONDS,
+            keys::RESIZING,
+        ];
+        let known = known.contains(&&**key);
         !known || has.annotations.get(key) != value.as_ref()
     });
     let empty = patch.labels.is_empty()

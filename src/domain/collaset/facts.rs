@@ -10,6 +10,7 @@ use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace};
+use super::revision::resize;
 use super::rollout::Rollout;
 use super::strategy::Strategy;
 use crate::api::keys;
@@ -298,6 +299,13 @@ impl<'a> Facts<'a> {
         self.history.find(pod.label(keys::REVISION)?)
     }
 
+    /// The revision whose resources a Pod has although it is of another one: an update has resized it, and came no further.
+    pub fn resized_to(&self, pod: &Pod) -> Option<&Arc<Revision>> {
+        let to = self.history.find(pod.annotation(keys::RESIZING)?)?;
+        let of = self.revision_of(pod)?;
+        resize::is_done(pod, &of.data, &to.data).then_some(to)
+    }
+
     /// What turns a Pod of a revision into one of the updated revision.
     pub fn change_from(&self, revision: &Revision) -> Cow<'_, InPlace> {
         let change = || inplace::change(&revision.data, &self.history.updated.data);
@@ -313,6 +321,7 @@ impl<'a> Facts<'a> {
             labels,
             annotations,
             spec,
+            resize,
             ..
         } = &*self.change_from(revision)
         else {
@@ -328,6 +337,7 @@ impl<'a> Facts<'a> {
                 labels,
                 annotations: annotations.clone(),
                 spec: spec.clone(),
+                resize: resize.clone(),
             })
         };
         Some(match self.aheads.get(&revision.name) {
@@ -339,6 +349,7 @@ impl<'a> Facts<'a> {
     /// Whether a Pod is of the updated revision.
     pub fn is_updated(&self, pod: &Pod) -> bool {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
+            && self.resized_to(pod).is_none()
     }
 
     /// The claims that carry an instance ID, whoever controls them.

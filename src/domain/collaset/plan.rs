@@ -119,12 +119,14 @@ pub struct PodPatch {
     pub spec: Option<Value>,
     /// Strategic merge patch of `spec` for `pods/resize`, written before the rest.
     pub resize: Option<Value>,
+    /// Of a patch that updates its Pod in place: name of the revision that it leads to.
+    pub leads_to: Option<String>,
     /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
     /// written, so that no Pod goes off traffic for a change that is refused.
     pub ahead: Option<Arc<Ahead>>,
 }
 
-/// A change of a Pod that is to follow, resizes left out.
+/// A change of a Pod that is to follow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ahead {
     /// Name of the revision that it leads to.
@@ -133,8 +135,10 @@ pub struct Ahead {
     pub labels: LabelPatch,
     /// Annotations to set (`Some`) and to remove (`None`).
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Strategic merge patch of `spec`.
+    /// Strategic merge patch of `spec` for `pods`.
     pub spec: Option<Value>,
+    /// Strategic merge patch of `spec` for `pods/resize`.
+    pub resize: Option<Value>,
 }
 
 /// An event about the CollaSet.

@@ -134,7 +134,10 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
         .or_else(|| origin.label(keys::REPLACE_PAIR_NEW_ID)?.parse().ok());
     match new.and_then(|new| facts.members.get(&new)) {
         Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
-            send_half_away(facts, draft, pod);
+            // Not before its origin is called back: that write may come too late, and both would go.
+            if !lifecycle::is_leaving(origin) {
+                send_half_away(facts, draft, pod);
+            }
         }
         // The name of the new Pod persists, and so does its ID until it is gone.
         None if new.is_some_and(|new| facts.is_held(new)) => {}

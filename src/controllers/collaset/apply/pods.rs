@@ -16,7 +16,7 @@ use super::look::{self, Look};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
-use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
+use crate::domain::collaset::plan::{Ahead, Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
 use crate::domain::pod::Pod;
 
@@ -28,7 +28,7 @@ pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Res
     let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
     let of = |change: &PodChange| match change {
-        PodChange::Patch(patch) => (revision(patch).is_some(), is_trial(work, patch)),
+        PodChange::Patch(patch) => (patch.leads_to.is_some(), is_trial(work, patch)),
         _ => (false, false),
     };
     let (tried, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|c| of(c).1);
@@ -45,12 +45,6 @@ pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Res
     );
     let created = send(Kind::PodCreations, true, created).await;
     [changed, tried, created].into_iter().fold(others, worse)
-}
-
-/// The revision that a patch changes its Pod to.
-fn revision(patch: &PodPatch) -> Option<&str> {
-    let revision = patch.labels.0.get(keys::REVISION)?.as_deref();
-    revision.filter(|_| patch.ownership == Ownership::Keep)
 }
 
 /// Whether the update that a patch begins is to be tried first.
@@ -70,7 +64,7 @@ fn write_of<'a>(
         PodChange::Create { id, body } => (Key::Pod(*id), creation(body)),
         PodChange::Patch(change) => {
             let given = change.labels.0.get(&type_key());
-            let key = match revision(change).is_some() || is_trial(work, change) {
+            let key = match change.leads_to.is_some() || is_trial(work, change) {
                 true => Key::PodChange(change.pod.metadata.uid.clone()),
                 false => of(&change.pod),
             };
@@ -212,31 +206,26 @@ fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
 }
 
 async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
-    if is_trial(work, change) {
-        dry_run(work, change).await?;
+    if is_trial(work, change)
+        && let Some(ahead) = &change.ahead
+        && !may_change(work, &change.pod, ahead).await?
+    {
+        return Ok(());
     }
     let mut version = change.pod.metadata.resource_version;
+    let revision = change.leads_to.as_deref();
     if let Some(spec) = &change.resize {
-        let mut body = json!({ "metadata": preconditions(&change.pod, version) });
-        body["spec"] = spec.clone();
-        version = match send(work, &change.pod, Some("resize"), body).await {
-            Ok(version) => version,
-            Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
-                // The next plan finds another way.
-                let revision = change.labels.0.get(keys::REVISION).cloned().flatten();
-                let uid = &change.pod.metadata.uid;
-                work.memory
-                    .refuse_resize(uid, &revision.unwrap_or_default(), &why);
-                work.again(SPACING);
-                return Ok(());
-            }
-            Err(trouble) => return Err(trouble),
-        };
+        let body = resize(&change.pod, version, spec);
+        let sent = send(work, &change.pod, Some("resize"), body).await;
+        match judge_resize(work, &change.pod, revision.unwrap_or_default(), sent)? {
+            Some(stored) => version = stored,
+            None => return Ok(()),
+        }
     }
     if let Some(body) = body(work.set, change, version) {
         let by_status = moves_traffic(change).then_some("status");
         let sent = send(work, &change.pod, by_status, body).await;
-        if let Some(revision) = revision(change) {
+        if let Some(revision) = revision {
             if let Err(Trouble::Refused(_) | Trouble::Denied(_)) = &sent {
                 work.memory.doubt(revision);
             }
@@ -247,12 +236,16 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Asks the API server whether it would take the change that an update is for.
-async fn dry_run(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
-    let Some(ahead) = &change.ahead else {
-        return Ok(());
-    };
-    let pod = &change.pod;
+/// Asks the API server whether it would take the change that an update is for; false where the Pod has to get to the revision by
+/// another way.
+async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
+    let version = pod.metadata.resource_version;
+    if let Some(spec) = &ahead.resize {
+        let tried = dry_run(work, pod, Some("resize"), resize(pod, version, spec)).await;
+        if judge_resize(work, pod, &ahead.revision, tried)?.is_none() {
+            return Ok(false);
+        }
+    }
     let trial = PodPatch {
         pod: Arc::clone(pod),
         labels: ahead.labels.clone(),
@@ -260,19 +253,54 @@ async fn dry_run(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         spec: ahead.spec.clone(),
         ..PodPatch::default()
     };
-    let Some(body) = body(work.set, &trial, pod.metadata.resource_version) else {
-        return Ok(());
+    let Some(body) = body(work.set, &trial, version) else {
+        return Ok(true);
     };
+    let tried = dry_run(work, pod, None, body).await;
+    if !matches!(tried, Ok(false)) {
+        judge(work, pod, &ahead.revision, &tried);
+    }
+    tried.map(|_| true)
+}
+
+/// Tries a patch; false where that does not tell: the rules let the change pass, or not, once the Pod is operated on, and it is judged then.
+async fn dry_run(
+    work: &Work<'_>,
+    pod: &Pod,
+    subresource: Option<&str>,
+    body: Value,
+) -> Result<bool, Trouble> {
     let name = &*pod.metadata.name;
-    let request = pods::may_patch(work.client(), (work.namespace(), name), body);
-    let tried = call(&what(name), request).await;
-    match tried {
-        // The rules let the change pass, or not, once the Pod is operated on: it is judged then.
-        Ok(false) | Err(Trouble::Held) => Ok(()),
-        tried => {
-            judge(work, pod, &ahead.revision, &tried);
-            tried.map(|_| ())
+    let place = (work.namespace(), name);
+    let request = pods::may_patch(work.client(), place, subresource, body);
+    match call(&what(name), request).await {
+        Err(Trouble::Held) => Ok(false),
+        tried => tried,
+    }
+}
+
+/// Notes whether a resize is refused: `None` if the Pod can't be resized where it is, and the next plan has it made again. What a quota or a
+/// policy denies is a change that is refused: a new Pod would ask for no less.
+fn judge_resize<T>(
+    work: &Work<'_>,
+    pod: &Pod,
+    revision: &str,
+    done: Result<T, Trouble>,
+) -> Result<Option<T>, Trouble> {
+    match done {
+        Err(Trouble::Refused(why)) => {
+            let uid = &pod.metadata.uid;
+            work.memory.refuse_resize(uid, revision, &why);
+            work.again(SPACING);
+            Ok(None)
         }
+        Err(Trouble::Denied(why)) => {
+            let denied = Err(Trouble::Denied(why));
+            work.memory.doubt(revision);
+            judge(work, pod, revision, &denied);
+            denied
+        }
+        done => done.map(Some),
     }
 }
 
@@ -313,6 +341,11 @@ async fn send(
 
 fn preconditions(pod: &Pod, version: u64) -> Value {
     json!({ "uid": pod.metadata.uid, "resourceVersion": version.to_string() })
+}
+
+/// The strategic merge patch of a resize to this content of `spec`.
+fn resize(pod: &Pod, version: u64, spec: &Value) -> Value {
+    json!({ "metadata": preconditions(pod, version), "spec": spec })
 }
 
 /// The strategic merge patch of everything but the resize; `None` if there is nothing else.

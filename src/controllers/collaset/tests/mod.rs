@@ -309,18 +309,28 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
     assert!(why.contains("exceeded quota"), "{why}");
 }
 
+/// A refusal of a resize, as the API server gives it for a reason of the Pod or of its node, or of the amount.
+fn refused_resize(code: u16, message: &'static str) -> Option<Refusal> {
+    Some(Refusal {
+        of: "PATCH /api/v1/namespaces/n/pods/web-a/resize",
+        code,
+        message,
+        done: false,
+    })
+}
+
 #[tokio::test]
 async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
-    for code in [422, 405, 404, 403] {
+    let node = "pods \"web-a\" is forbidden: pod update requires features X which are not available on node \"a\"";
+    let quota = "pods \"web-a\" is forbidden: exceeded quota: few, requested: cpu=1";
+    for (code, message) in [(422, ""), (405, ""), (404, ""), (403, node), (403, quota)] {
         let bed = Bed::new();
         let pod = bed.pod("web-a");
-        bed.api.refuse(refusal(
-            "PATCH /api/v1/namespaces/n/pods/web-a/resize",
-            code,
-        ));
+        bed.api.refuse(refused_resize(code, message));
         let mut patch = PodPatch {
             pod: pod.clone(),
             resize: Some(json!({ "containers": [] })),
+            leads_to: Some("web-2".into()),
             ..PodPatch::default()
         };
         patch
@@ -331,13 +341,17 @@ async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
             pods: vec![PodChange::Patch(patch)],
             ..Plan::default()
         };
-        assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)), "{code}");
-        assert_eq!(bed.api.requests().len(), 1, "the rest goes with it");
+        let done = bed.apply(plan).await;
+        let path = format!("PATCH {PODS}/web-a");
+        assert!(!bed.api.requests().contains(&path), "the rest goes with it");
         let none = || std::iter::empty();
         let facts = bed
             .memory
             .facts([&*pod].into_iter(), none(), Instant::now(), 0);
-        assert!(facts.resize(&pod, "web-2").is_some());
+        let denied = message == quota;
+        assert_eq!(facts.resize(&pod, "web-2").is_some(), !denied, "{code}");
+        assert_eq!(facts.refuses_change(&pod, "web-2"), denied, "{code}");
+        assert_eq!(done == Done::All(Some(SPACING)), !denied, "{code}");
         assert_eq!(facts.resize(&pod, "web-3"), None);
     }
 }

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-pub use super::progress::{Progress, last_status, progress};
-use super::qos::{self, COMPUTE};
-use super::{data, environment};
-use crate::domain::collaset::core_v1::{Kind, difference, normal, pull_policy};
+pub use super::progress::{Progress, last_status, progress, resize as resize_progress};
+use super::{data, environment, resize};
+use crate::domain::collaset::core_v1::{difference, pull_policy};
 use crate::domain::lifecycle::LabelPatch;
-use crate::domain::quantity;
 
 /// Annotations of the template by which tools ask for new Pods: `kubectl rollout restart`, and charts that put the digest of
 /// a ConfigMap there.
@@ -34,6 +32,32 @@ pub enum InPlace {
         /// Names of the containers whose image changes, restartable init containers among them.
         images: Vec<String>,
     },
+}
+
+impl InPlace {
+    /// As this change, of a Pod that has been resized already: its resources change as `other` has it.
+    pub fn with_resources_of(self, other: &InPlace) -> InPlace {
+        match (self, other) {
+            (InPlace::No(why), _) => InPlace::No(why),
+            (_, InPlace::No(why)) => InPlace::No(why.clone()),
+            (
+                InPlace::Yes {
+                    labels,
+                    annotations,
+                    spec,
+                    images,
+                    ..
+                },
+                InPlace::Yes { resize, .. },
+            ) => InPlace::Yes {
+                labels,
+                annotations,
+                spec,
+                resize: resize.clone(),
+                images,
+            },
+        }
+    }
 }
 
 /// What turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of containers and of
@@ -92,7 +116,7 @@ fn try_change(from: &Value, to: &Value) -> Result<InPlace, String> {
         )
         .0,
         spec: (!spec.is_empty()).then_some(Value::Object(spec)),
-        resize: resize(from, to)?,
+        resize: resize::patch(from, to)?,
         images,
     })
 }
@@ -162,102 +186,6 @@ pub(super) fn pairs<'a>(
         list.into_iter().flatten()
     };
     containers(from).zip(containers(to))
-}
-
-/// The patch of `pods/resize`; `None` when no resource changes. Fails where Kubernetes would refuse it, or leave it
-/// undone: other resources than cpu and memory, a request or limit that goes away, a memory limit that shrinks under
-/// a running container, another QoS class.
-fn resize(from: &Value, to: &Value) -> Result<Option<Value>, String> {
-    let mut containers = Vec::new();
-    for (old, new) in pairs(from, to, "containers") {
-        let path = format!("template.spec.containers[{}].resources", text(new, "name"));
-        if let Some(resources) = resized(&path, old, new)? {
-            containers.push(json!({ "name": text(new, "name"), "resources": resources }));
-        }
-    }
-    let (old, new) = (qos::class(&from["spec"]), qos::class(&to["spec"]));
-    if old != new {
-        return Err(format!(
-            "template.spec.containers: their resources change the QoS class from {old} to {new}"
-        ));
-    }
-    Ok((!containers.is_empty()).then(|| json!({ "containers": containers })))
-}
-
-fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String> {
-    let null = Value::Null;
-    let resources = |container: &Value| {
-        let raw = container.get("resources").unwrap_or(&null);
-        normal(&Kind::Struct("ResourceRequirements"), raw).unwrap_or_else(|| json!({}))
-    };
-    let (before, after) = (resources(old), resources(new));
-    let Some(field) = difference(path, &before, &after) else {
-        return Ok(None);
-    };
-    let others = |resources: &Value| {
-        let mut all = resources.clone();
-        for kind in ["requests", "limits"] {
-            for name in COMPUTE {
-                all[kind]
-                    .as_object_mut()
-                    .and_then(|amounts| amounts.shift_remove(name));
-            }
-            all[kind] =
-                normal(&Kind::Map(Box::new(Kind::Quantity)), &all[kind]).unwrap_or_default();
-        }
-        all
-    };
-    if let Some(field) = difference(path, &others(&before), &others(&after)) {
-        return Err(format!(
-            "{field} differs, only cpu and memory can be resized"
-        ));
-    }
-    let mut patch = Map::new();
-    for kind in ["requests", "limits"] {
-        for name in COMPUTE {
-            let (was, is) = (amount(old, kind, name), amount(new, kind, name));
-            let Some(is) = is else {
-                if was.is_some() {
-                    return Err(format!(
-                        "{path}.{kind}.{name} is removed, which needs a new Pod"
-                    ));
-                }
-                continue;
-            };
-            let shrinks = was.is_some_and(|was| quantity::nanos(is) < quantity::nanos(was));
-            if kind == "limits" && name == "memory" && shrinks && !restarts(new, name) {
-                return Err(format!(
-                    "{path}.limits.memory shrinks, which needs a new Pod unless resizePolicy says RestartContainer"
-                ));
-            }
-            let amounts = patch.entry(kind).or_insert_with(|| json!({}));
-            amounts[name] = is.clone();
-        }
-    }
-    if patch.is_empty() {
-        return Err(format!("{field} differs"));
-    }
-    Ok(Some(patch.into()))
-}
-
-/// A request or limit as the API server has it, which lets a limit stand for the request that is not given.
-fn amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
-    let of = |kind: &str| {
-        container
-            .get("resources")?
-            .get(kind)?
-            .get(name)
-            .filter(|v| !v.is_null())
-    };
-    of(kind).or_else(|| (kind == "requests").then(|| of("limits")).flatten())
-}
-
-fn restarts(container: &Value, resource: &str) -> bool {
-    let policies = container.get("resizePolicy").and_then(Value::as_array);
-    policies.into_iter().flatten().any(|policy| {
-        text(policy, "resourceName") == resource
-            && text(policy, "restartPolicy") == "RestartContainer"
-    })
 }
 
 pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {

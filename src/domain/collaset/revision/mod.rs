@@ -7,5 +7,6 @@ pub mod history;
 pub mod inplace;
 mod progress;
 mod qos;
+pub mod resize;
 #[cfg(test)]
 mod tests;

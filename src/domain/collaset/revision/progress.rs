@@ -84,10 +84,10 @@ pub fn progress(pod: &Pod) -> Progress {
     }
 }
 
-/// How far the kubelet is with the resources. It writes that it has seen them before it acts, and what is in force for each
+/// How far the kubelet is with the resources, whoever has changed them. It writes that it has seen them before it acts, and what is in force for each
 /// container once that is so
 /// (<https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status>).
-fn resize(pod: &Pod) -> Progress {
+pub fn resize(pod: &Pod) -> Progress {
     let waiting = |why: &str| Progress::Waiting(why.to_owned());
     let mut conditions = pod.status.conditions.iter();
     let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");

@@ -21,7 +21,7 @@ pub fn one_claim() -> serde_json::Value {
     }] })
 }
 
-fn uids(world: &World) -> BTreeSet<String> {
+pub fn uids(world: &World) -> BTreeSet<String> {
     world
         .pods
         .values()
@@ -376,28 +376,6 @@ fn a_partition_in_percent_is_rounded_up() {
     world.settle();
     let old = world.images().into_iter().filter(|i| *i == "app:1");
     assert_eq!(old.count(), 3);
-}
-
-#[test]
-fn a_pod_that_can_not_be_resized_is_made_again() {
-    let resources = |cpu: &str| {
-        json!({ "template": { "spec": { "containers": [{
-        "name": "app", "image": "app:1", "resources": { "requests": { "cpu": cpu } },
-    }] } } })
-    };
-    let mut world = settled(2, resources("1"));
-    let before = uids(&world);
-    world.edit(resources("2"));
-    world.rest();
-    let updated = world.set.status.clone().unwrap().updated_revision;
-    let one = world.pods.values().next().unwrap().metadata.uid.clone();
-    let why = (updated, "no resize on this node".to_owned());
-    world.refused.resizes.insert(one.clone(), why);
-    world.settle();
-    let after = uids(&world);
-    let kept: Vec<_> = before.intersection(&after).collect();
-    assert!(kept.len() == 1 && *kept[0] != one, "{kept:?}");
-    assert_eq!(world.ids(), [0, 1]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod data;
 mod found;
 mod readers_places;
 mod readers_pool;
+mod resized;
 mod rollout;
 mod small_pool;
 mod taken_back;

@@ -90,7 +90,14 @@ fn record(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod, in_scope: bool) 
 }
 
 fn needs_update(facts: &Facts, id: i64, pod: &Pod) -> bool {
-    !facts.is_updated(pod) || have_claims_changed(facts, id, pod)
+    !facts.is_updated(pod) || have_claims_changed(facts, id, pod) || is_stuck(pod)
+}
+
+/// Whether a Pod serves again although its node never makes the resize that it was updated by: it was to go, and stays after all.
+fn is_stuck(pod: &Pod) -> bool {
+    pod.annotation(keys::LAST_POD_STATUS).is_some()
+        && !Operation::Update.is_on(pod)
+        && matches!(inplace::progress(pod), Progress::Refused(_))
 }
 
 /// Asked of the claims that the Pod mounts: others of its ID may be kept for a rollback.
@@ -155,7 +162,8 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
     if draft.takes_away(pod) {
         return; // by a step before
     }
-    let deletes = !matches!(*way(facts, id, pod), InPlace::Yes { .. });
+    let way = way(facts, id, pod);
+    let deletes = !matches!(*way, InPlace::Yes { .. });
     if !places.begin(pod, deletes) {
         return;
     }
@@ -163,6 +171,7 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
         pod,
         Operation::Update.begin(pod, deletes, facts.observed.now_nanos),
     );
+    announce_resize(facts, draft, pod, &way);
     let refused = &facts.observed.refused;
     if !deletes && refused.is_untried(pod, &facts.history.updated.name) {
         let ahead = facts.revision_of(pod).and_then(|r| facts.ahead_from(r));
@@ -198,7 +207,18 @@ fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
     let Some(from) = facts.revision_of(pod) else {
         return no("the revision of the Pod is not known any more".into());
     };
-    let way = facts.change_from(from);
+    let way = match facts.resized_to(pod) {
+        Some(resized) => {
+            let resources = facts.change_from(resized);
+            Cow::Owned(
+                facts
+                    .change_from(from)
+                    .into_owned()
+                    .with_resources_of(&resources),
+            )
+        }
+        None => facts.change_from(from),
+    };
     let resizes = matches!(
         *way,
         InPlace::Yes {
@@ -206,6 +226,11 @@ fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
             ..
         }
     );
+    if facts.is_updated(pod)
+        && let Progress::Refused(why) = inplace::progress(pod)
+    {
+        return no(why);
+    }
     let refused = &facts.observed.refused;
     match refused.resize(pod, &facts.history.updated.name) {
         Some(why) if resizes => no(format!("its resize is refused: {why}")),
@@ -215,6 +240,9 @@ fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
 
 fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &Arc<Pod>) {
     let way = way(facts, id, pod);
+    if announce_resize(facts, draft, pod, &way) {
+        return; // it is resized once that is stored
+    }
     let before = inplace::last_status(pod, &way);
     let InPlace::Yes {
         labels,
@@ -230,6 +258,7 @@ fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod
         return;
     };
     let patch = draft.patch(pod);
+    patch.leads_to = Some(facts.history.updated.name.clone());
     patch.spec = spec;
     patch.resize = resize;
     patch.annotations.extend(annotations);
@@ -242,14 +271,33 @@ fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod
     draft.labels(pod, labels);
 }
 
+/// Notes on a Pod that it is going to be resized, unless that is there; whether it was to be noted. A resize is a request of its own, and
+/// the one after it, which changes the revision of the Pod, may be refused. What a Pod has that was resized before stays noted.
+fn announce_resize(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, way: &InPlace) -> bool {
+    let updated = &facts.history.updated.name;
+    let resizes = matches!(
+        way,
+        InPlace::Yes {
+            resize: Some(_),
+            ..
+        }
+    );
+    let news = resizes
+        && pod.annotation(keys::RESIZING) != Some(updated)
+        && facts.resized_to(pod).is_none();
+    if news {
+        draft.annotation(pod, keys::RESIZING, Some(updated.clone()));
+    }
+    news
+}
+
 /// Deletes a Pod, which is made again of the updated revision under its ID.
 fn give_up(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
-    if let Some(why) = facts
-        .observed
-        .refused
-        .resize(pod, &facts.history.updated.name)
-    {
+    let refused = &facts.observed.refused;
+    if let Some(why) = refused.resize(pod, &facts.history.updated.name) {
         tell_of_refusal(draft, pod, why);
+    } else if let Progress::Refused(why) = inplace::progress(pod) {
+        tell_of_refusal(draft, pod, &why);
     }
     draft.delete(pod);
 }
@@ -271,9 +319,30 @@ fn can_come_back(pod: &Pod) -> bool {
 /// changed it is finished when the kubelet has followed, another is cancelled.
 fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
-        draft.labels(pod, Operation::Update.undo(pod));
-    } else if matches!(inplace::progress(pod), Progress::Done) {
-        finish(draft, pod, facts.is_updated(pod));
+        return cancel(facts, draft, pod);
+    }
+    match inplace::progress(pod) {
+        Progress::Waiting(_) => {}
+        // What its node never makes stays noted, for when the Pod stays.
+        Progress::Refused(_) => draft.labels(pod, Operation::Update.finish(pod)),
+        Progress::Done => finish(draft, pod, facts.is_updated(pod)),
+    }
+}
+
+/// Cancels an update that has not changed the revision of the Pod. Where it has resized it, the kubelet may be about to restart
+/// containers: it is waited for, and the Pod is still to get the resources of its revision.
+fn cancel(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+    if facts.resized_to(pod).is_none() {
+        forget_resize(draft, pod);
+    } else if matches!(inplace::resize_progress(pod), Progress::Waiting(_)) {
+        return;
+    }
+    draft.labels(pod, Operation::Update.undo(pod));
+}
+
+fn forget_resize(draft: &mut Draft, pod: &Arc<Pod>) {
+    if pod.annotation(keys::RESIZING).is_some() {
+        draft.annotation(pod, keys::RESIZING, None);
     }
 }
 
@@ -284,6 +353,7 @@ fn finish(draft: &mut Draft, pod: &Arc<Pod>, reached: bool) {
         draft.label(pod, keys::UPDATE_INCLUDED, None);
     }
     draft.annotation(pod, keys::LAST_POD_STATUS, None);
+    forget_resize(draft, pod);
 }
 
 /// The Pod is where it is to be: an operation that is under way is finished when the kubelet has followed, and
@@ -299,7 +369,7 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
         return;
     }
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
-        draft.labels(pod, Operation::Update.undo(pod));
+        cancel(facts, draft, pod);
         if facts.is_updated(pod) {
             draft.label(pod, keys::UPDATE_INCLUDED, None); // rolled back
         }

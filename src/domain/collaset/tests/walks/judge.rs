@@ -432,6 +432,13 @@ fn runs(world: &World, pod: &Pod) -> Verdict {
         status.image,
         container.image
     );
+    let asked = Resources::of(&template["resources"]);
+    ensure!(
+        asked == Resources::default() || asked == Resources::of(&container.resources),
+        "Ready is True, and Pod {name} is to have {} instead of {}",
+        container.resources,
+        template["resources"]
+    );
     let wanted = Resources::of(&container.resources);
     let (is, told) = (status.resources, [status.resources, wanted]);
     ensure!(

@@ -34,9 +34,9 @@ pub enum Write {
     /// A change of a Pod to another revision.
     PodChange,
     PodDeletion,
-    /// The API server says that the request itself is wrong: another way is looked for.
+    /// A resize, for a reason of the node or of the request itself: another way is looked for.
     Resize,
-    /// A policy forbids it.
+    /// A resize, by a quota or a policy.
     AnyResize,
 }
 
@@ -519,6 +519,54 @@ impl World {
         done.written += 1;
     }
 
+    /// The answer to a resize on the way to a revision, or to its dry run.
+    fn try_resize(
+        &mut self,
+        uid: &str,
+        (revision, resize): (&str, Option<&Value>),
+        done: &mut Done,
+    ) -> Result<(), ()> {
+        if resize.is_none() {
+            return Ok(());
+        }
+        if self.is_refused(Write::AnyResize) {
+            let why = done.refuse(Step::Update, uid, "policy of resizes");
+            let change = (revision.to_owned(), why);
+            self.refused.changes.insert(uid.to_owned(), change);
+            return Err(());
+        }
+        if self.is_refused(Write::Resize) {
+            let why = (revision.to_owned(), "no resize on this node".to_owned());
+            self.refused.resizes.insert(uid.to_owned(), why);
+            done.written += 1; // it goes on by another way
+            return Err(());
+        }
+        Ok(())
+    }
+
+    /// Once a change was refused that others could make, theirs is tried again.
+    fn doubt(&mut self, uid: &str, revision: &str) {
+        if self.refused.changes.contains_key(uid) {
+            self.refused.accepted.remove(revision);
+        }
+    }
+
+    /// The answer to a change of a Pod to a revision, or to its dry run.
+    fn may_change(&mut self, pod: &Pod, revision: &str, done: &mut Done) -> bool {
+        let uid = &pod.metadata.uid;
+        let may = !self.is_refused(Write::PodChange) && !self.troubles.unchangeable.contains(uid);
+        if may {
+            self.refused.changes.remove(uid);
+            self.refused.accepted.insert(revision.to_owned());
+        } else {
+            let what = format!("Pod {}", pod.metadata.name);
+            let why = done.refuse(Step::Update, &what, "policy of changes");
+            let change = (revision.to_owned(), why);
+            self.refused.changes.insert(uid.clone(), change);
+        }
+        may
+    }
+
     fn patch(&mut self, patch: PodPatch, done: &mut Done) {
         let name = &patch.pod.metadata.name;
         let what = format!("Pod {name}");
@@ -528,42 +576,31 @@ impl World {
             done.refuse(Step::Update, &what, "policy");
             return self.refuse_pod(uid);
         }
-        let leads_to = patch.labels.0.get(keys::REVISION).cloned().flatten();
-        let ahead = patch.ahead.as_ref().map(|ahead| ahead.revision.clone());
-        let is_trial = leads_to.is_none();
-        if let Some(revision) = leads_to.or(ahead) {
-            if self.is_refused(Write::PodChange) || self.troubles.unchangeable.contains(uid) {
-                let why = done.refuse(Step::Update, &what, "policy of changes");
-                if !is_trial {
-                    self.refused.accepted.remove(&revision);
-                }
-                let changes = &mut self.refused.changes;
-                changes.insert(uid.clone(), (revision, why));
-                return;
+        if let Some(ahead) = &patch.ahead {
+            let change = (&*ahead.revision, ahead.resize.as_ref());
+            match self.try_resize(uid, change, done) {
+                Ok(()) if self.may_change(&patch.pod, &ahead.revision, done) => {}
+                _ => return,
             }
-            self.refused.changes.remove(uid);
-            self.refused.accepted.insert(revision);
         }
-        if let Some(resize) = &patch.resize {
-            if self.is_refused(Write::AnyResize) {
-                done.refuse(Step::Update, &what, "policy of resizes");
-                return self.refuse_pod(uid);
+        if let Some(revision) = patch.leads_to.clone() {
+            let resize = patch.resize.as_ref();
+            if self.try_resize(uid, (&revision, resize), done).is_err() {
+                return self.doubt(uid, &revision);
             }
-            if self.is_refused(Write::Resize) {
-                let revision = patch.labels.0.get(keys::REVISION).cloned().flatten();
-                let why = (revision.unwrap(), "no resize on this node".to_owned());
-                let uid = patch.pod.metadata.uid.clone();
-                self.refused.resizes.insert(uid, why);
-                done.written += 1; // it goes on by another way
-                return;
+            if let Some(resize) = &patch.resize {
+                let pod = self.pods.get_mut(name).unwrap();
+                for change in resize["containers"].as_array().unwrap() {
+                    let mut of = pod.spec.containers.iter_mut();
+                    let of = of.find(|c| c.name == change["name"]).unwrap();
+                    json_patch::merge(&mut of.resources, &change["resources"]);
+                }
+                pod.metadata.generation += 1;
             }
-            let pod = self.pods.get_mut(name).unwrap();
-            for change in resize["containers"].as_array().unwrap() {
-                let mut of = pod.spec.containers.iter_mut();
-                let of = of.find(|c| c.name == change["name"]).unwrap();
-                json_patch::merge(&mut of.resources, &change["resources"]);
+            // Of two requests the second may be refused.
+            if !self.may_change(&patch.pod, &revision, done) {
+                return self.doubt(uid, &revision);
             }
-            pod.metadata.generation += 1;
         }
         let old = self.pods[name].clone();
         let mut new = old.clone();

@@ -1,0 +1,127 @@
+//! Resizes in place: what `pods/resize` takes (contract 6.5).
+
+use serde_json::{Map, Value, json};
+
+use super::data;
+use super::inplace::{pairs, text};
+use super::qos::{self, COMPUTE};
+use crate::domain::collaset::core_v1::{Kind, difference, normal};
+use crate::domain::pod::Pod;
+use crate::domain::quantity;
+
+/// The patch of `pods/resize`; `None` when no resource changes. Fails where Kubernetes would refuse it, or leave it
+/// undone: other resources than cpu and memory, a request or limit that goes away, a memory limit that shrinks under
+/// a running container, another QoS class.
+pub fn patch(from: &Value, to: &Value) -> Result<Option<Value>, String> {
+    let mut containers = Vec::new();
+    for (old, new) in pairs(from, to, "containers") {
+        let path = format!("template.spec.containers[{}].resources", text(new, "name"));
+        if let Some(resources) = resized(&path, old, new)? {
+            containers.push(json!({ "name": text(new, "name"), "resources": resources }));
+        }
+    }
+    let (old, new) = (qos::class(&from["spec"]), qos::class(&to["spec"]));
+    if old != new {
+        return Err(format!(
+            "template.spec.containers: their resources change the QoS class from {old} to {new}"
+        ));
+    }
+    Ok((!containers.is_empty()).then(|| json!({ "containers": containers })))
+}
+
+fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String> {
+    let null = Value::Null;
+    let resources = |container: &Value| {
+        let raw = container.get("resources").unwrap_or(&null);
+        normal(&Kind::Struct("ResourceRequirements"), raw).unwrap_or_else(|| json!({}))
+    };
+    let (before, after) = (resources(old), resources(new));
+    let Some(field) = difference(path, &before, &after) else {
+        return Ok(None);
+    };
+    let others = |resources: &Value| {
+        let mut all = resources.clone();
+        for kind in ["requests", "limits"] {
+            for name in COMPUTE {
+                all[kind]
+                    .as_object_mut()
+                    .and_then(|amounts| amounts.shift_remove(name));
+            }
+            all[kind] =
+                normal(&Kind::Map(Box::new(Kind::Quantity)), &all[kind]).unwrap_or_default();
+        }
+        all
+    };
+    if let Some(field) = difference(path, &others(&before), &others(&after)) {
+        return Err(format!(
+            "{field} differs, only cpu and memory can be resized"
+        ));
+    }
+    let mut patch = Map::new();
+    for kind in ["requests", "limits"] {
+        for name in COMPUTE {
+            let (was, is) = (amount(old, kind, name), amount(new, kind, name));
+            let Some(is) = is else {
+                if was.is_some() {
+                    return Err(format!(
+                        "{path}.{kind}.{name} is removed, which needs a new Pod"
+                    ));
+                }
+                continue;
+            };
+            let shrinks = was.is_some_and(|was| quantity::nanos(is) < quantity::nanos(was));
+            if kind == "limits" && name == "memory" && shrinks && !restarts(new, name) {
+                return Err(format!(
+                    "{path}.limits.memory shrinks, which needs a new Pod unless resizePolicy says RestartContainer"
+                ));
+            }
+            let amounts = patch.entry(kind).or_insert_with(|| json!({}));
+            amounts[name] = is.clone();
+        }
+    }
+    if patch.is_empty() {
+        return Err(format!("{field} differs"));
+    }
+    Ok(Some(patch.into()))
+}
+
+/// Whether a Pod has the resources of revision data `to` where those of its own, `of`, are others.
+pub fn is_done(pod: &Pod, of: &Value, to: &Value) -> bool {
+    let (Ok(of), Ok(to)) = (data::template(of), data::template(to)) else {
+        return false;
+    };
+    pairs(of, to, "containers").any(|(before, after)| {
+        let mut containers = pod.spec.containers.iter();
+        let container = containers.find(|c| c.name == text(after, "name"));
+        container.is_some_and(|container| {
+            let has = json!({ "resources": container.resources });
+            let all = ["requests", "limits"].into_iter();
+            let mut all = all.flat_map(|kind| COMPUTE.map(|name| (kind, name)));
+            all.any(|(kind, name)| {
+                let nanos = |of| amount(of, kind, name).and_then(quantity::nanos);
+                let after = nanos(after);
+                after != nanos(before) && after.is_some() && after == nanos(&has)
+            })
+        })
+    })
+}
+
+/// A request or limit as the API server has it, which lets a limit stand for the request that is not given.
+fn amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
+    let of = |kind: &str| {
+        container
+            .get("resources")?
+            .get(kind)?
+            .get(name)
+            .filter(|v| !v.is_null())
+    };
+    of(kind).or_else(|| (kind == "requests").then(|| of("limits")).flatten())
+}
+
+fn restarts(container: &Value, resource: &str) -> bool {
+    let policies = container.get("resizePolicy").and_then(Value::as_array);
+    policies.into_iter().flatten().any(|policy| {
+        text(policy, "resourceName") == resource
+            && text(policy, "restartPolicy") == "RestartContainer"
+    })
+}
