@@ -88,6 +88,19 @@ fn set_grows_as_far_as_the_pool_has_room_and_says_so() {
 }
 
 #[test]
+fn partition_keeps_as_many_pods_back_while_others_have_no_room() {
+    let rolling = json!({ "byPartition": { "partition": 4 } });
+    let mut world = settled(5, json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+    bound(&mut world, 5);
+    world.edit(json!({ "replicas": 6 }));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.members().len(), 5);
+    let old = world.images().into_iter().filter(|i| *i == "app:1");
+    assert_eq!(old.count(), 4);
+}
+
+#[test]
 fn entries_of_others_count_in_a_pool_that_is_shared() {
     let mut world = settled(3, json!({}));
     bound(&mut world, 8);

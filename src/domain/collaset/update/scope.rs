@@ -30,9 +30,11 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
             .collect();
     };
     let size = facts.strategy.replicas;
+    // Without an ID for want of room in the pool.
+    let missing = size.saturating_sub(counted.len());
     let mut ids = counted.to_vec();
     ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
-    ids.truncate(size.saturating_sub(partition));
+    ids.truncate(size.saturating_sub(partition.saturating_add(missing)));
     ids.into_iter().collect()
 }
 

@@ -181,13 +181,15 @@ fn stored(world: &World) -> Option<&RolloutStatus> {
 
 /// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
 fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
-    let next = status.rollout.as_ref();
-    let Some(next) = next.filter(|next| next.step > 0 || next.aborted) else {
+    let Some(next) = status.rollout.as_ref() else {
         return strategy.scope;
     };
     let stored = stored(world).filter(|stored| stored.revision == next.revision);
     if stored.is_some_and(|stored| stored.aborted) {
-        return Scope::Partition(0);
+        return Scope::Partition(0); // also in the plan that tells of a retry
+    }
+    if next.step == 0 && !next.aborted {
+        return strategy.scope;
     }
     let Scope::Partition(kept) = strategy.scope else {
         return strategy.scope;
