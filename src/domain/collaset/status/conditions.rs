@@ -250,15 +250,17 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
+            let later = told::all_excluded_later(facts);
             let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
                 let aborted = told::aborted(facts, behind);
-                return (false, reason, format!("{aborted}{told}{down}"));
+                return (false, reason, format!("{aborted}{told}{down}{later}"));
             }
-            let message =
-                format!("{behind} Pods to update, {updating} under way{step}{told}{down}{room}");
+            let message = format!(
+                "{behind} Pods to update, {updating} under way{step}{told}{down}{later}{room}"
+            );
             return (false, reason, message);
         }
         let Asked {
@@ -270,6 +272,7 @@ impl View {
         if self.pairs > 0 || unpaired > 0 {
             let told = told::under_way(facts, |_| true);
             let down = told::unavailable(self.unavailable.iter());
+            let later = told::all_excluded_later(facts);
             let (pairs, room) = (self.pairs, &self.no_room);
             let more = match unpaired {
                 0 => String::new(),
@@ -279,7 +282,7 @@ impl View {
                 true => "Paused",
                 false => "Replacing",
             };
-            let message = format!("{pairs} Pods are being replaced{more}{told}{down}{room}");
+            let message = format!("{pairs} Pods are being replaced{more}{told}{down}{later}{room}");
             return (false, reason, message);
         }
         if leaving > 0 || held > 0 {
@@ -342,6 +345,7 @@ impl View {
             message += &self.no_room;
         }
         message += &told::under_way(facts, |_| true);
+        message += &told::all_excluded_later(facts);
         for (_, why) in self.refused.iter().take(told::NAMED) {
             message += &format!("; {why}");
         }

@@ -58,6 +58,25 @@ pub fn being_aborted(facts: &Facts) -> String {
     format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
 }
 
+/// That a new half which is to leave the set alive does so once its pair is over; `None` of every other Pod.
+pub fn excluded_later(facts: &Facts, pod: &Pod) -> Option<String> {
+    let waits = facts.is_half(pod) && facts.leaves_alive(pod);
+    let origin = pod
+        .label(keys::REPLACE_PAIR_ORIGIN_NAME)
+        .filter(|_| waits)?;
+    let name = &pod.metadata.name;
+    Some(format!(
+        "Pod {name} is excluded once it has taken the place of Pod {origin}"
+    ))
+}
+
+/// The first of these, each after `; `.
+pub fn all_excluded_later(facts: &Facts) -> String {
+    let told = facts.members.values();
+    let told = told.filter_map(|pod| Some(format!("; {}", excluded_later(facts, pod)?)));
+    told.take(NAMED).collect()
+}
+
 /// That the pool has no room for more instance IDs, after `; `; empty where it has.
 pub fn full(facts: &Facts, draft: &Draft) -> String {
     if !Room::beside(facts, draft).is_full() {
