@@ -38,12 +38,15 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
 
 /// Why so many Pods stay on older revisions, as the spec asks for.
 pub fn kept(facts: &Facts, count: usize) -> String {
-    let why = match facts.rollout.final_scope() {
-        _ if count == 0 => return String::new(),
-        Scope::ByLabel => format!("they carry no label {}", keys::UPDATE_INCLUDED),
-        Scope::Partition(_) => "the partition keeps them".to_owned(),
+    let why = match (facts.rollout.final_scope(), count) {
+        (_, 0) => return String::new(),
+        (Scope::ByLabel, 1) => format!("it carries no label {}", keys::UPDATE_INCLUDED),
+        (Scope::ByLabel, _) => format!("they carry no label {}", keys::UPDATE_INCLUDED),
+        (Scope::Partition(_), 1) => "the partition keeps it".to_owned(),
+        (Scope::Partition(_), _) => "the partition keeps them".to_owned(),
     };
-    format!("{count} Pods stay on older revisions: {why}")
+    let pods = wording::pods_do(count, "stays", "stay");
+    format!("{pods} on older revisions: {why}")
 }
 
 /// Whether the status notes an abort of which the plan knows nothing yet.
@@ -107,12 +110,19 @@ pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
     }
 }
 
-/// What an aborted rollout comes to.
-pub fn aborted(facts: &Facts, behind: usize) -> String {
+/// What an aborted rollout comes to. `behind` Pods are of another revision, and `updates` have been changed and are not over.
+pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
-    let left = match behind {
-        0 => format!("all Pods are of revision {current}"),
-        _ => format!("{behind} Pods are to go back to revision {current}"),
+    let left = match (behind, updates) {
+        (0, 0) => format!("all Pods are of revision {current}"),
+        (0, _) => {
+            let pods = wording::pods_do(updates, "is on its", "are on their");
+            format!("{pods} way back to revision {current}")
+        }
+        _ => {
+            let pods = wording::pods_do(behind, "is", "are");
+            format!("{pods} to go back to revision {current}")
+        }
     };
     format!(
         "the rollout of revision {revision} was aborted; {left}; change spec.template, or set the annotation {}={}",
