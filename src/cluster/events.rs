@@ -1,5 +1,6 @@
 //! Events (core/v1) about objects, for people. The same reason about the same object is one Event that counts, written
-//! at most once a minute. Where each text matters, another text is another Event, up to a number for each object. Nothing waits for an Event, and nothing depends on one.
+//! at most once a minute. Where each text matters, another text is another Event, up to a number for each object and reason: many
+//! texts of one reason, such as Pods that are created, leave room for those of others. Nothing waits for an Event, and nothing depends on one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 const PERIOD: SignedDuration = SignedDuration::from_mins(1);
 /// Events that are counted on; beyond that the oldest are forgotten.
 const MOST: usize = 1_000;
-/// Texts about one object that are Events of their own within a [`PERIOD`]; further ones count by their reason.
+/// Texts of one reason about one object that are Events of their own within a [`PERIOD`]; further ones count by their reason.
 const TEXTS: usize = 20;
 /// Writes that wait; beyond that they are dropped.
 const WAITING: usize = 256;
@@ -193,12 +194,14 @@ impl Aggregator {
         })
     }
 
-    /// As [`Aggregator::tell`], for a text by itself while there are few of its object.
+    /// As [`Aggregator::tell`], for a text by itself while there are few of its object and reason.
     fn tell_text(&mut self, uid: &str, reason: &str, text: &str, now: Timestamp) -> Option<Told> {
-        let key = format!("{reason}: {text}");
+        let prefix = format!("{reason}: ");
+        let key = format!("{prefix}{text}");
         let known = self.seen.contains_key(&(uid.to_owned(), key.clone()));
-        let of_object = self.seen.iter().filter(|((of, _), _)| of == uid);
-        let lately = of_object.filter(|(_, seen)| now.duration_since(seen.first) < PERIOD);
+        let is_like = |of: &str, key: &str| of == uid && key.starts_with(&prefix);
+        let alike = self.seen.iter().filter(|((of, key), _)| is_like(of, key));
+        let lately = alike.filter(|(_, seen)| now.duration_since(seen.first) < PERIOD);
         match known || lately.count() < TEXTS {
             true => self.tell(uid, &key, now),
             false => self.tell(uid, reason, now),
@@ -314,6 +317,20 @@ mod tests {
         let told = (0..100).filter(|n| tell(&n.to_string(), at(3))).count();
         assert_eq!(told, TEXTS - 2 + 1, "and one for all others");
         assert!(tell("later", at(3 + 60)));
+    }
+
+    #[test]
+    fn texts_of_one_reason_leave_room_for_those_of_others() {
+        let mut all = Aggregator::default();
+        for n in 0..100 {
+            all.tell_text("set", "SuccessfulCreate", &format!("created {n}"), at(n));
+        }
+        let mut tell = |text: &str| {
+            let told = all.tell_text("set", "Promoted", text, at(100));
+            told.map(|told| told.count)
+        };
+        assert_eq!(tell("step 1"), Some(1));
+        assert_eq!(tell("step 2"), Some(1), "an Event of its own");
     }
 
     #[test]

@@ -31,6 +31,20 @@ pub fn listed(names: &[&str], most: usize) -> String {
     }
 }
 
+/// So many Pods: `1 Pod`, `3 Pods`.
+pub fn pods(count: usize) -> String {
+    match count {
+        1 => "1 Pod".to_owned(),
+        count => format!("{count} Pods"),
+    }
+}
+
+/// What so many Pods do; `one` is the verb of a single one: `1 Pod leaves`, `3 Pods leave`.
+pub fn pods_do(count: usize, one: &str, many: &str) -> String {
+    let verb = if count == 1 { one } else { many };
+    format!("{} {verb}", pods(count))
+}
+
 /// A Pod that uses a budget up, and for how long, if that is known.
 pub fn holder(name: &str, since: Option<Timestamp>, now: Timestamp) -> String {
     match since {
@@ -183,6 +197,17 @@ mod tests {
             "0 of 2 Pods are unavailable, the limit is 1: try again when one of them is available, or lower \
              minAvailableValue"
         );
+    }
+
+    #[test]
+    fn single_pod_is_told_in_the_singular() {
+        for (count, text) in [
+            (0, "0 Pods leave"),
+            (1, "1 Pod leaves"),
+            (2, "2 Pods leave"),
+        ] {
+            assert_eq!(pods_do(count, "leaves", "leave"), text);
+        }
     }
 
     #[test]

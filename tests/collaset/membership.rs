@@ -250,6 +250,44 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
     assert_eq!(set.images().await, ["app:1"; 2]);
 }
 
+/// The controller watches managed Pods alone.
+#[tokio::test]
+async fn pod_without_the_control_label_is_named_and_enters_once_it_has_it() {
+    let scope = Bed::shared().await.scope("include-unlabelled").await;
+    let set = Set::new(&scope, "web", 1, json!({})).await;
+    let unlabelled = json!({ "metadata": { "labels": { "app": "web", keys::CONTROL: null } } });
+    let stranger = scope.pod("stranger", unlabelled).await;
+    set.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger", "nobody"] } }))
+        .await;
+    let remedy = format!(
+        "kubectl label pod stranger -n {} kusionstack.io/control=true",
+        scope.namespace
+    );
+    let refused = |set: &CollaSet| {
+        let ready = condition(set, "Ready").filter(|c| c.reason == "IncludeNotAllowed");
+        ready.is_some_and(|c| c.status == "False" && c.message.contains(&remedy))
+    };
+    set.until("the stranger to be refused", refused).await;
+    told(&scope, "IncludeNotAllowed", &remedy).await;
+    told(
+        &scope,
+        "IncludeNotAllowed",
+        "podToInclude: nobody: no such Pod",
+    )
+    .await;
+    // Else one of the two might be scaled in before it is seen here.
+    set.edit(json!({ "replicas": 2, "paused": true })).await;
+    scope
+        .label("stranger", json!({ keys::CONTROL: keys::CONTROL_VALUE }))
+        .await
+        .unwrap();
+    let inside = scope.until_pod("stranger", "to be in", is_owned).await;
+    assert_eq!(inside.uid(), stranger.uid());
+    set.edit(json!({ "paused": false })).await;
+    set.settled().await;
+    assert_eq!(set.pods().await.len(), 2);
+}
+
 /// Waits for an Event with this reason that speaks of `word`.
 pub async fn told(scope: &crate::bed::Scope, reason: &str, word: &str) {
     let events: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);

@@ -1,6 +1,7 @@
 //! CollaSets: defaults, and validation with the API server's help.
 
 mod ask;
+mod bound;
 pub(crate) mod probe;
 mod room;
 mod size;
@@ -104,6 +105,9 @@ impl Handler for Validate {
         let Some(mut change) = Change::to(new, request) else {
             return Verdict::allow();
         };
+        let former = change.old.as_ref().map(|old| &old.spec);
+        let unbounded = bound::warning(&self.0.index, &request.namespace, former, &change.new.spec);
+        change.warnings.extend(unbounded);
         let errors = change.errors();
         let report = change.ask(&self.0, request, deadline).await;
         change.verdict(errors, report)

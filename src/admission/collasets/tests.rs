@@ -178,7 +178,9 @@ async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
     let claim = json!({ "metadata": { "name": "data" }, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } });
     let verdict = bench
-        .validate(&create(json!({ "volumeClaimTemplates": [claim] })))
+        .validate(&create(json!({
+            "volumeClaimTemplates": [claim], "updateStrategy": { "maxUnavailable": 1 },
+        })))
         .await;
     assert!(verdict.is_allowed());
     assert_eq!(
@@ -220,7 +222,9 @@ async fn answers_of_the_api_server_become_verdicts() {
 
     let quota = "pods \"dry-run-x\" is forbidden: exceeded quota: q";
     let verdict = Bench::refusing(403, quota, json!([]))
-        .validate(&create(json!({})))
+        .validate(&create(
+            json!({ "updateStrategy": { "maxUnavailable": 1 } }),
+        ))
         .await;
     assert!(verdict.is_allowed());
     assert_eq!(
@@ -440,4 +444,42 @@ async fn replicas_that_are_left_out_stay_as_they_are() {
         let patch = serde_json::to_value(patch.patch()).unwrap().to_string();
         assert!(!patch.contains("/spec/replicas"), "{patch}");
     }
+}
+
+#[tokio::test]
+async fn update_of_all_pods_at_once_is_told_when_it_begins() {
+    let warned = async |bench: &Bench, request: Request| {
+        let verdict = bench.validate(&request).await;
+        let mut warnings = verdict.warnings().iter();
+        warnings.any(|w| w.starts_with("spec.updateStrategy.maxUnavailable: is not set"))
+    };
+    let bench = Bench::fine();
+    let strategy = |strategy: Value| json!({ "updateStrategy": strategy });
+    let bounded = || strategy(json!({ "maxUnavailable": "25%" }));
+    assert!(warned(&bench, create(json!({}))).await);
+    assert!(warned(&bench, update(bounded(), json!({}))).await);
+    for fine in [
+        create(json!({ "replicas": 1 })),
+        create(bounded()),
+        create(strategy(json!({ "podUpgradePolicy": "Replace" }))),
+        create(strategy(
+            json!({ "rollingUpdate": { "steps": [{ "partition": 1 }] } }),
+        )),
+        create(strategy(json!({ "rollingUpdate": { "byLabel": {} } }))),
+        update(json!({}), json!({ "replicas": 5 })),
+    ] {
+        assert!(!warned(&bench, fine).await);
+    }
+    let rule = serde_json::from_value(json!({
+        "metadata": { "name": "web", "namespace": "shop", "uid": "rule", "resourceVersion": "1" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "a" } },
+            "rules": [{ "name": "most", "availablePolicy": { "maxUnavailableValue": 1 } }],
+        },
+    }));
+    bench.context.index.replace_rules(vec![rule.unwrap()]);
+    assert!(
+        !warned(&bench, create(json!({}))).await,
+        "a rule holds them"
+    );
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::backoff::Backoff;
 use super::names::{Names, Slot};
 use super::refusals::{Key, Known, PAUSES, Refusals, UNTRIED};
+use super::unmanaged::Answers;
 use crate::api::keys;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::refused::Refused;
@@ -47,6 +48,8 @@ struct Inner {
     pause: Option<(Instant, i64)>,
     refusals: Refusals,
     backoff: Backoff,
+    /// What was read of Pods that are to be included and in no cache.
+    answers: Answers,
     /// Resizes that are refused, by the UID of the Pod: the revision, and why.
     resizes: BTreeMap<String, (String, String)>,
     /// Changes in place that are refused, likewise.
@@ -194,6 +197,20 @@ impl Memory {
     ) -> BTreeMap<String, u64> {
         let id_of = |pod: &Pod| pod.label(keys::INSTANCE_ID)?.parse().ok();
         self.inner.lock().backoff.note(pods, id_of, now_nanos)
+    }
+
+    /// Names of Pods that are to be asked for, see [`Answers::due`].
+    pub fn due(&self, unknown: &BTreeSet<String>, now: Instant, generation: i64) -> Vec<String> {
+        self.inner.lock().answers.due(unknown, now, generation)
+    }
+
+    /// Notes which Pods are there and not managed; all that are known to be.
+    pub fn note_answers(&self, answers: Vec<(String, bool)>, now: Instant) -> BTreeSet<String> {
+        let mut inner = self.inner.lock();
+        for (name, is_unmanaged) in answers {
+            inner.answers.note(name, is_unmanaged, now);
+        }
+        inner.answers.unmanaged()
     }
 
     /// A Pod can't be resized on its way to a revision.

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `observe` | the caches, once they have seen this controller's own writes |
 //! | `held` | which rules hold Pods that wait, and why |
+//! | `unmanaged` | which Pods that are to be included lack the control label |
 //! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
 //! | `refusals` | what the API server would not do, and how long it is left alone |
 //! | `backoff` | when Pods that have ended are made again |
@@ -27,6 +28,7 @@ mod owner;
 mod refusals;
 #[cfg(test)]
 mod tests;
+mod unmanaged;
 
 use std::collections::HashMap;
 use std::sync::Arc;

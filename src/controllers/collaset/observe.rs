@@ -10,6 +10,7 @@ use tracing::warn;
 use super::super::Context;
 use super::held::held;
 use super::memory::Memory;
+use super::unmanaged::unmanaged;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
@@ -42,6 +43,8 @@ pub async fn observe(
         warn!(?namespace, set = ?name, "the Pod cache trails; nothing is planned from it");
         return Err(Outcome::Retry);
     }
+    // Before the caches are looked at: it may take its time.
+    let unmanaged = unmanaged(context, set, memory).await;
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
     let Some(set) = index.objects.sets.get(namespace, name) else {
@@ -86,6 +89,7 @@ pub async fn observe(
         revisions,
         pods,
         strangers,
+        unmanaged,
         orphans,
         mounts,
         claims,

@@ -17,7 +17,7 @@ use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// Reason of what is said of a Pod that can't be included.
-const REFUSED: &str = "IncludeNotAllowed";
+pub const REFUSED: &str = "IncludeNotAllowed";
 
 /// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
 /// is to wait for that.

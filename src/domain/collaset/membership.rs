@@ -7,11 +7,12 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::lifecycle::{self, Operation};
-use super::observed::Claim;
+use super::observed::{Claim, UNMANAGED_NANOS};
 use super::plan::Ownership;
 use super::pool;
 use super::replace;
 use super::room::Room;
+use super::status::told;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -62,6 +63,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         draft.delete(pod);
     }
     tell_of_unknown(facts, draft);
+    tell_of_unmanaged(facts, draft);
     for (id, pod) in &facts.members {
         if facts.is_to_exclude(pod) && may_leave(facts, draft, *id, pod) {
             exclude(facts, draft, *id, pod);
@@ -124,13 +126,30 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
         );
         draft.event(true, "ExcludeNotAllowed", message);
     }
-    if let Some(names) = unknown(include, &[&own, &strangers]) {
+    let unmanaged = facts.observed.unmanaged.iter();
+    let unmanaged: BTreeSet<&str> = unmanaged.map(String::as_str).collect();
+    if let Some(names) = unknown(include, &[&own, &strangers, &unmanaged]) {
         let message = format!(
             "podToInclude: {names}: no such Pod with the label {}={} in the namespace",
             keys::CONTROL,
             keys::CONTROL_VALUE
         );
         draft.event(true, "IncludeNotAllowed", message);
+    }
+}
+
+/// Pods that are to be included and lack the control label.
+fn tell_of_unmanaged(facts: &Facts, draft: &mut Draft) {
+    let namespace = facts.observed.set.metadata.namespace.as_deref();
+    let namespace = namespace.unwrap_or_default();
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    for name in &facts.observed.unmanaged {
+        draft.again(UNMANAGED_NANOS);
+        let message = format!(
+            "Pod {name} can't be included: it lacks the label {key}: \"{value}\"; set it: kubectl label pod {name} -n {namespace} \
+             {key}={value}"
+        );
+        draft.refuse(enter::REFUSED, message);
     }
 }
 
@@ -149,6 +168,9 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     if replace::is_replaced(facts, draft, id, pod) {
         // While its exclusion is refused it is an origin as before.
         return !lifecycle::must_leave(pod) && !facts.is_kept(id, pod);
+    }
+    if let Some(message) = told::excluded_later(facts, pod) {
+        draft.event(false, "ExcludeNotAllowed", message);
     }
     let paired = PAIRED.iter().any(|key| pod.label(key).is_some())
         || pool::is_marked(draft, id, pool::REPLACE_NEW);

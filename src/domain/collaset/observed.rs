@@ -1,6 +1,6 @@
 //! What a plan is made from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,6 +9,9 @@ use super::refused::Refused;
 use crate::api::collaset::CollaSet;
 use crate::api::resourcecontext::ContextDetail;
 use crate::domain::pod::Pod;
+
+/// Nanoseconds after which the Pods are read again that are named in `podToInclude` and not managed: nothing tells of their changes.
+pub const UNMANAGED_NANOS: u64 = 30_000_000_000;
 
 /// Everything that [`super::plan`] looks at, read from caches that have seen the controller's own last writes.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct Observed {
     pub pods: Vec<Arc<Pod>>,
     /// Managed Pods that it does not control and whose names are in `podToInclude`.
     pub strangers: Vec<Arc<Pod>>,
+    /// Names in `podToInclude` of Pods that are there and not managed: read live, for the caches hold managed Pods only.
+    pub unmanaged: BTreeSet<String>,
     /// Managed Pods without a controller that may have been of a set of this name: they carry an instance ID or mount claims,
     /// and their names are such as the set gives.
     pub orphans: Vec<Arc<Pod>>,

@@ -1,11 +1,14 @@
 //! What the controller of a Pod is about to do with it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, Verdict};
 use super::{Controller, Observed};
 use crate::api::collaset::{CollaSet, PodUpgradePolicy};
+use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
+use crate::domain::collaset::strategy::{Policy, Strategy};
 use crate::domain::lifecycle::operator;
 use crate::domain::pod::Pod;
 
@@ -25,7 +28,10 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
         Some(Controller::CollaSet(set)) => {
             let rollout = rollout(set, &observed.pod);
             facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
-            facts.remark = of_steps(set).or_else(|| remark(&rollout, &observed.pod));
+            let remark = of_steps(set).or_else(|| remark(&rollout, &observed.pod));
+            let remarks = [remark, of_bound(observed, set, &rollout)];
+            let remarks: Vec<String> = remarks.into_iter().flatten().collect();
+            facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             facts.rollout = Some(rollout);
             facts.troubles = troubles(set);
         }
@@ -101,7 +107,7 @@ fn of_steps(set: &CollaSet) -> Option<String> {
 /// Reasons of conditions that tell of a write which the API server refuses.
 const REFUSALS: [&str; 3] = ["ScaleOutFailed", "ScaleInFailed", "UpdateFailed"];
 
-/// What is refused to a set, each reason once, and that the set is stalled.
+/// What is refused to a set, each reason and each message once, and that the set is stalled.
 fn troubles(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
     let mut told = BTreeSet::new();
@@ -109,7 +115,9 @@ fn troubles(set: &CollaSet) -> Vec<String> {
         let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
         match (type_, &*c.status) {
             ("Scale" | "Update" | "Ready", "False") if REFUSALS.contains(&reason) => {
-                told.insert(reason).then(|| format!("{reason}: {message}"))
+                // One refusal may be told of both the scale and the rollout.
+                let is_new = told.insert(reason) & told.insert(message);
+                is_new.then(|| format!("{reason}: {message}"))
             }
             ("Stalled", "True") => Some(format!("{type_}: {reason}: {message}")),
             _ => None,
@@ -120,14 +128,12 @@ fn troubles(set: &CollaSet) -> Vec<String> {
 
 /// Why a Pod of an older revision is not updated.
 fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
-    let behind =
-        !rollout.updated_revision.is_empty() && rollout.updated_revision != rollout.revision;
     if rollout.paused {
         return Some(
             "it is paused: set spec.paused to false to let it scale and update".to_owned(),
         );
     }
-    if !behind || operator::is_during(pod, "collaset", "update") {
+    if !is_behind(rollout, pod) {
         return None;
     }
     match rollout.partition {
@@ -141,6 +147,51 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
         )),
         None => None,
     }
+}
+
+/// That `maxUnavailable` of the set itself holds the update of an available Pod back. It counts as the plan of the set does.
+fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Option<String> {
+    let strategy = Strategy::of(&set.spec);
+    let most = strategy.max_unavailable?;
+    let value = set
+        .spec
+        .update_strategy
+        .as_ref()?
+        .max_unavailable
+        .as_ref()?;
+    let value = IntOrPercent::parse(value).ok()?;
+    let waits = is_behind(rollout, &observed.pod) && observed.pod.is_available();
+    let left_out =
+        rollout.partition.is_none() && observed.pod.label(keys::UPDATE_INCLUDED).is_none();
+    if !waits || left_out || rollout.paused || strategy.policy == Policy::Replace {
+        return None;
+    }
+    let uid = &observed.pod.controller()?.uid;
+    let own = observed.pods.iter();
+    let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
+    let operations = ["update", "scale-in"];
+    let is_staying = |pod: &&Arc<Pod>| {
+        let mut operations = operations.iter();
+        let goes = operations.any(|type_| operator::is_during(pod, "collaset", type_))
+            || pod.label(keys::TO_DELETE).is_some();
+        pod.is_available() && !goes
+    };
+    let wanted = strategy.replicas;
+    let away = wanted.saturating_sub(own.filter(is_staying).count());
+    (away >= most).then(|| {
+        format!(
+            "its updateStrategy.maxUnavailable ({value}) holds the update of this Pod: {away} of {wanted} Pods are unavailable or on \
+             their way, and at most {most} may be"
+        )
+    })
+}
+
+/// Whether a Pod is of another revision than the set is to give it, and its update has not begun.
+fn is_behind(rollout: &RolloutFacts, pod: &Pod) -> bool {
+    let updated = &rollout.updated_revision;
+    !updated.is_empty()
+        && *updated != rollout.revision
+        && !operator::is_during(pod, "collaset", "update")
 }
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ impl Bed {
             revisions: Vec::new(),
             pods: Vec::new(),
             strangers: Vec::new(),
+            unmanaged: Default::default(),
             orphans: Vec::new(),
             mounts: Default::default(),
             claims: Vec::new(),

@@ -10,6 +10,7 @@ use crate::cluster::replicasets;
 use crate::cluster::sizes::Workload;
 use crate::controllers::{Context, write_again};
 use crate::domain::rules::RuleSet;
+use crate::domain::wording;
 use crate::ledger::store::Uid;
 
 /// Reason of the Event on a Deployment whose old ReplicaSet got its number back.
@@ -40,6 +41,7 @@ impl SetBack {
         let (old, failing) = (&set.name, &overhang.failing.name);
         let (wanted, living) = (overhang.wanted, overhang.living);
         let rule = &rules.name;
+        let pods = wording::pods(usize::try_from(living).unwrap_or(0));
         Some(SetBack {
             key: (rules.namespace.clone(), uid.clone()),
             name: old.clone(),
@@ -47,7 +49,7 @@ impl SetBack {
             living,
             about: about(rules, set, overhang.deployment)?,
             message: format!(
-                "the replicas of the old ReplicaSet {old} were set from {wanted} back to its {living} Pods: \
+                "the replicas of the old ReplicaSet {old} were set from {wanted} back to its {pods}: \
                  PodTransitionRule {rule} lets none of them go now, and the Deployment controller does not take away the \
                  failing Pods of ReplicaSet {failing} while {old} has more available Pods than replicas"
             ),

@@ -71,7 +71,11 @@ fn apply(
         ));
     }
     if !rollout.is_on {
-        return Err("no rollout is under way".to_owned());
+        let remedy = match command {
+            ABORT => "; to take a complete one back, apply the former template",
+            _ => "",
+        };
+        return Err(format!("no rollout is under way{remedy}"));
     }
     if command == RETRY {
         if !status.aborted {

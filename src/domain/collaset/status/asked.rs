@@ -8,6 +8,7 @@ use super::super::facts::Facts;
 use super::super::{lifecycle, pool};
 use super::told;
 use crate::api::keys;
+use crate::domain::wording;
 
 /// Pods that are asked for something.
 pub struct Asked {
@@ -56,11 +57,11 @@ impl Asked {
 
     /// How many do, each after `; `.
     pub fn moving(&self) -> String {
-        let told = |count: usize, what: &str| match count {
+        let told = |count: usize, one: &str, many: &str| match count {
             0 => String::new(),
-            _ => format!("; {count} Pods {what} the set"),
+            _ => format!("; {} the set", wording::pods_do(count, one, many)),
         };
-        told(self.excluded, "leave") + &told(self.entering, "enter")
+        told(self.excluded, "leaves", "leave") + &told(self.entering, "enters", "enter")
     }
 }
 

@@ -20,6 +20,7 @@ use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::pod::Pod;
+use crate::domain::wording;
 
 /// What could not be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +52,18 @@ pub fn failed(
         Step::ScaleIn => ("Scale", "ScaleInFailed"),
         Step::Update | Step::Revisions => ("Update", "UpdateFailed"),
     };
+    // A rollout that has deleted a Pod, or replaces it, wants the new one.
+    let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
     blame(status, message);
-    for type_ in [type_, "Ready"] {
+    let failed = match of_rollout {
+        true => vec![
+            (type_, reason),
+            ("Update", "UpdateFailed"),
+            ("Ready", "UpdateFailed"),
+        ],
+        false => vec![(type_, reason), ("Ready", reason)],
+    };
+    for (type_, reason) in failed {
         set(status, now, type_, false, reason, message.to_owned());
         let known = former.iter().find(|c| c.type_ == type_);
         let since = known.filter(|c| c.status == "False");
@@ -62,6 +73,11 @@ pub fn failed(
             noted.last_transition_time = Some(since);
         }
     }
+}
+
+fn is_updating(status: &CollaSetStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|c| c.type_ == "Ready" && c.reason == "Updating")
 }
 
 /// Has a condition `Stalled` that tells of no progress name the cause.
@@ -89,7 +105,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             0 => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        let message = format!("{left} Pods left{}", leaving::told(facts));
+        let message = format!("{} left{}", wording::pods(left), leaving::told(facts));
         set(status, now, "Terminating", done, reason, message.clone());
         set(status, now, "Ready", false, "Terminating", message);
         return;
@@ -107,7 +123,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if facts.rollout.is_aborted() => {
-            let message = told::aborted(facts, view.behind);
+            let message = told::aborted(facts, view.behind, view.updates);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if view.is_updating(facts) => {
@@ -117,14 +133,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
                 (false, Some(_)) => "StepPaused",
                 (false, None) => "Updating",
             };
-            let behind = || {
-                let behind = format!("{} Pods to update", view.behind);
-                match view.to_make {
-                    0 => behind,
-                    count => format!("{behind}, {count} to be made"),
-                }
-            };
-            let message = pause.unwrap_or_else(behind);
+            let message = pause.unwrap_or_else(|| view.left());
             set(status, now, "Update", false, reason, message);
         }
         None => {
@@ -136,7 +145,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
     if facts.rollout.is_aborted() && view.behind == 0 && view.updates == 0 {
-        let message = told::aborted(facts, 0);
+        let message = told::aborted(facts, 0, 0);
         set(status, now, "Stalled", true, "RolloutAborted", message);
     } else if late {
         let seconds = facts.observed.set.spec.progress_deadline_seconds;
@@ -156,6 +165,8 @@ pub(super) struct View {
     pub behind: usize,
     /// Pods that are missing and that a rollout which is under way has made of the updated revision.
     to_make: usize,
+    /// Whether all Pods that are missing were there before, and a rollout that is under way makes them anew.
+    is_remaking: bool,
     /// Pods that are to stay on older revisions.
     kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
@@ -199,9 +210,16 @@ impl View {
         let to_make = match facts.rollout.final_scope() {
             _ if !is_under_way => 0,
             Scope::Partition(kept) => (missing + older).saturating_sub(kept) - behind,
-            Scope::ByLabel => missing.min(recorded_as_updated(facts, draft)),
+            Scope::ByLabel => missing.min(recorded_as_updated(facts, draft, false)),
         };
+        let none_goes = facts.misnumbered.is_empty() && facts.unselected.is_empty();
+        let is_remaking = missing > 0
+            && none_goes
+            && is_under_way
+            && !facts.strategy.paused
+            && recorded_as_updated(facts, draft, true) >= missing;
         View {
+            is_remaking,
             missing,
             surplus: there.saturating_sub(wanted)
                 + facts.misnumbered.len()
@@ -218,6 +236,15 @@ impl View {
             refused: draft.refused.clone(),
             stuck: stuck(facts, &pods),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
+        }
+    }
+
+    /// What is left of a rollout.
+    fn left(&self) -> String {
+        let behind = format!("{} to update", wording::pods(self.behind));
+        match self.to_make {
+            0 => behind,
+            count => format!("{behind}, {count} to be made"),
         }
     }
 
@@ -239,6 +266,10 @@ impl View {
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
         if let Some((reason, message)) = self.scaling(facts) {
+            if self.is_remaking && !self.asked.moves() {
+                let (left, step) = (self.left(), told::step(facts, status));
+                return (false, "Updating", format!("{left}{step}; {message}"));
+            }
             return (false, reason, message);
         }
         if let Some(why) = &self.stuck {
@@ -250,15 +281,17 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(self.down(facts));
+            let later = told::all_excluded_later(facts);
             let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
-                let aborted = told::aborted(facts, behind);
-                return (false, reason, format!("{aborted}{told}{down}"));
+                let aborted = told::aborted(facts, behind, self.updates);
+                return (false, reason, format!("{aborted}{told}{down}{later}"));
             }
+            let behind = wording::pods(behind);
             let message =
-                format!("{behind} Pods to update, {updating} under way{step}{told}{down}{room}");
+                format!("{behind} to update, {updating} under way{step}{told}{down}{later}{room}");
             return (false, reason, message);
         }
         let Asked {
@@ -270,22 +303,26 @@ impl View {
         if self.pairs > 0 || unpaired > 0 {
             let told = told::under_way(facts, |_| true);
             let down = told::unavailable(self.unavailable.iter());
+            let later = told::all_excluded_later(facts);
             let (pairs, room) = (self.pairs, &self.no_room);
             let more = match unpaired {
                 0 => String::new(),
+                1 => ", 1 is to be".to_owned(),
                 _ => format!(", {unpaired} are to be"),
             };
             let reason = match paused && pairs == 0 {
                 true => "Paused",
                 false => "Replacing",
             };
-            let message = format!("{pairs} Pods are being replaced{more}{told}{down}{room}");
+            let pairs = wording::pods_do(pairs, "is", "are");
+            let message = format!("{pairs} being replaced{more}{told}{down}{later}{room}");
             return (false, reason, message);
         }
         if leaving > 0 || held > 0 {
             let told = told::under_way(facts, |_| true);
             let reason = if leaving > 0 { "Deleting" } else { "Paused" };
-            let message = format!("{} Pods are to be deleted{told}", leaving + held);
+            let pods = wording::pods_do(leaving + held, "is", "are");
+            let message = format!("{pods} to be deleted{told}");
             return (false, reason, message);
         }
         if facts.rollout.has_steps_left() {
@@ -297,16 +334,13 @@ impl View {
             return (false, "RolloutAborted", told::being_aborted(facts));
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
-            return (false, "RolloutAborted", told::aborted(facts, self.behind));
+            let aborted = told::aborted(facts, self.behind, self.updates);
+            return (false, "RolloutAborted", aborted);
         }
         if !self.unavailable.is_empty() {
-            let count = self.unavailable.len();
+            let pods = wording::pods_do(self.unavailable.len(), "is", "are");
             let told = told::unavailable(self.unavailable.iter());
-            return (
-                false,
-                "Unavailable",
-                format!("{count} Pods are not available{told}"),
-            );
+            return (false, "Unavailable", format!("{pods} not available{told}"));
         }
         if let Some((reason, _)) = self.refused.first() {
             let told = self.refused.iter().take(told::NAMED);
@@ -326,7 +360,11 @@ impl View {
             true => "Paused",
             false => "Scaling",
         };
-        let mut message = format!("{} Pods missing, {} to go", self.missing, self.surplus);
+        let mut message = format!(
+            "{} missing, {} to go",
+            wording::pods(self.missing),
+            self.surplus
+        );
         message += &self.asked.moving();
         if self.missing > 0 && !self.awaited.is_empty() {
             message += &format!("; waiting for {} to end", self.awaited.join(", "));
@@ -342,6 +380,7 @@ impl View {
             message += &self.no_room;
         }
         message += &told::under_way(facts, |_| true);
+        message += &told::all_excluded_later(facts);
         for (_, why) in self.refused.iter().take(told::NAMED) {
             message += &format!("; {why}");
         }
@@ -378,11 +417,15 @@ fn no_room(
     }
 }
 
-/// How many Pods that are not there would be made of the updated revision.
-fn recorded_as_updated(facts: &Facts, draft: &Draft) -> usize {
+/// How many Pods that are not there would be made of the updated revision; `again`: those alone that were there before, and have not
+/// ended by themselves.
+fn recorded_as_updated(facts: &Facts, draft: &Draft, again: bool) -> usize {
     let vacant = draft.ids.iter().filter(|(id, data)| {
         let recorded = data.get(pool::REVISION);
-        !facts.members.contains_key(id) && recorded == Some(&facts.history.updated.name)
+        let is_new = data.contains_key(pool::JUST_CREATE) || facts.waiting.contains_key(id);
+        !facts.members.contains_key(id)
+            && recorded == Some(&facts.history.updated.name)
+            && !(again && is_new)
     });
     vacant.count()
 }

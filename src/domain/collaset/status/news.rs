@@ -40,8 +40,11 @@ fn begun_or_over(former: &CollaSetStatus, status: &CollaSetStatus, paused: bool)
     }
     let over = former.current_revision != *revision && status.current_revision == *revision;
     over.then(|| {
-        let pods = status.updated_replicas;
-        let message = format!("revision {revision} has reached all {pods} Pods");
+        let pods = match status.updated_replicas {
+            1 => "the only Pod".to_owned(),
+            pods => format!("all {pods} Pods"),
+        };
+        let message = format!("revision {revision} has reached {pods}");
         event(false, "RolloutCompleted", message)
     })
 }

@@ -38,12 +38,15 @@ pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
 
 /// Why so many Pods stay on older revisions, as the spec asks for.
 pub fn kept(facts: &Facts, count: usize) -> String {
-    let why = match facts.rollout.final_scope() {
-        _ if count == 0 => return String::new(),
-        Scope::ByLabel => format!("they carry no label {}", keys::UPDATE_INCLUDED),
-        Scope::Partition(_) => "the partition keeps them".to_owned(),
+    let why = match (facts.rollout.final_scope(), count) {
+        (_, 0) => return String::new(),
+        (Scope::ByLabel, 1) => format!("it carries no label {}", keys::UPDATE_INCLUDED),
+        (Scope::ByLabel, _) => format!("they carry no label {}", keys::UPDATE_INCLUDED),
+        (Scope::Partition(_), 1) => "the partition keeps it".to_owned(),
+        (Scope::Partition(_), _) => "the partition keeps them".to_owned(),
     };
-    format!("{count} Pods stay on older revisions: {why}")
+    let pods = wording::pods_do(count, "stays", "stay");
+    format!("{pods} on older revisions: {why}")
 }
 
 /// Whether the status notes an abort of which the plan knows nothing yet.
@@ -56,6 +59,25 @@ pub fn is_being_aborted(facts: &Facts, status: &CollaSetStatus) -> bool {
 pub fn being_aborted(facts: &Facts) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     format!("the rollout of revision {revision} is aborted; Pods go back to revision {current}")
+}
+
+/// That a new half which is to leave the set alive does so once its pair is over; `None` of every other Pod.
+pub fn excluded_later(facts: &Facts, pod: &Pod) -> Option<String> {
+    let waits = facts.is_half(pod) && facts.leaves_alive(pod);
+    let origin = pod
+        .label(keys::REPLACE_PAIR_ORIGIN_NAME)
+        .filter(|_| waits)?;
+    let name = &pod.metadata.name;
+    Some(format!(
+        "Pod {name} is excluded once it has taken the place of Pod {origin}"
+    ))
+}
+
+/// The first of these, each after `; `.
+pub fn all_excluded_later(facts: &Facts) -> String {
+    let told = facts.members.values();
+    let told = told.filter_map(|pod| Some(format!("; {}", excluded_later(facts, pod)?)));
+    told.take(NAMED).collect()
 }
 
 /// That the pool has no room for more instance IDs, after `; `; empty where it has.
@@ -88,12 +110,19 @@ pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
     }
 }
 
-/// What an aborted rollout comes to.
-pub fn aborted(facts: &Facts, behind: usize) -> String {
+/// What an aborted rollout comes to. `behind` Pods are of another revision, and `updates` have been changed and are not over.
+pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
-    let left = match behind {
-        0 => format!("all Pods are of revision {current}"),
-        _ => format!("{behind} Pods are to go back to revision {current}"),
+    let left = match (behind, updates) {
+        (0, 0) => format!("all Pods are of revision {current}"),
+        (0, _) => {
+            let pods = wording::pods_do(updates, "is on its", "are on their");
+            format!("{pods} way back to revision {current}")
+        }
+        _ => {
+            let pods = wording::pods_do(behind, "is", "are");
+            format!("{pods} to go back to revision {current}")
+        }
     };
     format!(
         "the rollout of revision {revision} was aborted; {left}; change spec.template, or set the annotation {}={}",

@@ -71,7 +71,7 @@ fn it_is_said_which_pod_holds_a_name() {
     world.step();
     let status = world.set.status.clone().unwrap();
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    let message = "1 Pods missing, 0 to go; waiting for web-1 to end";
+    let message = "1 Pod missing, 0 to go; waiting for web-1 to end";
     assert_eq!(ready.unwrap().message, message);
 }
 
@@ -1025,7 +1025,7 @@ fn a_stuck_rollout_names_the_rule_the_pod_and_the_reason() {
     world.step();
     let (_, reason, message) = condition(&world, "Ready");
     let told = format!(
-        "1 Pods are not available; Pod {name} has no node: Unschedulable: 0/3 nodes are available"
+        "1 Pod is not available; Pod {name} has no node: Unschedulable: 0/3 nodes are available"
     );
     assert_eq!((&*reason, message), ("Unavailable", told));
 }

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use super::cases::{condition, settled};
 use super::world::{Kubelet, World};
 use crate::api::keys;
+use crate::domain::collaset::plan::Event;
+use crate::domain::lifecycle::operator;
 
 fn steps(steps: Value) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
@@ -432,14 +434,80 @@ fn update_is_false_while_a_pod_that_it_deleted_is_missing() {
         world.image("app:2");
         world.settle();
         assert_eq!(world.ids(), [0; 0]);
-        let (update, reason, message) = condition(&world, "Update");
-        assert_eq!((&*update, &*reason), ("False", "Updating"));
-        assert_eq!(message, "0 Pods to update, 1 to be made");
-        assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
+        let (update, reason, _) = condition(&world, "Update");
+        assert_eq!((&*update, &*reason), ("False", "UpdateFailed"));
+        let refused = |type_| condition(&world, type_).1;
+        assert_eq!(refused("Ready"), "UpdateFailed", "of the rollout");
+        assert_eq!(refused("Scale"), "ScaleOutFailed");
         world.forbidden.clear();
         world.settle();
         assert_eq!(condition(&world, "Update").0, "True");
     }
+}
+
+#[test]
+fn set_is_updating_and_not_scaling_while_a_pod_that_its_rollout_deleted_is_made_again() {
+    let mut world = settled(2, recreate(json!({})));
+    world.image("app:2");
+    let mut missing = 0;
+    for _ in 0..40 {
+        world.step();
+        world.surroundings();
+        if condition(&world, "Scale").0 == "False" {
+            missing += 1;
+            let (_, reason, message) = condition(&world, "Ready");
+            assert_eq!(reason, "Updating", "{message}");
+            assert!(message.contains("to be made"), "{message}");
+        }
+    }
+    assert!(missing > 0);
+    world.settle();
+    world.image("app:3");
+    world.step();
+    world.edit(json!({ "replicas": 4 }));
+    world.step();
+    assert_eq!(condition(&world, "Ready").1, "Scaling", "more are wanted");
+}
+
+#[test]
+fn aborted_rollout_tells_of_pods_that_the_kubelet_has_yet_to_take_back() {
+    let mut world = World::on_plane(2, canary());
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    world.command("abort");
+    let mut going_back = 0;
+    for _ in 0..40 {
+        world.step();
+        let (_, reason, message) = condition(&world, "Update");
+        let pods = world.pods.values();
+        let updating = pods.filter(|pod| operator::is_during(pod, "collaset", "update"));
+        let updating = updating.count();
+        world.surroundings();
+        if reason == "RolloutAborted" && message.contains("on its way back") {
+            going_back += 1;
+        }
+        if message.contains("all Pods are of revision") {
+            assert_eq!(updating, 0, "{message}");
+        }
+    }
+    assert!(going_back > 0);
+    world.settle();
+    let message = condition(&world, "Update").2;
+    assert!(message.contains("all Pods are of revision"), "{message}");
+}
+
+#[test]
+fn abort_of_a_complete_rollout_tells_how_to_go_back() {
+    let mut world = settled(2, json!({}));
+    world.image("app:2");
+    world.settle();
+    world.command("abort");
+    let events = crate::domain::collaset::planner::plan(&world.observe()).events;
+    let told = |e: &Event| {
+        e.reason == "RolloutCommandRefused" && e.message.contains("apply the former template")
+    };
+    assert!(events.iter().any(told), "{events:?}");
 }
 
 #[test]

@@ -434,6 +434,41 @@ fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
 }
 
 #[test]
+fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
+    let mut world = settled(1, json!({}));
+    let mut stranger = world.pods.values().next().unwrap().clone();
+    stranger.metadata.name = "stranger".into();
+    stranger.metadata.uid = "stranger".into();
+    stranger.metadata.owner_references = Default::default();
+    let kept = ["app", keys::REVISION];
+    stranger
+        .metadata
+        .labels
+        .retain(|key, _| kept.contains(&key.as_str()));
+    world.pods.insert("stranger".into(), stranger);
+    world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
+    let plan = planner::plan(&world.observe());
+    let told: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\"; set it: kubectl label pod \
+                  stranger -n shop kusionstack.io/control=true";
+    assert_eq!(
+        (told[0].reason, &*told[0].message),
+        ("IncludeNotAllowed", remedy)
+    );
+    assert!(plan.again_nanos.is_some(), "nothing tells of its deletion");
+    world.settle();
+    let (ready, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*ready, &*reason), ("False", "IncludeNotAllowed"));
+    assert_eq!(message, remedy);
+    world.edit(json!({ "replicas": 2 }));
+    let labels = &mut world.pods.get_mut("stranger").unwrap().metadata.labels;
+    labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
+    world.settle();
+    assert!(world.owns(&world.pods["stranger"]));
+}
+
+#[test]
 fn set_is_not_ready_while_a_pod_that_is_to_be_excluded_is_refused() {
     let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     let mut world = settled(2, naming);

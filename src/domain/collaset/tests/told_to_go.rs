@@ -289,6 +289,27 @@ fn origin_that_was_to_be_excluded_before_leaves_once_its_new_pod_serves() {
 }
 
 #[test]
+fn exclusion_of_a_new_half_waits_for_its_pair_and_is_told() {
+    let (mut world, origins) = held_replacement();
+    let mut pods = world.pods.values();
+    let half = pods.find(|pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origins[0]));
+    let half = half.unwrap().metadata.name.clone();
+    world.told.clear();
+    exclude(&mut world, &half, false);
+    assert!(world.owns(&world.pods[&half]), "its pair is open");
+    let told = format!(
+        "Pod {half} is excluded once it has taken the place of Pod {}",
+        origins[0]
+    );
+    let message = condition(&world, "Ready").2;
+    assert!(message.contains(&told), "{message}");
+    assert!(world.told.contains(&("ExcludeNotAllowed", told)));
+    world.troubles.holds = false;
+    world.settle();
+    has_left_alive(&world, &half);
+}
+
+#[test]
 fn exclusion_of_an_origin_that_is_refused_keeps_its_pair_as_it_is() {
     let (mut world, origins) = held_replacement();
     let uid = world.pods[&origins[0]].metadata.uid.clone();

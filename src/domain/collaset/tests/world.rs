@@ -167,6 +167,11 @@ impl World {
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             pods: all(&|p| self.owns(p)),
             strangers: all(&|p| !self.owns(p) && include.contains(&p.metadata.name)),
+            unmanaged: {
+                let unmanaged = self.pods.values().filter(|p| !p.is_managed());
+                let names = unmanaged.map(|p| p.metadata.name.clone());
+                names.filter(|name| include.contains(name)).collect()
+            },
             orphans: all(&is_orphan),
             mounts: self.mounts(Pod::is_managed),
             claims: self
