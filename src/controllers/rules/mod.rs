@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::status::Haste;
 use super::turns::{Asker, Known, Round, Turns};
 use super::webhooks::Webhooks;
 use super::{Context, Queues, RuleName, room, write, write_again};
@@ -39,7 +40,14 @@ use crate::ledger::store::{RuleKey, Uid};
 /// The status of one object is written at most this often.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
 
-/// The same where endpoints are asked: the next verdict takes the counts along.
+/// Counts are written at most this often while waiting Pods go on one after the other, and for so long after that.
+const BUSY_PERIOD: Duration = Duration::from_secs(2);
+
+/// Pods that wait for one object are woken at most this often: those for whom there is room by then share a write of the
+/// ledger.
+const WAKE_PERIOD: Duration = Duration::from_millis(150);
+
+/// Counts are written at most this often where endpoints are asked: the next verdict takes them along.
 const COUNTS_PERIOD: Duration = Duration::from_secs(5);
 
 /// The same where Pods wait for what an endpoint has answered.
@@ -75,6 +83,8 @@ struct Seen {
     uid: Uid,
     generation: i64,
     written: Option<Instant>,
+    /// When Pods were last woken for which there was room, or are to be.
+    woken: Option<Instant>,
     /// Whether the API server kept the conditions at the last write.
     keeps_conditions: bool,
 }
@@ -204,6 +214,7 @@ impl Rules {
                 uid: uid.clone(),
                 generation: UNSEEN,
                 written: None,
+                woken: None,
                 keeps_conditions: true,
             });
             if entry.uid != *uid {
@@ -233,11 +244,32 @@ impl Rules {
                 post_waiting.collect::<Vec<_>>(),
             )
         };
-        let passing = self.passing(&name.0, post_waiting).await;
-        for pod in passing.into_iter().chain(next) {
+        if !next.is_empty() {
+            let pause = self.until_wake(name);
+            for pod in next {
+                let key = (name.0.clone(), pod);
+                match pause.is_zero() {
+                    true => self.queues.lifecycle.add(key),
+                    false => self.queues.lifecycle.add_after(key, pause),
+                }
+            }
+        }
+        for pod in self.passing(&name.0, post_waiting).await {
             self.queues.lifecycle.add((name.0.clone(), pod));
         }
         false
+    }
+
+    /// How long Pods for which there is room are not woken yet.
+    fn until_wake(&self, name: &RuleName) -> Duration {
+        let now = Instant::now();
+        let mut seen = self.seen.lock();
+        let Some(seen) = seen.get_mut(name) else {
+            return Duration::ZERO;
+        };
+        let at = wakes_at(seen.woken, now);
+        seen.woken = Some(at);
+        at - now
     }
 
     /// Those of these Pods that pass PostCheck. Each is looked at on its own: it is compared with all rules of the namespace.
@@ -344,7 +376,7 @@ impl Rules {
             return Outcome::After(pause);
         }
         let turns = status::Turns { head };
-        let Some((patch, urgent)) = ({
+        let Some((patch, haste)) = ({
             let state = self.context.index.read();
             let entry = state.rule(&name.0, &name.1);
             entry
@@ -362,12 +394,9 @@ impl Rules {
         let asks = self
             .webhooks
             .with(uid, |memories| memories.is_some_and(|m| !m.is_empty()));
-        let period = match (urgent, asks) {
-            (true, _) => VERDICTS_PERIOD,
-            (false, true) => COUNTS_PERIOD,
-            (false, false) => STATUS_PERIOD,
-        };
         if let Some(seen) = self.seen.lock().get_mut(name) {
+            let is_busy = seen.woken.is_some_and(|at| at.elapsed() < BUSY_PERIOD);
+            let period = period(haste, asks, is_busy);
             match seen.written.map(|at| period.saturating_sub(at.elapsed())) {
                 Some(pause) if !pause.is_zero() => return Outcome::After(pause),
                 _ => seen.written = Some(Instant::now()),
@@ -414,10 +443,61 @@ impl Rules {
     }
 }
 
+/// When Pods are woken for which there is room, if others were woken at `woken`, or are to be.
+fn wakes_at(woken: Option<Instant>, now: Instant) -> Instant {
+    match woken {
+        Some(at) if at > now => at, // they go with those
+        Some(at) => now.max(at + WAKE_PERIOD),
+        None => now,
+    }
+}
+
+/// How long a status is not written again. `asks` says whether endpoints are asked, `is_busy` whether Pods were woken lately.
+fn period(haste: Haste, asks: bool, is_busy: bool) -> Duration {
+    match haste {
+        Haste::Verdicts => VERDICTS_PERIOD,
+        Haste::Conditions => STATUS_PERIOD,
+        Haste::Counts if asks => COUNTS_PERIOD,
+        Haste::Counts if is_busy => BUSY_PERIOD,
+        Haste::Counts => STATUS_PERIOD,
+    }
+}
+
 /// The owners that can't be read, each as a clause. The tally knows those that set no number.
 fn causes(unread: &[Unreadable]) -> Vec<String> {
     let failed = unread
         .iter()
         .filter(|e| matches!(e, Unreadable::Failed { .. }));
     failed.map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_are_woken_within_a_period_are_woken_together() {
+        let begin = Instant::now();
+        assert_eq!(wakes_at(None, begin), begin);
+        let next = begin + WAKE_PERIOD;
+        let soon = begin + WAKE_PERIOD / 3;
+        assert_eq!(wakes_at(Some(begin), soon), next);
+        assert_eq!(wakes_at(Some(next), soon), next);
+        let late = next + WAKE_PERIOD;
+        assert_eq!(wakes_at(Some(next), next), next + WAKE_PERIOD);
+        assert_eq!(wakes_at(Some(next), late), late);
+    }
+
+    #[test]
+    fn only_counts_wait_while_pods_are_woken() {
+        for asks in [false, true] {
+            for is_busy in [false, true] {
+                assert_eq!(period(Haste::Verdicts, asks, is_busy), VERDICTS_PERIOD);
+                assert_eq!(period(Haste::Conditions, asks, is_busy), STATUS_PERIOD);
+            }
+        }
+        assert_eq!(period(Haste::Counts, false, false), STATUS_PERIOD);
+        assert_eq!(period(Haste::Counts, false, true), BUSY_PERIOD);
+        assert_eq!(period(Haste::Counts, true, true), COUNTS_PERIOD);
+    }
 }

@@ -47,7 +47,18 @@ pub struct Facts {
     pub storing: Storing,
 }
 
-/// The fields as a merge patch, if they differ from what is stored, and whether Pods wait for them to be.
+/// How soon a status is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Haste {
+    /// Pods wait for what an endpoint has answered.
+    Verdicts,
+    /// A condition differs: a person may have to act.
+    Conditions,
+    /// Only counts, names and reasons differ, which are for reading.
+    Counts,
+}
+
+/// The fields as a merge patch, if they differ from what is stored, and how soon they are to be written.
 pub fn changed(
     state: &State,
     entry: &Entry,
@@ -56,11 +67,11 @@ pub fn changed(
     facts: &Facts,
     turns: &Turns,
     now: Timestamp,
-) -> Option<(Value, bool)> {
+) -> Option<(Value, Haste)> {
     let status = entry.object.status.as_ref();
     let stored_states = status.map_or(&[][..], |s| &s.rule_states);
     let states = webhooks::states(memories, stored_states);
-    let urgent = webhooks::tell_more(&states, stored_states);
+    let tells_more = webhooks::tell_more(&states, stored_states);
     let rules = &entry.snapshot.rules;
     // A limit that nothing keeps, or a limit of no Pods, would read as a budget that is used up.
     let limited = rules.limits().next().is_some()
@@ -137,7 +148,12 @@ pub fn changed(
     let mut patch = wanted;
     patch["updateTime"] = json!(now);
     patch["conditions"] = json!(conditions);
-    Some((patch, urgent))
+    let haste = match (tells_more, same_conditions) {
+        (true, _) => Haste::Verdicts,
+        (false, false) => Haste::Conditions,
+        (false, true) => Haste::Counts,
+    };
+    Some((patch, haste))
 }
 
 /// Owners that ask for more Pods than are selected, and whose template makes Pods that are not; each as `Kind name`.
@@ -422,6 +438,35 @@ mod tests {
         assert_eq!(again, None);
         let readable = written(first, &[]).unwrap();
         assert_eq!(readable["disruptionsAllowed"], 1);
+    }
+
+    #[test]
+    fn condition_that_differs_is_written_sooner_than_counts() {
+        let index = Index::default();
+        let haste = |stored: Value, expected: u32, unreadable: &[&str]| {
+            index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
+            let gauges = Gauges {
+                expected,
+                ..Gauges::default()
+            };
+            let facts = Facts {
+                place: Place::default(),
+                matches: Matches::Managed,
+                unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
+                mended: None,
+                storing: Storing::default(),
+            };
+            let state = index.read();
+            let entry = state.rule("n", "web").unwrap();
+            let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
+            changed(&state, entry, gauges, None, &facts, &turns, now).unwrap()
+        };
+        let (first, soon) = haste(json!({}), 3, &[]);
+        assert_eq!(soon, Haste::Conditions); // nothing was written yet
+        let (_, counts) = haste(first.clone(), 4, &[]);
+        assert_eq!(counts, Haste::Counts);
+        let (_, again) = haste(first, 4, &["Rollout a can't be read: x"]);
+        assert_eq!(again, Haste::Conditions);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::error;
 
 use super::Ledgers;
@@ -47,6 +47,9 @@ pub enum Ask {
     /// The object lacks claims that this replica remembers.
     Restore,
 }
+
+/// An operation that begins and asks an idle lane waits this long for others: Pods that are woken together share a write.
+const GATHER: Duration = Duration::from_millis(5);
 
 /// What may ride with a claim rides for this long. The leader says anew what may, at each of its looks.
 const RIDES_FOR: Duration = Duration::from_secs(1);
@@ -129,12 +132,18 @@ impl<S: Store> Ledgers<S> {
             drop(ask.answer(Err(Denied::by(key, Why::Contended))));
             return;
         }
+        let gathers = ask.is_begin();
         state.waiting.push(ask);
         if !state.running {
             state.running = true;
             drop(state);
             let (ledgers, key) = (Arc::clone(self), key.clone());
-            tokio::spawn(async move { ledgers.run(&key, &lane).await });
+            tokio::spawn(async move {
+                if gathers {
+                    sleep(GATHER).await;
+                }
+                ledgers.run(&key, &lane).await;
+            });
         }
     }
 
@@ -201,6 +210,11 @@ impl Ask {
     /// Whether it is for a claim, and not about one.
     pub fn is_claim(&self) -> bool {
         matches!(self, Ask::Claim { .. })
+    }
+
+    /// Whether it is for an operation of the lifecycle that begins.
+    fn is_begin(&self) -> bool {
+        matches!(self, Ask::Claim { disruption, .. } if disruption.operation == Operation::Begin)
     }
 
     /// Whether it doubts the versions that the ledger names.

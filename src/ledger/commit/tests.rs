@@ -339,6 +339,32 @@ async fn claim_that_nobody_waits_for_any_more_is_taken_back() {
     assert!(claims.claims.is_empty(), "{claims:?}");
 }
 
+/// Writes of a ledger that is asked for two Pods, one millisecond apart.
+async fn writes_of_two(operation: Operation) -> u64 {
+    let ledgers = Ledgers::new(Arc::<Memory>::default());
+    let key = ledgers.store().rule("web");
+    let before = ledgers.store().cached(&key).unwrap().version;
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let disruption = |pod: &str| Disruption {
+        operation,
+        ..delete(pod)
+    };
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        ledgers.ask(&key, disruption("b"), deadline).await
+    };
+    let first = ledgers.ask(&key, disruption("a"), deadline);
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.is_ok() && second.is_ok());
+    ledgers.store().cached(&key).unwrap().version - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_that_begin_together_share_a_write_and_deletions_wait_for_nobody() {
+    assert_eq!(writes_of_two(Operation::Begin).await, 1);
+    assert_eq!(writes_of_two(Operation::Delete).await, 2);
+}
+
 #[tokio::test]
 async fn ledgers_that_begin_together_begin_at_one_position() {
     let ledgers = Ledgers::new(Arc::<Memory>::default());
