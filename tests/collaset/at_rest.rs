@@ -9,12 +9,13 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
+use serde_json::Value;
 
 use crate::bed::objects::{claims as ledger_claims, is_available};
 use crate::bed::observer::Observer;
 use crate::bed::wait;
 use crate::claims;
-use crate::sets::{Set, condition, image, label};
+use crate::sets::{Set, condition, label};
 
 /// What somebody who rewrites images puts before them; Pods keep it when that is over.
 pub const MIRROR: &str = "mirror/";
@@ -22,11 +23,11 @@ pub const MIRROR: &str = "mirror/";
 /// All of a set that depends neither on time nor on names chosen at random.
 #[derive(Debug, PartialEq)]
 pub struct Rest {
-    /// Image and revision of each Pod, by instance ID.
+    /// What each Pod is to run, as in [`Rest::revisions`], and its revision, by instance ID.
     pub pods: BTreeMap<i64, (String, String)>,
     /// The pool of instance IDs.
     pub pool: BTreeMap<i64, BTreeMap<String, String>>,
-    /// Position in the history and image of each revision, by name.
+    /// Position in the history of each revision and what it runs, the image and the memory that it asks for if any, by name.
     pub revisions: BTreeMap<String, (i64, String)>,
     /// Status and reason of each condition, by type.
     pub conditions: BTreeMap<String, (String, String)>,
@@ -65,15 +66,15 @@ async fn look(set: &Set<'_>) -> Result<Rest, String> {
     let revisions = revisions(set, &object).await;
     let of = |pod: &Pod| {
         (
-            image(pod).trim_start_matches(MIRROR).to_owned(),
+            content(&serde_json::to_value(&pod.spec).unwrap()),
             label(pod, keys::REVISION).unwrap_or_default().to_owned(),
         )
     };
     let pods: BTreeMap<_, _> = pods.iter().map(|(id, pod)| (*id, of(pod))).collect();
-    for (image, revision) in pods.values() {
-        let told = revisions.get(revision).map(|(_, image)| image);
-        if told != Some(image) {
-            return Err(format!("a Pod of {revision} has image {image}: {told:?}"));
+    for (content, revision) in pods.values() {
+        let told = revisions.get(revision).map(|(_, content)| content);
+        if told != Some(content) {
+            return Err(format!("a Pod of {revision} has {content}: {told:?}"));
         }
     }
     let conditions = object.status.iter().flat_map(|s| &s.conditions);
@@ -171,6 +172,17 @@ async fn pool(
     }
 }
 
+/// The image in a spec, and the memory that it asks for, if any.
+fn content(spec: &Value) -> String {
+    let container = &spec["containers"][0];
+    let image = container["image"].as_str().unwrap_or_default();
+    let image = image.trim_start_matches(MIRROR).to_owned();
+    match container["resources"]["requests"]["memory"].as_str() {
+        Some(memory) => format!("{image} {memory}"),
+        None => image,
+    }
+}
+
 async fn revisions(set: &Set<'_>, object: &CollaSet) -> BTreeMap<String, (i64, String)> {
     let api: Api<ControllerRevision> =
         Api::namespaced(set.scope.client.clone(), &set.scope.namespace);
@@ -181,11 +193,8 @@ async fn revisions(set: &Set<'_>, object: &CollaSet) -> BTreeMap<String, (i64, S
     });
     own.map(|r| {
         let data = r.data.clone().unwrap_or_default().0;
-        let image = data["spec"]["template"]["spec"]["containers"][0]["image"].as_str();
-        (
-            r.name_any(),
-            (r.revision, image.unwrap_or_default().to_owned()),
-        )
+        let content = content(&data["spec"]["template"]["spec"]);
+        (r.name_any(), (r.revision, content))
     })
     .collect()
 }

@@ -41,7 +41,7 @@ pub enum Act {
     Remake(Option<usize>),
 }
 
-const WRITES: [(&str, &str, &str); 9] = [
+const WRITES: [(&str, &str, &str); 10] = [
     (
         "CREATE",
         "pods",
@@ -67,6 +67,7 @@ const WRITES: [(&str, &str, &str); 9] = [
         "pods",
         "object.spec.containers[0].image == oldObject.spec.containers[0].image",
     ),
+    ("UPDATE", "pods/resize", "false"),
     ("CREATE", "persistentvolumeclaims", "false"),
     ("DELETE", "persistentvolumeclaims", "false"),
     ("CREATE", "apps:controllerrevisions", "false"),
@@ -81,7 +82,7 @@ pub fn draw(rng: &mut StdRng, manner: &Manner) -> Act {
     let pod = rng.random_range(0..6);
     match rng.random_range(0..100) {
         0..20 => Act::Edit(json!({ "replicas": rng.random_range(REPLICAS..=5) })),
-        20..38 => image(rng.random_range(1..4)),
+        20..38 => container(rng.random_range(1..4), rng.random_range(1..3)),
         38..46 => rolling(json!({
             "byLabel": null, "byPartition": { "partition": rng.random_range(0..4) },
         })),
@@ -182,8 +183,12 @@ fn rolling(rolling: Value) -> Act {
     update("rollingUpdate", rolling)
 }
 
-fn image(n: u8) -> Act {
-    let image = format!("app:{n}");
-    let app = json!({ "name": "app", "image": image, "volumeMounts": [{ "name": "data", "mountPath": "/data" }] });
+fn container(image: u8, memory: u8) -> Act {
+    let app = json!({
+        "name": "app", "image": format!("app:{image}"),
+        "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        "resources": { "requests": { "memory": format!("{memory}Mi") } },
+        "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+    });
     Act::Edit(json!({ "template": { "spec": { "containers": [app] } } }))
 }
