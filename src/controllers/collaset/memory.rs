@@ -52,8 +52,8 @@ struct Inner {
     answers: Answers,
     /// Resizes that are refused, by the UID of the Pod: the revision, and why.
     resizes: BTreeMap<String, (String, String)>,
-    /// Changes in place that are refused, likewise.
-    changes: BTreeMap<String, (String, String)>,
+    /// Changes in place that are refused, by the UID of the Pod: the revision.
+    changes: BTreeMap<String, String>,
     /// Revisions to which Pods can be changed in place.
     accepted: BTreeSet<String>,
     /// Revisions of which a Pod has been created.
@@ -220,9 +220,9 @@ impl Memory {
     }
 
     /// A Pod can't be changed in place to a revision.
-    pub fn refuse_change(&self, uid: &str, revision: &str, why: &str) {
-        let change = (revision.to_owned(), why.to_owned());
-        self.inner.lock().changes.insert(uid.to_owned(), change);
+    pub fn refuse_change(&self, uid: &str, revision: &str) {
+        let mut inner = self.inner.lock();
+        inner.changes.insert(uid.to_owned(), revision.to_owned());
     }
 
     /// What could be changed in place to a revision before may not be now: others are tried again.

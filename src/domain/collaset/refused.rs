@@ -9,9 +9,9 @@ use crate::domain::pod::Pod;
 pub struct Refused {
     /// Resizes of Pods, by UID: the revision that each was to lead to, and the API server's words.
     pub resizes: BTreeMap<String, (String, String)>,
-    /// Changes in place of Pods, by UID: the revision that each was to lead to, and the API server's words. They may be tried again by a
-    /// dry run, and the Pods serve meanwhile.
-    pub changes: BTreeMap<String, (String, String)>,
+    /// Changes in place of Pods, by UID: the revision that each was to lead to. They may be tried again by a dry run, and the Pods serve
+    /// meanwhile.
+    pub changes: BTreeMap<String, String>,
     /// Revisions to which a Pod has been changed in place, or could have been by a dry run.
     pub accepted: BTreeSet<String>,
     /// Instance IDs for which no Pod or claim could be created, with the API server's words.
@@ -36,13 +36,13 @@ impl Refused {
     /// Whether a Pod could not be changed in place to a revision.
     pub fn refuses_change(&self, pod: &Pod, revision: &str) -> bool {
         let change = self.changes.get(&pod.metadata.uid);
-        change.is_some_and(|(to, _)| to == revision)
+        change.is_some_and(|to| to == revision)
     }
 
     /// Whether it is in doubt if Pods can be changed in place to a revision: some could not, and none could since.
     pub fn is_in_doubt(&self, revision: &str) -> bool {
         let mut changes = self.changes.values();
-        !self.accepted.contains(revision) && changes.any(|(to, _)| to == revision)
+        !self.accepted.contains(revision) && changes.any(|to| to == revision)
     }
 
     /// Whether it must be tried first if a Pod can be changed in place to a revision.

@@ -309,8 +309,8 @@ fn judge<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble
     let uid = &pod.metadata.uid;
     match done {
         Ok(_) => work.memory.accept_change(uid, revision),
-        Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
-            work.memory.refuse_change(uid, revision, why);
+        Err(Trouble::Refused(_) | Trouble::Denied(_)) => {
+            work.memory.refuse_change(uid, revision);
             work.again(SPACING);
         }
         Err(_) => {}

@@ -530,9 +530,9 @@ impl World {
             return Ok(());
         }
         if self.is_refused(Write::AnyResize) {
-            let why = done.refuse(Step::Update, uid, "policy of resizes");
-            let change = (revision.to_owned(), why);
-            self.refused.changes.insert(uid.to_owned(), change);
+            done.refuse(Step::Update, uid, "policy of resizes");
+            let changes = &mut self.refused.changes;
+            changes.insert(uid.to_owned(), revision.to_owned());
             return Err(());
         }
         if self.is_refused(Write::Resize) {
@@ -560,9 +560,9 @@ impl World {
             self.refused.accepted.insert(revision.to_owned());
         } else {
             let what = format!("Pod {}", pod.metadata.name);
-            let why = done.refuse(Step::Update, &what, "policy of changes");
-            let change = (revision.to_owned(), why);
-            self.refused.changes.insert(uid.clone(), change);
+            done.refuse(Step::Update, &what, "policy of changes");
+            let changes = &mut self.refused.changes;
+            changes.insert(uid.clone(), revision.to_owned());
         }
         may
     }
