@@ -136,21 +136,52 @@ fn requested(pod: &Pod) -> String {
 }
 
 #[tokio::test]
-async fn pods_that_can_not_be_resized_are_made_again() {
-    // As the schema refuses.
-    let scope = Bed::shared().await.scope("no-resize").await;
-    let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
-    let before = uids(&set.pods().await);
-    let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", "Invalid").await;
-    set.edit(memory("2Mi")).await;
-    set.settled().await;
-    let after = set.pods().await;
-    assert_eq!(ids(&after), [0, 1, 2]);
-    let is_new = |uid: &String| !before.values().any(|old| old == uid);
-    assert!(uids(&after).values().all(is_new));
-    assert!(after.values().all(|pod| requested(pod) == "2Mi"));
-    told(&scope, "ResizeRefused", "not as long as the test").await;
+async fn policy_of_any_reason_that_denies_a_resize_takes_no_pod_away() {
+    // `Invalid` is what a policy answers with that gives no reason.
+    for reason in ["Invalid", "Forbidden"] {
+        let scope = Bed::shared().await.scope("no-resize").await;
+        let set = Set::new(&scope, "web", 3, memory("1Mi")).await;
+        let before = uids(&set.pods().await);
+        let policy = Policy::new(&scope, ("UPDATE", "pods/resize"), "false", reason).await;
+        let observer = Observer::start(&scope).await;
+        set.edit(memory("2Mi")).await;
+        until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        observer.fewest_available(|_| true, 3).await.at_least(3);
+        assert_eq!(uids(&set.pods().await), before);
+        policy.lift().await;
+        set.settled().await;
+        let after = set.pods().await;
+        assert_eq!(uids(&after), before);
+        assert!(after.values().all(|pod| requested(pod) == "2Mi"));
+    }
+}
+
+#[tokio::test]
+async fn change_that_is_refused_although_its_dry_run_passes_is_left_alone_for_longer_each_time() {
+    let scope = Bed::shared().await.scope("late-refusal").await;
+    let one = json!({ "updateStrategy": { "maxUnavailable": 1 } });
+    let set = Set::new(&scope, "web", 3, one).await;
+    let passes = "(has(request.dryRun) && request.dryRun) || object.spec.containers.all(c, c.image != 'app:2')";
+    let policy = Policy::new(&scope, ("UPDATE", "pods"), passes, "Forbidden").await;
+    let versions = async || {
+        let pods = set.pods().await;
+        let versions = pods
+            .values()
+            .filter_map(|p| p.resource_version()?.parse().ok());
+        versions.max().unwrap_or(0_u64)
+    };
+    let begun = versions().await;
+    set.image("app:2").await;
+    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    let writes = versions().await - begun;
+    assert!(writes < 200, "{writes} writes");
+    until_told(&set, "Ready", "UpdateFailed", "not as long as the test").await;
     policy.lift().await;
+    set.edit(json!({ "replicas": 4 })).await; // a change of the spec ends the pause
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 4]);
 }
 
 #[tokio::test]

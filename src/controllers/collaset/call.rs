@@ -88,6 +88,9 @@ pub async fn call<T>(
         Error::Api(status) if status.code == 409 => Trouble::Moved,
         Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
         Error::Api(status) if status.code == 429 => Trouble::Held,
+        Error::Api(status) if is_by_policy(status) => {
+            Trouble::Denied(format!("{what}: {}", status.message))
+        }
         Error::Api(status) if matches!(status.code, 400 | 404 | 405 | 413 | 422) => {
             Trouble::Refused(format!("{what}: {}", failure::text(&error)))
         }
@@ -120,6 +123,15 @@ pub async fn call<T>(
 fn lacks_right(status: &Status) -> bool {
     let message = &status.message;
     message.contains(" is forbidden: User ") && message.contains(" cannot ")
+}
+
+/// Whether a webhook or a ValidatingAdmissionPolicy has denied the request, with whatever code: one that names no reason gives 400 and 422
+/// (`ToStatusErr` and the plugin `ValidatingAdmissionPolicy` of kube-apiserver).
+fn is_by_policy(status: &Status) -> bool {
+    let message = &status.message;
+    let policy = message.contains("ValidatingAdmissionPolicy '");
+    message.starts_with("admission webhook \"") && message.contains(" denied the request")
+        || policy && message.contains(" denied request")
 }
 
 /// Whether a 403 says that the node of the Pod can't do what is asked for: plugins `PodResizeValidator` and

@@ -159,6 +159,19 @@ impl Memory {
         inner.refusals.note(key, message, now, generation)
     }
 
+    /// As [`Memory::refuse`], with another longest pause.
+    pub fn refuse_for(
+        &self,
+        longest: Duration,
+        key: Key,
+        message: &str,
+        now: Instant,
+        generation: i64,
+    ) {
+        let refusals = &mut self.inner.lock().refusals;
+        refusals.note_for(longest, key, message, now, generation);
+    }
+
     /// So much of a kind was refused that the rest was not tried; how long to leave the kind alone. What was `never_tried` does not
     /// wait for long.
     pub fn refuse_rest(

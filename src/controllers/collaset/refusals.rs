@@ -12,6 +12,9 @@ pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 /// Longest time that writes are left alone which were never tried, because others of their kind were refused.
 pub const UNTRIED: Duration = Duration::from_secs(1);
 
+/// Longest time that updates are left alone whose change is refused although its dry run passes: each try takes a Pod off traffic.
+pub const LATE: Duration = Duration::from_mins(5);
+
 /// What can be refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -35,6 +38,8 @@ pub enum Key {
     PodWrite(String),
     /// A change of a Pod to another revision, or the dry run of one, by its UID.
     PodChange(String),
+    /// Changes to a revision that are refused although their dry runs pass, by its name.
+    LateRefusal(String),
     /// All of a kind: so many were refused that the others would be too.
     All(Kind),
 }
@@ -107,7 +112,7 @@ impl Refusals {
             at: now,
             until: now + pause,
             wanted: now,
-            times: (times + 1).min(12),
+            times: (times + 1).min(13),
             generation,
             message: message.to_owned(),
         };

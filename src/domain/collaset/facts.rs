@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claims::{self, hash::Known};
+use super::lifecycle::Operation;
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
 use super::revision::history::History;
-use super::revision::inplace::{self, InPlace};
+use super::revision::inplace::{self, InPlace, Progress};
 use super::revision::resize;
 use super::rollout::Rollout;
 use super::strategy::Strategy;
@@ -33,7 +34,7 @@ pub struct Facts<'a> {
     /// How a Pod gets from each of them to the updated one; worked out when it is asked for first, as that takes long.
     ways: BTreeMap<String, OnceCell<InPlace>>,
     /// What of these ways is tried before an update in place begins, as it is asked for.
-    aheads: BTreeMap<String, OnceCell<Arc<Ahead>>>,
+    aheads: BTreeMap<String, OnceCell<Option<Arc<Ahead>>>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
@@ -299,11 +300,16 @@ impl<'a> Facts<'a> {
         self.history.find(pod.label(keys::REVISION)?)
     }
 
-    /// The revision whose resources a Pod has although it is of another one: an update has resized it, and came no further.
-    pub fn resized_to(&self, pod: &Pod) -> Option<&Arc<Revision>> {
-        let to = self.history.find(pod.annotation(keys::RESIZING)?)?;
-        let of = self.revision_of(pod)?;
-        resize::is_done(pod, &of.data, &to.data).then_some(to)
+    /// The revisions of which a Pod has resources although it is of another one: an update has resized it, and came no further.
+    pub fn resized_to(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
+        let of = self.revision_of(pod);
+        let marked = marked(pod).filter_map(|name| self.history.find(name));
+        marked.filter(move |to| of.is_some_and(|of| resize::is_done(pod, &of.data, &to.data)))
+    }
+
+    /// Whether there is one.
+    pub fn is_resized(&self, pod: &Pod) -> bool {
+        self.resized_to(pod).next().is_some()
     }
 
     /// What turns a Pod of a revision into one of the updated revision.
@@ -317,39 +323,48 @@ impl<'a> Facts<'a> {
 
     /// What is tried before a Pod of a revision goes off traffic for a change in place.
     pub fn ahead_from(&self, revision: &Revision) -> Option<Arc<Ahead>> {
+        match self.aheads.get(&revision.name) {
+            Some(known) => {
+                let ahead = || self.ahead(&self.change_from(revision));
+                known.get_or_init(ahead).clone()
+            }
+            None => self.ahead(&self.change_from(revision)),
+        }
+    }
+
+    /// What is tried before a change in place is made.
+    pub fn ahead(&self, change: &InPlace) -> Option<Arc<Ahead>> {
         let InPlace::Yes {
             labels,
             annotations,
             spec,
             resize,
             ..
-        } = &*self.change_from(revision)
+        } = change
         else {
             return None;
         };
         let updated = &self.history.updated.name;
-        let ahead = || {
-            let mut labels = labels.clone();
-            let revision = (keys::REVISION.to_owned(), Some(updated.clone()));
-            labels.0.extend([revision]);
-            Arc::new(Ahead {
-                revision: updated.clone(),
-                labels,
-                annotations: annotations.clone(),
-                spec: spec.clone(),
-                resize: resize.clone(),
-            })
-        };
-        Some(match self.aheads.get(&revision.name) {
-            Some(known) => Arc::clone(known.get_or_init(ahead)),
-            None => ahead(),
-        })
+        let mut labels = labels.clone();
+        let revision = (keys::REVISION.to_owned(), Some(updated.clone()));
+        labels.0.extend([revision]);
+        Some(Arc::new(Ahead {
+            revision: updated.clone(),
+            labels,
+            annotations: annotations.clone(),
+            spec: spec.clone(),
+            resize: resize.clone(),
+        }))
     }
 
     /// Whether a Pod is of the updated revision.
     pub fn is_updated(&self, pod: &Pod) -> bool {
+        self.is_labelled_updated(pod) && !self.is_resized(pod) && !is_never_resized(pod)
+    }
+
+    /// Whether its label says so.
+    pub fn is_labelled_updated(&self, pod: &Pod) -> bool {
         pod.label(keys::REVISION) == Some(&self.history.updated.name)
-            && self.resized_to(pod).is_none()
     }
 
     /// The claims that carry an instance ID, whoever controls them.
@@ -441,11 +456,11 @@ impl<'a> Facts<'a> {
 
     /// Names of revisions that Pods and IDs refer to.
     pub fn revisions_in_use(observed: &Observed) -> BTreeSet<String> {
-        let pods = observed
-            .pods
-            .iter()
-            .flat_map(|p| [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE].map(|k| p.label(k)))
-            .flatten();
+        let pods = observed.pods.iter().flat_map(|pod| {
+            let labels = [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE];
+            let labels = labels.into_iter().filter_map(|key| pod.label(key));
+            labels.chain(marked(pod))
+        });
         let ids = observed
             .pool
             .iter()
@@ -453,6 +468,19 @@ impl<'a> Facts<'a> {
             .filter_map(|c| c.data.get(data::REVISION));
         pods.map(str::to_owned).chain(ids.cloned()).collect()
     }
+}
+
+/// Names of the revisions for which a Pod was to be resized.
+pub fn marked(pod: &Pod) -> impl Iterator<Item = &str> {
+    let marked = pod.annotation(keys::RESIZING).into_iter();
+    marked.flat_map(|names| names.split(','))
+}
+
+/// Whether a Pod serves although its node never makes the resize by which it was updated: it was to go, and stays after all.
+fn is_never_resized(pod: &Pod) -> bool {
+    pod.annotation(keys::LAST_POD_STATUS).is_some()
+        && !Operation::Update.is_on(pod)
+        && matches!(inplace::progress(pod), Progress::Refused(_))
 }
 
 /// Whether a suffix may be one that was chosen at random under naming Random: five letters, of which these are digits.

@@ -5,6 +5,8 @@
 //! What is counted is a bound of what an entry ever takes: an entry that has lost the mark of a fresh ID has room for the mark of a
 //! Pod that is scaled in, or was replaced. Entries of Pods that are there already are written whatever they take.
 
+use std::collections::BTreeMap;
+
 use super::draft::Draft;
 use super::facts::Facts;
 use crate::api::resourcecontext::ContextDetail;
@@ -70,8 +72,27 @@ impl Sizes {
 impl Room {
     /// What is left beside the entries of the set, and those of others that share the pool.
     pub fn beside(facts: &Facts, draft: &Draft) -> Room {
+        Room::with(facts, draft.ids.iter().map(|(id, data)| (*id, data)))
+    }
+
+    /// Pods that are wanted, and that the pool as it is stored has neither an entry nor room for.
+    pub fn lacks(facts: &Facts) -> usize {
+        let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
+        let own = contexts.filter(|context| facts.owns(&context.data));
+        let own: Vec<_> = own.map(|context| (context.id, &context.data)).collect();
+        let missing = facts.strategy.replicas.saturating_sub(own.len());
+        match Room::with(facts, own.into_iter()).is_full() {
+            true => missing,
+            false => 0,
+        }
+    }
+
+    fn with<'a>(
+        facts: &Facts,
+        own: impl Iterator<Item = (i64, &'a BTreeMap<String, String>)>,
+    ) -> Room {
         let sizes = Sizes::of(facts.name);
-        let own = draft.ids.iter().map(|(id, data)| sizes.bound(*id, data));
+        let own = own.map(|(id, data)| sizes.bound(id, data));
         let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
         let others = contexts.filter(|context| !facts.owns(&context.data));
         // Their marks come and go too.

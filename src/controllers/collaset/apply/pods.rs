@@ -9,7 +9,7 @@ use super::super::call::{Halt, Trouble, call, worse};
 use super::super::memory::{HELD, SPACING};
 use super::super::names::Slot;
 use super::super::owner;
-use super::super::refusals::{Key, Kind};
+use super::super::refusals::{Key, Kind, LATE};
 use super::Work;
 use super::batch::{self, Write};
 use super::look::{self, Look};
@@ -217,19 +217,23 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     if let Some(spec) = &change.resize {
         let body = resize(&change.pod, version, spec);
         let sent = send(work, &change.pod, Some("resize"), body).await;
-        match judge_resize(work, &change.pod, revision.unwrap_or_default(), sent)? {
-            Some(stored) => version = stored,
-            None => return Ok(()),
-        }
+        version = match sent {
+            Ok(stored) => stored,
+            Err(Trouble::Refused(why)) => {
+                give_up(work, &change.pod, revision.unwrap_or_default(), &why);
+                return Ok(());
+            }
+            denied => {
+                judge_change(work, &change.pod, revision.unwrap_or_default(), &denied);
+                return denied.map(|_| ());
+            }
+        };
     }
     if let Some(body) = body(work.set, change, version) {
         let by_status = moves_traffic(change).then_some("status");
         let sent = send(work, &change.pod, by_status, body).await;
         if let Some(revision) = revision {
-            if let Err(Trouble::Refused(_) | Trouble::Denied(_)) = &sent {
-                work.memory.doubt(revision);
-            }
-            judge(work, &change.pod, revision, &sent);
+            judge_change(work, &change.pod, revision, &sent);
         }
         sent?;
     }
@@ -239,11 +243,27 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
 /// Asks the API server whether it would take the change that an update is for; false where the Pod has to get to the revision by
 /// another way.
 async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
+    let late = Key::LateRefusal(ahead.revision.clone());
+    let late = work
+        .memory
+        .refused(&late, Instant::now(), work.generation());
+    if let Some((left, why)) = late {
+        work.again(left);
+        return Err(Trouble::Failed(why));
+    }
     let version = pod.metadata.resource_version;
     if let Some(spec) = &ahead.resize {
         let tried = dry_run(work, pod, Some("resize"), resize(pod, version, spec)).await;
-        if judge_resize(work, pod, &ahead.revision, tried)?.is_none() {
-            return Ok(false);
+        match tried {
+            Err(Trouble::Refused(why)) => {
+                give_up(work, pod, &ahead.revision, &why);
+                return Ok(false);
+            }
+            Ok(_) => {}
+            Err(denied) => {
+                judge::<()>(work, pod, &ahead.revision, &Err(&denied));
+                return Err(denied);
+            }
         }
     }
     let trial = PodPatch {
@@ -258,7 +278,7 @@ async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bo
     };
     let tried = dry_run(work, pod, None, body).await;
     if !matches!(tried, Ok(false)) {
-        judge(work, pod, &ahead.revision, &tried);
+        judge(work, pod, &ahead.revision, &tried.as_ref());
     }
     tried.map(|_| true)
 }
@@ -279,33 +299,33 @@ async fn dry_run(
     }
 }
 
-/// Notes whether a resize is refused: `None` if the Pod can't be resized where it is, and the next plan has it made again. What a quota or a
-/// policy denies is a change that is refused: a new Pod would ask for no less.
-fn judge_resize<T>(
-    work: &Work<'_>,
-    pod: &Pod,
-    revision: &str,
-    done: Result<T, Trouble>,
-) -> Result<Option<T>, Trouble> {
-    match done {
-        Err(Trouble::Refused(why)) => {
-            let uid = &pod.metadata.uid;
-            work.memory.refuse_resize(uid, revision, &why);
-            work.again(SPACING);
-            Ok(None)
-        }
-        Err(Trouble::Denied(why)) => {
-            let denied = Err(Trouble::Denied(why));
-            work.memory.doubt(revision);
-            judge(work, pod, revision, &denied);
-            denied
-        }
-        done => done.map(Some),
-    }
+/// Notes that a Pod can't be resized where it is: the next plan has it made again.
+fn give_up(work: &Work<'_>, pod: &Pod, revision: &str, why: &str) {
+    work.memory.refuse_resize(&pod.metadata.uid, revision, why);
+    work.again(SPACING);
 }
 
-/// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back.
-fn judge<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble>) {
+/// As [`judge`], of a change that was no dry run. One that is refused takes its revision's other Pods into doubt, and is left alone for
+/// longer each time, as a dry run may pass where the change does not.
+fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble>) {
+    let (late, now) = (Key::LateRefusal(revision.to_owned()), Instant::now());
+    match done {
+        Ok(_) => work.memory.accept(&late),
+        Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
+            work.memory.doubt(revision);
+            let of = work.generation();
+            if work.memory.refused(&late, now, of).is_none() {
+                work.memory.refuse_for(LATE, late, why, now, of);
+            }
+        }
+        Err(_) => {}
+    }
+    judge(work, pod, revision, &done.as_ref());
+}
+
+/// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back. So it is with a
+/// resize that a quota or a policy denies: a new Pod would ask for no less.
+fn judge<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, &Trouble>) {
     let uid = &pod.metadata.uid;
     match done {
         Ok(_) => work.memory.accept_change(uid, revision),

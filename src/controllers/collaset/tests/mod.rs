@@ -324,7 +324,17 @@ fn refused_resize(code: u16, message: &'static str) -> Option<Refusal> {
 async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
     let node = "pods \"web-a\" is forbidden: pod update requires features X which are not available on node \"a\"";
     let quota = "pods \"web-a\" is forbidden: exceeded quota: few, requested: cpu=1";
-    for (code, message) in [(422, ""), (405, ""), (404, ""), (403, node), (403, quota)] {
+    let policy = "pods \"web-a\" is invalid: ValidatingAdmissionPolicy 'a' with binding 'a' denied request: no";
+    let webhook = "admission webhook \"a.b\" denied the request: no";
+    for (code, message) in [
+        (422, ""),
+        (405, ""),
+        (404, ""),
+        (403, node),
+        (403, quota),
+        (422, policy),
+        (400, webhook),
+    ] {
         let bed = Bed::new();
         let pod = bed.pod("web-a");
         bed.api.refuse(refused_resize(code, message));
@@ -349,10 +359,10 @@ async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
         let facts = bed
             .memory
             .facts([&*pod].into_iter(), none(), Instant::now(), 0);
-        let denied = message == quota;
+        let denied = [quota, policy, webhook].contains(&message);
         assert_eq!(facts.resize(&pod, "web-2").is_some(), !denied, "{code}");
         assert_eq!(facts.refuses_change(&pod, "web-2"), denied, "{code}");
-        assert_eq!(done == Done::All(Some(SPACING)), !denied, "{code}");
+        assert_eq!(done, Done::All(Some(SPACING)), "{code}");
         assert_eq!(facts.resize(&pod, "web-3"), None);
     }
 }

@@ -35,27 +35,15 @@ pub enum InPlace {
 }
 
 impl InPlace {
-    /// As this change, of a Pod that has been resized already: its resources change as `other` has it.
-    pub fn with_resources_of(self, other: &InPlace) -> InPlace {
-        match (self, other) {
-            (InPlace::No(why), _) => InPlace::No(why),
+    /// As this change, of a Pod that has resources of another revision, from which `other` leads to the same one.
+    pub fn with_resize_of(mut self, other: &InPlace) -> InPlace {
+        match (&mut self, other) {
+            (InPlace::No(_), _) => self,
             (_, InPlace::No(why)) => InPlace::No(why.clone()),
-            (
-                InPlace::Yes {
-                    labels,
-                    annotations,
-                    spec,
-                    images,
-                    ..
-                },
-                InPlace::Yes { resize, .. },
-            ) => InPlace::Yes {
-                labels,
-                annotations,
-                spec,
-                resize: resize.clone(),
-                images,
-            },
+            (InPlace::Yes { resize, .. }, InPlace::Yes { resize: more, .. }) => {
+                *resize = resize::both(resize.take(), more.as_ref());
+                self
+            }
         }
     }
 }

@@ -85,7 +85,22 @@ fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String
     Ok(Some(patch.into()))
 }
 
-/// Whether a Pod has the resources of revision data `to` where those of its own, `of`, are others.
+/// One patch for two that lead to the same resources.
+pub fn both(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
+    let (Some(mut one), Some(other)) = (one.clone(), other) else {
+        return one.or_else(|| other.cloned());
+    };
+    let known = one["containers"].as_array().cloned().unwrap_or_default();
+    let known = |container: &Value| known.iter().any(|c| c["name"] == container["name"]);
+    let more = other["containers"].as_array().into_iter().flatten();
+    let more = more.filter(|container| !known(container)).cloned();
+    if let Some(containers) = one["containers"].as_array_mut() {
+        containers.extend(more);
+    }
+    Some(one)
+}
+
+/// Whether a Pod has any of the resources of revision data `to` where those of its own, `of`, are others.
 pub fn is_done(pod: &Pod, of: &Value, to: &Value) -> bool {
     let (Ok(of), Ok(to)) = (data::template(of), data::template(to)) else {
         return false;

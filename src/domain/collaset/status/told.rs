@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
-use super::super::revision::inplace::{Progress, progress};
+use super::super::revision::inplace::{Progress, progress, resize_progress};
 use super::super::rollout;
 use super::super::room::Room;
 use super::super::strategy::Scope;
@@ -198,9 +198,20 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
             Progress::Waiting(why) | Progress::Refused(why) => {
                 Some(format!("waits for its kubelet: {why}"))
             }
-            Progress::Done => Some("is off traffic and waits for its turn".to_owned()),
+            Progress::Done => Some(match of_resize(facts, pod) {
+                Some(why) => format!("waits for its kubelet: {why}"),
+                None => "is off traffic and waits for its turn".to_owned(),
+            }),
         },
         _ => Some(format!("is to come back: {}", of_pod(pod))),
+    }
+}
+
+/// What the kubelet is yet to do of a resize although the Pod is not of the revision that it is for.
+fn of_resize(facts: &Facts, pod: &Pod) -> Option<String> {
+    match resize_progress(pod) {
+        Progress::Waiting(why) if facts.is_resized(pod) => Some(why),
+        _ => None,
     }
 }
 

@@ -170,3 +170,158 @@ fn pod_that_is_held_on_its_way_out_serves_although_its_resize_never_comes() {
     assert!(world.pods.keys().all(|name| !names.contains(name)));
     assert!(is_ready(&world));
 }
+
+/// What all Pods ask for of a resource.
+fn all_ask_for(world: &World, resource: &str, amount: &str) -> bool {
+    let mut pods = world.pods.values();
+    pods.all(|pod| pod.spec.containers[0].resources["requests"][resource] == amount)
+}
+
+fn rounds(world: &mut World, n: usize) {
+    for _ in 0..n {
+        world.step();
+        world.turn(u8::MAX);
+    }
+}
+
+/// A set whose Pods have been resized from 1 cpu to 2, and whose next image is refused. Their kubelets answer like this.
+fn half_resized(spec: Value, resizing: Resizing) -> World {
+    let mut world = World::on_plane(2, resources("app:1", "1"));
+    world.edit(spec);
+    world.settle();
+    for pod in world.pods.values() {
+        let kubelet = Kubelet {
+            resizing,
+            ..Kubelet::default()
+        };
+        world.kubelets.insert(pod.metadata.uid.clone(), kubelet);
+    }
+    world.edit(resources("app:2", "2"));
+    world.step();
+    world.troubles.refused.insert(Write::PodChange);
+    rounds(&mut world, 20);
+    assert!(all_ask_for(&world, "cpu", "2"));
+    world
+}
+
+#[test]
+fn pod_that_is_resized_by_hand_in_part_gets_the_rest_from_its_template() {
+    let both = |cpu: &str, memory: &str| {
+        let requests = json!({ "requests": { "cpu": cpu, "memory": memory } });
+        let app = json!({ "name": "app", "image": "app:1", "resources": requests });
+        json!({ "template": { "spec": { "containers": [app] } } })
+    };
+    let mut world = World::on_plane(2, both("1", "1Gi"));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    assert!(world.write_pod(&name, |pod| {
+        pod.spec.containers[0].resources["requests"]["cpu"] = json!("2");
+        pod.metadata.generation += 1;
+    }));
+    world.settle();
+    world.edit(both("2", "2Gi"));
+    world.settle();
+    assert!(all_ask_for(&world, "memory", "2Gi") && all_ask_for(&world, "cpu", "2"));
+}
+
+#[test]
+fn what_the_kubelet_says_of_a_resize_counts_although_the_image_came_later() {
+    for restarts in [false, true] {
+        let mut world = half_resized(json!({}), Resizing::Infeasible);
+        let before = uids(&world);
+        world.troubles.refused.clear();
+        if restarts {
+            world.forget_all();
+        }
+        world.settle();
+        assert!(is_ready(&world));
+        assert!(uids(&world).is_disjoint(&before), "made again");
+        let mut world = half_resized(json!({}), Resizing::Deferred);
+        world.troubles.refused.clear();
+        if restarts {
+            world.forget_all();
+        }
+        rounds(&mut world, 60);
+        assert_eq!(world.images(), ["app:2"; 2], "tried again");
+        assert!(!is_ready(&world), "its node has no room yet");
+    }
+}
+
+#[test]
+fn two_resizes_that_came_no_further_are_both_taken_back() {
+    let mut world = half_resized(json!({}), Resizing::Prompt);
+    world.troubles.refused.clear();
+    world.edit(resources("app:3", "3"));
+    for _ in 0..20 {
+        world.step();
+        if world.pods.values().any(|pod| !pod.is_available()) {
+            break;
+        }
+        world.turn(u8::MAX);
+    }
+    world.troubles.refused.insert(Write::PodChange);
+    rounds(&mut world, 30);
+    assert!(all_ask_for(&world, "cpu", "3"));
+    world.troubles.refused.clear();
+    world.edit(resources("app:1", "1"));
+    world.settle();
+    assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
+}
+
+#[test]
+fn revision_for_which_a_pod_was_resized_is_kept() {
+    let mut world = half_resized(json!({ "historyLimit": 0 }), Resizing::Prompt);
+    world.troubles.refused.clear();
+    world.troubles.holds = true;
+    world.edit(json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.edit(resources("app:1", "1"));
+    rounds(&mut world, 10);
+    world.troubles.holds = false;
+    world.settle();
+    assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
+}
+
+#[test]
+fn resize_that_is_taken_back_is_tried_before_a_pod_goes_off_traffic() {
+    for image in ["app:1", "app:3"] {
+        let mut world = half_resized(json!({}), Resizing::Prompt);
+        assert!(world.pods.values().all(Pod::is_available));
+        world.troubles.refused = [Write::AnyResize].into();
+        world.edit(resources(image, "1"));
+        for _ in 0..60 {
+            world.step();
+            world.turn(u8::MAX);
+            assert!(world.pods.values().all(Pod::is_available), "{image}");
+        }
+        assert!(!is_ready(&world));
+    }
+}
+
+#[test]
+fn set_is_not_ready_with_a_pod_whose_node_never_makes_its_resize() {
+    let mut world = World::on_plane(1, resources("app:1", "1"));
+    world.settle();
+    let name = world.pods.keys().next().unwrap().clone();
+    let kubelet = Kubelet {
+        resizing: Resizing::Infeasible,
+        ..Kubelet::default()
+    };
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.kubelets.insert(uid, kubelet);
+    world.edit(resources("app:1", "2"));
+    while world.pods[&name].metadata.generation == 1 {
+        world.turn(u8::MAX);
+        world.step();
+    }
+    world.troubles.holds = true;
+    let told = (keys::TO_DELETE.to_owned(), "true".to_owned());
+    assert!(world.write_pod(&name, |pod| pod.metadata.labels.extend([told])));
+    rounds(&mut world, 20);
+    assert!(world.pods[&name].is_available());
+    world.edit(json!({ "paused": true }));
+    assert!(world.write_pod(&name, |pod| _ = pod.metadata.labels.remove(keys::TO_DELETE)));
+    rounds(&mut world, 20);
+    assert!(!is_ready(&world));
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+}

@@ -101,6 +101,23 @@ fn partition_keeps_as_many_pods_back_while_others_have_no_room() {
 }
 
 #[test]
+fn step_of_a_rollout_waits_for_no_pod_that_has_no_room() {
+    let steps = json!([{ "partition": 2 }, { "pause": { "duration": "1m" } }]);
+    let rolling = json!({ "steps": steps });
+    let mut world = settled(4, json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+    bound(&mut world, 4);
+    world.edit(json!({ "replicas": 6 }));
+    world.settle();
+    assert_eq!(world.members().len(), 4);
+    world.image("app:2");
+    for _ in 0..10 {
+        world.settle();
+        world.wait(120);
+    }
+    assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
 fn entries_of_others_count_in_a_pool_that_is_shared() {
     let mut world = settled(3, json!({}));
     bound(&mut world, 8);

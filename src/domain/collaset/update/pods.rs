@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::claims;
 use super::super::draft::Draft;
-use super::super::facts::Facts;
+use super::super::facts::{self, Facts};
 use super::super::lifecycle::{self, Operation, Turn};
 use super::super::pool;
 use super::super::revision::data;
@@ -51,7 +51,9 @@ pub fn step(
     match (in_scope && behind, turn) {
         (true, _) if is_replaced(facts, pod) => replace(facts, draft, places, pod),
         (true, _)
-            if turn != Turn::Idle && is_change_refused(facts, id, pod) && can_come_back(pod) =>
+            if turn != Turn::Idle
+                && is_change_refused(facts, id, pod)
+                && can_come_back(facts, pod) =>
         {
             come_back(facts, draft, pod);
         }
@@ -90,14 +92,7 @@ fn record(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod, in_scope: bool) 
 }
 
 fn needs_update(facts: &Facts, id: i64, pod: &Pod) -> bool {
-    !facts.is_updated(pod) || have_claims_changed(facts, id, pod) || is_stuck(pod)
-}
-
-/// Whether a Pod serves again although its node never makes the resize that it was updated by: it was to go, and stays after all.
-fn is_stuck(pod: &Pod) -> bool {
-    pod.annotation(keys::LAST_POD_STATUS).is_some()
-        && !Operation::Update.is_on(pod)
-        && matches!(inplace::progress(pod), Progress::Refused(_))
+    !facts.is_updated(pod) || have_claims_changed(facts, id, pod)
 }
 
 /// Asked of the claims that the Pod mounts: others of its ID may be kept for a rollback.
@@ -174,8 +169,10 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
     announce_resize(facts, draft, pod, &way);
     let refused = &facts.observed.refused;
     if !deletes && refused.is_untried(pod, &facts.history.updated.name) {
-        let ahead = facts.revision_of(pod).and_then(|r| facts.ahead_from(r));
-        draft.patch(pod).ahead = ahead;
+        draft.patch(pod).ahead = match facts.is_resized(pod) {
+            true => facts.ahead(&way),
+            false => facts.revision_of(pod).and_then(|r| facts.ahead_from(r)),
+        };
     }
 }
 
@@ -207,18 +204,11 @@ fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
     let Some(from) = facts.revision_of(pod) else {
         return no("the revision of the Pod is not known any more".into());
     };
-    let way = match facts.resized_to(pod) {
-        Some(resized) => {
-            let resources = facts.change_from(resized);
-            Cow::Owned(
-                facts
-                    .change_from(from)
-                    .into_owned()
-                    .with_resources_of(&resources),
-            )
-        }
-        None => facts.change_from(from),
-    };
+    let mut way = facts.change_from(from);
+    for resized in facts.resized_to(pod) {
+        let back = facts.change_from(resized);
+        way = Cow::Owned(way.into_owned().with_resize_of(&back));
+    }
     let resizes = matches!(
         *way,
         InPlace::Yes {
@@ -226,7 +216,7 @@ fn way<'a>(facts: &'a Facts, id: i64, pod: &Pod) -> Cow<'a, InPlace> {
             ..
         }
     );
-    if facts.is_updated(pod)
+    if facts.is_labelled_updated(pod)
         && let Progress::Refused(why) = inplace::progress(pod)
     {
         return no(why);
@@ -272,7 +262,7 @@ fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod
 }
 
 /// Notes on a Pod that it is going to be resized, unless that is there; whether it was to be noted. A resize is a request of its own, and
-/// the one after it, which changes the revision of the Pod, may be refused. What a Pod has that was resized before stays noted.
+/// the one after it, which changes the revision of the Pod, may be refused.
 fn announce_resize(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, way: &InPlace) -> bool {
     let updated = &facts.history.updated.name;
     let resizes = matches!(
@@ -282,11 +272,11 @@ fn announce_resize(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, way: &InPla
             ..
         }
     );
-    let news = resizes
-        && pod.annotation(keys::RESIZING) != Some(updated)
-        && facts.resized_to(pod).is_none();
+    let news = resizes && facts::marked(pod).all(|name| name != updated);
     if news {
-        draft.annotation(pod, keys::RESIZING, Some(updated.clone()));
+        let resized = facts.resized_to(pod).map(|revision| &revision.name);
+        let names: Vec<&str> = resized.chain([updated]).map(|name| &**name).collect();
+        draft.annotation(pod, keys::RESIZING, Some(names.join(",")));
     }
     news
 }
@@ -310,9 +300,16 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
 
 /// Whether an update has changed nothing of the Pod yet, or the kubelet has followed. A Pod that does not get to what it was changed to,
 /// as to an image that can't be pulled, has no way but on: its next change is tried again.
-fn can_come_back(pod: &Pod) -> bool {
-    pod.annotation(keys::LAST_POD_STATUS).is_none()
-        || matches!(inplace::progress(pod), Progress::Done)
+fn can_come_back(facts: &Facts, pod: &Pod) -> bool {
+    match pod.annotation(keys::LAST_POD_STATUS) {
+        Some(_) => matches!(inplace::progress(pod), Progress::Done),
+        None => !is_being_resized(facts, pod),
+    }
+}
+
+/// Whether the kubelet is yet to make a resize of an update that came no further, and may restart containers for it.
+fn is_being_resized(facts: &Facts, pod: &Pod) -> bool {
+    facts.is_resized(pod) && matches!(inplace::resize_progress(pod), Progress::Waiting(_))
 }
 
 /// The Pod serves again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
@@ -332,10 +329,11 @@ fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
 /// Cancels an update that has not changed the revision of the Pod. Where it has resized it, the kubelet may be about to restart
 /// containers: it is waited for, and the Pod is still to get the resources of its revision.
 fn cancel(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
-    if facts.resized_to(pod).is_none() {
-        forget_resize(draft, pod);
-    } else if matches!(inplace::resize_progress(pod), Progress::Waiting(_)) {
+    if is_being_resized(facts, pod) {
         return;
+    }
+    if !facts.is_resized(pod) {
+        forget_resize(draft, pod);
     }
     draft.labels(pod, Operation::Update.undo(pod));
 }

@@ -590,12 +590,13 @@ impl World {
             }
             if let Some(resize) = &patch.resize {
                 let pod = self.pods.get_mut(name).unwrap();
+                let before = pod.spec.clone();
                 for change in resize["containers"].as_array().unwrap() {
                     let mut of = pod.spec.containers.iter_mut();
                     let of = of.find(|c| c.name == change["name"]).unwrap();
                     json_patch::merge(&mut of.resources, &change["resources"]);
                 }
-                pod.metadata.generation += 1;
+                pod.metadata.generation += i64::from(pod.spec != before);
             }
             // Of two requests the second may be refused.
             if !self.may_change(&patch.pod, &revision, done) {
