@@ -149,6 +149,13 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
     }
 }
 
+/// Whether `maxUnavailable` of the set may hold the update of a Pod back, so that the Pods of the set are to be counted.
+pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
+    let update = set.spec.update_strategy.as_ref();
+    let is_bounded = update.is_some_and(|update| update.max_unavailable.is_some());
+    is_bounded && is_behind(&rollout(set, pod), pod)
+}
+
 /// That `maxUnavailable` of the set itself holds the update of an available Pod back. It counts as the plan of the set does.
 fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Option<String> {
     let strategy = Strategy::of(&set.spec);
@@ -169,6 +176,9 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
     let uid = &observed.pod.controller()?.uid;
     let own = observed.pods.iter();
     let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
+    // A list without the Pod itself was not read: nothing can be counted.
+    let mut listed = own.clone();
+    listed.find(|pod| pod.metadata.uid == observed.pod.metadata.uid)?;
     let operations = ["update", "scale-in"];
     let is_staying = |pod: &&Arc<Pod>| {
         let mut operations = operations.iter();
@@ -225,7 +235,10 @@ mod tests {
         };
         assert_eq!(with(json!(null)), None);
         let paused = with(json!({ "revision": "web-1", "step": 2 })).unwrap();
-        assert_eq!(paused, "its rollout is at step 2 of 4 pauses until 10:00");
+        assert_eq!(
+            paused,
+            "its rollout is at step 2 of 4 pauses until 10:00"
+        );
         let aborted = with(json!({ "revision": "web-1", "aborted": true })).unwrap();
         assert_eq!(aborted, "the rollout of its revision web-1 was aborted");
     }
