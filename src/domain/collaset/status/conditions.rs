@@ -123,7 +123,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if facts.rollout.is_aborted() => {
-            let message = told::aborted(facts, view.behind, view.updates);
+            let message = view.aborted(facts);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if view.is_updating(facts) => {
@@ -144,8 +144,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let (ready, reason, message) = view.ready(facts, status);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
-    if facts.rollout.is_aborted() && view.behind == 0 && view.updates == 0 {
-        let message = told::aborted(facts, 0, 0);
+    if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
+        let message = view.aborted(facts);
         set(status, now, "Stalled", true, "RolloutAborted", message);
     } else if late {
         let seconds = facts.observed.set.spec.progress_deadline_seconds;
@@ -248,6 +248,16 @@ impl View {
         }
     }
 
+    /// What an aborted rollout comes to.
+    fn aborted(&self, facts: &Facts) -> String {
+        if self.behind + self.updates > 0 || self.missing == 0 {
+            return told::aborted(facts, self.behind, self.updates);
+        }
+        let revision = &facts.rollout.revision;
+        let missing = wording::pods_do(self.missing, "is", "are");
+        format!("the rollout of revision {revision} was aborted; {missing} to be made")
+    }
+
     /// Whether the rollout has Pods to reach, or steps to take.
     fn is_updating(&self, facts: &Facts) -> bool {
         let left = self.behind + self.to_make + self.updates;
@@ -286,7 +296,7 @@ impl View {
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
-                let aborted = told::aborted(facts, behind, self.updates);
+                let aborted = self.aborted(facts);
                 return (false, reason, format!("{aborted}{told}{down}{later}"));
             }
             let behind = wording::pods(behind);
@@ -334,8 +344,7 @@ impl View {
             return (false, "RolloutAborted", told::being_aborted(facts));
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
-            let aborted = told::aborted(facts, self.behind, self.updates);
-            return (false, "RolloutAborted", aborted);
+            return (false, "RolloutAborted", self.aborted(facts));
         }
         if !self.unavailable.is_empty() {
             let pods = wording::pods_do(self.unavailable.len(), "is", "are");

@@ -571,3 +571,29 @@ fn timed_pause_waits_for_a_canary_that_is_down() {
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
 }
+
+#[test]
+fn aborted_rollout_is_not_over_while_a_pod_is_missing() {
+    let mut spec = canary();
+    spec["updateStrategy"]["podUpgradePolicy"] = json!("Recreate");
+    let mut world = settled(4, spec);
+    world.image("app:2");
+    world.settle();
+    world.forbidden.insert("app:1".into());
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.ids().len(), 3);
+    let (_, reason, message) = condition(&world, "Update");
+    assert_eq!(reason, "RolloutAborted");
+    assert!(
+        message.ends_with("was aborted; 1 Pod is to be made"),
+        "{message}"
+    );
+    assert!(!has(&world, "Stalled"));
+    world.forbidden.clear();
+    world.settle();
+    for type_ in ["Update", "Stalled"] {
+        let message = condition(&world, type_).2;
+        assert!(message.contains("all Pods are of revision"), "{message}");
+    }
+}
