@@ -284,7 +284,8 @@ impl View {
         }
         if let Some(why) = &self.stuck {
             let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
-            return (false, "UpdateFailed", format!("{why}{others}"));
+            let later = told::all_excluded_later(facts);
+            return (false, "UpdateFailed", format!("{why}{others}{later}"));
         }
         if self.behind > 0 || self.updating > 0 {
             let (behind, updating) = (self.behind, self.updating);
