@@ -597,3 +597,20 @@ fn aborted_rollout_is_not_over_while_a_pod_is_missing() {
         assert!(message.contains("all Pods are of revision"), "{message}");
     }
 }
+
+#[test]
+fn abort_does_not_tell_that_the_old_revision_is_rolled_out() {
+    let mut world = settled(4, canary());
+    let begun = |world: &World| {
+        let told = world.told.iter();
+        told.filter(|(reason, _)| *reason == "RolloutStarted")
+            .count()
+    };
+    for (command, times) in [("abort", 1), ("retry", 2)] {
+        world.image("app:2");
+        world.settle();
+        world.command(command);
+        world.settle();
+        assert_eq!(begun(&world), times, "{command}");
+    }
+}
