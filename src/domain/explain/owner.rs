@@ -1,6 +1,5 @@
 //! What the controller of a Pod is about to do with it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, Verdict};
@@ -129,13 +128,15 @@ const REFUSALS: [&str; 3] = ["ScaleOutFailed", "ScaleInFailed", "UpdateFailed"];
 /// What is refused to a set, each reason and each message once, and that the set is stalled.
 fn troubles(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
-    let mut told = BTreeSet::new();
+    let mut told: Vec<(&str, &str)> = Vec::new();
     let troubles = conditions.filter_map(|c| {
         let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
         match (type_, &*c.status) {
             ("Scale" | "Update" | "Ready", "False") if REFUSALS.contains(&reason) => {
-                // One refusal may be told of both the scale and the rollout.
-                let is_new = told.insert(reason) & told.insert(message);
+                // One refusal may be told of both the scale and the rollout, and of that with what is left.
+                let mut known = told.iter();
+                let is_new = !known.any(|(r, m)| *r == reason || message.starts_with(m));
+                told.push((reason, message));
                 is_new.then(|| format!("{reason}: {message}"))
             }
             ("Stalled", "True") => Some(format!("{type_}: {reason}: {message}")),
@@ -281,6 +282,18 @@ mod tests {
         );
         let aborted = with(json!({ "revision": "web-1", "aborted": true })).unwrap();
         assert_eq!(aborted, "the rollout of its revision web-1 was aborted");
+    }
+
+    #[test]
+    fn refusal_of_scale_and_rollout_is_told_once() {
+        let mut set = set(2, 2);
+        set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+            { "type": "Scale", "status": "False", "reason": "ScaleOutFailed", "message": "no quota" },
+            { "type": "Update", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
+            { "type": "Ready", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
+        ]))
+        .unwrap();
+        assert_eq!(troubles(&set), ["ScaleOutFailed: no quota"]);
     }
 
     #[test]

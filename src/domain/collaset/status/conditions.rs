@@ -39,12 +39,13 @@ pub enum Step {
     Revisions,
 }
 
-/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time.
+/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what is
+/// left of the rollout ([`super::super::plan::Plan::left`]): an update that failed says it too.
 pub fn failed(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
-    step: Step,
-    message: &str,
+    (step, message): (Step, &str),
+    left: &str,
     now: Timestamp,
 ) {
     let (type_, reason) = match step {
@@ -64,7 +65,15 @@ pub fn failed(
         false => vec![(type_, reason), ("Ready", reason)],
     };
     for (type_, reason) in failed {
-        set(status, now, type_, false, reason, message.to_owned());
+        let left = if reason == "UpdateFailed" { left } else { "" };
+        set(
+            status,
+            now,
+            type_,
+            false,
+            reason,
+            format!("{message}{left}"),
+        );
         let known = former.iter().find(|c| c.type_ == type_);
         let since = known.filter(|c| c.status == "False");
         let since = since.and_then(|c| c.last_transition_time.clone());
@@ -111,13 +120,17 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         return;
     }
     let view = View::of(facts, draft, status);
+    draft.left = view.rest(facts, status);
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
         None => set(status, now, "Scale", true, "Scaled", String::new()),
         Some((reason, message)) => set(status, now, "Scale", false, reason, message),
     }
     match &view.stuck {
-        Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
+        Some(why) => {
+            let message = format!("{why}{}", draft.left);
+            set(status, now, "Update", false, "UpdateFailed", message);
+        }
         None if told::is_being_aborted(facts, status) => {
             let message = told::being_aborted(facts);
             set(status, now, "Update", false, "RolloutAborted", message);
@@ -248,6 +261,25 @@ impl View {
         }
     }
 
+    /// What is left of a rollout and where it stands, in short, after `; `; empty where nothing is.
+    fn rest(&self, facts: &Facts, status: &CollaSetStatus) -> String {
+        let rollout = status.rollout.as_ref();
+        let at = rollout.filter(|r| !r.aborted && facts.rollout.step_of(r).is_some());
+        let at = at.map(|r| format!("at step {} of {}", r.step, facts.rollout.len()));
+        let is_aborted = rollout.is_some_and(|r| r.aborted);
+        let parts = [
+            (self.behind + self.to_make > 0).then(|| self.left()),
+            at,
+            is_aborted.then(|| "aborted".to_owned()),
+            facts.strategy.paused.then(|| "paused".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => String::new(),
+            false => format!("; {}", parts.join(", ")),
+        }
+    }
+
     /// What an aborted rollout comes to.
     fn aborted(&self, facts: &Facts) -> String {
         if self.behind + self.updates > 0 || self.missing == 0 {
@@ -285,7 +317,9 @@ impl View {
         if let Some(why) = &self.stuck {
             let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
             let later = told::all_excluded_later(facts);
-            return (false, "UpdateFailed", format!("{why}{others}{later}"));
+            let rest = self.rest(facts, status);
+            let message = format!("{why}{others}{later}{rest}");
+            return (false, "UpdateFailed", message);
         }
         if self.behind > 0 || self.updating > 0 {
             let (behind, updating) = (self.behind, self.updating);

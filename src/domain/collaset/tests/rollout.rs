@@ -614,3 +614,31 @@ fn abort_does_not_tell_that_the_old_revision_is_rolled_out() {
         assert_eq!(begun(&world), times, "{command}");
     }
 }
+
+#[test]
+fn failed_update_tells_how_much_is_left() {
+    let mut world = World::on_plane(4, canary());
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    let ends_with = |world: &World, wanted: &str| {
+        for type_ in ["Update", "Ready"] {
+            let (_, reason, message) = condition(world, type_);
+            assert_eq!(reason, "UpdateFailed", "{type_}");
+            assert!(message.ends_with(wanted), "{type_}: {message}");
+        }
+    };
+    ends_with(&world, "; 3 Pods to update, at step 1 of 4");
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    ends_with(&world, "; 3 Pods to update, at step 1 of 4, paused");
+
+    let mut spec = canary();
+    spec["updateStrategy"]["podUpgradePolicy"] = json!("Recreate");
+    let mut refused = settled(4, spec);
+    refused.forbidden.insert("app:2".into());
+    refused.image("app:2");
+    refused.settle();
+    ends_with(&refused, "; 3 Pods to update, 1 to be made, at step 1 of 4");
+}
