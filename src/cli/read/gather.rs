@@ -14,7 +14,7 @@ use crate::api::keys;
 use crate::api::operationjob::OperationJob;
 use crate::cluster::path::{self, Objects};
 use crate::cluster::pods;
-use crate::domain::explain::{Controller, Observed};
+use crate::domain::explain::{Controller, Observed, may_be_bounded};
 use crate::domain::lifecycle::phases;
 use crate::domain::pod::{Owner, Pod};
 
@@ -45,14 +45,6 @@ pub async fn observe(
     let all = Objects::of("/api/v1", namespace, "pods")?;
     let labels = format!("{}={}", keys::CONTROL, keys::CONTROL_VALUE);
     let covered = rules.iter().any(|rule| rule.set.selects(&pod));
-    let mut others: Vec<Pod> = Vec::new();
-    if covered {
-        let listed = api::list(client, all.path(), &labels);
-        match api::call("list", "pods", Some(namespace), listed).await {
-            Ok(listed) => others = listed,
-            Err(e) => noted("which Pods use budgets up is known from claims alone", e),
-        }
-    }
     let mut deployment = None;
     let controller = match pod.controller() {
         Some(owner) => match controller(client, namespace, owner).await {
@@ -70,6 +62,20 @@ pub async fn observe(
         },
         None => None,
     };
+    let bounded =
+        matches!(&controller, Some(Controller::CollaSet(set)) if may_be_bounded(set, &pod));
+    let mut others: Vec<Pod> = Vec::new();
+    if covered || bounded {
+        let listed = api::list(client, all.path(), &labels);
+        match api::call("list", "pods", Some(namespace), listed).await {
+            Ok(listed) => others = listed,
+            Err(e) if covered => noted("which Pods use budgets up is known from claims alone", e),
+            Err(e) => noted(
+                "whether updateStrategy.maxUnavailable holds the Pod is not known",
+                e,
+            ),
+        }
+    }
     let mut jobs = Vec::new();
     for id in phases(&pod)
         .into_keys()
@@ -169,3 +175,6 @@ async fn controller(
         deployment.map(|owner| owner.name),
     ))
 }
+
+#[cfg(test)]
+mod tests;

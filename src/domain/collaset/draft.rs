@@ -31,6 +31,8 @@ pub struct Draft {
     pub refused: Vec<(&'static str, String)>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
+    /// What is left of the rollout, see [`super::plan::Plan::left`].
+    pub left: String,
     /// UIDs of Pods that are to be deleted through their lifecycle.
     sent: BTreeSet<String>,
     patches: BTreeMap<String, PodPatch>,

@@ -169,8 +169,9 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
         // While its exclusion is refused it is an origin as before.
         return !lifecycle::must_leave(pod) && !facts.is_kept(id, pod);
     }
-    if let Some(message) = told::excluded_later(facts, pod) {
-        draft.event(false, "ExcludeNotAllowed", message);
+    if let Some(message) = told::excluded_later(facts, pod).filter(|_| !lifecycle::is_leaving(pod))
+    {
+        draft.event(false, "ExcludeLater", message);
     }
     let paired = PAIRED.iter().any(|key| pod.label(key).is_some())
         || pool::is_marked(draft, id, pool::REPLACE_NEW);

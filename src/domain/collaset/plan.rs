@@ -27,6 +27,8 @@ pub struct Plan {
     pub pods: Vec<PodChange>,
     /// The status, when it differs.
     pub status: Option<CollaSetStatus>,
+    /// What is left of the rollout, after `; `; for what is said of an update that fails. May be empty.
+    pub left: String,
     /// Removes the annotation [`crate::api::keys::ROLLOUT`] of the set that was looked at.
     pub forget_command: bool,
     /// Events about the CollaSet.

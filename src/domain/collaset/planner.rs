@@ -56,8 +56,9 @@ pub fn plan(observed: &Observed) -> Plan {
         draft.again(rollout::SOON); // what was kept for a rollback can go
     }
     if !deleting {
-        without_revision(observed, &mut status);
+        without_revision(observed, &mut status, &draft.left);
     }
+    let left = std::mem::take(&mut draft.left);
     let claims = std::mem::take(&mut draft.claims);
     let mut events = std::mem::take(&mut draft.events);
     events.extend(facts.history.problems.iter().map(|problem| Event {
@@ -78,6 +79,7 @@ pub fn plan(observed: &Observed) -> Plan {
         claims,
         pods,
         status: (set.status.as_ref() != Some(&status)).then_some(status),
+        left,
         forget_command,
         events,
         remove_finalizer: reclaimed,
@@ -123,12 +125,13 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
 }
 
 /// Says why the revision of the template can't be written, if that is so.
-fn without_revision(observed: &Observed, status: &mut CollaSetStatus) {
+fn without_revision(observed: &Observed, status: &mut CollaSetStatus, left: &str) {
     let former = observed.set.status.iter().flat_map(|s| &s.conditions);
     let former: Vec<_> = former.cloned().collect();
     if let Some(why) = &observed.refused.revision {
         let now = status::time(observed.now_nanos);
-        status::failed(status, &former, status::Step::Revisions, why, now);
+        let what = (status::Step::Revisions, why.as_str());
+        status::failed(status, &former, what, left, now);
     }
 }
 
@@ -137,7 +140,7 @@ fn nothing_yet(observed: &Observed) -> Plan {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     status.observed_generation = set.metadata.generation.unwrap_or(0);
-    without_revision(observed, &mut status);
+    without_revision(observed, &mut status, "");
     Plan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
         ..Plan::default()

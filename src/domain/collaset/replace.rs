@@ -81,7 +81,9 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
             // called back: that write may come too late, and both would go.
             pool::mark(draft, new, pool::REVISION, &wanted);
             if !lifecycle::is_leaving(origin) {
-                send_half_away(facts, draft, pod);
+                let why =
+                    "it is the new Pod of a replacement, of a revision that is no longer wanted";
+                send_half_away(facts, draft, pod, why);
             }
         }
         Some(pod) if takes_place_of(pod, origin) => {
@@ -136,7 +138,8 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
         Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
             // Not before its origin is called back: that write may come too late, and both would go.
             if !lifecycle::is_leaving(origin) {
-                send_half_away(facts, draft, pod);
+                let why = "it is the new Pod of a replacement that was taken back";
+                send_half_away(facts, draft, pod, why);
             }
         }
         // The name of the new Pod persists, and so does its ID until it is gone.
@@ -153,8 +156,13 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
 }
 
 /// Whoever is on the way out already goes without a word.
-fn send_half_away(facts: &Facts, draft: &mut Draft, half: &Arc<Pod>) {
+fn send_half_away(facts: &Facts, draft: &mut Draft, half: &Arc<Pod>, why: &str) {
     if !lifecycle::must_leave(half) {
+        if facts.leaves_alive(half) && half.label(keys::TO_DELETE).is_none() {
+            let name = &half.metadata.name;
+            let message = format!("Pod {name} is deleted and can't be excluded: {why}");
+            draft.event(true, "ExcludeNotAllowed", message);
+        }
         draft.send_away(half, facts.observed.now_nanos);
     }
 }

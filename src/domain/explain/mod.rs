@@ -30,6 +30,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use around::Around;
 pub use facts::Explanation;
 use facts::{ClaimFacts, PodFacts};
+pub use owner::may_be_bounded;
 
 use super::lifecycle::{Phase, Run, min_ready, phases, restarts};
 use super::pod::Pod;
@@ -147,7 +148,8 @@ pub struct Observed {
     pub pod: Arc<Pod>,
     /// The rule objects of its namespace.
     pub rules: Vec<RuleObject>,
-    /// The managed Pods of its namespace, those that could be read.
+    /// The managed Pods of its namespace, those that could be read. They are needed if a rule covers the Pod, or under
+    /// [`may_be_bounded`].
     pub pods: Vec<Arc<Pod>>,
     /// Its controller; `None` if it has none, or it could not be read.
     pub controller: Option<Controller>,

@@ -1,6 +1,5 @@
 //! What the controller of a Pod is about to do with it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, Verdict};
@@ -8,9 +7,10 @@ use super::{Controller, Observed};
 use crate::api::collaset::{CollaSet, PodUpgradePolicy};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
-use crate::domain::collaset::strategy::{Policy, Strategy};
+use crate::domain::collaset::strategy::{Policy, RolloutStep, Strategy};
 use crate::domain::lifecycle::operator;
 use crate::domain::pod::Pod;
+use crate::domain::wording;
 
 /// The Pod's controller; `None` if it has none.
 pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
@@ -28,8 +28,11 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
         Some(Controller::CollaSet(set)) => {
             let rollout = rollout(set, &observed.pod);
             facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
-            let remark = of_steps(set).or_else(|| remark(&rollout, &observed.pod));
-            let remarks = [remark, of_bound(observed, set, &rollout)];
+            let step = of_steps(set);
+            let kept = remark(&rollout, &observed.pod).filter(|_| step.is_none());
+            let is_kept = step.as_ref().is_some_and(|step| step.pauses) || kept.is_some();
+            let bound = (!is_kept).then(|| of_bound(observed, set, &rollout));
+            let remarks = [step.map(|step| step.text), kept, bound.flatten()];
             let remarks: Vec<String> = remarks.into_iter().flatten().collect();
             facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             facts.rollout = Some(rollout);
@@ -83,15 +86,23 @@ pub(super) fn updated_revision(set: &CollaSet) -> Option<&str> {
     (follows && !status.updated_revision.is_empty()).then_some(&status.updated_revision)
 }
 
+/// Where a rollout stands.
+struct Standing {
+    text: String,
+    /// Whether it is at a pause: no further Pod is updated.
+    pauses: bool,
+}
+
 /// That a rollout was aborted, or is at a step; the status of the set says more.
-fn of_steps(set: &CollaSet) -> Option<String> {
+fn of_steps(set: &CollaSet) -> Option<Standing> {
     let status = set.status.as_ref()?;
     let rollout = status.rollout.as_ref()?;
     if rollout.aborted {
         let revision = &rollout.revision;
-        return Some(format!(
-            "the rollout of its revision {revision} was aborted"
-        ));
+        return Some(Standing {
+            text: format!("the rollout of its revision {revision} was aborted"),
+            pauses: false,
+        });
     }
     let ready = status
         .conditions
@@ -101,7 +112,14 @@ fn of_steps(set: &CollaSet) -> Option<String> {
         .message
         .split("; ")
         .find(|part| part.starts_with("step "))?;
-    Some(format!("its rollout is at {step}"))
+    // "step 2 of 4", and after a space how the pause ends.
+    let end = step.match_indices(' ').nth(3).map(|(end, _)| end);
+    let (at, pause) = step.split_at(end.unwrap_or(step.len()));
+    let which = if pause.is_empty() { "" } else { ", which" };
+    Some(Standing {
+        text: format!("its rollout is at {at}{which}{pause}"),
+        pauses: end.is_some(),
+    })
 }
 
 /// Reasons of conditions that tell of a write which the API server refuses.
@@ -110,13 +128,15 @@ const REFUSALS: [&str; 3] = ["ScaleOutFailed", "ScaleInFailed", "UpdateFailed"];
 /// What is refused to a set, each reason and each message once, and that the set is stalled.
 fn troubles(set: &CollaSet) -> Vec<String> {
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
-    let mut told = BTreeSet::new();
+    let mut told: Vec<(&str, &str)> = Vec::new();
     let troubles = conditions.filter_map(|c| {
         let (type_, reason, message) = (&*c.type_, &*c.reason, &c.message);
         match (type_, &*c.status) {
             ("Scale" | "Update" | "Ready", "False") if REFUSALS.contains(&reason) => {
-                // One refusal may be told of both the scale and the rollout.
-                let is_new = told.insert(reason) & told.insert(message);
+                // One refusal may be told of both the scale and the rollout, and of that with what is left.
+                let mut known = told.iter();
+                let is_new = !known.any(|(r, m)| *r == reason || message.starts_with(m));
+                told.push((reason, message));
                 is_new.then(|| format!("{reason}: {message}"))
             }
             ("Stalled", "True") => Some(format!("{type_}: {reason}: {message}")),
@@ -139,7 +159,8 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
     match rollout.partition {
         Some(0) => None,
         Some(partition) => Some(format!(
-            "its partition keeps {partition} Pods on older revisions, this one may be among them"
+            "its partition keeps {} on older revisions, this one may be among them",
+            wording::pods(usize::try_from(partition).unwrap_or(usize::MAX))
         )),
         None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(
             "it updates by label: set {} on the Pod to include it",
@@ -147,6 +168,13 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
         )),
         None => None,
     }
+}
+
+/// Whether `maxUnavailable` of the set may hold the update of a Pod back, so that the Pods of the set are to be counted.
+pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
+    let update = set.spec.update_strategy.as_ref();
+    let is_bounded = update.is_some_and(|update| update.max_unavailable.is_some());
+    is_bounded && is_behind(&rollout(set, pod), pod)
 }
 
 /// That `maxUnavailable` of the set itself holds the update of an available Pod back. It counts as the plan of the set does.
@@ -169,7 +197,17 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
     let uid = &observed.pod.controller()?.uid;
     let own = observed.pods.iter();
     let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
+    // A list without the Pod itself was not read: nothing can be counted.
+    let mut listed = own.clone();
+    listed.find(|pod| pod.metadata.uid == observed.pod.metadata.uid)?;
     let operations = ["update", "scale-in"];
+    let is_older = |pod: &&Arc<Pod>| {
+        pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
+            && !operator::is_during(pod, "collaset", "update")
+    };
+    if own.clone().filter(is_older).count() <= kept_by_step(set, &strategy) {
+        return None;
+    }
     let is_staying = |pod: &&Arc<Pod>| {
         let mut operations = operations.iter();
         let goes = operations.any(|type_| operator::is_during(pod, "collaset", type_))
@@ -184,6 +222,19 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
              their way, and at most {most} may be"
         )
     })
+}
+
+/// Pods that the steps of a rollout, as far as it has come, keep on older revisions.
+fn kept_by_step(set: &CollaSet, strategy: &Strategy) -> usize {
+    let status = set.status.as_ref().and_then(|s| s.rollout.as_ref());
+    let step = status.filter(|rollout| !rollout.aborted);
+    let reached = step.map_or(0, |rollout| usize::try_from(rollout.step).unwrap_or(0));
+    let mut steps = strategy.steps.iter().take(reached).rev();
+    let kept = steps.find_map(|step| match step {
+        RolloutStep::Partition(kept) => Some(*kept),
+        RolloutStep::Pause(_) => None,
+    });
+    kept.unwrap_or(0)
 }
 
 /// Whether a Pod is of another revision than the set is to give it, and its update has not begun.
@@ -221,13 +272,28 @@ mod tests {
                 "message": "3 Pods to update, 0 under way; step 2 of 4 pauses until 10:00; Pod a waits",
             }]))
             .unwrap();
-            of_steps(&set)
+            of_steps(&set).map(|step| step.text)
         };
         assert_eq!(with(json!(null)), None);
         let paused = with(json!({ "revision": "web-1", "step": 2 })).unwrap();
-        assert_eq!(paused, "its rollout is at step 2 of 4 pauses until 10:00");
+        assert_eq!(
+            paused,
+            "its rollout is at step 2 of 4, which pauses until 10:00"
+        );
         let aborted = with(json!({ "revision": "web-1", "aborted": true })).unwrap();
         assert_eq!(aborted, "the rollout of its revision web-1 was aborted");
+    }
+
+    #[test]
+    fn refusal_of_scale_and_rollout_is_told_once() {
+        let mut set = set(2, 2);
+        set.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+            { "type": "Scale", "status": "False", "reason": "ScaleOutFailed", "message": "no quota" },
+            { "type": "Update", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
+            { "type": "Ready", "status": "False", "reason": "UpdateFailed", "message": "no quota; 3 Pods to update" },
+        ]))
+        .unwrap();
+        assert_eq!(troubles(&set), ["ScaleOutFailed: no quota"]);
     }
 
     #[test]

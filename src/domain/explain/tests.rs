@@ -252,3 +252,58 @@ fn minimum_that_lets_no_pod_go_is_named() {
         json!({ "value": 4, "desired": 4, "available": 3 })
     );
 }
+
+/// The remark about the CollaSet of an available Pod whose `maxUnavailable` of one is used up by the other Pod.
+fn remark_with(patch: Value) -> String {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    observed.rules.clear();
+    let of_set = |available| {
+        let mut pod = Arc::unwrap_or_clone(pod(available));
+        pod.metadata.owner_references = serde_json::from_value(
+            json!([{ "kind": "CollaSet", "name": "web", "uid": "set", "controller": true }]),
+        )
+        .unwrap();
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::REVISION.to_owned(), "web-1".to_owned());
+        Arc::new(pod)
+    };
+    observed.pod = of_set(true);
+    observed.pods = vec![of_set(true), of_set(false)];
+    let mut set = json!({
+        "metadata": { "name": "web", "namespace": "n", "uid": "set", "generation": 2 },
+        "spec": { "replicas": 2, "template": {}, "updateStrategy": { "maxUnavailable": 1 } },
+        "status": { "observedGeneration": 2, "updatedRevision": "web-2" },
+    });
+    json_patch::merge(&mut set, &patch);
+    observed.controller = Some(Controller::CollaSet(Arc::new(
+        serde_json::from_value(set).unwrap(),
+    )));
+    explain(&observed).owner.unwrap().remark.unwrap()
+}
+
+#[test]
+fn bound_of_a_set_is_named_only_for_a_pod_that_nothing_else_keeps() {
+    let bound = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: 1 of 2 Pods are unavailable or on their way, and at \
+                 most 1 may be";
+    assert_eq!(remark_with(json!({})), bound);
+    let rolling = |rolling: Value| json!({ "updateStrategy": { "rollingUpdate": rolling } });
+    let partition = rolling(json!({ "byPartition": { "partition": 1 } }));
+    assert_eq!(
+        remark_with(json!({ "spec": partition })),
+        "its partition keeps 1 Pod on older revisions, this one may be among them"
+    );
+    let at = |kept: usize, step: i32, told: &str| {
+        let ready = json!([{ "type": "Ready", "status": "False", "message": format!("2 Pods to update; {told}") }]);
+        remark_with(json!({
+            "spec": rolling(json!({ "steps": [{ "partition": kept }, { "pause": {} }] })),
+            "status": { "rollout": { "revision": "web-2", "step": step, "steps": 2 }, "conditions": ready },
+        }))
+    };
+    assert_eq!(
+        at(1, 2, "step 2 of 2 pauses until 10:00"),
+        "its rollout is at step 2 of 2, which pauses until 10:00"
+    );
+    let step = "its rollout is at step 1 of 2";
+    assert_eq!(at(2, 1, "step 1 of 2"), step, "the step keeps both Pods");
+    assert_eq!(at(1, 1, "step 1 of 2"), format!("{step}; {bound}"));
+}

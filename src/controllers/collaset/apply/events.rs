@@ -58,6 +58,7 @@ const fn reason(step: Step) -> &'static str {
 pub fn failure(work: &Work<'_>, reason: &str, result: &Result<(), Halt>) {
     if let Err(Halt::Failed(_, message)) = result {
         let about = owner::subject(work.set);
-        work.context.events.record(&about, true, reason, message);
+        let recorder = &work.context.events;
+        recorder.record_text(&about, true, reason, message);
     }
 }

@@ -11,15 +11,15 @@ use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
 use crate::domain::collaset::status::{failed, news};
 
-/// Writes the planned status, or later if it is too early.
+/// Writes the planned status, or later if it is too early. `left` is what is left of the rollout.
 pub async fn write(
     work: &Work<'_>,
-    planned: Option<CollaSetStatus>,
+    (planned, left): (Option<CollaSetStatus>, &str),
     result: &Result<(), Halt>,
 ) -> Result<(), Trouble> {
     let stored = work.set.status.as_ref();
     let current = stored.cloned().unwrap_or_default();
-    let wanted = wanted(&current, planned, result, (work.context.now)());
+    let wanted = wanted(&current, (planned, left), result, (work.context.now)());
     let Some(status) = difference(stored, &wanted) else {
         return Ok(());
     };
@@ -43,7 +43,7 @@ pub async fn write(
 /// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
 fn wanted(
     current: &CollaSetStatus,
-    planned: Option<CollaSetStatus>,
+    (planned, left): (Option<CollaSetStatus>, &str),
     result: &Result<(), Halt>,
     now: Timestamp,
 ) -> CollaSetStatus {
@@ -55,7 +55,8 @@ fn wanted(
             status.collision_count = Some(count.saturating_add(1));
         }
         Err(Halt::Failed(step, message)) => {
-            failed(&mut status, &current.conditions, *step, message, now);
+            let what = (*step, message.as_str());
+            failed(&mut status, &current.conditions, what, left, now);
         }
     }
     status
@@ -150,7 +151,7 @@ mod tests {
             Some(status(json!({ "replicas": 2, "conditions": conditions })))
         };
         let result = Err(Halt::Failed(Step::ScaleOut, "no quota".into()));
-        let first = wanted(&CollaSetStatus::default(), planned(), &result, at(1));
+        let first = wanted(&CollaSetStatus::default(), (planned(), ""), &result, at(1));
         assert_eq!(first.replicas, 2);
         let told = first
             .conditions
@@ -158,9 +159,9 @@ mod tests {
             .find(|c| c.type_ == "Scale")
             .unwrap();
         assert_eq!((&*told.status, &*told.message), ("False", "no quota"));
-        let second = wanted(&first, planned(), &result, at(2));
+        let second = wanted(&first, (planned(), ""), &result, at(2));
         assert_eq!(difference(Some(&first), &second), None);
-        let mended = wanted(&first, planned(), &Ok(()), at(3));
+        let mended = wanted(&first, (planned(), ""), &Ok(()), at(3));
         assert!(difference(Some(&first), &mended).is_some());
     }
 
@@ -168,7 +169,7 @@ mod tests {
     fn a_collision_is_counted() {
         let current = status(json!({ "collisionCount": 2 }));
         let now = Timestamp::UNIX_EPOCH;
-        let after = wanted(&current, None, &Err(Halt::Collision), now);
+        let after = wanted(&current, (None, ""), &Err(Halt::Collision), now);
         assert_eq!(after.collision_count, Some(3));
     }
 }

@@ -810,3 +810,21 @@ async fn command_that_can_not_be_removed_is_told_and_left_alone() {
     assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
     assert_eq!(bed.api.bodies(&patch).len(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_failure_within_a_minute_is_an_event_of_its_own() {
+    let bed = Bed::new();
+    for message in ["exceeded quota", "denied by a policy"] {
+        let refused = refusal("POST /api/v1/namespaces/n/pods", 403);
+        bed.api.refuse(refused.map(|r| Refusal { message, ..r }));
+        bed.apply(creates(0..1)).await;
+        tokio::time::sleep(PAUSES.0 * 4).await;
+    }
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    let told: Vec<_> = events
+        .iter()
+        .filter_map(|e| e["message"].as_str())
+        .collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[1].ends_with("denied by a policy"), "{told:?}");
+}

@@ -39,12 +39,13 @@ pub enum Step {
     Revisions,
 }
 
-/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time.
+/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what is
+/// left of the rollout ([`super::super::plan::Plan::left`]): an update that failed says it too.
 pub fn failed(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
-    step: Step,
-    message: &str,
+    (step, message): (Step, &str),
+    left: &str,
     now: Timestamp,
 ) {
     let (type_, reason) = match step {
@@ -64,7 +65,15 @@ pub fn failed(
         false => vec![(type_, reason), ("Ready", reason)],
     };
     for (type_, reason) in failed {
-        set(status, now, type_, false, reason, message.to_owned());
+        let left = if reason == "UpdateFailed" { left } else { "" };
+        set(
+            status,
+            now,
+            type_,
+            false,
+            reason,
+            format!("{message}{left}"),
+        );
         let known = former.iter().find(|c| c.type_ == type_);
         let since = known.filter(|c| c.status == "False");
         let since = since.and_then(|c| c.last_transition_time.clone());
@@ -111,19 +120,23 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         return;
     }
     let view = View::of(facts, draft, status);
+    draft.left = view.rest(facts, status);
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
         None => set(status, now, "Scale", true, "Scaled", String::new()),
         Some((reason, message)) => set(status, now, "Scale", false, reason, message),
     }
     match &view.stuck {
-        Some(why) => set(status, now, "Update", false, "UpdateFailed", why.clone()),
+        Some(why) => {
+            let message = format!("{why}{}", draft.left);
+            set(status, now, "Update", false, "UpdateFailed", message);
+        }
         None if told::is_being_aborted(facts, status) => {
             let message = told::being_aborted(facts);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if facts.rollout.is_aborted() => {
-            let message = told::aborted(facts, view.behind, view.updates);
+            let message = view.aborted(facts);
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if view.is_updating(facts) => {
@@ -144,8 +157,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let (ready, reason, message) = view.ready(facts, status);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
-    if facts.rollout.is_aborted() && view.behind == 0 && view.updates == 0 {
-        let message = told::aborted(facts, 0, 0);
+    if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
+        let message = view.aborted(facts);
         set(status, now, "Stalled", true, "RolloutAborted", message);
     } else if late {
         let seconds = facts.observed.set.spec.progress_deadline_seconds;
@@ -248,6 +261,35 @@ impl View {
         }
     }
 
+    /// What is left of a rollout and where it stands, in short, after `; `; empty where nothing is.
+    fn rest(&self, facts: &Facts, status: &CollaSetStatus) -> String {
+        let rollout = status.rollout.as_ref();
+        let at = rollout.filter(|r| !r.aborted && facts.rollout.step_of(r).is_some());
+        let at = at.map(|r| format!("at step {} of {}", r.step, facts.rollout.len()));
+        let is_aborted = rollout.is_some_and(|r| r.aborted);
+        let parts = [
+            (self.behind + self.to_make > 0).then(|| self.left()),
+            at,
+            is_aborted.then(|| "aborted".to_owned()),
+            facts.strategy.paused.then(|| "paused".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => String::new(),
+            false => format!("; {}", parts.join(", ")),
+        }
+    }
+
+    /// What an aborted rollout comes to.
+    fn aborted(&self, facts: &Facts) -> String {
+        if self.behind + self.updates > 0 || self.missing == 0 {
+            return told::aborted(facts, self.behind, self.updates);
+        }
+        let revision = &facts.rollout.revision;
+        let missing = wording::pods_do(self.missing, "is", "are");
+        format!("the rollout of revision {revision} was aborted; {missing} to be made")
+    }
+
     /// Whether the rollout has Pods to reach, or steps to take.
     fn is_updating(&self, facts: &Facts) -> bool {
         let left = self.behind + self.to_make + self.updates;
@@ -274,7 +316,10 @@ impl View {
         }
         if let Some(why) = &self.stuck {
             let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
-            return (false, "UpdateFailed", format!("{why}{others}"));
+            let later = told::all_excluded_later(facts);
+            let rest = self.rest(facts, status);
+            let message = format!("{why}{others}{later}{rest}");
+            return (false, "UpdateFailed", message);
         }
         if self.behind > 0 || self.updating > 0 {
             let (behind, updating) = (self.behind, self.updating);
@@ -286,7 +331,7 @@ impl View {
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
-                let aborted = told::aborted(facts, behind, self.updates);
+                let aborted = self.aborted(facts);
                 return (false, reason, format!("{aborted}{told}{down}{later}"));
             }
             let behind = wording::pods(behind);
@@ -334,8 +379,7 @@ impl View {
             return (false, "RolloutAborted", told::being_aborted(facts));
         }
         if facts.rollout.is_aborted() && self.unavailable.is_empty() {
-            let aborted = told::aborted(facts, self.behind, self.updates);
-            return (false, "RolloutAborted", aborted);
+            return (false, "RolloutAborted", self.aborted(facts));
         }
         if !self.unavailable.is_empty() {
             let pods = wording::pods_do(self.unavailable.len(), "is", "are");

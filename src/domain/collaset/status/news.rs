@@ -3,7 +3,7 @@
 use super::super::plan::Event;
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 
-/// That a rollout begins, is over, or pauses, and that the set is stalled. Each is told once; `former` is the stored status.
+/// That a rollout begins, is over, or pauses, and that the set is stalled. An abort begins no rollout of the old revision. Each is told once; `former` is the stored status.
 pub fn of(former: Option<&CollaSetStatus>, status: &CollaSetStatus, paused: bool) -> Vec<Event> {
     let Some(former) = former else {
         return Vec::new();
@@ -33,7 +33,11 @@ fn begun_or_over(former: &CollaSetStatus, status: &CollaSetStatus, paused: bool)
         return None;
     }
     let revision = &status.updated_revision;
+    let is_aborted = status.rollout.as_ref().is_some_and(|r| r.aborted);
     if former.updated_revision != *revision {
+        if is_aborted {
+            return None;
+        }
         let when = if paused { " once the set goes on" } else { "" };
         let message = format!("revision {revision} is rolled out to the Pods{when}");
         return Some(event(false, "RolloutStarted", message));

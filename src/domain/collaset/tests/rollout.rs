@@ -571,3 +571,74 @@ fn timed_pause_waits_for_a_canary_that_is_down() {
     world.settle();
     assert_eq!((running(&world, "app:2"), step(&world)), (4, None));
 }
+
+#[test]
+fn aborted_rollout_is_not_over_while_a_pod_is_missing() {
+    let mut spec = canary();
+    spec["updateStrategy"]["podUpgradePolicy"] = json!("Recreate");
+    let mut world = settled(4, spec);
+    world.image("app:2");
+    world.settle();
+    world.forbidden.insert("app:1".into());
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.ids().len(), 3);
+    let (_, reason, message) = condition(&world, "Update");
+    assert_eq!(reason, "RolloutAborted");
+    assert!(
+        message.ends_with("was aborted; 1 Pod is to be made"),
+        "{message}"
+    );
+    assert!(!has(&world, "Stalled"));
+    world.forbidden.clear();
+    world.settle();
+    for type_ in ["Update", "Stalled"] {
+        let message = condition(&world, type_).2;
+        assert!(message.contains("all Pods are of revision"), "{message}");
+    }
+}
+
+#[test]
+fn abort_does_not_tell_that_the_old_revision_is_rolled_out() {
+    let mut world = settled(4, canary());
+    let begun = |world: &World| {
+        let told = world.told.iter();
+        told.filter(|(reason, _)| *reason == "RolloutStarted")
+            .count()
+    };
+    for (command, times) in [("abort", 1), ("retry", 2)] {
+        world.image("app:2");
+        world.settle();
+        world.command(command);
+        world.settle();
+        assert_eq!(begun(&world), times, "{command}");
+    }
+}
+
+#[test]
+fn failed_update_tells_how_much_is_left() {
+    let mut world = World::on_plane(4, canary());
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    let ends_with = |world: &World, wanted: &str| {
+        for type_ in ["Update", "Ready"] {
+            let (_, reason, message) = condition(world, type_);
+            assert_eq!(reason, "UpdateFailed", "{type_}");
+            assert!(message.ends_with(wanted), "{type_}: {message}");
+        }
+    };
+    ends_with(&world, "; 3 Pods to update, at step 1 of 4");
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    ends_with(&world, "; 3 Pods to update, at step 1 of 4, paused");
+
+    let mut spec = canary();
+    spec["updateStrategy"]["podUpgradePolicy"] = json!("Recreate");
+    let mut refused = settled(4, spec);
+    refused.forbidden.insert("app:2".into());
+    refused.image("app:2");
+    refused.settle();
+    ends_with(&refused, "; 3 Pods to update, 1 to be made, at step 1 of 4");
+}

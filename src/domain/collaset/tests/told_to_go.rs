@@ -303,7 +303,7 @@ fn exclusion_of_a_new_half_waits_for_its_pair_and_is_told() {
     );
     let message = condition(&world, "Ready").2;
     assert!(message.contains(&told), "{message}");
-    assert!(world.told.contains(&("ExcludeNotAllowed", told)));
+    assert!(world.told.contains(&("ExcludeLater", told)));
     world.troubles.holds = false;
     world.settle();
     has_left_alive(&world, &half);
@@ -324,4 +324,35 @@ fn exclusion_of_an_origin_that_is_refused_keeps_its_pair_as_it_is() {
     world.troubles.holds = false;
     world.settle();
     has_left_alive(&world, &origins[0]);
+}
+
+#[test]
+fn new_half_to_exclude_is_named_while_it_is_stuck_and_when_it_goes_after_all() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(1, replace);
+    world.settle();
+    let origin = world.pods.keys().next().unwrap().clone();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.settle();
+    let half = world.pods.keys().find(|name| **name != origin);
+    let half = half.unwrap().clone();
+    exclude(&mut world, &half, false);
+    let later = format!("Pod {half} is excluded once it has taken the place of Pod {origin}");
+    let (_, reason, message) = condition(&world, "Ready");
+    assert_eq!(reason, "UpdateFailed");
+    assert!(message.contains(&later), "{message}");
+    assert!(world.told.contains(&("ExcludeLater", later)));
+    world.told.clear();
+    world.image("app:3");
+    world.settle();
+    assert!(!world.pods.contains_key(&half));
+    let told = world
+        .told
+        .iter()
+        .filter(|(reason, _)| *reason == "ExcludeNotAllowed");
+    let told: Vec<_> = told
+        .filter(|(_, message)| message.contains(&half))
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
 }

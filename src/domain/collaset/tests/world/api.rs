@@ -228,8 +228,8 @@ impl World {
             failed(
                 &mut status,
                 &current.conditions,
-                *step,
-                words,
+                (*step, words),
+                &plan.left,
                 time(self.clock),
             );
         }
