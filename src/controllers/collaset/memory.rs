@@ -285,9 +285,16 @@ impl Memory {
                 .retain(|revision| there.contains(&**revision));
         }
         let revision = inner.refusals.left(&Key::Revision, now, generation);
-        let creations = inner.refusals.creations();
+        // Of several claims of one ID always the same words.
+        let mut creations = BTreeMap::<i64, String>::new();
+        for (id, why) in inner.refusals.creations() {
+            let known = creations.entry(id).or_insert_with(|| why.to_owned());
+            if why < known.as_str() {
+                why.clone_into(known);
+            }
+        }
         Refused {
-            creations: creations.map(|(id, why)| (id, why.to_owned())).collect(),
+            creations,
             pods: {
                 let held = inner.held.keys().map(String::as_str);
                 let pods = inner.refusals.pods().chain(held);

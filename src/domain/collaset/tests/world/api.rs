@@ -287,7 +287,15 @@ impl World {
     }
 
     fn refuse_creation(&mut self, id: i64, words: String) {
-        self.refused.creations.insert(id, words);
+        // Of several claims always the same words.
+        let known = self
+            .refused
+            .creations
+            .entry(id)
+            .or_insert_with(|| words.clone());
+        if words < *known {
+            *known = words;
+        }
         self.noted.0.insert(id, self.clock);
     }
 
