@@ -271,11 +271,12 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             pod.label(keys::TO_REPLACE).is_some()
                 && pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
         };
-        // The new half of a pair that was cancelled, until it is terminating; one of its origin's revision was asked for by a user.
+        // The new half of a pair that was cancelled, until it is terminating or stands alone; one of its origin's revision was asked for by a user.
         let cancelled = |pod: &&&Pod| {
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
             let origin = origin.and_then(|name| world.pods.get(name));
             is_half(world, pod)
+                && after(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME).is_some()
                 && origin.is_some_and(|origin| {
                     origin.label(keys::TO_REPLACE).is_none()
                         && origin.label(keys::REVISION) != pod.label(keys::REVISION)
