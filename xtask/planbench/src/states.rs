@@ -197,6 +197,7 @@ fn empty(size: usize, with_claims: bool) -> Observed {
         refused: Refused::default(),
         ended_until: BTreeMap::new(),
         held: BTreeMap::new(),
+        unmanaged: Default::default(),
         now_nanos: 1_800_000_000_000_000_000,
     }
 }
