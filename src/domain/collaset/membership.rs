@@ -146,8 +146,8 @@ fn tell_of_unmanaged(facts: &Facts, draft: &mut Draft) {
     for name in &facts.observed.unmanaged {
         draft.again(UNMANAGED_NANOS);
         let message = format!(
-            "Pod {name} can't be included: it lacks the label {key}: \"{value}\"; set it: kubectl label pod {name} -n {namespace} \
-             {key}={value}"
+            "Pod {name} can't be included: it lacks the label {key}: \"{value}\"; if no controller owns it and the selector matches \
+             its labels, set it: kubectl label pod {name} -n {namespace} {key}={value} --overwrite"
         );
         draft.refuse(enter::REFUSED, message);
     }

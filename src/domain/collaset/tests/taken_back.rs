@@ -450,8 +450,9 @@ fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
     let plan = planner::plan(&world.observe());
     let told: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\"; set it: kubectl label pod \
-                  stranger -n shop kusionstack.io/control=true";
+    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\"; if no controller owns it and \
+                  the selector matches its labels, set it: kubectl label pod stranger -n shop kusionstack.io/control=true \
+                  --overwrite";
     assert_eq!(
         (told[0].reason, &*told[0].message),
         ("IncludeNotAllowed", remedy)
