@@ -91,8 +91,8 @@ fn deletions(plan: &Plan) -> Verdict {
 }
 
 /// Whether the pool notes that the Pod which `podToDelete` meant was another one of this name.
-fn is_made_again(world: &World, pod: &Pod) -> bool {
-    let id = pod.label(keys::INSTANCE_ID).and_then(|id| id.parse().ok());
+fn is_made_again(world: &World, plan: &Plan, pod: &Pod) -> bool {
+    let id = after(plan, pod, keys::INSTANCE_ID).and_then(|id| id.parse().ok());
     let mut entries = world.pool.iter().flat_map(|pool| &pool.contexts);
     let entry = entries.find(|entry| Some(entry.id) == id);
     let noted = entry.and_then(|entry| entry.data.get(pool::DELETED));
@@ -394,7 +394,7 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             !is_leaving(pod) && !goes,
             "Ready is True, and Pod {name} is to be deleted"
         );
-        let named = strategy.delete.contains(name) && !is_made_again(world, pod);
+        let named = strategy.delete.contains(name) && !is_made_again(world, plan, pod);
         ensure!(!named, "Ready is True, and podToDelete names Pod {name}");
         let replaced = after(plan, pod, keys::TO_REPLACE).is_some();
         ensure!(!replaced, "Ready is True, and Pod {name} is to be replaced");
