@@ -394,7 +394,10 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             !is_leaving(pod) && !goes,
             "Ready is True, and Pod {name} is to be deleted"
         );
+        // In several lists, which admission refuses, it stays, and the message says why.
+        let in_all = strategy.include.contains(name) && strategy.exclude.contains(name);
         let named = strategy.delete.contains(name) && !is_made_again(world, plan, pod);
+        let named = named && !in_all;
         ensure!(!named, "Ready is True, and podToDelete names Pod {name}");
         let replaced = after(plan, pod, keys::TO_REPLACE).is_some();
         ensure!(!replaced, "Ready is True, and Pod {name} is to be replaced");
