@@ -72,8 +72,8 @@ pub const ROLLOUT: &str = "collaset.kusionstack.io/rollout";
 /// JSON `{"containerStates":{"<container>":{"latestImage":"…","lastImageID":"…"}}}`: what ran before an in-place
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
-/// Annotation on a Pod: names of the revisions for which updates in place resize it, with commas between them, written before the
-/// resize. Where a resize is all that came of an update, it tells that the Pod has other resources than those of its revision. Written,
+/// Annotation on a Pod: `<revision>@<generation>,…`, the revisions for which updates in place resize it, and the generation that the Pod
+/// had then, written before the resize. Where a resize is all that came of an update, it tells that the Pod has other resources than those of its revision. Written,
 /// read and removed by CollaSet.
 pub const RESIZING: &str = "operating.kusionstack.io/resizing";
 /// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, RFC 3339. Its change wakes

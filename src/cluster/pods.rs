@@ -75,7 +75,7 @@ pub async fn may_patch(
 }
 
 /// Whether a webhook of this program has denied a request.
-fn is_own(status: &Status) -> bool {
+pub fn is_own(status: &Status) -> bool {
     let told = status.message.strip_prefix("admission webhook \"");
     let name = told.and_then(|told| told.split('"').next());
     name.is_some_and(|name| name.ends_with(".apps.kusionstack.io"))

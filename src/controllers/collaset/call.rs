@@ -9,7 +9,7 @@ use kube::core::Status;
 use tracing::{debug, warn};
 
 use super::super::CALL_TIMEOUT;
-use crate::cluster::failure;
+use crate::cluster::{failure, pods};
 use crate::domain::collaset::status::Step;
 
 /// Requests of one stage that are on their way at once.
@@ -84,13 +84,13 @@ pub async fn call<T>(
         }
     };
     let trouble = match &error {
+        Error::Api(status) if is_by_policy(status) && !pods::is_own(status) => {
+            Trouble::Denied(format!("{what}: {}", status.message))
+        }
         Error::Api(status) if status.reason == "AlreadyExists" => Trouble::Exists,
         Error::Api(status) if status.code == 409 => Trouble::Moved,
         Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
         Error::Api(status) if status.code == 429 => Trouble::Held,
-        Error::Api(status) if is_by_policy(status) => {
-            Trouble::Denied(format!("{what}: {}", status.message))
-        }
         Error::Api(status) if matches!(status.code, 400 | 404 | 405 | 413 | 422) => {
             Trouble::Refused(format!("{what}: {}", failure::text(&error)))
         }

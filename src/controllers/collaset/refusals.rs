@@ -13,7 +13,9 @@ pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 pub const UNTRIED: Duration = Duration::from_secs(1);
 
 /// Longest time that updates are left alone whose change is refused although its dry run passes: each try takes a Pod off traffic.
-pub const LATE: Duration = Duration::from_mins(5);
+pub const LATE: Duration = Duration::from_mins(1);
+/// For so long it is known after that how often it was tried: a try may take its time.
+const LATE_KNOWN: Duration = Duration::from_mins(30);
 
 /// What can be refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +114,7 @@ impl Refusals {
             at: now,
             until: now + pause,
             wanted: now,
-            times: (times + 1).min(13),
+            times: (times + 1).min(12),
             generation,
             message: message.to_owned(),
         };
@@ -172,8 +174,12 @@ impl Refusals {
 
     /// Forgets what no plan has asked for for a long time.
     pub fn tidy(&mut self, now: Instant) {
+        let known = |key: &Key| match key {
+            Key::LateRefusal(_) => LATE_KNOWN,
+            _ => PAUSES.1 * 6,
+        };
         self.0
-            .retain(|_, refusal| refusal.until.max(refusal.wanted) + PAUSES.1 * 6 > now);
+            .retain(|key, refusal| refusal.until.max(refusal.wanted) + known(key) > now);
     }
 }
 

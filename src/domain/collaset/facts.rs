@@ -303,7 +303,11 @@ impl<'a> Facts<'a> {
     /// The revisions of which a Pod has resources although it is of another one: an update has resized it, and came no further.
     pub fn resized_to(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
         let of = self.revision_of(pod);
-        let marked = marked(pod).filter_map(|name| self.history.find(name));
+        // A resize is another generation: what the Pod had before the mark it has from somebody else.
+        let has_changed =
+            |generation: i64| generation != pod.metadata.generation || generation == 0;
+        let marked = marked(pod).filter(move |(_, generation)| has_changed(*generation));
+        let marked = marked.filter_map(|(name, _)| self.history.find(name));
         marked.filter(move |to| of.is_some_and(|of| resize::is_done(pod, &of.data, &to.data)))
     }
 
@@ -459,7 +463,7 @@ impl<'a> Facts<'a> {
         let pods = observed.pods.iter().flat_map(|pod| {
             let labels = [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE];
             let labels = labels.into_iter().filter_map(|key| pod.label(key));
-            labels.chain(marked(pod))
+            labels.chain(marked(pod).map(|(name, _)| name))
         });
         let ids = observed
             .pool
@@ -470,10 +474,14 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Names of the revisions for which a Pod was to be resized.
-pub fn marked(pod: &Pod) -> impl Iterator<Item = &str> {
+/// Names of the revisions for which a Pod was to be resized, and the generation that it had then; 0 where that is not known.
+pub fn marked(pod: &Pod) -> impl Iterator<Item = (&str, i64)> {
     let marked = pod.annotation(keys::RESIZING).into_iter();
-    marked.flat_map(|names| names.split(','))
+    let marked = marked.flat_map(|marks| marks.split(','));
+    marked.map(|mark| match mark.split_once('@') {
+        Some((name, generation)) => (name, generation.parse().unwrap_or(0)),
+        None => (mark, 0),
+    })
 }
 
 /// Whether a Pod serves although its node never makes the resize by which it was updated: it was to go, and stays after all.

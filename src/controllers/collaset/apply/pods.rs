@@ -23,6 +23,9 @@ use crate::domain::pod::Pod;
 /// Lifecycle ID and type of a scale-in.
 const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
 
+/// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.
+const ANY_SPEC: i64 = 0;
+
 /// Writes them. What fails for Pods that are there does not keep others from being created.
 pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Result<(), Halt> {
     let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
@@ -244,9 +247,7 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
 /// another way.
 async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
     let late = Key::LateRefusal(ahead.revision.clone());
-    let late = work
-        .memory
-        .refused(&late, Instant::now(), work.generation());
+    let late = work.memory.refused(&late, Instant::now(), ANY_SPEC);
     if let Some((left, why)) = late {
         work.again(left);
         return Err(Trouble::Failed(why));
@@ -313,9 +314,8 @@ fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, 
         Ok(_) => work.memory.accept(&late),
         Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
             work.memory.doubt(revision);
-            let of = work.generation();
-            if work.memory.refused(&late, now, of).is_none() {
-                work.memory.refuse_for(LATE, late, why, now, of);
+            if work.memory.refused(&late, now, ANY_SPEC).is_none() {
+                work.memory.refuse_for(LATE, late, why, now, ANY_SPEC);
             }
         }
         Err(_) => {}

@@ -200,7 +200,8 @@ fn half_resized(spec: Value, resizing: Resizing) -> World {
     world.step();
     world.troubles.refused.insert(Write::PodChange);
     rounds(&mut world, 20);
-    assert!(all_ask_for(&world, "cpu", "2"));
+    let mut pods = world.pods.values();
+    assert!(pods.any(|pod| pod.spec.containers[0].resources["requests"]["cpu"] == "2"));
     world
 }
 
@@ -324,4 +325,109 @@ fn set_is_not_ready_with_a_pod_whose_node_never_makes_its_resize() {
     assert!(!is_ready(&world));
     let status = world.set.status.clone().unwrap();
     assert_ne!(status.current_revision, status.updated_revision);
+}
+
+/// The resources that a Pod has from a LimitRange, or by hand, before anything is updated.
+fn given(world: &mut World, path: (&str, &str), amount: &str) {
+    for pod in world.pods.values_mut() {
+        pod.spec.containers[0].resources[path.0][path.1] = json!(amount);
+    }
+}
+
+#[test]
+fn pods_that_no_update_has_resized_stay_when_it_is_taken_back() {
+    let spec = |image: &str, resources: Value| {
+        let app = json!({ "name": "app", "image": image, "resources": resources });
+        json!({ "template": { "spec": { "containers": [app] } } })
+    };
+    let limits =
+        |limit: &str| json!({ "requests": { "memory": "1Gi" }, "limits": { "memory": limit } });
+    let defaulted = json!({ "requests": { "memory": "1Gi", "cpu": "500m" } });
+    let plain = json!({ "requests": { "memory": "1Gi" } });
+    for (first, next, path, amount) in [
+        (plain, defaulted, ("requests", "cpu"), "500m"),
+        (limits("2Gi"), limits("4Gi"), ("limits", "memory"), "4Gi"),
+    ] {
+        let mut world = World::on_plane(3, spec("app:1", first.clone()));
+        world.settle();
+        given(&mut world, path, amount);
+        let before = uids(&world);
+        world.troubles.holds = true;
+        world.edit(spec("app:2", next));
+        rounds(&mut world, 10);
+        let marked = |pod: &Pod| pod.annotation(keys::RESIZING).is_some();
+        assert!(world.pods.values().all(marked));
+        world.set.spec.template["spec"]["containers"] = json!([]);
+        world.edit(spec("app:1", first));
+        world.troubles.holds = false;
+        world.settle();
+        assert_eq!(uids(&world), before);
+        assert!(is_ready(&world));
+    }
+}
+
+/// A set whose Pods have got a resize that their nodes never make.
+fn infeasible(replicas: i32) -> World {
+    let mut world = World::on_plane(replicas, resources("app:1", "1"));
+    world.settle();
+    for pod in world.pods.values() {
+        let kubelet = Kubelet {
+            resizing: Resizing::Infeasible,
+            ..Kubelet::default()
+        };
+        world.kubelets.insert(pod.metadata.uid.clone(), kubelet);
+    }
+    world.edit(resources("app:1", "2"));
+    let changed = |pod: &Pod| pod.annotation(keys::LAST_POD_STATUS).is_some();
+    while !world.pods.values().all(changed) {
+        world.turn(u8::MAX);
+        world.step();
+    }
+    world
+}
+
+#[test]
+fn pod_whose_node_never_makes_its_resize_serves_until_it_can_be_made_again() {
+    let mut paused = infeasible(2);
+    paused.edit(json!({ "paused": true }));
+    let mut refused = infeasible(2);
+    refused.troubles.refused.insert(Write::PodChange);
+    refused.edit(resources("app:2", "2"));
+    let mut vacant = infeasible(3);
+    vacant.troubles.refused.insert(Write::PodCreation);
+    for (mut world, lost) in [(paused, 0), (refused, 0), (vacant, 1)] {
+        rounds(&mut world, 150);
+        let serving = world.pods.values().filter(|pod| pod.is_available()).count();
+        let wanted = usize::try_from(world.set.spec.replicas.unwrap()).unwrap();
+        assert_eq!(serving, wanted - lost);
+        assert!(!is_ready(&world));
+        world.troubles.refused.clear();
+        world.edit(json!({ "paused": false }));
+        world.settle();
+        assert!(is_ready(&world) && all_ask_for(&world, "cpu", "2"));
+    }
+}
+
+#[test]
+fn pod_whose_resize_is_deferred_and_whose_image_is_refused_serves() {
+    for paused in [false, true] {
+        let mut world = half_resized(json!({}), Resizing::Deferred);
+        world.edit(json!({ "paused": paused }));
+        rounds(&mut world, 60);
+        assert!(
+            world.pods.values().all(Pod::is_available),
+            "nothing restarts"
+        );
+        assert!(!is_ready(&world));
+    }
+}
+
+#[test]
+fn partition_keeps_no_pod_that_has_the_resources_of_another_revision() {
+    let partition = json!({ "rollingUpdate": { "byPartition": { "partition": 1 } } });
+    let mut world = half_resized(json!({ "updateStrategy": partition }), Resizing::Prompt);
+    world.troubles.refused.clear();
+    world.edit(resources("app:1", "1"));
+    world.settle();
+    assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
 }

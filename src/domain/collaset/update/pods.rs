@@ -253,6 +253,7 @@ fn carry_out(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod
     patch.resize = resize;
     patch.annotations.extend(annotations);
     draft.annotation(pod, keys::LAST_POD_STATUS, Some(before));
+    forget_resize(draft, pod); // the Pod is of the revision from now on
     draft.label(
         pod,
         keys::REVISION,
@@ -272,11 +273,13 @@ fn announce_resize(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, way: &InPla
             ..
         }
     );
-    let news = resizes && facts::marked(pod).all(|name| name != updated);
+    let news = resizes && facts::marked(pod).all(|(name, _)| name != updated);
     if news {
-        let resized = facts.resized_to(pod).map(|revision| &revision.name);
-        let names: Vec<&str> = resized.chain([updated]).map(|name| &**name).collect();
-        draft.annotation(pod, keys::RESIZING, Some(names.join(",")));
+        let resized: Vec<&str> = facts.resized_to(pod).map(|r| &*r.name).collect();
+        let kept = facts::marked(pod).filter(|(name, _)| resized.contains(name));
+        let marks = kept.chain([(&**updated, pod.metadata.generation)]);
+        let marks: Vec<String> = marks.map(|(name, of)| format!("{name}@{of}")).collect();
+        draft.annotation(pod, keys::RESIZING, Some(marks.join(",")));
     }
     news
 }
@@ -302,14 +305,19 @@ fn tell_of_refusal(draft: &mut Draft, pod: &Pod, why: &str) {
 /// as to an image that can't be pulled, has no way but on: its next change is tried again.
 fn can_come_back(facts: &Facts, pod: &Pod) -> bool {
     match pod.annotation(keys::LAST_POD_STATUS) {
-        Some(_) => matches!(inplace::progress(pod), Progress::Done),
+        Some(_) => !matches!(inplace::progress(pod), Progress::Waiting(_)),
         None => !is_being_resized(facts, pod),
     }
 }
 
-/// Whether the kubelet is yet to make a resize of an update that came no further, and may restart containers for it.
+/// Whether the kubelet is yet to make a resize of an update that came no further, and restarts containers for it.
 fn is_being_resized(facts: &Facts, pod: &Pod) -> bool {
-    facts.is_resized(pod) && matches!(inplace::resize_progress(pod), Progress::Waiting(_))
+    let policies = pod.spec.containers.iter().flat_map(|c| &c.resize_policy);
+    policies
+        .into_iter()
+        .any(|policy| policy.restart_policy == "RestartContainer")
+        && facts.is_resized(pod)
+        && matches!(inplace::resize_progress(pod), Progress::Waiting(_))
 }
 
 /// The Pod serves again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
@@ -379,6 +387,8 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
             if !facts.strategy.paused && places.delete() {
                 tell_of_refusal(draft, pod, &why);
                 draft.delete(pod);
+            } else {
+                come_back(facts, draft, pod); // it serves until it can be made again
             }
         }
         Progress::Done => finish(draft, pod, true),

@@ -27,6 +27,7 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
                     .is_some_and(|pod| pod.label(keys::UPDATE_INCLUDED).is_some())
             })
             .copied()
+            .chain(unfinished(facts))
             .collect();
     };
     let size = facts.strategy.replicas;
@@ -35,7 +36,15 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let mut ids = counted.to_vec();
     ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
     ids.truncate(size.saturating_sub(partition.saturating_add(missing)));
-    ids.into_iter().collect()
+    ids.into_iter().chain(unfinished(facts)).collect()
+}
+
+/// IDs of the Pods that are of the updated revision by their label, and have yet to get its resources: no choice keeps them as they are.
+fn unfinished(facts: &Facts) -> impl Iterator<Item = i64> {
+    let members = facts.members.iter();
+    let unfinished =
+        members.filter(|(_, pod)| facts.is_labelled_updated(pod) && !facts.is_updated(pod));
+    unfinished.map(|(id, _)| *id)
 }
 
 fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
