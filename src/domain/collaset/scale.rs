@@ -155,20 +155,24 @@ fn delete_by_name(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
         pool::unmark(draft, id, pool::DELETED);
         return;
     }
-    let noted = draft.ids.get(&id).and_then(|data| data.get(pool::DELETED));
-    let this = pool::note_of(pod);
-    let is_meant = match noted {
-        None => true,
-        Some(noted) if *noted == this => true,
-        // An older build has noted the name: of the Pod that was told to go, or of the one after it.
-        Some(noted) => *noted == pod.metadata.name && lifecycle::may_stay(pod),
-    };
-    if is_meant {
+    if is_to_be_deleted(facts, draft, id, pod) {
         if facts.strategy.sequence {
-            pool::mark(draft, id, pool::DELETED, &this);
+            pool::mark(draft, id, pool::DELETED, &pool::note_of(pod));
         }
         draft.send_away(pod, facts.observed.now_nanos);
     }
+}
+
+/// Whether `podToDelete` means this very Pod, and not one of its name that has gone.
+pub fn is_to_be_deleted(facts: &Facts, draft: &Draft, id: i64, pod: &Pod) -> bool {
+    let noted = draft.ids.get(&id).and_then(|data| data.get(pool::DELETED));
+    let is_meant = || match noted {
+        None => true,
+        Some(noted) if *noted == pool::note_of(pod) => true,
+        // An older build has noted the name: of the Pod that was told to go, or of the one after it.
+        Some(noted) => *noted == pod.metadata.name && lifecycle::may_stay(pod),
+    };
+    facts.strategy.delete.contains(&pod.metadata.name) && is_meant()
 }
 
 /// Pods that were told to go, and that no step wants away any more: the list is another, the set is paused, the pair was cancelled

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
-use super::super::{lifecycle, pool};
+use super::super::{lifecycle, scale};
 use super::told;
 use crate::api::keys;
 use crate::domain::wording;
@@ -37,8 +37,7 @@ impl Asked {
         let leaving = pods().filter(|pod| lifecycle::is_leaving(pod) || draft.is_sent_away(pod));
         let held = facts.members.iter().filter(|(id, pod)| {
             facts.strategy.paused
-                && facts.strategy.delete.contains(&pod.metadata.name)
-                && !pool::is_marked(draft, **id, pool::DELETED)
+                && scale::is_to_be_deleted(facts, draft, **id, pod)
                 && !lifecycle::is_leaving(pod)
         });
         Asked {

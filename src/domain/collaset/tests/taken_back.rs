@@ -519,3 +519,24 @@ fn pods_that_stay_on_older_revisions_are_told() {
     let told = "2 Pods stay on older revisions: they carry no label";
     assert!(message.starts_with(told), "{message}");
 }
+
+#[test]
+fn paused_set_is_not_ready_while_a_pod_that_was_told_to_go_waits_for_it() {
+    let naming = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(2, naming);
+    world.settle();
+    world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-1"] } }));
+    world.step();
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    let uid = world.pods["web-1"].metadata.uid.clone();
+    let status = world.set.status.clone().unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    assert_eq!(ready.unwrap().status, "False");
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert_ne!(world.pods["web-1"].metadata.uid, uid);
+    let status = world.set.status.clone().unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    assert_eq!(ready.unwrap().status, "True");
+}
