@@ -207,6 +207,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn late_refusals_are_counted_on_although_a_try_takes_long() {
+        let (mut refusals, mut now) = (Refusals::default(), Instant::now());
+        let mut pause = Duration::ZERO;
+        for _ in 0..20 {
+            let key = Key::LateRefusal("web-1".to_owned());
+            pause = refusals.note_for(LATE, key, "no", now, 0);
+            now += pause + PAUSES.1 * 12; // rules hold it, it drains
+            refusals.tidy(now);
+        }
+        assert_eq!(pause, LATE);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn ids_that_stay_vacant_are_told_until_nobody_wants_them() {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
         refusals.note(Key::Pod(3), "policy", now, 1);

@@ -334,6 +334,8 @@ async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
         (403, quota),
         (422, policy),
         (400, webhook),
+        (409, webhook),
+        (429, webhook),
     ] {
         let bed = Bed::new();
         let pod = bed.pod("web-a");
