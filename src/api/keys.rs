@@ -73,8 +73,8 @@ pub const ROLLOUT: &str = "collaset.kusionstack.io/rollout";
 /// update. Written and removed by CollaSet.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 /// Annotation on a Pod: `<revision>@<generation>,…`, the revisions for which updates in place resize it, and the generation that the Pod
-/// had then, written before the resize. Where a resize is all that came of an update, it tells that the Pod has other resources than those of its revision. Written,
-/// read and removed by CollaSet.
+/// had then, written before the resize. Where a resize is all that came of an update, it tells that the Pod has other resources than
+/// those of its revision. Written, read and removed by CollaSet.
 pub const RESIZING: &str = "operating.kusionstack.io/resizing";
 /// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, RFC 3339. Its change wakes
 /// a controller that backs off after a denied deletion. Written by the rule controller, read by nobody.

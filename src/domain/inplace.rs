@@ -268,7 +268,7 @@ fn inherits(pod: &Pod, container: &Container) -> bool {
 }
 
 /// The resources whose resize restarts a container.
-fn restarting(container: &Container) -> impl Iterator<Item = &str> {
+pub fn restarting(container: &Container) -> impl Iterator<Item = &str> {
     let policies = container.resize_policy.iter();
     policies
         .filter(|policy| policy.restart_policy == "RestartContainer")

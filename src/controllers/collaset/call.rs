@@ -91,10 +91,9 @@ pub async fn call<T>(
         Error::Api(status) if status.code == 409 => Trouble::Moved,
         Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
         Error::Api(status) if status.code == 429 => Trouble::Held,
-        Error::Api(status) if matches!(status.code, 400 | 404 | 405 | 413 | 422) => {
-            Trouble::Refused(format!("{what}: {}", failure::text(&error)))
-        }
-        Error::Api(status) if status.code == 403 && is_of_node(status) => {
+        Error::Api(status)
+            if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_of_node(status) =>
+        {
             Trouble::Refused(format!("{what}: {}", failure::text(&error)))
         }
         Error::Api(status) if status.code == 403 && !lacks_right(status) => {
@@ -129,9 +128,8 @@ fn lacks_right(status: &Status) -> bool {
 /// (`ToStatusErr` and the plugin `ValidatingAdmissionPolicy` of kube-apiserver).
 fn is_by_policy(status: &Status) -> bool {
     let message = &status.message;
-    let policy = message.contains("ValidatingAdmissionPolicy '");
     message.starts_with("admission webhook \"") && message.contains(" denied the request")
-        || policy && message.contains(" denied request")
+        || message.contains("ValidatingAdmissionPolicy '") && message.contains(" denied request")
 }
 
 /// Whether a 403 says that the node of the Pod can't do what is asked for: plugins `PodResizeValidator` and
@@ -139,8 +137,9 @@ fn is_by_policy(status: &Status) -> bool {
 fn is_of_node(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut reasons = causes.map(|cause| &*cause.reason);
-    reasons.any(|reason| ["NodeCapacity", "UnsupportedPlatform"].contains(&reason))
-        || status.message.contains(" not available on node ")
+    status.code == 403
+        && (reasons.any(|reason| ["NodeCapacity", "UnsupportedPlatform"].contains(&reason))
+            || status.message.contains(" not available on node "))
 }
 
 /// Whether a 404 speaks of an object that is gone. One that names none speaks of an operation that there is not, such as

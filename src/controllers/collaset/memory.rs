@@ -167,9 +167,9 @@ impl Memory {
         message: &str,
         now: Instant,
         generation: i64,
-    ) {
+    ) -> Duration {
         let refusals = &mut self.inner.lock().refusals;
-        refusals.note_for(longest, key, message, now, generation);
+        refusals.note_for(longest, key, message, now, generation)
     }
 
     /// So much of a kind was refused that the rest was not tried; how long to leave the kind alone. What was `never_tried` does not
@@ -183,8 +183,7 @@ impl Memory {
         generation: i64,
     ) -> Duration {
         let longest = if never_tried { UNTRIED } else { PAUSES.1 };
-        let refusals = &mut self.inner.lock().refusals;
-        refusals.note_for(longest, key, message, now, generation)
+        self.refuse_for(longest, key, message, now, generation)
     }
 
     /// What is known of a write that a plan asks for, if it was refused.

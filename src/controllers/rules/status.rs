@@ -386,18 +386,15 @@ mod tests {
         })
     }
 
-    /// What is written over `stored` where one of three Pods may go, if these owners can't be read and the ledger is stored so.
-    fn patch(stored: Value, unreadable: &[&str], storing: Storing) -> Option<Value> {
+    /// What is written over `stored` with these gauges, if these owners can't be read and the ledger is stored so.
+    fn look(
+        stored: Value,
+        gauges: Gauges,
+        unreadable: &[&str],
+        storing: Storing,
+    ) -> Option<(Value, Haste)> {
         let index = Index::default();
         index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
-        let gauges = Gauges {
-            expected: 3,
-            base: 3,
-            available: 3,
-            limit: 1,
-            allowed: 1,
-            ..Gauges::default()
-        };
         let facts = Facts {
             place: Place::default(),
             matches: Matches::Managed,
@@ -408,7 +405,20 @@ mod tests {
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
         let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
-        changed(&state, entry, gauges, None, &facts, &turns, now).map(|(patch, _)| patch)
+        changed(&state, entry, gauges, None, &facts, &turns, now)
+    }
+
+    /// The patch alone, where one of three Pods may go.
+    fn patch(stored: Value, unreadable: &[&str], storing: Storing) -> Option<Value> {
+        let gauges = Gauges {
+            expected: 3,
+            base: 3,
+            available: 3,
+            limit: 1,
+            allowed: 1,
+            ..Gauges::default()
+        };
+        look(stored, gauges, unreadable, storing).map(|(patch, _)| patch)
     }
 
     fn written(stored: Value, unreadable: &[&str]) -> Option<Value> {
@@ -442,24 +452,12 @@ mod tests {
 
     #[test]
     fn condition_that_differs_is_written_sooner_than_counts() {
-        let index = Index::default();
         let haste = |stored: Value, expected: u32, unreadable: &[&str]| {
-            index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
             let gauges = Gauges {
                 expected,
                 ..Gauges::default()
             };
-            let facts = Facts {
-                place: Place::default(),
-                matches: Matches::Managed,
-                unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
-                mended: None,
-                storing: Storing::default(),
-            };
-            let state = index.read();
-            let entry = state.rule("n", "web").unwrap();
-            let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
-            changed(&state, entry, gauges, None, &facts, &turns, now).unwrap()
+            look(stored, gauges, unreadable, Storing::default()).unwrap()
         };
         let (first, soon) = haste(json!({}), 3, &[]);
         assert_eq!(soon, Haste::Conditions); // nothing was written yet

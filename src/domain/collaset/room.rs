@@ -84,7 +84,7 @@ impl Room {
         let is_other = |data| pool::is_new_half(facts, data) || data.contains_key(REPLACED);
         let counted = own.iter().filter(|(_, data)| !is_other(data)).count();
         let missing = facts.strategy.replicas.saturating_sub(counted);
-        match Room::with(facts, own.into_iter()).is_full() {
+        match missing > 0 && Room::with(facts, own.into_iter()).is_full() {
             true => missing,
             false => 0,
         }

@@ -87,8 +87,9 @@ fn resized(path: &str, old: &Value, new: &Value) -> Result<Option<Value>, String
 
 /// One patch for two that lead to the same resources.
 pub fn both(one: Option<Value>, other: Option<&Value>) -> Option<Value> {
-    let (Some(mut one), Some(other)) = (one.clone(), other) else {
-        return one.or_else(|| other.cloned());
+    let (mut one, other) = match (one, other) {
+        (Some(one), Some(other)) => (one, other),
+        (one, other) => return one.or_else(|| other.cloned()),
     };
     let known = one["containers"].as_array().cloned().unwrap_or_default();
     let known = |container: &Value| known.iter().any(|c| c["name"] == container["name"]);
@@ -109,13 +110,16 @@ pub fn is_done(pod: &Pod, of: &Value, to: &Value) -> bool {
         let mut containers = pod.spec.containers.iter();
         let container = containers.find(|c| c.name == text(after, "name"));
         container.is_some_and(|container| {
-            let has = json!({ "resources": container.resources });
             let all = ["requests", "limits"].into_iter();
             let mut all = all.flat_map(|kind| COMPUTE.map(|name| (kind, name)));
             all.any(|(kind, name)| {
-                let nanos = |of| amount(of, kind, name).and_then(quantity::nanos);
-                let after = nanos(after);
-                after != nanos(before) && after.is_some() && after == nanos(&has)
+                let [before, after, has] = [
+                    amount(before, kind, name),
+                    amount(after, kind, name),
+                    amount_in(&container.resources, kind, name),
+                ]
+                .map(|amount| amount.and_then(quantity::nanos));
+                after != before && after.is_some() && after == has
             })
         })
     })
@@ -123,13 +127,11 @@ pub fn is_done(pod: &Pod, of: &Value, to: &Value) -> bool {
 
 /// A request or limit as the API server has it, which lets a limit stand for the request that is not given.
 fn amount<'a>(container: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
-    let of = |kind: &str| {
-        container
-            .get("resources")?
-            .get(kind)?
-            .get(name)
-            .filter(|v| !v.is_null())
-    };
+    amount_in(container.get("resources")?, kind, name)
+}
+
+fn amount_in<'a>(resources: &'a Value, kind: &str, name: &str) -> Option<&'a Value> {
+    let of = |kind: &str| resources.get(kind)?.get(name).filter(|v| !v.is_null());
     of(kind).or_else(|| (kind == "requests").then(|| of("limits")).flatten())
 }
 

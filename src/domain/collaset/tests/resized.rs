@@ -62,9 +62,7 @@ fn pods_serve_as_they_are_while_a_quota_denies_their_resize() {
         world.troubles.refused.clear();
         world.settle();
         assert_eq!(uids(&world), before);
-        for pod in world.pods.values() {
-            assert_eq!(pod.spec.containers[0].resources["requests"]["cpu"], "2");
-        }
+        assert!(all_ask_for(&world, "cpu", "2"));
     }
 }
 
@@ -84,9 +82,7 @@ fn no_pod_goes_off_traffic_to_be_resized_on_a_node_that_can_not() {
         "whoever cooperates knows that it will not come back"
     );
     world.settle();
-    for pod in world.pods.values() {
-        assert_eq!(pod.spec.containers[0].resources["requests"]["cpu"], "2");
-    }
+    assert!(all_ask_for(&world, "cpu", "2"));
 }
 
 #[test]
@@ -118,9 +114,7 @@ fn resize_whose_image_was_refused_is_taken_back_with_its_template() {
     world.troubles.refused.clear();
     world.edit(resources("app:3", "1"));
     world.settle();
-    for pod in world.pods.values() {
-        assert_eq!(pod.spec.containers[0].resources["requests"]["cpu"], "1");
-    }
+    assert!(all_ask_for(&world, "cpu", "1"));
     assert_eq!(world.images(), ["app:3"; 2]);
 }
 

@@ -400,18 +400,21 @@ fn replacement_that_a_user_asked_for_outlasts_a_rollback() {
     assert_eq!(world.images(), ["app:1"; 2]);
 }
 
-#[test]
-fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
-    let mut world = settled(1, json!({}));
+/// Adds a Pod `stranger` that no set controls, with these of the labels of another.
+fn add_stranger(world: &mut World, labels: &[&str]) {
     let mut stranger = world.pods.values().next().unwrap().clone();
     stranger.metadata.name = "stranger".into();
     stranger.metadata.uid = "stranger".into();
     stranger.metadata.owner_references = Default::default();
-    stranger
-        .metadata
-        .labels
-        .retain(|key, _| key == keys::CONTROL);
+    let kept = |key: &String, _: &mut String| labels.contains(&key.as_str());
+    stranger.metadata.labels.retain(kept);
     world.pods.insert("stranger".into(), stranger);
+}
+
+#[test]
+fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
+    let mut world = settled(1, json!({}));
+    add_stranger(&mut world, &[keys::CONTROL]);
     let lists = json!({ "podToInclude": ["stranger"], "podToExclude": ["web-none"] });
     world.edit(json!({ "scaleStrategy": lists, "replicas": 2 }));
     let events = planner::plan(&world.observe()).events;
@@ -436,16 +439,7 @@ fn set_is_not_ready_while_a_pod_that_is_to_be_included_is_refused() {
 #[test]
 fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
     let mut world = settled(1, json!({}));
-    let mut stranger = world.pods.values().next().unwrap().clone();
-    stranger.metadata.name = "stranger".into();
-    stranger.metadata.uid = "stranger".into();
-    stranger.metadata.owner_references = Default::default();
-    let kept = ["app", keys::REVISION];
-    stranger
-        .metadata
-        .labels
-        .retain(|key, _| kept.contains(&key.as_str()));
-    world.pods.insert("stranger".into(), stranger);
+    add_stranger(&mut world, &["app", keys::REVISION]);
     world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
     let plan = planner::plan(&world.observe());
     let told: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
@@ -530,13 +524,9 @@ fn paused_set_is_not_ready_while_a_pod_that_was_told_to_go_waits_for_it() {
     world.edit(json!({ "paused": true }));
     world.settle();
     let uid = world.pods["web-1"].metadata.uid.clone();
-    let status = world.set.status.clone().unwrap();
-    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    assert_eq!(ready.unwrap().status, "False");
+    assert_eq!(condition(&world, "Ready").0, "False");
     world.edit(json!({ "paused": false }));
     world.settle();
     assert_ne!(world.pods["web-1"].metadata.uid, uid);
-    let status = world.set.status.clone().unwrap();
-    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
-    assert_eq!(ready.unwrap().status, "True");
+    assert_eq!(condition(&world, "Ready").0, "True");
 }

@@ -13,6 +13,7 @@ use super::super::revision::inplace::{self, InPlace, Progress};
 use super::super::strategy::Policy;
 use super::places::Places;
 use crate::api::keys;
+use crate::domain::inplace::restarting;
 use crate::domain::pod::Pod;
 
 /// The next step of one Pod.
@@ -312,10 +313,8 @@ fn can_come_back(facts: &Facts, pod: &Pod) -> bool {
 
 /// Whether the kubelet is yet to make a resize of an update that came no further, and restarts containers for it.
 fn is_being_resized(facts: &Facts, pod: &Pod) -> bool {
-    let policies = pod.spec.containers.iter().flat_map(|c| &c.resize_policy);
-    policies
-        .into_iter()
-        .any(|policy| policy.restart_policy == "RestartContainer")
+    let mut containers = pod.spec.containers.iter();
+    containers.any(|container| restarting(container).next().is_some())
         && facts.is_resized(pod)
         && matches!(inplace::resize_progress(pod), Progress::Waiting(_))
 }
