@@ -224,6 +224,19 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
         .collect()
 }
 
+/// Pods that are wanted, and that the pool as it is stored has neither an entry nor room for.
+pub fn lacks(facts: &Facts) -> usize {
+    let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
+    let own = contexts.filter(|context| facts.owns(&context.data));
+    let is_other = |data| is_new_half(facts, data) || data.contains_key(REPLACED);
+    let counted = own.filter(|context| !is_other(&context.data)).count();
+    let missing = facts.strategy.replicas.saturating_sub(counted);
+    match missing > 0 && Room::stored(facts).is_full() {
+        true => missing,
+        false => 0,
+    }
+}
+
 /// Makes as many IDs as Pods are wanted, and frees those that no Pod has and nobody wants: first such as were scaled
 /// in, then the highest.
 pub fn fit(facts: &Facts, draft: &mut Draft, wanted: usize) {

@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::pool;
 use crate::api::resourcecontext::ContextDetail;
 use crate::api::resourcecontext::data::{
-    JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION,
+    JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REVISION,
 };
 
 /// Most bytes of all entries of a pool, as the API server stores them. That leaves 72,864 bytes of what etcd takes for the rest of the
@@ -76,18 +75,11 @@ impl Room {
         Room::with(facts, draft.ids.iter().map(|(id, data)| (*id, data)))
     }
 
-    /// Pods that are wanted, and that the pool as it is stored has neither an entry nor room for.
-    pub fn lacks(facts: &Facts) -> usize {
+    /// What is left of the pool as it is stored.
+    pub fn stored(facts: &Facts) -> Room {
         let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
         let own = contexts.filter(|context| facts.owns(&context.data));
-        let own: Vec<_> = own.map(|context| (context.id, &context.data)).collect();
-        let is_other = |data| pool::is_new_half(facts, data) || data.contains_key(REPLACED);
-        let counted = own.iter().filter(|(_, data)| !is_other(data)).count();
-        let missing = facts.strategy.replicas.saturating_sub(counted);
-        match missing > 0 && Room::with(facts, own.into_iter()).is_full() {
-            true => missing,
-            false => 0,
-        }
+        Room::with(facts, own.map(|context| (context.id, &context.data)))
     }
 
     fn with<'a>(

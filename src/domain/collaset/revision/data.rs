@@ -1,6 +1,8 @@
 //! The data of a ControllerRevision: `{"spec":{"template":{…,"$patch":"replace"},"volumeClaimTemplates":[…]}}`, the
 //! latter only where there are any (contract 6.1).
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::api::collaset::CollaSetSpec;
@@ -127,4 +129,36 @@ fn object<'a>(data: &'a Value, pointer: &str) -> Result<&'a Value, String> {
         Some(_) => Err(format!("{} is not an object", path())),
         None => Err(format!("{} is missing", path())),
     }
+}
+
+/// Containers of both templates. That names and order are the same is known by then.
+pub(super) fn pairs<'a>(
+    from: &'a Value,
+    to: &'a Value,
+    list: &str,
+) -> impl Iterator<Item = (&'a Value, &'a Value)> {
+    let containers = |template: &'a Value| {
+        let list = template
+            .pointer(&format!("/spec/{list}"))
+            .and_then(Value::as_array);
+        list.into_iter().flatten()
+    };
+    containers(from).zip(containers(to))
+}
+
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(super) fn strings(template: &Value, key: &str) -> BTreeMap<String, String> {
+    let entries = template
+        .get("metadata")
+        .and_then(|m| m.get(key))
+        .and_then(Value::as_object);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    entries
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.clone(), text(value)))
+        .collect()
 }

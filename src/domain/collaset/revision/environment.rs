@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::inplace::{pairs, strings, text};
+use super::data::{pairs, strings, text};
 use crate::api::keys;
 
 /// The first variable that would keep its old value if a Pod of one template became one of the other in place, as a path.

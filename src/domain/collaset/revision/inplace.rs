@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::data::{pairs, strings, text};
 pub use super::progress::{Progress, last_status, progress, resize as resize_progress};
 use super::{data, environment, resize};
 use crate::domain::collaset::core_v1::{difference, pull_policy};
@@ -159,36 +160,4 @@ fn have_other_pull_policies(old: &Value, new: &Value) -> bool {
         given => given,
     });
     given != ["", ""] && before != after
-}
-
-/// Containers of both templates. That names and order are the same is known by then.
-pub(super) fn pairs<'a>(
-    from: &'a Value,
-    to: &'a Value,
-    list: &str,
-) -> impl Iterator<Item = (&'a Value, &'a Value)> {
-    let containers = |template: &'a Value| {
-        let list = template
-            .pointer(&format!("/spec/{list}"))
-            .and_then(Value::as_array);
-        list.into_iter().flatten()
-    };
-    containers(from).zip(containers(to))
-}
-
-pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub(super) fn strings(template: &Value, key: &str) -> BTreeMap<String, String> {
-    let entries = template
-        .get("metadata")
-        .and_then(|m| m.get(key))
-        .and_then(Value::as_object);
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    entries
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| (key.clone(), text(value)))
-        .collect()
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::data;
-use super::inplace::{pairs, text};
+use super::data::{pairs, text};
 use super::qos::{self, COMPUTE};
 use crate::domain::collaset::core_v1::{Kind, difference, normal};
 use crate::domain::pod::Pod;

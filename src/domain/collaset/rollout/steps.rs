@@ -10,7 +10,7 @@ use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
 use crate::domain::collaset::facts::Facts;
 use crate::domain::collaset::lifecycle::Operation;
-use crate::domain::collaset::room::Room;
+use crate::domain::collaset::pool;
 use crate::domain::collaset::status::time;
 use crate::domain::collaset::strategy::{RolloutStep, Scope};
 use crate::domain::pod::Pod;
@@ -144,7 +144,7 @@ fn is_reached(facts: &Facts) -> bool {
     let Scope::Partition(partition) = facts.strategy.scope else {
         return false;
     };
-    let lacks = Room::lacks(facts);
+    let lacks = pool::lacks(facts);
     let wanted = facts
         .strategy
         .replicas
