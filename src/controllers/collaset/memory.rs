@@ -201,6 +201,11 @@ impl Memory {
         self.inner.lock().refusals.forget(key);
     }
 
+    /// What was refused late may be tried at once.
+    pub fn forget_late_refusals(&self) {
+        self.inner.lock().refusals.forget_late();
+    }
+
     /// Until when Pods that have ended are left as they are, see [`Backoff::note`].
     pub fn ended<'a>(
         &self,

@@ -40,8 +40,11 @@ pub enum Key {
     PodWrite(String),
     /// A change of a Pod to another revision, or the dry run of one, by its UID.
     PodChange(String),
-    /// Changes to a revision that are refused although their dry runs pass, by its name.
+    /// Changes to a revision that are refused although their dry runs pass, by the name of the revision. Another Pod's change that
+    /// succeeds ends this.
     LateRefusal(String),
+    /// The same of one Pod, by the name of the revision and the Pod's UID. Only its own change ends this.
+    LateRefusalOf(String, String),
     /// All of a kind: so many were refused that the others would be too.
     All(Kind),
 }
@@ -148,6 +151,12 @@ impl Refusals {
         self.0.remove(key);
     }
 
+    /// Forgets what was refused late: a user wants it tried again.
+    pub fn forget_late(&mut self) {
+        let is_late = |key: &Key| matches!(key, Key::LateRefusal(_) | Key::LateRefusalOf(..));
+        self.0.retain(|key, _| !is_late(key));
+    }
+
     /// Instance IDs whose Pod or claim could not be created when that was last tried, and why.
     pub fn creations(&self) -> impl Iterator<Item = (i64, &str)> {
         self.0.iter().filter_map(|(key, refusal)| match key {
@@ -175,7 +184,7 @@ impl Refusals {
     /// Forgets what no plan has asked for for a long time.
     pub fn tidy(&mut self, now: Instant) {
         let known = |key: &Key| match key {
-            Key::LateRefusal(_) => LATE_KNOWN,
+            Key::LateRefusal(_) | Key::LateRefusalOf(..) => LATE_KNOWN,
             _ => PAUSES.1 * 6,
         };
         self.0

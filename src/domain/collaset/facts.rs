@@ -35,6 +35,8 @@ pub struct Facts<'a> {
     ways: BTreeMap<String, OnceCell<InPlace>>,
     /// What of these ways is tried before an update in place begins, as it is asked for.
     aheads: BTreeMap<String, OnceCell<Option<Arc<Ahead>>>>,
+    /// Revisions of which Pods have resources, by the names of the Pods; worked out once, as it is asked for at each step.
+    resized: BTreeMap<&'a str, Vec<Arc<Revision>>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
@@ -88,6 +90,7 @@ impl<'a> Facts<'a> {
             selector,
             ways: cells(&history),
             aheads: cells(&history),
+            resized: BTreeMap::new(),
             known_claims: Known::of_revisions(history.all()),
             claims: BTreeMap::new(),
             own_claims: BTreeMap::new(),
@@ -108,6 +111,12 @@ impl<'a> Facts<'a> {
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
+        for pod in &observed.pods {
+            let resized: Vec<_> = facts.find_resized(pod).cloned().collect();
+            if !resized.is_empty() {
+                facts.resized.insert(&pod.metadata.name, resized);
+            }
+        }
         facts.foreign = facts.ids_of_pool(false);
         facts.recorded = facts.ids_of_pool(true);
         let uid = set.metadata.uid.as_deref();
@@ -301,7 +310,12 @@ impl<'a> Facts<'a> {
     }
 
     /// The revisions of which a Pod has resources although it is of another one: an update has resized it, and came no further.
-    pub fn resized_to(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
+    pub fn resized_to(&self, pod: &Pod) -> &[Arc<Revision>] {
+        let resized = self.resized.get(&*pod.metadata.name);
+        resized.map_or(&[], Vec::as_slice)
+    }
+
+    fn find_resized(&self, pod: &Pod) -> impl Iterator<Item = &Arc<Revision>> {
         let of = self.revision_of(pod);
         // A resize is another generation: what the Pod had before the mark it has from somebody else.
         let has_changed =
@@ -313,7 +327,7 @@ impl<'a> Facts<'a> {
 
     /// Whether there is one.
     pub fn is_resized(&self, pod: &Pod) -> bool {
-        self.resized_to(pod).next().is_some()
+        !self.resized_to(pod).is_empty()
     }
 
     /// What turns a Pod of a revision into one of the updated revision.

@@ -183,6 +183,9 @@ pub fn abandoned(pod: &Pod) -> Option<Value> {
         let type_ = label(Family::OperationType).unwrap_or_default();
         labels = operator::undo(ID, type_);
         annotations.insert(keys::LAST_POD_STATUS.to_owned(), Value::Null);
+        if pod.annotation(keys::RESIZING).is_some() {
+            annotations.insert(keys::RESIZING.to_owned(), Value::Null);
+        }
     }
     if may_stay(pod) {
         labels.0.insert(keys::TO_DELETE.to_owned(), None);
@@ -235,6 +238,10 @@ mod tests {
         assert_eq!(abandoned(&orphan), Some(undo("")));
         let foreign = pod(owner("apps/v1", "ReplicaSet"), &[]);
         assert!(abandoned(&foreign).is_some());
+        let mark = (keys::RESIZING.to_owned(), "web-1@1".to_owned());
+        orphan.metadata.annotations.extend([mark]);
+        let forgotten = abandoned(&orphan).unwrap();
+        assert_eq!(forgotten["annotations"].get(keys::RESIZING), Some(&Value::Null));
         assert_eq!(abandoned(&pod(json!([]), &[(UNDO, "update")])), None);
     }
 

@@ -28,6 +28,7 @@ pub async fn forget(work: &Work<'_>) -> Result<(), Halt> {
             Ok(())
         }
         Ok(()) => {
+            work.memory.forget_late_refusals(); // whoever commands a rollout looks at it, and may have mended what was refused
             work.again(SPACING); // no event brings it back: the caches know already
             removed
         }

@@ -11,6 +11,7 @@ mod pods;
 mod pool;
 mod revisions;
 mod status;
+mod trials;
 
 use std::mem::take;
 use std::sync::Arc;

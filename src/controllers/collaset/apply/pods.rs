@@ -1,37 +1,34 @@
 //! Pods: created, patched, deleted.
 
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call, worse};
-use super::super::memory::{HELD, SPACING};
+use super::super::memory::HELD;
 use super::super::names::Slot;
 use super::super::owner;
-use super::super::refusals::{Key, Kind, LATE};
+use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
 use super::look::{self, Look};
+use super::trials;
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
-use crate::domain::collaset::plan::{Ahead, Ownership, PodChange, PodPatch};
+use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
 use crate::domain::pod::Pod;
 
 /// Lifecycle ID and type of a scale-in.
 const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
 
-/// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.
-const ANY_SPEC: i64 = 0;
-
 /// Writes them. What fails for Pods that are there does not keep others from being created.
 pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Result<(), Halt> {
     let creates = |change: &PodChange| matches!(change, PodChange::Create { .. });
     let (created, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(creates);
     let of = |change: &PodChange| match change {
-        PodChange::Patch(patch) => (patch.leads_to.is_some(), is_trial(work, patch)),
+        PodChange::Patch(patch) => (patch.leads_to.is_some(), trials::is_trial(work, patch)),
         _ => (false, false),
     };
     let (tried, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|c| of(c).1);
@@ -50,13 +47,6 @@ pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Res
     [changed, tried, created].into_iter().fold(others, worse)
 }
 
-/// Whether the update that a patch begins is to be tried first.
-fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
-    let uid = &patch.pod.metadata.uid;
-    let ahead = patch.ahead.as_ref();
-    ahead.is_some_and(|ahead| work.memory.is_untried(uid, &ahead.revision))
-}
-
 fn write_of<'a>(
     work: &'a Work<'a>,
     change: PodChange,
@@ -67,7 +57,7 @@ fn write_of<'a>(
         PodChange::Create { id, body } => (Key::Pod(*id), creation(body)),
         PodChange::Patch(change) => {
             let given = change.labels.0.get(&type_key());
-            let key = match change.leads_to.is_some() || is_trial(work, change) {
+            let key = match change.leads_to.is_some() || trials::is_trial(work, change) {
                 true => Key::PodChange(change.pod.metadata.uid.clone()),
                 false => of(&change.pod),
             };
@@ -209,9 +199,9 @@ fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
 }
 
 async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
-    if is_trial(work, change)
+    if trials::is_trial(work, change)
         && let Some(ahead) = &change.ahead
-        && !may_change(work, &change.pod, ahead).await?
+        && !trials::may_change(work, &change.pod, ahead).await?
     {
         return Ok(());
     }
@@ -223,11 +213,11 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         version = match sent {
             Ok(stored) => stored,
             Err(Trouble::Refused(why)) => {
-                give_up(work, &change.pod, revision.unwrap_or_default(), &why);
+                trials::give_up(work, &change.pod, revision.unwrap_or_default(), &why);
                 return Ok(());
             }
             denied => {
-                judge_change(work, &change.pod, revision.unwrap_or_default(), &denied);
+                trials::judge_change(work, &change.pod, revision.unwrap_or_default(), &denied);
                 return denied.map(|_| ());
             }
         };
@@ -236,105 +226,11 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         let by_status = moves_traffic(change).then_some("status");
         let sent = send(work, &change.pod, by_status, body).await;
         if let Some(revision) = revision {
-            judge_change(work, &change.pod, revision, &sent);
+            trials::judge_change(work, &change.pod, revision, &sent);
         }
         sent?;
     }
     Ok(())
-}
-
-/// Asks the API server whether it would take the change that an update is for; false where the Pod has to get to the revision by
-/// another way.
-async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
-    let late = Key::LateRefusal(ahead.revision.clone());
-    let late = work.memory.refused(&late, Instant::now(), ANY_SPEC);
-    if let Some((left, why)) = late {
-        work.again(left);
-        return Err(Trouble::Failed(why));
-    }
-    let version = pod.metadata.resource_version;
-    if let Some(spec) = &ahead.resize {
-        let tried = dry_run(work, pod, Some("resize"), resize(pod, version, spec)).await;
-        match tried {
-            Err(Trouble::Refused(why)) => {
-                give_up(work, pod, &ahead.revision, &why);
-                return Ok(false);
-            }
-            Ok(_) => {}
-            Err(denied) => {
-                judge::<()>(work, pod, &ahead.revision, &Err(&denied));
-                return Err(denied);
-            }
-        }
-    }
-    let trial = PodPatch {
-        pod: Arc::clone(pod),
-        labels: ahead.labels.clone(),
-        annotations: ahead.annotations.clone(),
-        spec: ahead.spec.clone(),
-        ..PodPatch::default()
-    };
-    let Some(body) = body(work.set, &trial, version) else {
-        return Ok(true);
-    };
-    let tried = dry_run(work, pod, None, body).await;
-    if !matches!(tried, Ok(false)) {
-        judge(work, pod, &ahead.revision, &tried.as_ref());
-    }
-    tried.map(|_| true)
-}
-
-/// Tries a patch; false where that does not tell: the rules let the change pass, or not, once the Pod is operated on, and it is judged then.
-async fn dry_run(
-    work: &Work<'_>,
-    pod: &Pod,
-    subresource: Option<&str>,
-    body: Value,
-) -> Result<bool, Trouble> {
-    let name = &*pod.metadata.name;
-    let place = (work.namespace(), name);
-    let request = pods::may_patch(work.client(), place, subresource, body);
-    match call(&what(name), request).await {
-        Err(Trouble::Held) => Ok(false),
-        tried => tried,
-    }
-}
-
-/// Notes that a Pod can't be resized where it is: the next plan has it made again.
-fn give_up(work: &Work<'_>, pod: &Pod, revision: &str, why: &str) {
-    work.memory.refuse_resize(&pod.metadata.uid, revision, why);
-    work.again(SPACING);
-}
-
-/// As [`judge`], of a change that was no dry run. One that is refused takes its revision's other Pods into doubt, and is left alone for
-/// longer each time, as a dry run may pass where the change does not.
-fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble>) {
-    let (late, now) = (Key::LateRefusal(revision.to_owned()), Instant::now());
-    match done {
-        Ok(_) => work.memory.accept(&late),
-        Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
-            work.memory.doubt(revision);
-            if work.memory.refused(&late, now, ANY_SPEC).is_none() {
-                work.memory.refuse_for(LATE, late, why, now, ANY_SPEC);
-            }
-        }
-        Err(_) => {}
-    }
-    judge(work, pod, revision, &done.as_ref());
-}
-
-/// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back. So it is with a
-/// resize that a quota or a policy denies: a new Pod would ask for no less.
-fn judge<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, &Trouble>) {
-    let uid = &pod.metadata.uid;
-    match done {
-        Ok(_) => work.memory.accept_change(uid, revision),
-        Err(Trouble::Refused(_) | Trouble::Denied(_)) => {
-            work.memory.refuse_change(uid, revision);
-            work.again(SPACING);
-        }
-        Err(_) => {}
-    }
 }
 
 /// Whether a change begins or ends an operation and is none of the object itself. As a write of the status it takes the readiness
@@ -364,12 +260,12 @@ fn preconditions(pod: &Pod, version: u64) -> Value {
 }
 
 /// The strategic merge patch of a resize to this content of `spec`.
-fn resize(pod: &Pod, version: u64, spec: &Value) -> Value {
+pub(super) fn resize(pod: &Pod, version: u64, spec: &Value) -> Value {
     json!({ "metadata": preconditions(pod, version), "spec": spec })
 }
 
 /// The strategic merge patch of everything but the resize; `None` if there is nothing else.
-fn body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Value> {
+pub(super) fn body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Value> {
     let mut metadata = preconditions(&change.pod, version);
     let bare = metadata.clone();
     if !change.labels.is_empty() {
@@ -417,7 +313,7 @@ fn step(pod: &Pod, given: Option<&Option<String>>) -> Step {
     }
 }
 
-fn what(name: &str) -> String {
+pub(super) fn what(name: &str) -> String {
     format!("Pod {name}")
 }
 

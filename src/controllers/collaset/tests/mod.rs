@@ -20,7 +20,7 @@ use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::observed::{Claim, Observed, Revision};
 use crate::domain::collaset::plan::{
-    ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
+    Ahead, ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
 };
 use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
@@ -367,6 +367,67 @@ async fn a_resize_that_is_refused_is_a_fact_of_the_next_plan() {
         assert_eq!(done, Done::All(Some(SPACING)), "{code}");
         assert_eq!(facts.resize(&pod, "web-3"), None);
     }
+}
+
+/// A plan that begins the update of a Pod, and one that makes its change.
+fn update(pod: &Arc<Pod>) -> [Plan; 2] {
+    let mut begin = PodPatch {
+        pod: Arc::clone(pod),
+        ..PodPatch::default()
+    };
+    begin.labels.0.insert("x".into(), Some("1".into()));
+    let mut ahead = Ahead {
+        revision: "web-2".into(),
+        ..Ahead::default()
+    };
+    ahead.labels.0.insert("y".into(), Some("1".into()));
+    begin.ahead = Some(Arc::new(ahead));
+    let mut change = PodPatch {
+        ahead: None,
+        leads_to: Some("web-2".into()),
+        ..begin.clone()
+    };
+    change.labels.0.insert("y".into(), Some("1".into()));
+    [begin, change].map(|patch| Plan {
+        pods: vec![PodChange::Patch(patch)],
+        ..Plan::default()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_that_is_refused_late_is_left_alone_although_others_are_changed() {
+    let bed = Bed::new();
+    let pod = |name: &str| -> Arc<Pod> {
+        put_pod(
+            &bed,
+            name,
+            json!({ "metadata": { "name": name, "uid": name } }),
+        );
+        let object = bed.api.0.lock().objects[&format!("{PODS}/{name}")].clone();
+        Arc::new(serde_json::from_value(object).unwrap())
+    };
+    let patch = format!("PATCH {PODS}/web-a");
+    // Its dry run passes each time and its change is refused, while the other's is not.
+    let mut tries = 0;
+    for _ in 0..60 {
+        let before = bed.api.bodies(&patch).len();
+        bed.apply(update(&pod("web-a"))[0].clone()).await;
+        if bed.api.bodies(&patch).len() > before {
+            tries += 1;
+            bed.api
+                .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-a", 403));
+            bed.apply(update(&pod("web-a"))[1].clone()).await;
+            bed.api.refuse(None);
+        }
+        bed.apply(update(&pod("web-b"))[1].clone()).await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    assert!((8..20).contains(&tries), "{tries} tries in five minutes");
+    bed.memory.forget_late_refusals();
+    let tried = bed.api.bodies(&patch).len();
+    tokio::time::advance(PAUSES.1).await;
+    bed.apply(update(&pod("web-a"))[0].clone()).await;
+    assert!(bed.api.bodies(&patch).len() > tried, "a command ends that");
 }
 
 #[tokio::test]

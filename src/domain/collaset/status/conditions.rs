@@ -386,6 +386,9 @@ impl View {
             let told = told::unavailable(self.unavailable.iter());
             return (false, "Unavailable", format!("{pods} not available{told}"));
         }
+        if let Some(message) = told::resized(facts) {
+            return (false, "Updating", message);
+        }
         if let Some((reason, _)) = self.refused.first() {
             let told = self.refused.iter().take(told::NAMED);
             let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();

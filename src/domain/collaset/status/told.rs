@@ -215,6 +215,24 @@ fn of_resize(facts: &Facts, pod: &Pod) -> Option<String> {
     }
 }
 
+/// Which Pods stay on their revisions and have resources of others; `None` if there are none.
+pub fn resized(facts: &Facts) -> Option<String> {
+    let members = facts.members.values();
+    let resized = members.filter(|pod| facts.is_resized(pod));
+    let told = resized.map(|pod| {
+        let revisions = facts.resized_to(pod).iter().map(|r| &*r.name);
+        let revisions: Vec<_> = revisions.collect();
+        format!(
+            "Pod {} is kept on revision {} and has resources of {}, as its update got no further; update it, or delete it to have it made again",
+            pod.metadata.name,
+            pod.label(keys::REVISION).unwrap_or_default(),
+            wording::listed(&revisions, NAMED),
+        )
+    });
+    let told: Vec<_> = told.take(NAMED).collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
 /// What a Pod waits for that is told to go.
 fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
     if !lifecycle::is_leaving(pod) {

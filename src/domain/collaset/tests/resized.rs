@@ -425,3 +425,43 @@ fn partition_keeps_no_pod_that_has_the_resources_of_another_revision() {
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
 }
+
+#[test]
+fn rollout_with_a_partition_begins_with_pods_that_are_resized_in_part_of_their_update() {
+    let mut world = half_resized(json!({}), Resizing::Prompt);
+    let resized = |world: &World| {
+        let mut pods = world.pods.values();
+        let pod = pods.find(|pod| pod.spec.containers[0].resources["requests"]["cpu"] == "2");
+        pod.map(|pod| pod.metadata.name.clone())
+    };
+    assert!(resized(&world).is_some());
+    world.troubles.refused.clear();
+    let partition = json!({ "rollingUpdate": { "byPartition": { "partition": 1 } } });
+    world.edit(json!({ "updateStrategy": partition }));
+    world.edit(resources("app:3", "1"));
+    world.settle();
+    let left = resized(&world);
+    assert_eq!(is_ready(&world), left.is_none());
+    if let Some(left) = left {
+        let status = world.set.status.clone().unwrap();
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+        assert!(ready.unwrap().message.contains(&left), "{ready:?}");
+    }
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }));
+    world.settle();
+    assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
+}
+
+#[test]
+fn set_is_not_ready_while_a_pod_by_label_has_resources_of_another_revision() {
+    let mut world = half_resized(json!({}), Resizing::Prompt);
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }));
+    world.edit(resources("app:3", "1"));
+    world.troubles.refused.clear();
+    world.settle();
+    let half = |world: &World| {
+        let mut pods = world.pods.values();
+        pods.any(|pod| pod.spec.containers[0].resources["requests"]["cpu"] == "2")
+    };
+    assert!(half(&world) && !is_ready(&world));
+}

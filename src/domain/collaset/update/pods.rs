@@ -276,7 +276,7 @@ fn announce_resize(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, way: &InPla
     );
     let news = resizes && facts::marked(pod).all(|(name, _)| name != updated);
     if news {
-        let resized: Vec<&str> = facts.resized_to(pod).map(|r| &*r.name).collect();
+        let resized: Vec<&str> = facts.resized_to(pod).iter().map(|r| &*r.name).collect();
         let kept = facts::marked(pod).filter(|(name, _)| resized.contains(name));
         let marks = kept.chain([(&**updated, pod.metadata.generation)]);
         let marks: Vec<String> = marks.map(|(name, of)| format!("{name}@{of}")).collect();

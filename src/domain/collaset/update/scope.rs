@@ -65,6 +65,7 @@ fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
     (
         !updated,
         !underway,
+        !pod.is_some_and(|p| facts.is_resized(p)), // of no revision as it is
         !replaced,
         pod.is_some(),
         Reverse(priority(facts, pod)),
