@@ -642,3 +642,30 @@ fn failed_update_tells_how_much_is_left() {
     refused.settle();
     ends_with(&refused, "; 3 Pods to update, 1 to be made, at step 1 of 4");
 }
+
+#[test]
+fn pod_lost_while_a_rollout_pauses_is_no_failed_update() {
+    let mut world = settled(4, canary());
+    world.image("app:2");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let mut pods = world.pods.values();
+    let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
+    let name = canary.unwrap().metadata.name.clone();
+    world.delete(&name);
+    world.forbidden.insert("app:2".into());
+    world.settle();
+    assert_eq!(world.ids().len(), 3);
+    for (type_, reason) in [
+        ("Ready", "ScaleOutFailed"),
+        ("Scale", "ScaleOutFailed"),
+        ("Update", "StepPaused"),
+    ] {
+        assert_eq!(condition(&world, type_).1, reason, "{type_}");
+    }
+    world.forbidden.clear();
+    world.step();
+    assert_ne!(condition(&world, "Ready").1, "UpdateFailed");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+}
