@@ -18,6 +18,8 @@ use crate::domain::pod::Pod;
 
 /// Reason of what is said of a Pod that can't be included.
 pub const REFUSED: &str = "IncludeNotAllowed";
+/// Reason of what is said of a Pod that has entered.
+const INCLUDED: &str = "IncludeTarget";
 
 /// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
 /// is to wait for that.
@@ -56,16 +58,13 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
         None => pool::allocate_empty(facts, draft, pod.label(keys::REVISION)),
     };
     if enter(facts, draft, pod, id) {
-        draft.event(
-            false,
-            "IncludeTarget",
-            match facts.revision_of(pod) {
-                Some(_) => format!("Pod {name} is included under instance ID {id}"),
-                None => format!(
-                    "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope"
-                ),
-            },
-        );
+        let message = match facts.revision_of(pod) {
+            Some(_) => format!("Pod {name} is included under instance ID {id}"),
+            None => format!(
+                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope"
+            ),
+        };
+        draft.event_once_written(pod, INCLUDED, message);
     }
     !facts.is_refused(pod)
 }
@@ -89,11 +88,8 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         moved |= !facts.is_refused(pod);
         if enter(facts, draft, pod, id) {
             let name = &pod.metadata.name;
-            draft.event(
-                false,
-                "IncludeTarget",
-                format!("Pod {name} has no owner and is adopted under instance ID {id}"),
-            );
+            let message = format!("Pod {name} has no owner and is adopted under instance ID {id}");
+            draft.event_once_written(pod, INCLUDED, message);
         }
     }
     moved

@@ -198,11 +198,8 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     }
     release(draft, pod);
     draft.ids.remove(&id);
-    draft.event(
-        false,
-        "ExcludeTarget",
-        format!("Pod {} is excluded", pod.metadata.name),
-    );
+    let message = format!("Pod {} is excluded", pod.metadata.name);
+    draft.event_once_written(pod, "ExcludeTarget", message);
 }
 
 /// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken

@@ -126,6 +126,8 @@ pub struct PodPatch {
     /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
     /// written, so that no Pod goes off traffic for a change that is refused.
     pub ahead: Option<Arc<Ahead>>,
+    /// What is told once the patch is written.
+    pub told: Option<Event>,
 }
 
 /// A change of a Pod that is to follow.

@@ -239,6 +239,7 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
             judge_change(work, &change.pod, revision, &sent);
         }
         sent?;
+        work.told.lock().extend(change.told.clone());
     }
     Ok(())
 }

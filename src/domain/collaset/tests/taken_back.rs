@@ -530,3 +530,50 @@ fn paused_set_is_not_ready_while_a_pod_that_was_told_to_go_waits_for_it() {
     assert_ne!(world.pods["web-1"].metadata.uid, uid);
     assert_eq!(condition(&world, "Ready").0, "True");
 }
+
+/// What was told with a reason.
+fn told_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
+    let told = world.told.iter().filter(|(r, _)| *r == reason);
+    told.map(|(_, message)| message.as_str()).collect()
+}
+
+#[test]
+fn inclusion_is_told_once_it_is_written_with_the_id_that_the_pod_gets() {
+    let mut world = settled(1, json!({}));
+    let labels = [
+        "app",
+        keys::CONTROL,
+        keys::SERVICE_AVAILABLE,
+        keys::REVISION,
+    ];
+    add_stranger(&mut world, &labels);
+    world.troubles.stubborn.insert("stranger".into());
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
+    for _ in 0..4 {
+        world.step();
+        world.surroundings();
+    }
+    assert_eq!(told_of(&world, "IncludeTarget"), [""; 0], "it is refused");
+    world.troubles.stubborn.clear();
+    world.settle();
+    let id = world.pods["stranger"].label(keys::INSTANCE_ID).unwrap();
+    let told = format!("Pod stranger is included under instance ID {id}");
+    assert_eq!(told_of(&world, "IncludeTarget"), [told]);
+}
+
+#[test]
+fn exclusion_is_told_once_it_is_written() {
+    let mut world = settled(2, json!({}));
+    let pod = world.pods.values().next().unwrap().metadata.clone();
+    world.troubles.stubborn.insert(pod.uid);
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [pod.name] } }));
+    for _ in 0..4 {
+        world.step();
+        world.surroundings();
+    }
+    assert_eq!(told_of(&world, "ExcludeTarget"), [""; 0], "it is refused");
+    world.troubles.stubborn.clear();
+    world.settle();
+    let told = format!("Pod {} is excluded", pod.name);
+    assert_eq!(told_of(&world, "ExcludeTarget"), [told]);
+}
