@@ -2,15 +2,16 @@
 //! and decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::answers::Answers;
 use super::backoff::Backoff;
 use super::names::{Names, Slot};
 use super::refusals::{Key, Known, PAUSES, Refusals, UNTRIED};
-use super::unmanaged::Answers;
 use crate::api::keys;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::refused::Refused;
@@ -216,11 +217,15 @@ impl Memory {
         self.inner.lock().answers.due(unknown, now, generation)
     }
 
-    /// Notes which Pods are there and not managed; all that are known to be.
-    pub fn note_answers(&self, answers: Vec<(String, bool)>, now: Instant) -> BTreeSet<String> {
+    /// Notes which Pods are there and not managed, see [`Answers::note`]; all that are known to be.
+    pub fn note_answers(
+        &self,
+        answers: Vec<(String, Option<Arc<Pod>>)>,
+        now: Instant,
+    ) -> Vec<Arc<Pod>> {
         let mut inner = self.inner.lock();
-        for (name, is_unmanaged) in answers {
-            inner.answers.note(name, is_unmanaged, now);
+        for (name, unmanaged) in answers {
+            inner.answers.note(name, unmanaged, now);
         }
         inner.answers.unmanaged()
     }

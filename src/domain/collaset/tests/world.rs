@@ -168,9 +168,10 @@ impl World {
             pods: all(&|p| self.owns(p)),
             strangers: all(&|p| !self.owns(p) && include.contains(&p.metadata.name)),
             unmanaged: {
-                let unmanaged = self.pods.values().filter(|p| !p.is_managed());
-                let names = unmanaged.map(|p| p.metadata.name.clone());
-                names.filter(|name| include.contains(name)).collect()
+                let is_asked_for = |p: &&Pod| include.contains(&p.metadata.name);
+                let unmanaged = self.pods.values().filter(is_asked_for);
+                let unmanaged = unmanaged.filter(|p| !p.is_managed() && !p.is_terminating());
+                unmanaged.cloned().map(Arc::new).collect()
             },
             orphans: all(&is_orphan),
             mounts: self.mounts(Pod::is_managed),
