@@ -14,7 +14,9 @@ use super::names::{Names, Slot};
 use super::refusals::{Key, Known, PAUSES, Refusals, UNTRIED};
 use crate::api::keys;
 use crate::cluster::queue::Outcome;
+use crate::domain::collaset::plan::{Event, Pause};
 use crate::domain::collaset::refused::Refused;
+use crate::domain::collaset::status::Canaries;
 use crate::domain::pod::Pod;
 
 /// Two looks are at least this far apart: many events of Pods make one look.
@@ -51,6 +53,8 @@ struct Inner {
     backoff: Backoff,
     /// What was read of Pods that are to be included and in no cache.
     answers: Answers,
+    /// Pods of the updated revision that served at a pause of the rollout.
+    canaries: Canaries,
     /// Resizes that are refused, by the UID of the Pod: the revision, and why.
     resizes: BTreeMap<String, (String, String)>,
     /// Changes in place that are refused, by the UID of the Pod: the revision.
@@ -228,6 +232,11 @@ impl Memory {
             inner.answers.note(name, unmanaged, now);
         }
         inner.answers.unmanaged()
+    }
+
+    /// What is to be told of the canaries of a pause, see [`Canaries::look`].
+    pub fn canaries(&self, pause: Option<&Pause>) -> Option<Event> {
+        self.inner.lock().canaries.look(pause)
     }
 
     /// A Pod can't be resized on its way to a revision.

@@ -77,7 +77,8 @@ impl CollaSets {
             Ok(observed) => observed,
             Err(outcome) => return outcome,
         };
-        let plan = planner::plan(&observed);
+        let mut plan = planner::plan(&observed);
+        plan.events.extend(memory.canaries(plan.pause.as_ref()));
         let work = apply::Work::new(&self.context, &observed, &memory);
         let done = apply::apply(&work, plan).await;
         outcome(done, &memory, generation)
