@@ -458,6 +458,8 @@ async fn update_of_all_pods_at_once_is_told_when_it_begins() {
     let bounded = || strategy(json!({ "maxUnavailable": "25%" }));
     assert!(warned(&bench, create(json!({}))).await);
     assert!(warned(&bench, update(bounded(), json!({}))).await);
+    let single = json!({ "replicas": 1 });
+    assert!(warned(&bench, update(single, json!({ "replicas": 5 }))).await);
     for fine in [
         create(json!({ "replicas": 1 })),
         create(bounded()),

@@ -2,18 +2,21 @@
 //! and decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::answers::Answers;
 use super::backoff::Backoff;
 use super::names::{Names, Slot};
 use super::refusals::{Key, Known, PAUSES, Refusals, UNTRIED};
-use super::unmanaged::Answers;
 use crate::api::keys;
 use crate::cluster::queue::Outcome;
+use crate::domain::collaset::plan::{Event, Pause};
 use crate::domain::collaset::refused::Refused;
+use crate::domain::collaset::status::Canaries;
 use crate::domain::pod::Pod;
 
 /// Two looks are at least this far apart: many events of Pods make one look.
@@ -50,6 +53,8 @@ struct Inner {
     backoff: Backoff,
     /// What was read of Pods that are to be included and in no cache.
     answers: Answers,
+    /// Pods of the updated revision that served at a pause of the rollout.
+    canaries: Canaries,
     /// Resizes that are refused, by the UID of the Pod: the revision, and why.
     resizes: BTreeMap<String, (String, String)>,
     /// Changes in place that are refused, by the UID of the Pod: the revision.
@@ -221,13 +226,22 @@ impl Memory {
         self.inner.lock().answers.due(unknown, now, generation)
     }
 
-    /// Notes which Pods are there and not managed; all that are known to be.
-    pub fn note_answers(&self, answers: Vec<(String, bool)>, now: Instant) -> BTreeSet<String> {
+    /// Notes which Pods are there and not managed, see [`Answers::note`]; all that are known to be.
+    pub fn note_answers(
+        &self,
+        answers: Vec<(String, Option<Arc<Pod>>)>,
+        now: Instant,
+    ) -> Vec<Arc<Pod>> {
         let mut inner = self.inner.lock();
-        for (name, is_unmanaged) in answers {
-            inner.answers.note(name, is_unmanaged, now);
+        for (name, unmanaged) in answers {
+            inner.answers.note(name, unmanaged, now);
         }
         inner.answers.unmanaged()
+    }
+
+    /// What is to be told of the canaries of a pause, see [`Canaries::look`].
+    pub fn canaries(&self, pause: Option<&Pause>) -> Option<Event> {
+        self.inner.lock().canaries.look(pause)
     }
 
     /// A Pod can't be resized on its way to a revision.

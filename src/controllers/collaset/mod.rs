@@ -6,7 +6,8 @@
 //! |---|---|
 //! | `observe` | the caches, once they have seen this controller's own writes |
 //! | `held` | which rules hold Pods that wait, and why |
-//! | `unmanaged` | which Pods that are to be included lack the control label |
+//! | `unmanaged` | the Pods that are to be included and lack the control label |
+//! | `answers` | what is remembered of them |
 //! | `memory` | what is remembered between two looks: pace, versions written, Pods that are held |
 //! | `refusals` | what the API server would not do, and how long it is left alone |
 //! | `backoff` | when Pods that have ended are made again |
@@ -16,6 +17,7 @@
 //! | `leftover` | pools that are empty and that no set uses |
 //! | `call` | a request, and what its failure means; many at once |
 
+mod answers;
 mod apply;
 mod backoff;
 mod call;
@@ -75,7 +77,8 @@ impl CollaSets {
             Ok(observed) => observed,
             Err(outcome) => return outcome,
         };
-        let plan = planner::plan(&observed);
+        let mut plan = planner::plan(&observed);
+        plan.events.extend(memory.canaries(plan.pause.as_ref()));
         let work = apply::Work::new(&self.context, &observed, &memory);
         let done = apply::apply(&work, plan).await;
         outcome(done, &memory, generation)

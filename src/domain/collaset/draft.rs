@@ -152,6 +152,15 @@ impl Draft {
         });
     }
 
+    /// An event about the set that is told once the patch of a Pod is written. The next plan may say it in other words.
+    pub fn event_once_written(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
+        self.patch(pod).told = Some(Event {
+            warning: false,
+            reason,
+            message,
+        });
+    }
+
     /// The changes of Pods, and when to plan again. A Pod that is deleted is not patched. Patches that change
     /// nothing are left out.
     pub fn into_pods(self) -> (Vec<PodChange>, Option<u64>) {

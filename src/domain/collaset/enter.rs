@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
+use super::observed::UNMANAGED_NANOS;
+use super::obstacles;
 use super::plan::Ownership;
 use super::pool;
 use super::revision::data;
@@ -17,7 +19,9 @@ use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// Reason of what is said of a Pod that can't be included.
-pub const REFUSED: &str = "IncludeNotAllowed";
+const REFUSED: &str = "IncludeNotAllowed";
+/// Reason of what is said of a Pod that has entered.
+const INCLUDED: &str = "IncludeTarget";
 
 /// Takes a Pod in that `podToInclude` names. It keeps its instance ID if that is free. True if it enters, and the rest of the plan
 /// is to wait for that.
@@ -27,25 +31,12 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
         .id_of(pod)
         .filter(|id| is_free(facts, draft, pod, *id));
     let is_known = own.is_some_and(|id| draft.ids.contains_key(&id));
-    let refusal = if facts.is_to_exclude(pod) {
-        Some("it is to be excluded too; take that back first")
-    } else if pod.controller().is_some() {
-        Some("another controller owns it")
-    } else if pod.is_terminating() || pod.is_finished() {
-        Some("it has ended")
-    } else if !facts.selector.matches(&pod.metadata.labels) {
-        Some("the selector does not match its labels; set them first")
-    } else if !is_known && !room.take_entry() {
-        Some("the pool of instance IDs is full")
-    } else {
-        None
+    let is_full = || {
+        let full = !is_known && !room.take_entry();
+        full.then(|| "the pool of instance IDs is full".to_owned())
     };
-    if let Some(why) = refusal {
-        let message = format!("Pod {name} can't be included: {why}");
-        match facts.is_to_exclude(pod) {
-            true => draft.event(true, REFUSED, message), // the spec contradicts itself, and one half of it is so
-            false => draft.refuse(REFUSED, message),
-        }
+    if let Some(why) = obstacles::of(facts, pod).or_else(is_full) {
+        refuse(facts, draft, pod, &why);
         return false;
     }
     let id = match own {
@@ -56,18 +47,31 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
         None => pool::allocate_empty(facts, draft, pod.label(keys::REVISION)),
     };
     if enter(facts, draft, pod, id) {
-        draft.event(
-            false,
-            "IncludeTarget",
-            match facts.revision_of(pod) {
-                Some(_) => format!("Pod {name} is included under instance ID {id}"),
-                None => format!(
-                    "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope"
-                ),
-            },
-        );
+        let message = match facts.revision_of(pod) {
+            Some(_) => format!("Pod {name} is included under instance ID {id}"),
+            None => format!(
+                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope"
+            ),
+        };
+        draft.event_once_written(pod, INCLUDED, message);
     }
     !facts.is_refused(pod)
+}
+
+/// Tells why a Pod that is not managed can't be included. It is read again later, as nothing tells of its changes.
+pub fn refuse_unmanaged(facts: &Facts, draft: &mut Draft, pod: &Pod) {
+    draft.again(UNMANAGED_NANOS);
+    if let Some(why) = obstacles::of(facts, pod) {
+        refuse(facts, draft, pod, &why);
+    }
+}
+
+fn refuse(facts: &Facts, draft: &mut Draft, pod: &Pod, why: &str) {
+    let message = format!("Pod {} can't be included: {why}", pod.metadata.name);
+    match obstacles::contradicts(facts, pod) {
+        true => draft.event(true, REFUSED, message), // the spec contradicts itself, and one half of it is so
+        false => draft.refuse(REFUSED, message),
+    }
 }
 
 /// Takes orphans in, each under its own instance ID with the claims that it mounts: Pods of a set of this name that was
@@ -89,11 +93,8 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         moved |= !facts.is_refused(pod);
         if enter(facts, draft, pod, id) {
             let name = &pod.metadata.name;
-            draft.event(
-                false,
-                "IncludeTarget",
-                format!("Pod {name} has no owner and is adopted under instance ID {id}"),
-            );
+            let message = format!("Pod {name} has no owner and is adopted under instance ID {id}");
+            draft.event_once_written(pod, INCLUDED, message);
         }
     }
     moved

@@ -241,7 +241,10 @@ mod tests {
         let mark = (keys::RESIZING.to_owned(), "web-1@1".to_owned());
         orphan.metadata.annotations.extend([mark]);
         let forgotten = abandoned(&orphan).unwrap();
-        assert_eq!(forgotten["annotations"].get(keys::RESIZING), Some(&Value::Null));
+        assert_eq!(
+            forgotten["annotations"].get(keys::RESIZING),
+            Some(&Value::Null)
+        );
         assert_eq!(abandoned(&pod(json!([]), &[(UNDO, "update")])), None);
     }
 

@@ -7,7 +7,7 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::lifecycle::{self, Operation};
-use super::observed::{Claim, UNMANAGED_NANOS};
+use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
 use super::replace;
@@ -63,7 +63,9 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         draft.delete(pod);
     }
     tell_of_unknown(facts, draft);
-    tell_of_unmanaged(facts, draft);
+    for pod in &facts.observed.unmanaged {
+        enter::refuse_unmanaged(facts, draft, pod);
+    }
     for (id, pod) in &facts.members {
         if facts.is_to_exclude(pod) && may_leave(facts, draft, *id, pod) {
             exclude(facts, draft, *id, pod);
@@ -127,7 +129,7 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
         draft.event(true, "ExcludeNotAllowed", message);
     }
     let unmanaged = facts.observed.unmanaged.iter();
-    let unmanaged: BTreeSet<&str> = unmanaged.map(String::as_str).collect();
+    let unmanaged: BTreeSet<&str> = unmanaged.map(|pod| &*pod.metadata.name).collect();
     if let Some(names) = unknown(include, &[&own, &strangers, &unmanaged]) {
         let message = format!(
             "podToInclude: {names}: no such Pod with the label {}={} in the namespace",
@@ -135,21 +137,6 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
             keys::CONTROL_VALUE
         );
         draft.event(true, "IncludeNotAllowed", message);
-    }
-}
-
-/// Pods that are to be included and lack the control label.
-fn tell_of_unmanaged(facts: &Facts, draft: &mut Draft) {
-    let namespace = facts.observed.set.metadata.namespace.as_deref();
-    let namespace = namespace.unwrap_or_default();
-    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
-    for name in &facts.observed.unmanaged {
-        draft.again(UNMANAGED_NANOS);
-        let message = format!(
-            "Pod {name} can't be included: it lacks the label {key}: \"{value}\"; if no controller owns it and the selector matches \
-             its labels, set it: kubectl label pod {name} -n {namespace} {key}={value} --overwrite"
-        );
-        draft.refuse(enter::REFUSED, message);
     }
 }
 
@@ -198,11 +185,8 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     }
     release(draft, pod);
     draft.ids.remove(&id);
-    draft.event(
-        false,
-        "ExcludeTarget",
-        format!("Pod {} is excluded", pod.metadata.name),
-    );
+    let message = format!("Pod {} is excluded", pod.metadata.name);
+    draft.event_once_written(pod, "ExcludeTarget", message);
 }
 
 /// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken

@@ -15,6 +15,7 @@
 //! | `room` | how many the pool has room for |
 //! | `membership` | Pods that leave the set, broken ones that are cleaned away |
 //! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
+//! | `obstacles` | what stands in the way of a Pod that it is asked to include, and what mends it |
 //! | `replace` | pairs of an origin and its new Pod |
 //! | `scale` | how many, and which go |
 //! | `rollout` | a rollout in steps, and what users say to it |
@@ -35,6 +36,7 @@ mod facts;
 mod lifecycle;
 mod membership;
 pub mod observed;
+mod obstacles;
 pub mod plan;
 pub mod planner;
 mod pool;

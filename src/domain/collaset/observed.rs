@@ -1,6 +1,6 @@
 //! What a plan is made from.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -24,8 +24,8 @@ pub struct Observed {
     pub pods: Vec<Arc<Pod>>,
     /// Managed Pods that it does not control and whose names are in `podToInclude`.
     pub strangers: Vec<Arc<Pod>>,
-    /// Names in `podToInclude` of Pods that are there and not managed: read live, for the caches hold managed Pods only.
-    pub unmanaged: BTreeSet<String>,
+    /// Pods that are there and not managed and whose names are in `podToInclude`: read live, for the caches hold managed Pods only.
+    pub unmanaged: Vec<Arc<Pod>>,
     /// Managed Pods without a controller that may have been of a set of this name: they carry an instance ID or mount claims,
     /// and their names are such as the set gives.
     pub orphans: Vec<Arc<Pod>>,

@@ -33,10 +33,21 @@ pub struct Plan {
     pub forget_command: bool,
     /// Events about the CollaSet.
     pub events: Vec<Event>,
+    /// The pause that the rollout is at.
+    pub pause: Option<Pause>,
     /// Removes the finalizer, after everything else.
     pub remove_finalizer: bool,
     /// Nanoseconds after which to plan again although nothing has changed.
     pub again_nanos: Option<u64>,
+}
+
+/// A rollout that pauses at a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pause {
+    /// The step, and how it ends.
+    pub step: String,
+    /// Pods of the updated revision.
+    pub canaries: Vec<Arc<Pod>>,
 }
 
 /// A change of a ControllerRevision.
@@ -126,6 +137,8 @@ pub struct PodPatch {
     /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
     /// written, so that no Pod goes off traffic for a change that is refused.
     pub ahead: Option<Arc<Ahead>>,
+    /// What is told once the patch is written.
+    pub told: Option<Event>,
 }
 
 /// A change of a Pod that is to follow.

@@ -55,6 +55,7 @@ pub fn plan(observed: &Observed) -> Plan {
     if former.is_some_and(|former| *former != status.current_revision) {
         draft.again(rollout::SOON); // what was kept for a rollback can go
     }
+    let pause = status::pause(&facts, &status);
     if !deleting {
         without_revision(observed, &mut status, &draft.left);
     }
@@ -82,6 +83,7 @@ pub fn plan(observed: &Observed) -> Plan {
         left,
         forget_command,
         events,
+        pause,
         remove_finalizer: reclaimed,
         again_nanos,
     }

@@ -10,9 +10,10 @@ use crate::domain::wording;
 /// Pods or claims that an Event names at most.
 const NAMED: usize = 20;
 
-/// Tells of the plan's events, and of the failure.
+/// Tells of the plan's events, of what was written, and of the failure.
 pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
     record(work, events);
+    record(work, &work.told.lock());
     let about = owner::subject(work.set);
     let created = work.created.lock();
     if !created.is_empty() {

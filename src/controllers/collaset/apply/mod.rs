@@ -26,7 +26,7 @@ use super::memory::{Memory, SPACING};
 use crate::api::collaset::CollaSet;
 use crate::cluster::workloads::Objects;
 use crate::domain::collaset::observed::{Observed, Pool};
-use crate::domain::collaset::plan::Plan;
+use crate::domain::collaset::plan::{Event, Plan};
 use crate::domain::collaset::poolless::without_pool;
 use crate::domain::pod::Pod;
 
@@ -43,6 +43,8 @@ pub struct Work<'a> {
     without_revision: bool,
     /// Names of the Pods that have been created.
     created: Mutex<Vec<String>>,
+    /// What is told of the patches of Pods that have been written.
+    told: Mutex<Vec<Event>>,
     /// Names of the claims that have been deleted.
     deleted_claims: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
@@ -59,6 +61,7 @@ impl<'a> Work<'a> {
             memory,
             without_revision: observed.refused.revision.is_some(),
             created: Mutex::default(),
+            told: Mutex::default(),
             deleted_claims: Mutex::default(),
             again: Mutex::default(),
         }

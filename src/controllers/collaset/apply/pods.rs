@@ -1,6 +1,5 @@
 //! Pods: created, patched, deleted.
 
-
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -229,6 +228,7 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
             trials::judge_change(work, &change.pod, revision, &sent);
         }
         sent?;
+        work.told.lock().extend(change.told.clone());
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::observed::{Claim, Observed, Revision};
 use crate::domain::collaset::plan::{
-    Ahead, ClaimChange, Ownership, Plan, PodChange, PodPatch, RevisionChange,
+    Ahead, ClaimChange, Event, Ownership, Plan, PodChange, PodPatch, RevisionChange,
 };
 use crate::domain::collaset::refused::Refused;
 use crate::domain::pod::Pod;
@@ -890,4 +890,43 @@ async fn another_failure_within_a_minute_is_an_event_of_its_own() {
         .collect();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[1].ends_with("denied by a policy"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_patch_comes_to_is_told_once_it_is_written() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-a");
+    let plan = |id: i64| {
+        let told = Event {
+            warning: false,
+            reason: "IncludeTarget",
+            message: format!("under instance ID {id}"),
+        };
+        let mut patch = PodPatch {
+            pod: pod.clone(),
+            told: Some(told),
+            ..PodPatch::default()
+        };
+        patch.labels.0.insert("a".into(), Some(id.to_string()));
+        Plan {
+            pods: vec![PodChange::Patch(patch)],
+            ..Plan::default()
+        }
+    };
+    let told = |bed: &Bed| {
+        let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+        let included = events
+            .into_iter()
+            .filter(|e| e["reason"] == "IncludeTarget");
+        included.map(|e| e["message"].clone()).collect::<Vec<_>>()
+    };
+    bed.api
+        .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-a", 403));
+    bed.apply(plan(1)).await;
+    tokio::time::sleep(PAUSES.0).await;
+    assert_eq!(told(&bed), [Value::Null; 0]);
+    bed.api.refuse(None);
+    bed.apply(plan(2)).await;
+    tokio::time::sleep(PAUSES.0).await;
+    assert_eq!(told(&bed), ["under instance ID 2"]);
 }

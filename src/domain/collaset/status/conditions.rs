@@ -178,7 +178,8 @@ pub(super) struct View {
     pub behind: usize,
     /// Pods that are missing and that a rollout which is under way has made of the updated revision.
     to_make: usize,
-    /// Whether all Pods that are missing were there before, and a rollout that is under way makes them anew.
+    /// Whether all Pods that are missing were there before, and a rollout that is under way makes them anew. One that pauses has deleted
+    /// none of them.
     is_remaking: bool,
     /// Pods that are to stay on older revisions.
     kept: usize,
@@ -230,6 +231,7 @@ impl View {
             && none_goes
             && is_under_way
             && !facts.strategy.paused
+            && !told::is_pausing(facts, status)
             && recorded_as_updated(facts, draft, true) >= missing;
         View {
             is_remaking,

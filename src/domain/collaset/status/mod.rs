@@ -1,12 +1,14 @@
 //! Counts and conditions (contract 6.9, 2.4).
 
 mod asked;
+mod canaries;
 mod conditions;
 mod leaving;
 mod news;
 mod progress;
 pub(super) mod told;
 
+pub use canaries::{Canaries, pause};
 pub use conditions::{Step, failed, invalid, time};
 pub use news::of as news;
 

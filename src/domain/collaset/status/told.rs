@@ -131,6 +131,12 @@ pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
     )
 }
 
+/// Whether a rollout is at a pause.
+pub fn is_pausing(facts: &Facts, status: &CollaSetStatus) -> bool {
+    let rollout = status.rollout.as_ref().filter(|r| !r.aborted);
+    rollout.is_some_and(|rollout| rollout::wait(facts, rollout).is_some())
+}
+
 /// The pause that a rollout is at, and how it ends; `None` where it is at none.
 pub fn pause(facts: &Facts, status: &CollaSetStatus) -> Option<String> {
     let rollout = status.rollout.as_ref().filter(|r| !r.aborted)?;

@@ -447,7 +447,9 @@ fn rollout_with_a_partition_begins_with_pods_that_are_resized_in_part_of_their_u
         let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
         assert!(ready.unwrap().message.contains(&left), "{ready:?}");
     }
-    world.edit(json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }));
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }),
+    );
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
 }

@@ -642,3 +642,81 @@ fn failed_update_tells_how_much_is_left() {
     refused.settle();
     ends_with(&refused, "; 3 Pods to update, 1 to be made, at step 1 of 4");
 }
+
+#[test]
+fn pod_lost_while_a_rollout_pauses_is_no_failed_update() {
+    let mut world = settled(4, canary());
+    world.image("app:2");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+    let mut pods = world.pods.values();
+    let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
+    let name = canary.unwrap().metadata.name.clone();
+    world.delete(&name);
+    world.forbidden.insert("app:2".into());
+    world.settle();
+    assert_eq!(world.ids().len(), 3);
+    for (type_, reason) in [
+        ("Ready", "ScaleOutFailed"),
+        ("Scale", "ScaleOutFailed"),
+        ("Update", "StepPaused"),
+    ] {
+        assert_eq!(condition(&world, type_).1, reason, "{type_}");
+    }
+    world.forbidden.clear();
+    world.step();
+    assert_ne!(condition(&world, "Ready").1, "UpdateFailed");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (1, Some(2)));
+}
+
+#[test]
+fn each_time_that_a_canary_goes_down_at_a_pause_is_told_once() {
+    let mut world = World::on_plane(4, canary());
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "StepPaused");
+    let mut pods = world.pods.values();
+    let canary = pods.find(|pod| pod.spec.containers[0].image == "app:2");
+    let canary = canary.unwrap().metadata.clone();
+    let other = world.pods.values().find(|p| p.metadata.uid != canary.uid);
+    let other = other.unwrap().metadata.uid.clone();
+    let told = |world: &World| {
+        let told = world.told.iter();
+        let told = told.filter(|(reason, _)| *reason == "CanaryUnavailable");
+        told.map(|(_, message)| message.clone()).collect::<Vec<_>>()
+    };
+    let lost = |world: &mut World, uid: &str| {
+        let lost = Kubelet {
+            is_lost: true,
+            ..Kubelet::default()
+        };
+        world.kubelets.insert(uid.to_owned(), lost);
+        world.settle();
+    };
+    lost(&mut world, &other);
+    assert_eq!(told(&world), [""; 0], "it is of the former revision");
+    for times in 1..=2 {
+        lost(&mut world, &canary.uid);
+        world.wait(60);
+        world.settle();
+        world.settle();
+        assert_eq!(told(&world).len(), times);
+        world.kubelets.clear();
+        world.settle();
+    }
+    let pause =
+        "step 2 of 4 pauses until the annotation collaset.kusionstack.io/rollout=promote is set";
+    let wanted = format!(
+        "1 Pod of the updated revision is no longer available; Pod {} is not Ready; {pause}",
+        canary.name
+    );
+    assert_eq!(told(&world)[0], wanted);
+
+    // That Pods go down for the next step is no news.
+    world.command("promote");
+    world.settle();
+    assert_eq!((running(&world, "app:2"), step(&world)), (2, Some(4)));
+    assert_eq!(told(&world).len(), 2);
+}

@@ -402,7 +402,8 @@ fn replacement_that_a_user_asked_for_outlasts_a_rollback() {
 
 /// Adds a Pod `stranger` that no set controls, with these of the labels of another.
 fn add_stranger(world: &mut World, labels: &[&str]) {
-    let mut stranger = world.pods.values().next().unwrap().clone();
+    let mut own = world.pods.values().filter(|pod| world.owns(pod));
+    let mut stranger = own.next().unwrap().clone();
     stranger.metadata.name = "stranger".into();
     stranger.metadata.uid = "stranger".into();
     stranger.metadata.owner_references = Default::default();
@@ -444,9 +445,8 @@ fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
     let plan = planner::plan(&world.observe());
     let told: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\"; if no controller owns it and \
-                  the selector matches its labels, set it: kubectl label pod stranger -n shop kusionstack.io/control=true \
-                  --overwrite";
+    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\"; set it: kubectl label pod \
+                  stranger -n shop kusionstack.io/control=true --overwrite";
     assert_eq!(
         (told[0].reason, &*told[0].message),
         ("IncludeNotAllowed", remedy)
@@ -461,6 +461,77 @@ fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
     labels.insert(keys::CONTROL.into(), keys::CONTROL_VALUE.into());
     world.settle();
     assert!(world.owns(&world.pods["stranger"]));
+}
+
+#[test]
+fn all_that_keeps_a_pod_from_being_included_is_named_with_what_mends_it() {
+    let why = |world: &mut World| {
+        world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
+        world.settle();
+        let (_, reason, message) = condition(world, "Ready");
+        assert_eq!(reason, "IncludeNotAllowed");
+        let start = "Pod stranger can't be included: ";
+        message.strip_prefix(start).unwrap_or(&message).to_owned()
+    };
+    let owned_by = |world: &mut World, kind: &str, name: &str| {
+        let owner = json!([{
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": kind, "name": name, "uid": name, "controller": true,
+        }]);
+        let pod = world.pods.get_mut("stranger").unwrap();
+        pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    };
+    let lacks = "it lacks the label kusionstack.io/control: \"true\"";
+    let unmatched = "the selector does not match its labels";
+    let mut world = settled(1, json!({}));
+
+    add_stranger(&mut world, &[]);
+    let label = "kubectl label pod stranger -n shop";
+    let both = format!(
+        "{lacks}, {unmatched}; set them: {label} kusionstack.io/control=true app=web --overwrite"
+    );
+    assert_eq!(why(&mut world), both);
+    add_stranger(&mut world, &[keys::CONTROL]);
+    let set_it = format!("{unmatched}; set them: {label} app=web --overwrite");
+    assert_eq!(why(&mut world), set_it);
+
+    add_stranger(&mut world, &["app"]);
+    owned_by(&mut world, "ReplicaSet", "web-7d4");
+    let told = why(&mut world);
+    let owned = format!("ReplicaSet web-7d4 controls it, {lacks}; ");
+    assert!(told.starts_with(&owned), "{told}");
+    let pod = world.pods.get_mut("stranger").unwrap();
+    let labels = &mut pod.metadata.labels;
+    labels.insert("pod-template-hash".into(), "7d4".into());
+    let told = why(&mut world);
+    let release = format!("{label} pod-template-hash-; ");
+    assert!(told.contains(&release), "{told}");
+
+    add_stranger(&mut world, &["app", keys::CONTROL]);
+    owned_by(&mut world, "CollaSet", "other");
+    let told = why(&mut world);
+    let exclude = format!(
+        "CollaSet other controls it; have it excluded there: {label} collaset.kusionstack.io/to-exclude=true"
+    );
+    assert_eq!(told, exclude);
+    let pod = world.pods.get_mut("stranger").unwrap();
+    let labels = &mut pod.metadata.labels;
+    labels.insert(keys::TO_EXCLUDE.into(), "true".into());
+    assert_eq!(
+        why(&mut world),
+        exclude,
+        "the label speaks to the other set"
+    );
+
+    let mut picky = settled(1, json!({}));
+    let expression = json!({ "key": "app", "operator": "NotIn", "values": ["db"] });
+    let selector = json!({ "matchLabels": null, "matchExpressions": [expression] });
+    picky.edit(json!({ "selector": selector }));
+    add_stranger(&mut picky, &[]);
+    let pod = picky.pods.get_mut("stranger").unwrap();
+    pod.metadata.labels.insert("app".into(), "db".into());
+    let told = why(&mut picky);
+    let change = format!("{lacks}, {unmatched}; change its labels as spec.selector says");
+    assert_eq!(told, change);
 }
 
 #[test]
@@ -529,4 +600,51 @@ fn paused_set_is_not_ready_while_a_pod_that_was_told_to_go_waits_for_it() {
     world.settle();
     assert_ne!(world.pods["web-1"].metadata.uid, uid);
     assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+/// What was told with a reason.
+fn told_of<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
+    let told = world.told.iter().filter(|(r, _)| *r == reason);
+    told.map(|(_, message)| message.as_str()).collect()
+}
+
+#[test]
+fn inclusion_is_told_once_it_is_written_with_the_id_that_the_pod_gets() {
+    let mut world = settled(1, json!({}));
+    let labels = [
+        "app",
+        keys::CONTROL,
+        keys::SERVICE_AVAILABLE,
+        keys::REVISION,
+    ];
+    add_stranger(&mut world, &labels);
+    world.troubles.stubborn.insert("stranger".into());
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
+    for _ in 0..4 {
+        world.step();
+        world.surroundings();
+    }
+    assert_eq!(told_of(&world, "IncludeTarget"), [""; 0], "it is refused");
+    world.troubles.stubborn.clear();
+    world.settle();
+    let id = world.pods["stranger"].label(keys::INSTANCE_ID).unwrap();
+    let told = format!("Pod stranger is included under instance ID {id}");
+    assert_eq!(told_of(&world, "IncludeTarget"), [told]);
+}
+
+#[test]
+fn exclusion_is_told_once_it_is_written() {
+    let mut world = settled(2, json!({}));
+    let pod = world.pods.values().next().unwrap().metadata.clone();
+    world.troubles.stubborn.insert(pod.uid);
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [pod.name] } }));
+    for _ in 0..4 {
+        world.step();
+        world.surroundings();
+    }
+    assert_eq!(told_of(&world, "ExcludeTarget"), [""; 0], "it is refused");
+    world.troubles.stubborn.clear();
+    world.settle();
+    let told = format!("Pod {} is excluded", pod.name);
+    assert_eq!(told_of(&world, "ExcludeTarget"), [told]);
 }

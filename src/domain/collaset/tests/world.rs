@@ -18,6 +18,7 @@ use crate::domain::collaset::observed::{Claim, Observed, Pool, Revision};
 use crate::domain::collaset::planner::plan;
 use crate::domain::collaset::refused::Refused;
 use crate::domain::collaset::room;
+use crate::domain::collaset::status::Canaries;
 use crate::domain::pod::Pod;
 
 mod api;
@@ -60,6 +61,8 @@ pub struct World {
     noted_changes: BTreeMap<String, u64>,
     /// What was told of the set, each reason and sentence.
     pub told: Vec<(&'static str, String)>,
+    /// What the controller remembers of the Pods of a pause.
+    canaries: Canaries,
     /// UIDs of the sets that have gone.
     dead: BTreeSet<String>,
     clock: u64,
@@ -101,6 +104,7 @@ impl World {
             noted: (BTreeMap::new(), 0),
             noted_changes: BTreeMap::new(),
             told: Vec::new(),
+            canaries: Canaries::default(),
             dead: BTreeSet::new(),
             clock: 1_700_000_000_000_000_000,
         }
@@ -168,9 +172,10 @@ impl World {
             pods: all(&|p| self.owns(p)),
             strangers: all(&|p| !self.owns(p) && include.contains(&p.metadata.name)),
             unmanaged: {
-                let unmanaged = self.pods.values().filter(|p| !p.is_managed());
-                let names = unmanaged.map(|p| p.metadata.name.clone());
-                names.filter(|name| include.contains(name)).collect()
+                let is_asked_for = |p: &&Pod| include.contains(&p.metadata.name);
+                let unmanaged = self.pods.values().filter(is_asked_for);
+                let unmanaged = unmanaged.filter(|p| !p.is_managed() && !p.is_terminating());
+                unmanaged.cloned().map(Arc::new).collect()
             },
             orphans: all(&is_orphan),
             mounts: self.mounts(Pod::is_managed),
@@ -223,7 +228,9 @@ impl World {
             return false;
         }
         let plan = plan(&self.observe());
-        let told = plan.events.iter().map(|e| (e.reason, e.message.clone()));
+        let news = self.canaries.look(plan.pause.as_ref());
+        let told = plan.events.iter().chain(&news);
+        let told = told.map(|e| (e.reason, e.message.clone()));
         self.told.extend(told);
         self.carry_out(plan, usize::MAX).written > 0
     }

@@ -650,6 +650,8 @@ impl World {
         }
         self.refused.pods.remove(uid);
         self.pods.insert(name.clone(), new);
+        let told = patch.told.into_iter();
+        self.told.extend(told.map(|e| (e.reason, e.message)));
         done.written += 1;
     }
 }

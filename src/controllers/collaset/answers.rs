@@ -1,0 +1,101 @@
+//! What the API server said of Pods that no cache knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::collaset::observed::UNMANAGED_NANOS;
+use crate::domain::pod::Pod;
+
+/// An answer is believed for this long, unless the spec changes.
+const BELIEVED: Duration = Duration::from_nanos(UNMANAGED_NANOS);
+/// Names that one look asks for; the next looks ask for the others.
+const AT_ONCE: usize = 10;
+
+/// Answers about Pods, by their names.
+#[derive(Debug, Default)]
+pub struct Answers {
+    generation: i64,
+    /// By name: when it was asked for, and the Pod if it is there and not managed.
+    known: BTreeMap<String, (Instant, Option<Arc<Pod>>)>,
+}
+
+impl Answers {
+    /// Which of the names that no cache knows are to be asked for, those first that never were. Forgets all other names, and all
+    /// answers when the spec is another one.
+    pub fn due(
+        &mut self,
+        unknown: &BTreeSet<String>,
+        now: Instant,
+        generation: i64,
+    ) -> Vec<String> {
+        let is_new = std::mem::replace(&mut self.generation, generation) != generation;
+        self.known
+            .retain(|name, _| !is_new && unknown.contains(name));
+        let asked_at = |name: &String| self.known.get(name).map(|(at, _)| *at);
+        let is_due = |name: &&String| asked_at(name).is_none_or(|at| at + BELIEVED <= now);
+        let mut due: Vec<String> = unknown.iter().filter(is_due).cloned().collect();
+        due.sort_by_key(asked_at);
+        due.truncate(AT_ONCE);
+        due
+    }
+
+    /// Notes an answer: the Pod, if it is there and not managed.
+    pub fn note(&mut self, name: String, unmanaged: Option<Arc<Pod>>, now: Instant) {
+        self.known.insert(name, (now, unmanaged));
+    }
+
+    /// The Pods that are there and not managed, in the order of their names.
+    pub fn unmanaged(&self) -> Vec<Arc<Pod>> {
+        let unmanaged = self.known.values().filter_map(|(_, pod)| pod.clone());
+        unmanaged.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: impl IntoIterator<Item = usize>) -> BTreeSet<String> {
+        names.into_iter().map(|n| format!("p{n:02}")).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn name_is_asked_for_again_after_a_while_or_for_another_spec() {
+        let (mut answers, start) = (Answers::default(), Instant::now());
+        let unknown = names(0..1);
+        let pod = Arc::new(Pod::default());
+        let told = |answers: &Answers| answers.unmanaged().len();
+        assert_eq!(answers.due(&unknown, start, 1), ["p00"]);
+        answers.note("p00".into(), Some(Arc::clone(&pod)), start);
+        assert_eq!(answers.due(&unknown, start, 1), [""; 0]);
+        assert_eq!(told(&answers), 1);
+        assert_eq!(answers.due(&unknown, start, 2), ["p00"]);
+        assert_eq!(told(&answers), 0);
+        answers.note("p00".into(), Some(pod), start);
+        assert_eq!(answers.due(&unknown, start + BELIEVED, 2), ["p00"]);
+        assert_eq!(told(&answers), 1, "until it is known better");
+        assert_eq!(
+            answers.due(&names([]), start, 2),
+            [""; 0],
+            "it has the label"
+        );
+        assert_eq!(told(&answers), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_beyond_those_of_one_look_come_next() {
+        let (mut answers, start) = (Answers::default(), Instant::now());
+        let unknown = names(0..15);
+        let first = answers.due(&unknown, start, 1);
+        assert_eq!(first.len(), AT_ONCE);
+        for name in first {
+            answers.note(name, None, start);
+        }
+        let later = start + BELIEVED;
+        let second = answers.due(&unknown, later, 1);
+        assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! What stands in the way of a Pod that `podToInclude` names, and what mends it.
+
+use super::facts::Facts;
+use crate::api::keys;
+use crate::domain::pod::{Owner, Pod};
+
+/// Label by which a ReplicaSet of a Deployment selects its Pods.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Names all that stands in the way, and the command that mends the first part of it; `None` if the Pod may enter. Labels are only asked
+/// for once nobody controls the Pod.
+pub fn of(facts: &Facts, pod: &Pod) -> Option<String> {
+    let owner = owner(facts, pod);
+    if contradicts(facts, pod) {
+        return Some("it is to be excluded too; take that back first".to_owned());
+    }
+    if pod.is_terminating() || pod.is_finished() {
+        return Some("it has ended".to_owned());
+    }
+    let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+    let obstacles = [
+        owner.map(|owner| format!("{} {} controls it", owner.kind, owner.name)),
+        (!pod.is_managed()).then(|| format!("it lacks the label {key}: \"{value}\"")),
+        (!facts.selector.matches(&pod.metadata.labels))
+            .then(|| "the selector does not match its labels".to_owned()),
+    ];
+    let obstacles: Vec<String> = obstacles.into_iter().flatten().collect();
+    if obstacles.is_empty() {
+        return None;
+    }
+    let remedy = match owner {
+        Some(owner) => release(facts, pod, owner),
+        None => label(facts, pod),
+    };
+    Some(format!("{}; {remedy}", obstacles.join(", ")))
+}
+
+/// Whether a Pod is to be excluded from this set too. The label on a Pod of another controller speaks to that one.
+pub fn contradicts(facts: &Facts, pod: &Pod) -> bool {
+    match owner(facts, pod) {
+        Some(_) => facts.strategy.exclude.contains(&pod.metadata.name),
+        None => facts.is_to_exclude(pod),
+    }
+}
+
+/// The controller of a Pod, if it is another than the set.
+fn owner<'a>(facts: &Facts, pod: &'a Pod) -> Option<&'a Owner> {
+    pod.controller().filter(|_| !facts.controls(pod))
+}
+
+/// How the controller of a Pod lets go of it.
+fn release(facts: &Facts, pod: &Pod, owner: &Owner) -> String {
+    let command = command(facts, pod);
+    if owner.is_collaset() {
+        let key = keys::TO_EXCLUDE;
+        return format!("have it excluded there: {command} {key}=true");
+    }
+    let (kind, name) = (&owner.kind, &owner.name);
+    if owner.kind == "ReplicaSet" && pod.label(TEMPLATE_HASH).is_some() {
+        return format!(
+            "have it released: {command} {TEMPLATE_HASH}-; {kind} {name} makes another Pod in its place"
+        );
+    }
+    format!(
+        "have it released by {kind} {name}: most controllers release a Pod whose labels their selector no longer matches"
+    )
+}
+
+/// The command that sets the labels that a Pod lacks.
+fn label(facts: &Facts, pod: &Pod) -> String {
+    let mut labels = pod.metadata.labels.clone();
+    let selector = facts.observed.set.spec.selector.as_ref();
+    let selected = selector.and_then(|selector| selector.match_labels.as_ref());
+    let selected = selected.into_iter().flatten();
+    let selected = selected.map(|(key, value)| (key.as_str(), value.as_str()));
+    let mut missing = Vec::new();
+    for (key, value) in [(keys::CONTROL, keys::CONTROL_VALUE)]
+        .into_iter()
+        .chain(selected)
+    {
+        if labels.get(key).map(String::as_str) != Some(value) {
+            missing.push(format!("{key}={value}"));
+            labels.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    if !facts.selector.matches(&labels) {
+        return "change its labels as spec.selector says".to_owned();
+    }
+    let them = if pod.is_managed() || missing.len() > 1 {
+        "them"
+    } else {
+        "it"
+    };
+    let (command, labels) = (command(facts, pod), missing.join(" "));
+    format!("set {them}: {command} {labels} --overwrite")
+}
+
+fn command(facts: &Facts, pod: &Pod) -> String {
+    let namespace = facts.observed.set.metadata.namespace.as_deref();
+    let (name, namespace) = (&pod.metadata.name, namespace.unwrap_or_default());
+    format!("kubectl label pod {name} -n {namespace}")
+}
