@@ -69,9 +69,14 @@ pub async fn may_patch(
     let request = pods(namespace)?.dry_run_patch(name, subresource, &Patch::Strategic(patch))?;
     match client.request::<Value>(request).await {
         Ok(_) => Ok(true),
-        Err(Error::Api(status)) if knows_no_dry_run(&status) || is_own(&status) => Ok(false),
+        Err(Error::Api(status)) if tells_nothing(&status) => Ok(false),
         Err(e) => Err(e),
     }
+}
+
+/// Whether a denial says nothing of a request that is no dry run, see [`may_patch`].
+pub fn tells_nothing(status: &Status) -> bool {
+    knows_no_dry_run(status) || is_own(status)
 }
 
 /// Whether a webhook of this program has denied a request.
@@ -141,7 +146,8 @@ pub async fn patch_service_ready(
     client.request(request).await
 }
 
-/// Deletes a Pod, if it is still the one that was looked at. Gone already is fine. Returns the resourceVersion that the
+/// Deletes a Pod, if it is still the very version that was looked at: whoever stood still for a while must not delete one that serves
+/// again. Gone already is fine. Returns the resourceVersion that the
 /// watch will have shown the effect at; 0 if the answer does not tell.
 pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
     match client.request::<Value>(deletion(pod, false)?).await {
@@ -197,9 +203,10 @@ fn eviction(pod: &Pod) -> Result<http::Request<Vec<u8>>, Error> {
 }
 
 fn deletion(pod: &Pod, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
+    let version = pod.metadata.resource_version.to_string();
     let preconditions = Preconditions {
         uid: Some(pod.metadata.uid.clone()),
-        resource_version: None,
+        resource_version: (!dry_run).then_some(version),
     };
     let params = DeleteParams {
         preconditions: Some(preconditions),

@@ -59,6 +59,8 @@ struct Inner {
     resizes: BTreeMap<String, (String, String)>,
     /// Changes in place that are refused, by the UID of the Pod: the revision.
     changes: BTreeMap<String, String>,
+    /// UIDs of Pods whose deletion is refused.
+    deletions: BTreeSet<String>,
     /// Revisions to which Pods can be changed in place.
     accepted: BTreeSet<String>,
     /// Revisions of which a Pod has been created.
@@ -256,6 +258,28 @@ impl Memory {
         inner.changes.insert(uid.to_owned(), revision.to_owned());
     }
 
+    /// A Pod can't be deleted.
+    pub fn refuse_deletion(&self, uid: &str) {
+        self.inner.lock().deletions.insert(uid.to_owned());
+    }
+
+    /// A Pod has been deleted, or could be.
+    pub fn accept_deletion(&self, uid: &str) {
+        self.inner.lock().deletions.remove(uid);
+    }
+
+    /// Whether it must be tried first if a Pod can be deleted: some can't.
+    pub fn doubts_deletions(&self) -> bool {
+        !self.inner.lock().deletions.is_empty()
+    }
+
+    /// Why something was refused when it was last tried, and how often it was in a row.
+    pub fn last_refusal(&self, key: &Key) -> Option<(u32, String)> {
+        let inner = self.inner.lock();
+        let (times, why) = inner.refusals.last(key)?;
+        Some((times, why.to_owned()))
+    }
+
     /// What could be changed in place to a revision before may not be now: others are tried again.
     pub fn doubt(&self, revision: &str) {
         self.inner.lock().accepted.remove(revision);
@@ -290,10 +314,11 @@ impl Memory {
         let mut inner = self.inner.lock();
         inner.refusals.tidy(now);
         inner.held.retain(|_, until| *until + HELD_LATELY > now);
-        if !inner.resizes.is_empty() || !inner.changes.is_empty() {
+        if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));
             inner.changes.retain(|uid, _| there.contains(&**uid));
+            inner.deletions.retain(|uid| there.contains(&**uid));
         }
         if inner.proven.len().max(inner.accepted.len()) > MOST_PROVEN {
             let there: BTreeSet<&str> = revisions.collect();
@@ -321,6 +346,8 @@ impl Memory {
             claims: inner.refusals.claims().map(str::to_owned).collect(),
             resizes: inner.resizes.clone(),
             changes: inner.changes.clone(),
+            deletions: inner.deletions.clone(),
+            pool: inner.refusals.last(&Key::Pool).is_some(),
             accepted: inner.accepted.clone(),
             revision: revision.map(|(_, why)| why),
             proven: inner.proven.clone(),

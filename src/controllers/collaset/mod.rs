@@ -36,18 +36,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::{Context, SetName};
 use crate::api::collaset::CollaSet;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::planner;
+use crate::ledger::store::{Store, WriteError};
 use memory::Memory;
 
 /// The controller.
 pub struct CollaSets {
     context: Arc<Context>,
     memories: Mutex<HashMap<SetName, Arc<Memory>>>,
+    /// The position of the Pods in etcd at the first look: what a former leader has written is at or below it.
+    begun: OnceCell<u64>,
 }
 
 impl CollaSets {
@@ -56,6 +61,7 @@ impl CollaSets {
         Arc::new(CollaSets {
             context,
             memories: Mutex::default(),
+            begun: OnceCell::new(),
         })
     }
 
@@ -68,7 +74,15 @@ impl CollaSets {
             self.memories.lock().remove(&name);
             return leftover::sweep(&self.context, &name).await;
         };
+        let begun = match self.begun(&name.0).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                warn!(%error, "the position of the Pods is not known; nothing is planned before");
+                return Outcome::Retry;
+            }
+        };
         let memory = self.memory(name, &set);
+        memory.wrote_pod(begun);
         let generation = set.metadata.generation.unwrap_or(0);
         if let Some(outcome) = memory.enter(Instant::now(), generation) {
             return outcome;
@@ -82,6 +96,12 @@ impl CollaSets {
         let work = apply::Work::new(&self.context, &observed, &memory);
         let done = apply::apply(&work, plan).await;
         outcome(done, &memory, generation)
+    }
+
+    async fn begun(&self, namespace: &str) -> Result<u64, WriteError> {
+        let store = self.context.ledgers.store();
+        let begun = self.begun.get_or_try_init(|| store.present(namespace));
+        begun.await.copied()
     }
 
     fn memory(&self, name: SetName, set: &CollaSet) -> Arc<Memory> {

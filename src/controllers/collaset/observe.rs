@@ -20,14 +20,15 @@ use crate::domain::collaset::observed::{Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::room;
 use crate::domain::pod::Pod;
+use crate::ledger::store::Store;
 
 /// Waits for the first lists this long at a time.
 const UNSYNCED: Duration = Duration::from_millis(200);
 /// Waits this long for the Pod cache to show the own writes.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// What there is, as of this controller's own last writes or later: those of Pods are waited for, those of the other
-/// kinds are in the caches already.
+/// What there is, as of this controller's own last writes or later, and of its former leader's: those of Pods are waited for, those of
+/// the other kinds are in the caches already. Nothing while the Pod watch is silent, as the ledger decides nothing then.
 pub async fn observe(
     context: &Context,
     set: &Arc<CollaSet>,
@@ -37,10 +38,14 @@ pub async fn observe(
     if !index.synced().for_workloads() {
         return Err(Outcome::After(UNSYNCED));
     }
-    let caught_up = index.wait_position(memory.position());
+    let store = context.ledgers.store();
+    let caught_up = async {
+        store.followed().await;
+        store.caught_up(memory.position()).await;
+    };
     if tokio::time::timeout(CATCH_UP, caught_up).await.is_err() {
         let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
-        warn!(?namespace, set = ?name, "the Pod cache trails; nothing is planned from it");
+        warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
         return Err(Outcome::Retry);
     }
     // Before the caches are looked at: it may take its time.

@@ -45,6 +45,8 @@ pub enum Key {
     LateRefusal(String),
     /// The same of one Pod, by the name of the revision and the Pod's UID. Only its own change ends this.
     LateRefusalOf(String, String),
+    /// The deletion of a Pod, by its UID, that is refused although its dry run passes.
+    LateDeletion(String),
     /// All of a kind: so many were refused that the others would be too.
     All(Kind),
 }
@@ -89,6 +91,11 @@ pub struct Known {
     pub left: Duration,
     /// Why, unless the spec has changed since.
     pub message: Option<String>,
+}
+
+fn is_late(key: &Key) -> bool {
+    use Key::{LateDeletion, LateRefusal, LateRefusalOf};
+    matches!(key, LateRefusal(_) | LateRefusalOf(..) | LateDeletion(_))
 }
 
 /// What is left alone.
@@ -146,6 +153,12 @@ impl Refusals {
         })
     }
 
+    /// Why something was refused when it was last tried, and how often it was in a row.
+    pub fn last(&self, key: &Key) -> Option<(u32, &str)> {
+        let refusal = self.0.get(key)?;
+        Some((refusal.times, &refusal.message))
+    }
+
     /// It has been done.
     pub fn forget(&mut self, key: &Key) {
         self.0.remove(key);
@@ -153,7 +166,6 @@ impl Refusals {
 
     /// Forgets what was refused late: a user wants it tried again.
     pub fn forget_late(&mut self) {
-        let is_late = |key: &Key| matches!(key, Key::LateRefusal(_) | Key::LateRefusalOf(..));
         self.0.retain(|key, _| !is_late(key));
     }
 
@@ -184,7 +196,7 @@ impl Refusals {
     /// Forgets what no plan has asked for for a long time.
     pub fn tidy(&mut self, now: Instant) {
         let known = |key: &Key| match key {
-            Key::LateRefusal(_) | Key::LateRefusalOf(..) => LATE_KNOWN,
+            key if is_late(key) => LATE_KNOWN,
             _ => PAUSES.1 * 6,
         };
         self.0

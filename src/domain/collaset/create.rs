@@ -10,6 +10,7 @@ use super::enter;
 use super::facts::Facts;
 use super::plan::ClaimChange;
 use super::pool;
+use super::replace;
 use super::revision::data;
 use crate::api::keys;
 use crate::domain::pod::Pod;
@@ -48,6 +49,9 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     let first = entry.contains_key(pool::JUST_CREATE);
     let mut labels = BTreeMap::new();
     if let Some(origin) = pool::origin_of(entry).and_then(|origin| facts.members.get(&origin)) {
+        if replace::is_stopped(facts, origin) {
+            return;
+        }
         let name = origin.metadata.name.clone();
         labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
     }

@@ -137,6 +137,9 @@ pub struct PodPatch {
     /// Of a patch that begins an update in place: the change that is to follow. Unless the API server takes it in a dry run nothing is
     /// written, so that no Pod goes off traffic for a change that is refused.
     pub ahead: Option<Arc<Ahead>>,
+    /// Whether the patch begins an update that deletes its Pod. While it is in doubt if the API server lets Pods be deleted, that is tried
+    /// by a dry run first, and nothing is written if it is refused.
+    pub deletes: bool,
     /// What is told once the patch is written.
     pub told: Option<Event>,
 }

@@ -224,6 +224,13 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
         .collect()
 }
 
+/// Whether an entry says so in the pool as it is stored.
+pub fn is_stored(facts: &Facts, id: i64, key: &str, value: &str) -> bool {
+    let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
+    let mut entry = contexts.filter(|context| context.id == id);
+    entry.any(|context| context.data.get(key).is_some_and(|known| known == value))
+}
+
 /// Pods that are wanted, and that the pool as it is stored has neither an entry nor room for.
 pub fn lacks(facts: &Facts) -> usize {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);

@@ -1,7 +1,7 @@
 //! What of a plan can be done although the pool of instance IDs can't be written: whatever does not depend on an entry that
 //! is not stored. A Pod that is made under an ID that nobody has written down could be made twice, and one that is given up
-//! before its new revision is written down would be made again of the old one, and given up again. So would one be that is deleted
-//! by name, where names persist.
+//! before its new revision is written down would be made again of the old one, and given up again: it does not even go off traffic. So
+//! would one be that is deleted by name, where names persist.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,9 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
         PodChange::Patch(patch) => {
             let deletes = matches!(patch.labels.0.get(keys::TO_DELETE), Some(Some(_)));
             let forgotten = id_of(&patch.pod).is_some_and(|id| !entries.is_deletion_written(id));
-            entries.knows(&patch.labels) && !(deletes && forgotten)
+            let id = id_of(&patch.pod).filter(|_| patch.deletes);
+            let is_written = id.is_none_or(|id| entries.is_written(id));
+            entries.knows(&patch.labels) && !(deletes && forgotten) && is_written
         }
         PodChange::Delete(pod) => {
             id_of(pod).is_none_or(|id| entries.is_written(id) || entries.goes(id))

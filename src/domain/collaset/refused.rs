@@ -16,6 +16,10 @@ pub struct Refused {
     pub accepted: BTreeSet<String>,
     /// Instance IDs for which no Pod or claim could be created, with the API server's words.
     pub creations: BTreeMap<i64, String>,
+    /// UIDs of Pods that could not be deleted. A dry run may tell that they can be by now.
+    pub deletions: BTreeSet<String>,
+    /// Whether the pool of instance IDs can't be written.
+    pub pool: bool,
     /// Pods that could not be changed, or whose change admission held, by UID.
     pub pods: BTreeSet<String>,
     /// Claims that could not be changed, by name.

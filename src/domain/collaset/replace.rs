@@ -71,6 +71,9 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
     };
     draft.label(origin, keys::REPLACE_PAIR_NEW_ID, Some(new.to_string()));
     pool::mark(draft, new, pool::REPLACE_ORIGIN, &id.to_string());
+    if is_stopped(facts, origin) {
+        return;
+    }
     match facts.members.get(&new) {
         Some(pod)
             if pod.label(keys::REVISION) != Some(&wanted)
@@ -95,6 +98,11 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
         Some(_) => {}
         None => pool::mark(draft, new, pool::REVISION, &wanted),
     }
+}
+
+/// Whether a pair that an update has opened stays as it is, since the set is paused.
+pub fn is_stopped(facts: &Facts, origin: &Pod) -> bool {
+    facts.strategy.paused && origin.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
 }
 
 /// Whether a new half is there that takes the place of a Pod.

@@ -81,8 +81,9 @@ async fn one(work: &Work<'_>, change: PodChange, step: Step, look: &Look) -> Res
         PodChange::Delete(pod) => {
             let request = async {
                 let request = pods::delete(work.client(), &pod);
-                work.memory
-                    .wrote_pod(call(&what(&pod.metadata.name), request).await?);
+                let done = call(&what(&pod.metadata.name), request).await;
+                trials::judge_deletion(work, &pod, &done);
+                work.memory.wrote_pod(done?);
                 Ok(())
             };
             let done = unless_held(work, &pod, request);
@@ -198,10 +199,7 @@ fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
 }
 
 async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
-    if trials::is_trial(work, change)
-        && let Some(ahead) = &change.ahead
-        && !trials::may_change(work, &change.pod, ahead).await?
-    {
+    if trials::is_trial(work, change) && !trials::try_update(work, change).await? {
         return Ok(());
     }
     let mut version = change.pod.metadata.resource_version;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kube::Error;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -16,6 +17,8 @@ use crate::domain::pod::Pod;
 
 /// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.
 const ANY_SPEC: i64 = 0;
+/// Failures of a write in a row before the next one is taken for a refusal.
+const FAILURES: u32 = 4;
 
 /// When the change of a Pod that was refused late is tried again; said with the refusal.
 const TRIED: &str = "its dry run had passed, so it is tried once a minute at most";
@@ -32,15 +35,84 @@ pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
     let ahead = patch.ahead.as_ref();
     ahead.is_some_and(|ahead| work.memory.is_untried(uid, &ahead.revision))
+        || patch.deletes && work.memory.doubts_deletions()
+}
+
+/// Tries what the update that a patch begins is for; false where the Pod has to get to its revision by another way.
+pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<bool, Trouble> {
+    if patch.deletes {
+        may_delete(work, &patch.pod).await?;
+    }
+    match &patch.ahead {
+        Some(ahead) => may_change(work, &patch.pod, ahead).await,
+        None => Ok(true),
+    }
+}
+
+/// Asks the API server whether it would let a Pod be deleted.
+async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
+    let late = Key::LateDeletion(pod.metadata.uid.clone());
+    if let Some((left, why)) = work.memory.refused(&late, Instant::now(), ANY_SPEC) {
+        work.again(left);
+        return Err(Trouble::Failed(format!("{why} ({TRIED})")));
+    }
+    let request = async {
+        match pods::may_delete(work.client(), pod).await {
+            Err(Error::Api(status)) if pods::tells_nothing(&status) => Ok(()),
+            tried => tried,
+        }
+    };
+    match call(&what(&pod.metadata.name), request).await {
+        Ok(()) | Err(Trouble::Held | Trouble::Moved) => {
+            work.memory.accept_deletion(&pod.metadata.uid);
+            Ok(())
+        }
+        refused => refused,
+    }
+}
+
+/// Notes whether a Pod can be deleted. One that is off traffic for its deletion comes back if not, and no other goes off before a dry run
+/// has passed.
+pub fn judge_deletion(work: &Work<'_>, pod: &Pod, done: &Result<u64, Trouble>) {
+    let (uid, now) = (&pod.metadata.uid, Instant::now());
+    let late = Key::LateDeletion(uid.clone());
+    match done {
+        Ok(_) => {
+            work.memory.accept_deletion(uid);
+            work.memory.accept(&late);
+        }
+        Err(trouble) => {
+            if let Some(why) = lasting(work, trouble, &Key::PodWrite(uid.clone())) {
+                work.memory.refuse_deletion(uid);
+                work.memory.refuse_for(LATE, late, why, now, ANY_SPEC);
+                work.again(SPACING);
+            }
+        }
+    }
+}
+
+/// Why a write is not done for now: somebody refuses it, or it has failed several times in a row, as with a webhook that is down.
+fn lasting<'a>(work: &Work<'_>, trouble: &'a Trouble, key: &Key) -> Option<&'a str> {
+    match trouble {
+        Trouble::Refused(why) | Trouble::Denied(why) => Some(why),
+        Trouble::Failed(why) => {
+            let last = work.memory.last_refusal(key);
+            last.is_some_and(|(times, _)| times >= FAILURES)
+                .then_some(why)
+        }
+        Trouble::Moved | Trouble::Exists | Trouble::Held => None,
+    }
 }
 
 /// Asks the API server whether it would take the change that an update is for; false where the Pod has to get to the revision by
 /// another way.
-pub async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
+async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
     let now = Instant::now();
     let late = late(pod, &ahead.revision);
-    let late = late.map(|key| work.memory.refused(&key, now, ANY_SPEC));
-    if let Some((left, why)) = late.into_iter().flatten().max() {
+    let left = late
+        .iter()
+        .map(|key| work.memory.refused(key, now, ANY_SPEC));
+    if let Some((left, why)) = left.flatten().max() {
         work.again(left);
         return Err(Trouble::Failed(format!("{why} ({TRIED})")));
     }
@@ -69,9 +141,16 @@ pub async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Resul
     let Some(body) = body(work.set, &trial, version) else {
         return Ok(true);
     };
+    // The dry run has passed before where the change did not: one Pod at a time finds out if that is over.
+    let [of_revision, _] = late;
+    let before = work.memory.last_refusal(&of_revision);
     let tried = dry_run(work, pod, None, body).await;
     if !matches!(tried, Ok(false)) {
         judge(work, pod, &ahead.revision, &tried.as_ref());
+    }
+    if let (Ok(_), Some((_, why))) = (&tried, before) {
+        work.memory
+            .refuse_for(LATE, of_revision, &why, Instant::now(), ANY_SPEC);
     }
     tried.map(|_| true)
 }
@@ -98,23 +177,30 @@ pub fn give_up(work: &Work<'_>, pod: &Pod, revision: &str, why: &str) {
     work.again(SPACING);
 }
 
-/// As [`judge`], of a change that was no dry run. One that is refused takes its revision's other Pods into doubt, and is left alone for
-/// longer each time, as a dry run may pass where the change does not.
+/// As [`judge`], of a change that was no dry run. One that is refused, or fails several times in a row, takes its revision's other Pods into
+/// doubt, and is left alone for longer each time, as a dry run may pass where the change does not.
 pub fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble>) {
     let (late, now) = (late(pod, revision), Instant::now());
     match done {
-        Ok(_) => late.iter().for_each(|key| work.memory.accept(key)),
-        Err(Trouble::Refused(why) | Trouble::Denied(why)) => {
+        Ok(_) => {
+            late.iter().for_each(|key| work.memory.accept(key));
+            work.memory.accept_change(&pod.metadata.uid, revision);
+        }
+        Err(trouble) => {
+            let key = Key::PodChange(pod.metadata.uid.clone());
+            let Some(why) = lasting(work, trouble, &key) else {
+                return;
+            };
             work.memory.doubt(revision);
+            work.memory.refuse_change(&pod.metadata.uid, revision);
+            work.again(SPACING);
             for key in late {
                 if work.memory.refused(&key, now, ANY_SPEC).is_none() {
                     work.memory.refuse_for(LATE, key, why, now, ANY_SPEC);
                 }
             }
         }
-        Err(_) => {}
     }
-    judge(work, pod, revision, &done.as_ref());
 }
 
 /// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back. So it is with a

@@ -45,6 +45,7 @@ impl Bed {
             SET,
             json!({ "metadata": { "namespace": "n", "name": "web", "uid": "set" } }),
         );
+        context.index.following.trust();
         let bed = Bed {
             api,
             context,

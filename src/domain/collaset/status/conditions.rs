@@ -13,8 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::Operation;
-use super::super::pool;
 use super::super::strategy::{Policy, Scope};
+use super::super::{pool, replace};
 use super::asked::{self, Asked};
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
@@ -357,7 +357,9 @@ impl View {
                 1 => ", 1 is to be".to_owned(),
                 _ => format!(", {unpaired} are to be"),
             };
-            let reason = match paused && pairs == 0 {
+            let mut origins = facts.members.values();
+            let stopped = origins.any(|pod| replace::is_stopped(facts, pod));
+            let reason = match paused && (pairs == 0 || stopped) {
                 true => "Paused",
                 false => "Replacing",
             };

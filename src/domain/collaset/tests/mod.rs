@@ -9,6 +9,7 @@ mod readers_places;
 mod readers_pool;
 mod resized;
 mod rollout;
+mod serving;
 mod small_pool;
 mod taken_back;
 mod told_to_go;

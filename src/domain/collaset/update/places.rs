@@ -27,6 +27,8 @@ pub struct Places {
     begin: usize,
     /// Pods that may be deleted.
     delete: usize,
+    /// Whether the API server refuses to create a Pod of the updated revision.
+    is_refused: bool,
     /// Available Pods whose update may begin.
     available: usize,
     /// Pods that wait for their rules and serve, and that must not go any more.
@@ -38,11 +40,18 @@ pub struct Places {
 impl Places {
     /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them.
     pub fn of(facts: &Facts, draft: &mut Draft, counted: &[i64], underway: usize) -> Places {
-        let (begin, delete) = given_up(facts, draft, counted, underway);
+        let vacant = vacant(facts, draft, counted);
+        let refused = &facts.observed.refused.creations;
+        let is_refused = vacant.iter().any(|id| refused.contains_key(id));
+        let (begin, delete) = match is_refused {
+            true => (0, 0),
+            false => given_up(facts, draft, vacant, underway),
+        };
         let (available, excess) = available(facts, draft, counted);
         Places {
             begin,
             delete,
+            is_refused,
             available,
             excess,
             pairs: pairs(facts, draft),
@@ -66,6 +75,11 @@ impl Places {
         pod.is_available() && lifecycle::waits_for_rules(pod) && take(&mut self.excess)
     }
 
+    /// Whether nobody can be given up for the updated revision until the API server lets a Pod of it be created.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
     /// Takes a place for a deletion, if there is one.
     pub fn delete(&mut self) -> bool {
         take(&mut self.delete)
@@ -83,22 +97,29 @@ fn take(places: &mut usize) -> bool {
     free
 }
 
-/// How many Pods may begin, and how many may be deleted, as far as Pods of the updated revision can be created.
-fn given_up(facts: &Facts, draft: &mut Draft, counted: &[i64], underway: usize) -> (usize, usize) {
-    let refused = &facts.observed.refused;
+/// IDs without a Pod that are to have one of the updated revision.
+fn vacant(facts: &Facts, draft: &Draft, counted: &[i64]) -> Vec<i64> {
     let updated = &facts.history.updated.name;
-    let mut vacant: Vec<i64> = counted
+    let vacant = counted
         .iter()
         .copied()
-        .filter(|id| !facts.members.contains_key(id))
-        .filter(|id| {
-            let recorded = draft.ids.get(id).and_then(|data| data.get(pool::REVISION));
-            recorded == Some(updated)
-        })
-        .collect();
-    if vacant.iter().any(|id| refused.creations.contains_key(id)) {
-        return (0, 0);
-    }
+        .filter(|id| !facts.members.contains_key(id));
+    let vacant = vacant.filter(|id| {
+        let recorded = draft.ids.get(id).and_then(|data| data.get(pool::REVISION));
+        recorded == Some(updated)
+    });
+    vacant.collect()
+}
+
+/// How many Pods may begin, and how many may be deleted, as far as it is known that Pods of the updated revision can be created.
+fn given_up(
+    facts: &Facts,
+    draft: &mut Draft,
+    mut vacant: Vec<i64>,
+    underway: usize,
+) -> (usize, usize) {
+    let refused = &facts.observed.refused;
+    let updated = &facts.history.updated.name;
     if refused.proven.contains(updated) || is_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
@@ -147,8 +168,9 @@ fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> (usize, usize) {
     let Some(most) = facts.strategy.max_unavailable else {
         return (usize::MAX, 0);
     };
-    let members = counted.iter().filter_map(|id| facts.members.get(id));
-    let staying = members.filter(|pod| {
+    let staying = counted.iter().filter(|id| !draft.leaving.contains(id));
+    let staying = staying.filter_map(|id| facts.members.get(id));
+    let staying = staying.filter(|pod| {
         let going = Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod);
         pod.is_available() && !going && !lifecycle::is_leaving(pod) && !draft.takes_away(pod)
     });

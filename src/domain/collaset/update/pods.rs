@@ -58,6 +58,14 @@ pub fn step(
         {
             come_back(facts, draft, pod);
         }
+        (true, _)
+            if turn != Turn::Idle
+                && is_given_up(facts, id, pod)
+                && is_kept(facts, places, id, pod)
+                && can_come_back(facts, pod) =>
+        {
+            come_back(facts, draft, pod);
+        }
         (true, Turn::Idle) => begin(facts, draft, places, id, pod),
         (true, Turn::Waiting) if places.call_back(pod) => {
             draft.labels(pod, Operation::Update.undo(pod));
@@ -160,7 +168,7 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
     }
     let way = way(facts, id, pod);
     let deletes = !matches!(*way, InPlace::Yes { .. });
-    if !places.begin(pod, deletes) {
+    if deletes && is_unwritten(facts, id) || !places.begin(pod, deletes) {
         return;
     }
     draft.labels(
@@ -168,6 +176,7 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
         Operation::Update.begin(pod, deletes, facts.observed.now_nanos),
     );
     announce_resize(facts, draft, pod, &way);
+    draft.patch(pod).deletes = deletes;
     let refused = &facts.observed.refused;
     if !deletes && refused.is_untried(pod, &facts.history.updated.name) {
         draft.patch(pod).ahead = match facts.is_resized(pod) {
@@ -184,6 +193,19 @@ pub fn is_change_refused(facts: &Facts, id: i64, pod: &Pod) -> bool {
     let waits = || Operation::Update.is_on(pod) && lifecycle::waits_for_rules(pod);
     (refused.refuses_change(pod, updated) || refused.is_in_doubt(updated) && waits())
         && matches!(*way(facts, id, pod), InPlace::Yes { .. })
+}
+
+/// Whether a Pod whose update deletes it can't go for now: none could be made in its place, its revision can't be written down, or the API
+/// server does not let it be deleted. It serves meanwhile.
+fn is_kept(facts: &Facts, places: &Places, id: i64, pod: &Pod) -> bool {
+    let refused = &facts.observed.refused;
+    places.is_refused() || refused.deletions.contains(&pod.metadata.uid) || is_unwritten(facts, id)
+}
+
+/// Whether the pool can't be written, and does not say that the next Pod of an ID is of the updated revision.
+fn is_unwritten(facts: &Facts, id: i64) -> bool {
+    let updated = &facts.history.updated.name;
+    facts.observed.refused.pool && !pool::is_stored(facts, id, pool::REVISION, updated)
 }
 
 /// Whether the update of a Pod deletes it.
@@ -383,7 +405,9 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
     match inplace::progress(pod) {
         Progress::Waiting(_) => {}
         Progress::Refused(why) => {
-            if !facts.strategy.paused && places.delete() {
+            let refused = &facts.observed.refused.deletions;
+            let is_refused = refused.contains(&pod.metadata.uid);
+            if !facts.strategy.paused && !is_refused && places.delete() {
                 tell_of_refusal(draft, pod, &why);
                 draft.delete(pod);
             } else {

@@ -38,6 +38,10 @@ pub enum Write {
     Resize,
     /// A resize, by a quota or a policy.
     AnyResize,
+    /// A change that fails again and again, as with 500 or by a timeout. A dry run of it fails too, and tells nothing.
+    FailingChange,
+    /// A resize that is found invalid when it is sent, and not by its dry run.
+    LateResize,
 }
 
 /// What does not go as the set wants it, until somebody lifts it.
@@ -183,8 +187,10 @@ impl World {
             if self.is_refused(Write::Pool) || bytes > self.pool_bytes.max(stored + stored / 20) {
                 let why = format!("policy, or {bytes} bytes");
                 done.refuse(Step::Pool, "ResourceContext web", &why);
+                self.refused.pool = true;
                 plan = without_pool(plan, self.pool.as_ref());
             } else {
+                self.refused.pool = false;
                 self.pool = (!contexts.is_empty()).then(|| Pool {
                     name: "web".into(),
                     contexts,
@@ -440,9 +446,11 @@ impl World {
                 let stubborn = self.troubles.stubborn.contains(&pod.metadata.uid);
                 if stubborn || self.is_refused(Write::PodDeletion) {
                     done.refuse(Step::Update, &format!("Pod {name}"), "policy");
+                    self.refused.deletions.insert(pod.metadata.uid.clone());
                     self.refuse_pod(&pod.metadata.uid);
                     return;
                 }
+                self.refused.deletions.remove(&pod.metadata.uid);
                 self.delete(name);
                 done.written += 1;
             }
@@ -584,6 +592,25 @@ impl World {
             done.refuse(Step::Update, &what, "policy");
             return self.refuse_pod(uid);
         }
+        if patch.deletes && !self.refused.deletions.is_empty() {
+            if self.is_refused(Write::PodDeletion) {
+                done.refuse(Step::Update, &what, "policy");
+                return;
+            }
+            self.refused.deletions.remove(uid);
+        }
+        let revision = patch.ahead.as_ref().map(|ahead| ahead.revision.clone());
+        if let Some(revision) = revision.or_else(|| patch.leads_to.clone())
+            && self.is_refused(Write::FailingChange)
+        {
+            done.refuse(Step::Update, &what, "failed calling webhook");
+            if patch.leads_to.is_some() {
+                let changes = &mut self.refused.changes;
+                changes.insert(uid.to_owned(), revision.clone());
+                self.doubt(uid, &revision);
+            }
+            return;
+        }
         if let Some(ahead) = &patch.ahead {
             let change = (&*ahead.revision, ahead.resize.as_ref());
             match self.try_resize(uid, change, done) {
@@ -593,6 +620,12 @@ impl World {
         }
         if let Some(revision) = patch.leads_to.clone() {
             let resize = patch.resize.as_ref();
+            if resize.is_some() && self.is_refused(Write::LateResize) {
+                let why = (revision.clone(), "invalid".to_owned());
+                self.refused.resizes.insert(uid.to_owned(), why);
+                done.written += 1;
+                return;
+            }
             if self.try_resize(uid, (&revision, resize), done).is_err() {
                 return self.doubt(uid, &revision);
             }
