@@ -11,7 +11,7 @@ use crate::bed::{Bed, Scope, wait};
 use crate::sets::{Set, condition, uids};
 
 /// A webhook for Pods of the namespace that nobody serves.
-struct Dead<'a> {
+pub struct Dead<'a> {
     scope: &'a Scope,
     all: Api<MutatingWebhookConfiguration>,
     name: String,
@@ -19,6 +19,12 @@ struct Dead<'a> {
 
 impl<'a> Dead<'a> {
     async fn new(scope: &'a Scope) -> Dead<'a> {
+        Dead::for_updates(scope, "false").await
+    }
+
+    /// Called for Pods that are created, and for changes of Pods for which the CEL expression holds.
+    pub async fn for_updates(scope: &'a Scope, of: &str) -> Dead<'a> {
+        let condition = format!("request.operation == 'CREATE' || ({of})");
         let all: Api<MutatingWebhookConfiguration> = Api::all(scope.client.clone());
         let name = format!("dead.{}.test", scope.namespace);
         let configuration = json!({
@@ -28,7 +34,8 @@ impl<'a> Dead<'a> {
                 "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
                 "clientConfig": { "url": "https://127.0.0.1:1/" },
                 "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": scope.namespace } },
-                "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
+                "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE", "UPDATE"] }],
+                "matchConditions": [{ "name": "of", "expression": condition }],
             }],
         });
         let configuration = serde_json::from_value(configuration).unwrap();
@@ -49,7 +56,7 @@ impl<'a> Dead<'a> {
         dead
     }
 
-    async fn lift(self) {
+    pub async fn lift(self) {
         let delete = DeleteParams::default();
         self.all.delete(&self.name, &delete).await.unwrap();
     }

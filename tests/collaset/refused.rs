@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::admitted::Dead;
 use crate::bed::objects::is_available;
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, Scope, wait};
@@ -357,4 +358,62 @@ async fn names_that_others_have_hold_up_no_other_pod() {
     set.until_pods("the others", |pods| ids(pods) == [3, 4, 5])
         .await;
     told(&scope, "ScaleOutFailed", "Pod web-0 is there").await;
+}
+
+#[tokio::test]
+async fn pods_whose_deletion_a_policy_refuses_come_back_and_no_other_goes_off_traffic() {
+    let scope = Bed::shared().await.scope("no-deletion").await;
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let set = Set::new(&scope, "web", 3, recreate).await;
+    let before = uids(&set.pods().await);
+    let policy = Policy::new(&scope, ("DELETE", "pods"), "false", "Forbidden").await;
+    set.image("app:2").await;
+    until_told(&set, "Update", "UpdateFailed", "not as long as the test").await;
+    set.until_pods("all serve", |pods| pods.values().all(is_available))
+        .await;
+    let observer = Observer::start(&scope).await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    observer.fewest_available(|_| true, 3).await.at_least(3);
+    assert_eq!(uids(&set.pods().await), before);
+    policy.lift().await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 3]);
+}
+
+#[tokio::test]
+async fn no_pod_goes_off_traffic_to_be_deleted_while_the_pool_can_not_be_written() {
+    let scope = Bed::shared().await.scope("no-pool").await;
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let set = Set::new(&scope, "web", 3, recreate).await;
+    let before = uids(&set.pods().await);
+    let pools = ("UPDATE", "apps.kusionstack.io:resourcecontexts");
+    let policy = Policy::new(&scope, pools, "false", "Forbidden").await;
+    let observer = Observer::start(&scope).await;
+    set.image("app:2").await;
+    until_told(&set, "Scale", "ScaleOutFailed", "not as long as the test").await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    observer.fewest_available(|_| true, 3).await.at_least(3);
+    assert_eq!(uids(&set.pods().await), before);
+    policy.lift().await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 3]);
+}
+
+#[tokio::test]
+async fn pods_come_back_when_the_webhook_of_their_change_goes_down() {
+    let scope = Bed::shared().await.scope("webhook-down").await;
+    let set = Set::new(&scope, "web", 3, json!({})).await;
+    let before = uids(&set.pods().await);
+    // Of the dry run it is told apart, as of a webhook that dies between the two.
+    let change = "!(has(request.dryRun) && request.dryRun) && object.spec.containers.exists(c, c.image == 'app:2')";
+    let dead = Dead::for_updates(&scope, change).await;
+    set.image("app:2").await;
+    until_told(&set, "Update", "UpdateFailed", "failed calling webhook").await;
+    set.until_pods("all serve", |pods| pods.values().all(is_available))
+        .await;
+    assert_eq!(uids(&set.pods().await), before);
+    dead.lift().await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 3]);
+    assert_eq!(uids(&set.pods().await), before);
 }

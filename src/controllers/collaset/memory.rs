@@ -295,7 +295,10 @@ impl Memory {
     /// Whether it must be tried first if a Pod can be changed in place to a revision.
     pub fn is_untried(&self, uid: &str, revision: &str) -> bool {
         let inner = self.inner.lock();
-        inner.changes.contains_key(uid) || !inner.accepted.contains(revision)
+        let late = Key::LateRefusal(revision.to_owned());
+        inner.changes.contains_key(uid)
+            || !inner.accepted.contains(revision)
+            || inner.refusals.last(&late).is_some()
     }
 
     /// A Pod of a revision has been created.
@@ -347,6 +350,7 @@ impl Memory {
             resizes: inner.resizes.clone(),
             changes: inner.changes.clone(),
             deletions: inner.deletions.clone(),
+            late: inner.refusals.late().map(str::to_owned).collect(),
             pool: inner.refusals.last(&Key::Pool).is_some(),
             accepted: inner.accepted.clone(),
             revision: revision.map(|(_, why)| why),

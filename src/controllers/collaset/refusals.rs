@@ -177,6 +177,14 @@ impl Refusals {
         })
     }
 
+    /// Names of revisions to which a change was refused late, and none was made since.
+    pub fn late(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().filter_map(|key| match key {
+            Key::LateRefusal(revision) => Some(revision.as_str()),
+            _ => None,
+        })
+    }
+
     /// UIDs of the Pods that could not be changed when that was last tried.
     pub fn pods(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| match key {

@@ -14,6 +14,8 @@ pub struct Refused {
     pub changes: BTreeMap<String, String>,
     /// Revisions to which a Pod has been changed in place, or could have been by a dry run.
     pub accepted: BTreeSet<String>,
+    /// Revisions to which a Pod could not be changed although a dry run had passed, and none could since.
+    pub late: BTreeSet<String>,
     /// Instance IDs for which no Pod or claim could be created, with the API server's words.
     pub creations: BTreeMap<i64, String>,
     /// UIDs of Pods that could not be deleted. A dry run may tell that they can be by now.
@@ -51,6 +53,8 @@ impl Refused {
 
     /// Whether it must be tried first if a Pod can be changed in place to a revision.
     pub fn is_untried(&self, pod: &Pod, revision: &str) -> bool {
-        !self.accepted.contains(revision) || self.refuses_change(pod, revision)
+        !self.accepted.contains(revision)
+            || self.late.contains(revision)
+            || self.refuses_change(pod, revision)
     }
 }

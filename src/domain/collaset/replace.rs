@@ -78,7 +78,8 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
         Some(pod)
             if pod.label(keys::REVISION) != Some(&wanted)
                 && pod.label(keys::REVISION).is_some()
-                && !lifecycle::must_leave(origin) =>
+                && !lifecycle::must_leave(origin)
+                && !serves_alone(pod, origin) =>
         {
             // Made of a revision that is no longer wanted: it goes, and another is made under its ID. Not before its origin is
             // called back: that write may come too late, and both would go.
@@ -117,6 +118,11 @@ pub fn is_replaced(facts: &Facts, draft: &Draft, id: i64, origin: &Pod) -> bool 
         })
 }
 
+/// Whether the new half serves and its origin does not: it stays until the origin serves, or stands for it.
+fn serves_alone(half: &Pod, origin: &Pod) -> bool {
+    half.is_available() && !origin.is_available()
+}
+
 fn takes_place_of(half: &Pod, origin: &Pod) -> bool {
     by_hand::replaces(half, origin) && !lifecycle::is_leaving(half)
 }
@@ -145,7 +151,7 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
     match new.and_then(|new| facts.members.get(&new)) {
         Some(pod) if pod.label(keys::REPLACE_PAIR_ORIGIN_NAME) == Some(&origin.metadata.name) => {
             // Not before its origin is called back: that write may come too late, and both would go.
-            if !lifecycle::is_leaving(origin) {
+            if !lifecycle::is_leaving(origin) && !serves_alone(pod, origin) {
                 let why = "it is the new Pod of a replacement that was taken back";
                 send_half_away(facts, draft, pod, why);
             }

@@ -46,7 +46,16 @@ impl FakeApi {
                 let body = body.collect().await.unwrap().to_bytes();
                 let body = serde_json::from_slice(&body).unwrap_or_default();
                 tokio::task::yield_now().await;
-                let (code, answer) = state.lock().answer(&head.method, head.uri.path(), body);
+                let is_dry = head.uri.query().is_some_and(|q| q.contains("dryRun"));
+                let (code, answer) = {
+                    let mut state = state.lock();
+                    let before = is_dry.then(|| state.objects.clone());
+                    let answered = state.answer(&head.method, head.uri.path(), body);
+                    if let Some(before) = before {
+                        state.objects = before;
+                    }
+                    answered
+                };
                 let answer = Body::from(answer.to_string().into_bytes());
                 let answer = Response::builder().status(code).body(answer);
                 Ok::<_, Infallible>(answer.unwrap())

@@ -431,6 +431,101 @@ async fn pod_that_is_refused_late_is_left_alone_although_others_are_changed() {
     assert!(bed.api.bodies(&patch).len() > tried, "a command ends that");
 }
 
+/// A plan that begins an update which deletes the Pod, and one that deletes it.
+fn recreation(pod: &Arc<Pod>) -> [Plan; 2] {
+    let mut begin = PodPatch {
+        pod: Arc::clone(pod),
+        deletes: true,
+        ..PodPatch::default()
+    };
+    begin.labels.0.insert("x".into(), Some("1".into()));
+    let changes = [PodChange::Patch(begin), PodChange::Delete(Arc::clone(pod))];
+    changes.map(|change| Plan {
+        pods: vec![change],
+        ..Plan::default()
+    })
+}
+
+fn facts_of(bed: &Bed, pod: &Pod) -> Refused {
+    let none = || std::iter::empty();
+    bed.memory
+        .facts([pod].into_iter(), none(), Instant::now(), 0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic() {
+    let bed = Bed::new();
+    let (a, b) = (bed.pod("web-a"), bed.pod("web-b"));
+    let delete = |pod: &Pod| format!("DELETE {PODS}/{}", pod.metadata.name);
+    let [begin, _] = recreation(&b);
+    bed.apply(begin).await;
+    assert!(
+        !bed.api.requests().contains(&delete(&b)),
+        "nothing is in doubt"
+    );
+    bed.api
+        .refuse(refusal("DELETE /api/v1/namespaces/n/pods", 403));
+    bed.apply(recreation(&a)[1].clone()).await;
+    let asked = &bed.api.bodies(&delete(&a))[0]["preconditions"];
+    let version = a.metadata.resource_version.to_string();
+    assert_eq!(asked["resourceVersion"], json!(version));
+    assert!(facts_of(&bed, &a).deletions.contains(&a.metadata.uid));
+    let patches = |bed: &Bed| bed.api.bodies(&format!("PATCH {PODS}/web-b")).len();
+    let before = patches(&bed);
+    let b = Arc::new(
+        serde_json::from_value(bed.api.0.lock().objects[&format!("{PODS}/web-b")].clone()).unwrap(),
+    );
+    bed.apply(recreation(&b)[0].clone()).await;
+    assert_eq!(patches(&bed), before, "it stays on traffic");
+    assert_eq!(bed.api.bodies(&delete(&b)).len(), 1, "tried by a dry run");
+    bed.api.refuse(None);
+    tokio::time::advance(PAUSES.1).await;
+    bed.apply(recreation(&b)[0].clone()).await;
+    assert_eq!(patches(&bed), before + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_that_fails_several_times_in_a_row_is_taken_for_refused() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-a");
+    bed.memory.accept_change("another", "web-2");
+    bed.api
+        .refuse(refusal("PATCH /api/v1/namespaces/n/pods", 500));
+    bed.apply(update(&pod)[1].clone()).await;
+    assert!(
+        !facts_of(&bed, &pod).refuses_change(&pod, "web-2"),
+        "it may be a blip"
+    );
+    apply_often(&bed, 6, || update(&pod)[1].clone()).await;
+    let facts = facts_of(&bed, &pod);
+    assert!(facts.refuses_change(&pod, "web-2"));
+    assert!(!facts.accepted.contains("web-2"), "others are tried first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
+    let bed = Bed::new();
+    let pods: Vec<_> = (0..5).map(|n| bed.pod(&format!("web-{n}"))).collect();
+    bed.api
+        .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-0", 403));
+    bed.apply(update(&pods[0])[1].clone()).await;
+    bed.api.refuse(None);
+    tokio::time::advance(PAUSES.1).await;
+    let begin = Plan {
+        pods: pods
+            .iter()
+            .flat_map(|pod| update(pod)[0].pods.clone())
+            .collect(),
+        ..Plan::default()
+    };
+    bed.apply(begin).await;
+    let begun = pods.iter().filter(|pod| {
+        let path = format!("{PODS}/{}", pod.metadata.name);
+        bed.api.0.lock().objects[&path]["metadata"]["labels"]["x"] == "1"
+    });
+    assert_eq!(begun.count(), 1);
+}
+
 #[tokio::test]
 async fn a_pool_that_is_refused_keeps_back_what_depends_on_it() {
     let bed = Bed::new();
@@ -564,6 +659,9 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
     assert!(matches!(trailing, Err(Outcome::Retry)));
     index.bookmark_pods(7);
     assert!(observe(&bed.context, &set, &bed.memory).await.is_ok());
+    index.following.pods.lose();
+    let silent = observe(&bed.context, &set, &bed.memory).await;
+    assert!(matches!(silent, Err(Outcome::Retry)));
 }
 
 /// A set with a selector, so that its orphans can be told.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cases::{condition, one_claim};
-use super::world::{World, Write};
+use super::world::{Kubelet, World, Write};
 
 fn recreate() -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })
@@ -185,5 +185,47 @@ fn pod_that_leaves_does_not_count_as_one_that_stays() {
         let mut others = others.filter(|pod| pod.metadata.name != name);
         assert!(others.any(|pod| pod.is_available()));
         world.turn(u8::MAX);
+    }
+}
+
+#[test]
+fn new_halves_that_serve_stay_while_their_origins_are_down() {
+    for act in ["third", "abort", "back"] {
+        let bounded = json!({ "podUpgradePolicy": "Replace", "maxUnavailable": 1 });
+        let mut world = World::on_plane(3, json!({ "updateStrategy": bounded }));
+        world.settle();
+        let origins: Vec<String> = world.pods.keys().cloned().collect();
+        world.troubles.holds = true; // a rule of another kind lets no origin go
+        world.image("app:2");
+        world.settle();
+        let uids: Vec<_> = origins
+            .iter()
+            .map(|name| world.pods[name].metadata.uid.clone())
+            .collect();
+        for uid in &uids {
+            let lost = Kubelet {
+                is_lost: true,
+                ..Kubelet::default()
+            };
+            world.kubelets.insert(uid.clone(), lost);
+        }
+        world.settle();
+        match act {
+            "third" => world.image("app:3"),
+            "back" => world.image("app:1"),
+            _ => world.command("abort"),
+        }
+        for round in 0..60 {
+            world.troubles.holds = round < 6;
+            world.step();
+            world.turn(u8::MAX);
+            assert!(serving(&world) >= 2, "{act}: {}", serving(&world));
+        }
+        for uid in &uids {
+            world.kubelets.remove(uid);
+        }
+        world.settle();
+        let image = if act == "third" { "app:3" } else { "app:1" };
+        assert_eq!(world.images(), [image; 3], "{act}");
     }
 }
