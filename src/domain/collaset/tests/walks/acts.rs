@@ -309,6 +309,8 @@ fn write(rng: &mut StdRng) -> Write {
         Write::PodDeletion,
         Write::Resize,
         Write::AnyResize,
+        Write::FailingChange,
+        Write::LateResize,
     ];
     *all.choose(rng).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::world::World;
+use super::super::world::{World, Write};
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::plan::{Plan, PodChange};
@@ -506,6 +506,19 @@ pub fn stuck(world: &World) -> Verdict {
         ensure!(
             !own || reasons,
             "Pod {name} is off traffic and nobody says why: {told:#?}"
+        );
+        // What an update has not changed yet goes back on traffic, if it can be written.
+        let troubles = &world.troubles;
+        let is_free = !troubles.refused.contains(&Write::PodPatch)
+            && !troubles.stubborn.contains(&pod.metadata.uid)
+            && !troubles.holds_back;
+        let is_unchanged = [keys::LAST_POD_STATUS, keys::RESIZING]
+            .iter()
+            .all(|key| pod.annotation(key).is_none());
+        let operates = pod.label(&Family::Operate.key("collaset")).is_some();
+        ensure!(
+            !(is_free && is_unchanged && operates && is_on(pod, "update")),
+            "Pod {name} stays off traffic for an update that has changed nothing: {told:#?}"
         );
     }
     Ok(())
