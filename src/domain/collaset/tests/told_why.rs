@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::cases::condition;
+use super::cases::{condition, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::status::time;
@@ -25,6 +25,11 @@ fn why(world: &World, name: &str) -> Explanation {
         notes: Vec::new(),
         now: time(world.now()),
     })
+}
+
+/// The remark of `operating why` on what the set does with a Pod.
+fn remark(world: &World, name: &str) -> String {
+    why(world, name).owner.unwrap().remark.unwrap_or_default()
 }
 
 fn names(world: &World) -> Vec<String> {
@@ -272,4 +277,93 @@ fn max_unavailable_of_a_rollout_that_goes_on_is_not_told() {
         world.turn(u8::MAX);
     }
     assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
+fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
+    let by = json!({ "byPartition": { "partitionPercent": 50 } });
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let old = with_image(&world, "app:1");
+    let kept = "its partition keeps 2 Pods on older revisions";
+    assert!(remark(&world, &old).contains(kept));
+    let rollout = why(&world, &old).owner.unwrap().rollout.unwrap();
+    assert_eq!(rollout.partition, Some(2));
+    let updated = with_image(&world, "app:2");
+    take_down(&mut world, &updated);
+    world.settle();
+    let remark = remark(&world, &old);
+    assert!(!remark.contains("maxUnavailable"), "{remark}");
+}
+
+#[test]
+fn max_unavailable_is_told_beside_a_partition_that_keeps_fewer_pods() {
+    let by = json!({ "byPartition": { "partition": 1 } });
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 20);
+    let remark = remark(&world, &with_image(&world, "app:1"));
+    assert!(remark.contains("maxUnavailable (1) holds"), "{remark}");
+}
+
+fn canary() -> Value {
+    let steps = json!([{ "partition": 2 }, { "pause": {} }, { "partition": 0 }]);
+    json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
+}
+
+#[test]
+fn pause_is_told_although_ready_speaks_of_something_else() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 30);
+    world.troubles.most_pods = Some(3);
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 30);
+    assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
+    let old = with_image(&world, "app:1");
+    let told = remark(&world, &old);
+    let at = "its rollout is at step 2 of 3, which pauses until the annotation";
+    assert!(told.starts_with(at), "{told}");
+    world.edit(json!({ "paused": true }));
+    rounds(&mut world, 3);
+    let told = remark(&world, &old);
+    assert!(
+        told.starts_with("it is paused: set spec.paused to false"),
+        "{told}"
+    );
+    assert!(told.contains("; its rollout is at step 2 of 3"), "{told}");
+}
+
+#[test]
+fn step_of_a_rollout_that_is_stuck_is_told() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 30);
+    assert_eq!(condition(&world, "Update").1, "UpdateFailed");
+    let told = remark(&world, &with_image(&world, "app:1"));
+    assert!(told.starts_with("its rollout is at step 1 of 3"), "{told}");
+}
+
+#[test]
+fn exclusion_that_is_refused_is_told_of_the_pod() {
+    let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = settled(2, json!({ "namingStrategy": naming }));
+    let name = names(&world).remove(0);
+    label(&mut world, &name, keys::TO_EXCLUDE, "true");
+    world.settle();
+    assert_eq!(condition(&world, "Ready").1, "ExcludeNotAllowed");
+    let troubles = why(&world, &name).owner.unwrap().troubles;
+    let told = troubles
+        .iter()
+        .any(|t| t.starts_with("ExcludeNotAllowed: Pod "));
+    assert!(told, "{troubles:?}");
 }
