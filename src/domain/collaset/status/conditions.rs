@@ -15,7 +15,7 @@ use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::strategy::{Policy, Scope};
 use super::super::{pool, replace, update};
-use super::asked::{self, Asked};
+use super::asked::Asked;
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
@@ -443,9 +443,6 @@ impl View {
         message += &told::all_excluded_later(facts);
         for (_, why) in self.refused.iter().take(told::NAMED) {
             message += &format!("; {why}");
-        }
-        if self.surplus > 0 && !facts.strategy.sequence {
-            message += &asked::contradictions(facts);
         }
         Some((reason, message))
     }

@@ -280,6 +280,28 @@ fn max_unavailable_of_a_rollout_that_goes_on_is_not_told() {
 }
 
 #[test]
+fn label_to_exclude_of_a_pod_that_is_included_is_a_contradiction() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    world.edit(json!({ "scaleStrategy": { "podToInclude": [name] } }));
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
+    label(&mut world, &name, keys::TO_EXCLUDE, "true");
+    world.told.clear();
+    world.settle();
+    let (status, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*status, &*reason), ("False", "ExcludeNotAllowed"));
+    let told = format!("Pod {name} is to be excluded and included: neither is done");
+    assert!(message.contains(&told), "{message}");
+    assert!(message.contains("podToInclude") && message.contains(keys::TO_EXCLUDE));
+    assert!(world.told.iter().any(|(r, _)| *r == "DupExIncludedTarget"));
+    world.edit(json!({ "scaleStrategy": { "podToInclude": null } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+}
+
+#[test]
 fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
     let by = json!({ "byPartition": { "partitionPercent": 50 } });
     let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
