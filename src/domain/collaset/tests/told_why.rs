@@ -389,3 +389,24 @@ fn exclusion_that_is_refused_is_told_of_the_pod() {
         .any(|t| t.starts_with("ExcludeNotAllowed: Pod "));
     assert!(told, "{troubles:?}");
 }
+
+#[test]
+fn template_that_changes_without_pods_is_told_as_complete() {
+    let mut world = settled(2, json!({}));
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    world.told.clear();
+    world.image("app:2");
+    world.settle();
+    world.edit(json!({ "replicas": 2 }));
+    world.settle();
+    let told = world.told.iter();
+    let told: Vec<_> = told.filter(|(r, _)| r.starts_with("Rollout")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "RolloutCompleted");
+    assert!(
+        told[0]
+            .1
+            .ends_with("has no Pod to reach; the next Pods are made of it")
+    );
+}
