@@ -1,4 +1,4 @@
-//! Which rules hold Pods that wait to be let off traffic, and why, in words that change only with the rules and with the number
+//! Which rules hold Pods that wait to be let off traffic, or back on it, and why, in words that change only with the rules and with the number
 //! of Pods: the status is written anew whenever they do.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::api::stored::text;
 use crate::cluster::index::{Entry, State};
-use crate::domain::collaset::waits_for_rules;
+use crate::domain::collaset::stage_of_rules;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
 use crate::domain::rules::stage::{candidates, rejections_of};
@@ -19,26 +19,29 @@ const MOST_EXPLAINED: usize = 20;
 const RULES_NAMED: usize = 3;
 const LONGEST: usize = 200;
 
-/// What the first Pods that wait in PreCheck wait for, by UID: the rules that reject, else the budgets (none where the set `goes`,
-/// for they do not hold its Pods then), else all rules that cover the Pod.
+/// What the first Pods that wait for rules wait for, by UID. In PreCheck: the rules that reject, else the budgets (none where the set
+/// `goes`, for they do not hold its Pods then), else all rules that cover the Pod. In PostCheck: the rules that reject.
 pub fn held(state: &State, pods: &[Arc<Pod>], goes: bool) -> BTreeMap<String, Vec<String>> {
-    let waiting = pods.iter().filter(|pod| waits_for_rules(pod));
-    let told = waiting.take(MOST_EXPLAINED).map(|pod| {
-        let waiting = candidates(Stage::PreCheck, pod);
+    let waiting = pods
+        .iter()
+        .filter_map(|pod| Some((stage_of_rules(pod)?, pod)));
+    let told = waiting.take(MOST_EXPLAINED).map(|(stage, pod)| {
+        let is_before = stage == Stage::PreCheck;
+        let waiting = candidates(stage, pod);
         let covering = || state.covering(pod);
         let rejections = covering().flat_map(|entry| {
             let rules = &entry.snapshot.rules;
-            rejections_of(rules, Stage::PreCheck, pod, &waiting, &entry.verdicts)
+            rejections_of(rules, stage, pod, &waiting, &entry.verdicts)
         });
         let rejections = rejections.take(RULES_NAMED);
         let mut told: Vec<_> = rejections
             .map(|r| format!("{}: {}", r.named(), text(&r.reason, LONGEST)))
             .collect();
-        if told.is_empty() && !goes {
+        if told.is_empty() && is_before && !goes {
             let budgets = covering().filter_map(|entry| budget(entry, pod));
             told.extend(budgets.take(RULES_NAMED));
         }
-        if told.is_empty() {
+        if told.is_empty() && is_before {
             let names = covering().map(|entry| wording::rule(&entry.snapshot.rules.name, ""));
             told.extend(names.take(RULES_NAMED));
         }
@@ -81,6 +84,11 @@ mod tests {
 
     /// Four Pods without an owner, of which the first waits to be updated, under these rules.
     fn told(rules: Value, goes: bool) -> Vec<String> {
+        told_in(Family::PreCheck, rules, goes)
+    }
+
+    /// The same where the first Pod carries the label of another stage.
+    fn told_in(stage: Family, rules: Value, goes: bool) -> Vec<String> {
         let index = Index::default();
         index.apply_rule(
             serde_json::from_value(json!({
@@ -97,9 +105,11 @@ mod tests {
         };
         let mut pods: Vec<_> = (0..4).map(|n| pod(format!("web-{n}"))).collect();
         let labels = &mut pods[0].metadata.labels;
-        labels.insert(Family::Operating.key("collaset"), "1".into());
-        labels.insert(Family::OperationType.key("collaset"), "update".into());
-        labels.insert(Family::PreCheck.key("collaset"), "1".into());
+        if stage == Family::PreCheck {
+            labels.insert(Family::Operating.key("collaset"), "1".into());
+            labels.insert(Family::OperationType.key("collaset"), "update".into());
+        }
+        labels.insert(stage.key("collaset"), "1".into());
         pods.iter().for_each(|pod| index.apply_pod(pod.clone()));
         let pods: Vec<_> = pods.into_iter().map(Arc::new).collect();
         let mut held = held(&index.read(), &pods, goes);
@@ -131,5 +141,19 @@ mod tests {
         let wanted = ["rule b of PodTransitionRule web: at most 1 of 4 Pods may be unavailable"];
         assert_eq!(told(rules.clone(), false), wanted);
         assert_eq!(told(rules, true), ["PodTransitionRule web"]);
+    }
+
+    #[test]
+    fn rule_of_post_check_is_named_of_a_pod_that_is_to_come_back() {
+        let mut after = check();
+        after["stage"] = json!("PostCheck");
+        after["name"] = json!("after");
+        let rules = json!([budget("a", json!(1)), check(), after]);
+        let wanted = [
+            "rule after of PodTransitionRule web: block by label check policy, pod n/web-0 labels not match fit=1",
+        ];
+        assert_eq!(told_in(Family::PostCheck, rules, false), wanted);
+        let others = json!([budget("a", json!(1)), check()]);
+        assert!(told_in(Family::PostCheck, others, false).is_empty());
     }
 }

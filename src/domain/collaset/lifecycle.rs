@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::strategy::Strategy;
 use crate::api::keys::{self, Family};
 use crate::domain::grace;
-use crate::domain::lifecycle::{LabelPatch, Phase, is_operable, operator, phases};
+use crate::domain::lifecycle::{LabelPatch, Phase, Stage, is_operable, operator, phases};
 use crate::domain::pod::{Owner, Pod};
 
 /// The lifecycle ID of both operations. A change of type is a fresh run (contract 10.1 Q4).
@@ -38,6 +39,14 @@ impl Operation {
         match self {
             Operation::Update => "update",
             Operation::ScaleIn => "scale-in",
+        }
+    }
+
+    /// Nanoseconds between `operate` and the work, as the set asks for.
+    pub fn delay(self, strategy: &Strategy) -> u64 {
+        match self {
+            Operation::Update => strategy.update_delay,
+            Operation::ScaleIn => strategy.scale_delay,
         }
     }
 
@@ -158,7 +167,18 @@ pub fn makes_the_step(pod: &Pod, step: &LabelPatch) -> bool {
         && Operation::Update.is_let_by_its_write(pod, 0)
 }
 
-/// Whether an operation of a CollaSet on the Pod waits for the rules, or the deletion that a set has asked for.
+/// The stage in which a Pod of a CollaSet waits for rules: PreCheck of an operation of the set, or of the deletion that it has asked
+/// for, else PostCheck of any operation, which keeps the Pod off traffic.
+pub fn stage_of_rules(pod: &Pod) -> Option<Stage> {
+    if waits_for_rules(pod) {
+        return Some(Stage::PreCheck);
+    }
+    let mut phases = phases(pod).into_values();
+    let is_held_back = phases.any(|phase| phase == Phase::PostCheck);
+    is_held_back.then_some(Stage::PostCheck)
+}
+
+/// Whether an operation of a CollaSet on the Pod waits in PreCheck for the rules, or the deletion that a set has asked for.
 pub fn waits_for_rules(pod: &Pod) -> bool {
     let phases = phases(pod);
     let waits = |id| phases.get(id) == Some(&Phase::PreCheck);

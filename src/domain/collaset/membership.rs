@@ -145,7 +145,12 @@ fn tell_of_unknown(facts: &Facts, draft: &mut Draft) {
 fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     let name = &pod.metadata.name;
     if facts.strategy.include.contains(name) {
-        draft.event(true, "DupExIncludedTarget", format!("Pod {name} is to be excluded and included: neither is done; take it out of one list"));
+        let message = format!(
+            "Pod {name} is to be excluded and included: neither is done; take it out of podToInclude, or take back its label {} or its name in podToExclude",
+            keys::TO_EXCLUDE
+        );
+        draft.refused.push(("ExcludeNotAllowed", message.clone()));
+        draft.event(true, "DupExIncludedTarget", message);
         return false;
     }
     if facts.strategy.sequence {

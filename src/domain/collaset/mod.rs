@@ -53,7 +53,7 @@ pub mod strategy;
 mod update;
 
 pub use enter::has_name_of;
-pub use lifecycle::{abandoned, makes_the_step, waits_for_rules};
+pub use lifecycle::{Operation, Turn, abandoned, makes_the_step, stage_of_rules};
 pub use reclaim::takes_its_pods_along;
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub struct Observed {
     /// Until when Pods that ran to their end are left as they are, by UID, nanoseconds since 1970: each time that the Pod of an
     /// instance ID ends it is made again later.
     pub ended_until: BTreeMap<String, u64>,
-    /// What the first Pods that wait in PreCheck wait for, by UID: rules, each with its reason.
+    /// What the first Pods that wait in PreCheck or PostCheck wait for, by UID: rules, each with its reason.
     pub held: BTreeMap<String, Vec<String>>,
     /// Wall clock, nanoseconds since 1970.
     pub now_nanos: u64,

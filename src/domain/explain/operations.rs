@@ -1,18 +1,21 @@
 //! What each lifecycle ID on the Pod waits for (contract 3.2), told by the same conditions by which the state machine steps.
 
-use jiff::Timestamp;
-
 use super::facts::{On, OperationFacts, RuleFacts, Verdict, Wait};
 use super::{Controller, Observed, owner, stamp};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{Progress, progress};
-use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, phases, restarts};
+use crate::domain::collaset::strategy::Strategy;
+use crate::domain::collaset::{Operation, Turn};
+use crate::domain::lifecycle::offline::{self, Obstacle};
+use crate::domain::lifecycle::{ExpectedFinalizers, Phase, Stage, phases};
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
 /// Lifecycle ID of a CollaSet's operations, and of a deletion by `to-delete` (contract 3.1).
 const COLLASET: &str = "collaset";
 const DELETION: &str = "pod-delete";
+
+const SECOND: u64 = 1_000_000_000;
 
 /// The operations in flight. `rules` are those that cover the Pod.
 pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Vec<OperationFacts> {
@@ -42,12 +45,9 @@ fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> Op
             "the Pod is taken off traffic (Preparing)",
         ),
         Phase::Preparing => (preparing(pod), "the operator may work on the Pod (Operate)"),
-        Phase::Operate if deletes => (
-            operate(observed, &id, &type_, stamp(since)),
-            "the Pod is deleted",
-        ),
+        Phase::Operate if deletes => (operate(observed, &id, &type_), "the Pod is deleted"),
         Phase::Operate => (
-            operate(observed, &id, &type_, stamp(since)),
+            operate(observed, &id, &type_),
             "the rules of PostCheck are asked, and traffic comes back",
         ),
         Phase::PostCheck => (
@@ -57,25 +57,13 @@ fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> Op
         Phase::Completing => (completing(pod, &id), "the Pod is available again"),
     };
     OperationFacts {
-        phase: name(phase),
+        phase: phase.name(),
         since: stamp(since),
         begun: stamp(label(Family::Operating)),
         waits_for,
         then: then.to_owned(),
         id,
         type_,
-    }
-}
-
-/// The word for a phase.
-const fn name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Idle => "Idle",
-        Phase::PreCheck => "PreCheck",
-        Phase::Preparing => "Preparing",
-        Phase::Operate => "Operate",
-        Phase::PostCheck => "PostCheck",
-        Phase::Completing => "Completing",
     }
 }
 
@@ -173,7 +161,7 @@ fn preparing(pod: &Pod) -> Vec<Wait> {
 }
 
 /// Row 6: whoever works on the Pod.
-fn operate(observed: &Observed, id: &str, type_: &str, since: Option<Timestamp>) -> Vec<Wait> {
+fn operate(observed: &Observed, id: &str, type_: &str) -> Vec<Wait> {
     let pod = &*observed.pod;
     let one = match id {
         DELETION => wait(
@@ -181,7 +169,7 @@ fn operate(observed: &Observed, id: &str, type_: &str, since: Option<Timestamp>)
             "",
             "the deletion controller, to delete the Pod",
         ),
-        COLLASET => collaset(observed, type_, since),
+        COLLASET => collaset(observed, type_),
         id => match observed
             .jobs
             .iter()
@@ -214,24 +202,25 @@ fn operate(observed: &Observed, id: &str, type_: &str, since: Option<Timestamp>)
 }
 
 /// The CollaSet's turn: its delay, its pause, then its work.
-fn collaset(observed: &Observed, type_: &str, since: Option<Timestamp>) -> Wait {
+fn collaset(observed: &Observed, type_: &str) -> Wait {
     let Some(Controller::CollaSet(set)) = &observed.controller else {
         let text = "its CollaSet, which is gone or could not be read";
         return wait(On::Operator, COLLASET, text);
     };
     let name = set.metadata.name.clone().unwrap_or_default();
-    let update = set.spec.update_strategy.as_ref();
-    let scale = set.spec.scale_strategy.as_ref();
     let scales_in = type_ == "scale-in";
-    let delay = match scales_in {
-        true => scale.and_then(|s| s.operation_delay_seconds),
-        false => update.and_then(|u| u.operation_delay_seconds),
+    let operation = match scales_in {
+        true => Operation::ScaleIn,
+        false => Operation::Update,
     };
-    let delay = i64::from(delay.unwrap_or(0));
-    let waited = since.map_or(0, |since| observed.now.duration_since(since).as_secs());
+    let delay = operation.delay(&Strategy::of(&set.spec));
+    let now = u64::try_from(observed.now.as_nanosecond()).unwrap_or(0);
     let begun = observed.pod.annotation(keys::LAST_POD_STATUS).is_some();
-    if delay > waited && !begun {
-        let left = wording::age(delay - waited);
+    if let Turn::Delayed(left) = operation.turn(&observed.pod, delay, now)
+        && !begun
+    {
+        let seconds = i64::try_from(left.div_ceil(SECOND)).unwrap_or(i64::MAX);
+        let (delay, left) = (delay / SECOND, wording::age(seconds));
         let text =
             format!("CollaSet {name}: its operationDelaySeconds are {delay}, {left} are left");
         return wait(On::Delay, name, text);
@@ -254,48 +243,8 @@ fn collaset(observed: &Observed, type_: &str, since: Option<Timestamp>) -> Wait 
 
 /// Rows 10 to 12: condition True, kubelet followed, finalizers of cooperators on.
 fn completing(pod: &Pod, id: &str) -> Vec<Wait> {
-    let others = phases(pod).into_iter();
-    let mut waits: Vec<Wait> = others
-        .filter(|(other, phase)| other != id && phase.holds_offline())
-        .map(|(other, phase)| {
-            let text = format!(
-                "operation {other}, which is in {} and keeps the Pod off traffic",
-                name(phase)
-            );
-            wait(On::Operation, other, text)
-        })
-        .collect();
-    if !waits.is_empty() {
-        return waits;
-    }
-    if pod.label(keys::STAY_OFFLINE).is_some() {
-        let text = format!("somebody, to take the label {} off", keys::STAY_OFFLINE);
-        return vec![wait(On::User, keys::STAY_OFFLINE, text)];
-    }
-    if let Some(restarts) = restarts::told(pod) {
-        waits.push(wait(On::Kubelet, keys::AWAITS_RESTART, restarts));
-    } else if pod.has_service_ready_gate() && pod.condition(keys::SERVICE_READY) != Some(true) {
-        waits.push(if pod.is_ready() {
-            wait(
-                On::Kubelet,
-                "Ready",
-                "the kubelet, to notice that the Pod was off traffic",
-            )
-        } else {
-            let text = format!(
-                "the lifecycle controller, to set the condition {} to True",
-                keys::SERVICE_READY
-            );
-            wait(On::Controller, keys::SERVICE_READY, text)
-        });
-    } else if !pod.is_ready() {
-        waits.push(wait(
-            On::Kubelet,
-            "Ready",
-            "the kubelet, to report the Pod Ready",
-        ));
-    }
-    waits.extend(expected(pod));
+    let obstacles = offline::obstacles(pod, &[id]);
+    let mut waits: Vec<Wait> = obstacles.into_iter().map(of_obstacle).collect();
     if waits.is_empty() {
         let text = "the lifecycle controller, to make the last step: nothing keeps it";
         waits.push(wait(On::Controller, "", text));
@@ -303,27 +252,15 @@ fn completing(pod: &Pod, id: &str) -> Vec<Wait> {
     waits
 }
 
-/// Finalizers that cooperators have yet to add, by which they say that traffic is on.
-pub fn expected(pod: &Pod) -> Vec<Wait> {
-    match ExpectedFinalizers::of(pod) {
-        Ok(expected) => {
-            let missing = expected.entries();
-            missing
-                .filter(|(_, finalizer)| !pod.metadata.finalizers.iter().any(|f| f == finalizer))
-                .map(|(key, finalizer)| {
-                    let text =
-                        format!("finalizer {finalizer} of {key}, to be added once traffic is on");
-                    wait(On::Finalizer, finalizer, text)
-                })
-                .collect()
-        }
-        Err(error) => {
-            let key = keys::AVAILABLE_CONDITIONS;
-            vec![wait(
-                On::User,
-                key,
-                format!("somebody, to mend or remove the annotation {key}: {error}"),
-            )]
-        }
+fn of_obstacle(obstacle: Obstacle) -> Wait {
+    let text = obstacle.to_string();
+    match obstacle {
+        Obstacle::Operation(id, _) => wait(On::Operation, id, text),
+        Obstacle::StayOffline => wait(On::User, keys::STAY_OFFLINE, text),
+        Obstacle::Restart(_) => wait(On::Kubelet, keys::AWAITS_RESTART, text),
+        Obstacle::Unnoticed | Obstacle::NotReady => wait(On::Kubelet, "Ready", text),
+        Obstacle::Gate => wait(On::Controller, keys::SERVICE_READY, text),
+        Obstacle::Finalizer(_, finalizer) => wait(On::Finalizer, finalizer, text),
+        Obstacle::Unreadable(_) => wait(On::User, keys::AVAILABLE_CONDITIONS, text),
     }
 }

@@ -7,7 +7,7 @@ use super::{Controller, Observed};
 use crate::api::collaset::{CollaSet, PodUpgradePolicy};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::keys;
-use crate::domain::collaset::strategy::{Policy, RolloutStep, Strategy};
+use crate::domain::collaset::strategy::{Policy, RolloutStep, Scope, Strategy};
 use crate::domain::lifecycle::operator;
 use crate::domain::pod::Pod;
 use crate::domain::wording;
@@ -28,11 +28,12 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
         Some(Controller::CollaSet(set)) => {
             let rollout = rollout(set, &observed.pod);
             facts.replicas = Some(u32::try_from(set.spec.replicas.unwrap_or(0)).unwrap_or(0));
+            let paused = rollout.paused.then(|| PAUSED.to_owned());
             let step = of_steps(set);
+            let pauses = step.as_ref().is_some_and(|step| step.pauses);
             let kept = remark(&rollout, &observed.pod).filter(|_| step.is_none());
-            let is_kept = step.as_ref().is_some_and(|step| step.pauses) || kept.is_some();
-            let bound = (!is_kept).then(|| of_bound(observed, set, &rollout));
-            let remarks = [step.map(|step| step.text), kept, bound.flatten()];
+            let bound = (!pauses).then(|| of_bound(observed, set, &rollout));
+            let remarks = [paused, step.map(|step| step.text), kept, bound.flatten()];
             let remarks: Vec<String> = remarks.into_iter().flatten().collect();
             facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             facts.rollout = Some(rollout);
@@ -62,8 +63,10 @@ fn recreate(deployment: &str) -> String {
 
 fn rollout(set: &CollaSet, pod: &Pod) -> RolloutFacts {
     let update = set.spec.update_strategy.clone().unwrap_or_default();
-    let rolling = update.rolling_update.unwrap_or_default();
-    let partition = rolling.by_partition.and_then(|by| by.partition);
+    let partition = match Strategy::of(&set.spec).scope {
+        Scope::Partition(partition) => Some(u32::try_from(partition).unwrap_or(u32::MAX)),
+        Scope::ByLabel => None,
+    };
     let count = |n: Option<i32>| u32::try_from(n.unwrap_or(0)).unwrap_or(0);
     RolloutFacts {
         revision: pod.label(keys::REVISION).unwrap_or_default().to_owned(),
@@ -72,7 +75,7 @@ fn rollout(set: &CollaSet, pod: &Pod) -> RolloutFacts {
             .pod_upgrade_policy
             .unwrap_or(PodUpgradePolicy::InPlaceIfPossible)
             .to_string(),
-        partition: rolling.by_label.is_none().then(|| count(partition)),
+        partition,
         delay_seconds: count(update.operation_delay_seconds),
         paused: set.spec.paused,
     }
@@ -104,26 +107,34 @@ fn of_steps(set: &CollaSet) -> Option<Standing> {
             pauses: false,
         });
     }
-    let ready = status
-        .conditions
-        .iter()
-        .find(|c| c.type_ == "Ready" && c.status != "True")?;
-    let step = ready
-        .message
-        .split("; ")
-        .find(|part| part.starts_with("step "))?;
-    // "step 2 of 4", and after a space how the pause ends.
-    let end = step.match_indices(' ').nth(3).map(|(end, _)| end);
-    let (at, pause) = step.split_at(end.unwrap_or(step.len()));
-    let which = if pause.is_empty() { "" } else { ", which" };
+    let (step, steps) = (rollout.step, rollout.steps);
+    if step < 1 || step > steps {
+        return None;
+    }
+    let at = format!("step {step} of {steps}");
+    let mut conditions = status.conditions.iter();
+    let pause = conditions.find(|c| c.type_ == "Update" && c.reason == "StepPaused");
+    // "step 2 of 4", and after it how the pause ends.
+    let pause = pause.and_then(|c| c.message.strip_prefix(&at));
     Some(Standing {
-        text: format!("its rollout is at {at}{which}{pause}"),
-        pauses: end.is_some(),
+        text: match pause {
+            Some(pause) => format!("its rollout is at {at}, which{pause}"),
+            None => format!("its rollout is at {at}"),
+        },
+        pauses: pause.is_some(),
     })
 }
 
-/// Reasons of conditions that tell of a write which the API server refuses.
-const REFUSALS: [&str; 3] = ["ScaleOutFailed", "ScaleInFailed", "UpdateFailed"];
+const PAUSED: &str = "it is paused: set spec.paused to false to let it scale and update";
+
+/// Reasons of conditions that tell of a write which the API server refuses, or of a Pod that can't enter the set or leave it.
+const REFUSALS: [&str; 5] = [
+    "ScaleOutFailed",
+    "ScaleInFailed",
+    "UpdateFailed",
+    "IncludeNotAllowed",
+    "ExcludeNotAllowed",
+];
 
 /// What is refused to a set, each reason and each message once, and that the set is stalled.
 fn troubles(set: &CollaSet) -> Vec<String> {
@@ -148,12 +159,7 @@ fn troubles(set: &CollaSet) -> Vec<String> {
 
 /// Why a Pod of an older revision is not updated.
 fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
-    if rollout.paused {
-        return Some(
-            "it is paused: set spec.paused to false to let it scale and update".to_owned(),
-        );
-    }
-    if !is_behind(rollout, pod) {
+    if rollout.paused || !is_behind(rollout, pod) {
         return None;
     }
     match rollout.partition {
@@ -205,7 +211,8 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
         pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
             && !operator::is_during(pod, "collaset", "update")
     };
-    if own.clone().filter(is_older).count() <= kept_by_step(set, &strategy) {
+    let kept = kept_by_step(set, &strategy).max(kept_by_partition(&strategy));
+    if own.clone().filter(is_older).count() <= kept {
         return None;
     }
     let is_staying = |pod: &&Arc<Pod>| {
@@ -222,6 +229,14 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
              their way, and at most {most} may be"
         )
     })
+}
+
+/// Pods that the partition keeps on older revisions.
+fn kept_by_partition(strategy: &Strategy) -> usize {
+    match strategy.scope {
+        Scope::Partition(kept) => kept,
+        Scope::ByLabel => 0,
+    }
 }
 
 /// Pods that the steps of a rollout, as far as it has come, keep on older revisions.
@@ -268,14 +283,17 @@ mod tests {
             let status = set.status.as_mut().unwrap();
             status.rollout = serde_json::from_value(rollout).unwrap();
             status.conditions = serde_json::from_value(json!([{
-                "type": "Ready", "status": "False",
-                "message": "3 Pods to update, 0 under way; step 2 of 4 pauses until 10:00; Pod a waits",
+                "type": "Ready", "status": "False", "reason": "ScaleOutFailed", "message": "no quota",
+            }, {
+                "type": "Update", "status": "False", "reason": "StepPaused", "message": "step 2 of 4 pauses until 10:00",
             }]))
             .unwrap();
             of_steps(&set).map(|step| step.text)
         };
         assert_eq!(with(json!(null)), None);
-        let paused = with(json!({ "revision": "web-1", "step": 2 })).unwrap();
+        let over = json!({ "revision": "web-1", "step": 5, "steps": 4 });
+        assert_eq!(with(over), None);
+        let paused = with(json!({ "revision": "web-1", "step": 2, "steps": 4 })).unwrap();
         assert_eq!(
             paused,
             "its rollout is at step 2 of 4, which pauses until 10:00"

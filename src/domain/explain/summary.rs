@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use super::Observed;
 use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
-use super::operations::expected;
 use super::rules::BROKEN;
 use crate::api::keys;
 use crate::domain::inplace;
-use crate::domain::lifecycle::Stage;
+use crate::domain::lifecycle::{Stage, offline};
 use crate::domain::rules::MAX_OBJECTS_PER_POD;
 use crate::domain::wording;
 
@@ -257,11 +256,11 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
         return next;
     }
     if pod.unavailable_because.is_some() {
-        let waits = expected(&observed.pod);
+        let waits = offline::cooperators(&observed.pod);
         next.extend(
             waits
                 .iter()
-                .map(|w| format!("the Pod is available after {}", w.text)),
+                .map(|obstacle| format!("the Pod is available after {obstacle}")),
         );
     } else if let Some(rule) = holding(all) {
         let by = wording::rule(&rule.object, &rule.rule);

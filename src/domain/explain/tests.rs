@@ -287,16 +287,27 @@ fn bound_of_a_set_is_named_only_for_a_pod_that_nothing_else_keeps() {
                  most 1 may be";
     assert_eq!(remark_with(json!({})), bound);
     let rolling = |rolling: Value| json!({ "updateStrategy": { "rollingUpdate": rolling } });
-    let partition = rolling(json!({ "byPartition": { "partition": 1 } }));
+    let partition = |kept: usize| {
+        let by = json!({ "byPartition": { "partition": kept } });
+        remark_with(json!({ "spec": rolling(by) }))
+    };
+    let kept = "its partition keeps 1 Pod on older revisions, this one may be among them";
+    assert_eq!(partition(1), format!("{kept}; {bound}"));
     assert_eq!(
-        remark_with(json!({ "spec": partition })),
-        "its partition keeps 1 Pod on older revisions, this one may be among them"
+        partition(2),
+        "its partition keeps 2 Pods on older revisions, this one may be among them"
     );
     let at = |kept: usize, step: i32, told: &str| {
-        let ready = json!([{ "type": "Ready", "status": "False", "message": format!("2 Pods to update; {told}") }]);
+        let reason = if told.contains("pauses") {
+            "StepPaused"
+        } else {
+            "Updating"
+        };
+        let update =
+            json!([{ "type": "Update", "status": "False", "reason": reason, "message": told }]);
         remark_with(json!({
             "spec": rolling(json!({ "steps": [{ "partition": kept }, { "pause": {} }] })),
-            "status": { "rollout": { "revision": "web-2", "step": step, "steps": 2 }, "conditions": ready },
+            "status": { "rollout": { "revision": "web-2", "step": step, "steps": 2 }, "conditions": update },
         }))
     };
     assert_eq!(

@@ -23,6 +23,7 @@ pub mod by_hand;
 mod expected;
 pub mod min_ready;
 mod name;
+pub mod offline;
 mod operation;
 pub mod operator;
 mod patch;

@@ -54,6 +54,18 @@ impl Phase {
         }
     }
 
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Idle => "Idle",
+            Phase::PreCheck => "PreCheck",
+            Phase::Preparing => "Preparing",
+            Phase::Operate => "Operate",
+            Phase::PostCheck => "PostCheck",
+            Phase::Completing => "Completing",
+        }
+    }
+
     /// Whether the Pod must stay off traffic for an ID in this phase. PreCheck has not begun to take it off,
     /// Completing puts it back; all between holds it, so that preparing on any ID wins over completing on another.
     pub fn holds_offline(self) -> bool {

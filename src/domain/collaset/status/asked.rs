@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::{lifecycle, scale};
-use super::told;
 use crate::api::keys;
 use crate::domain::wording;
 
@@ -62,16 +61,4 @@ impl Asked {
         };
         told(self.excluded, "leaves", "leave") + &told(self.entering, "enters", "enter")
     }
-}
-
-/// The first Pods that are to be in the set and out of it, each after `; `.
-pub fn contradictions(facts: &Facts) -> String {
-    let asked_for = facts.members.values().filter(|pod| {
-        facts.strategy.include.contains(&pod.metadata.name) && facts.is_to_exclude(pod)
-    });
-    let told = asked_for.map(|pod| {
-        let name = &pod.metadata.name;
-        format!("; Pod {name} is to be excluded and included: take one of both back")
-    });
-    told.take(told::NAMED).collect()
 }

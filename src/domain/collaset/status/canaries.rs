@@ -70,6 +70,7 @@ fn message(down: &[&Arc<Pod>], step: &str) -> String {
         "of the updated revision is",
         "of the updated revision are",
     );
-    let why = told::unavailable(down.iter().copied());
+    let none_held = told::Held::new(); // by a rule: a Pod in an operation is none of them
+    let why = told::unavailable(&none_held, down.iter().copied());
     format!("{pods} no longer available{names}{why}; {step}")
 }

@@ -12,13 +12,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
-use super::super::lifecycle::Operation;
+use super::super::lifecycle::{self, Operation};
 use super::super::strategy::{Policy, Scope};
-use super::super::{pool, replace};
-use super::asked::{self, Asked};
+use super::super::{pool, replace, update};
+use super::asked::Asked;
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
+use crate::domain::lifecycle::{Stage, phases};
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
@@ -146,7 +147,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
                 (false, Some(_)) => "StepPaused",
                 (false, None) => "Updating",
             };
-            let message = pause.unwrap_or_else(|| view.left());
+            let bound = || told::used_up(facts, &view.using_up, |_| false);
+            let message = pause.unwrap_or_else(|| format!("{}{}", view.left(), bound()));
             set(status, now, "Update", false, reason, message);
         }
         None => {
@@ -197,6 +199,8 @@ pub(super) struct View {
     /// What is asked of Pods and refused.
     refused: Vec<(&'static str, String)>,
     stuck: Option<String>,
+    /// Pods that use `maxUnavailable` up while the update of another Pod waits for a place.
+    using_up: Vec<Arc<Pod>>,
     /// That the pool has no room for the Pods, or for the pairs, that are wanted.
     no_room: String,
 }
@@ -250,6 +254,7 @@ impl View {
             awaited: awaited(facts),
             refused: draft.refused.clone(),
             stuck: stuck(facts, &pods),
+            using_up: using_up(facts, draft),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
     }
@@ -298,17 +303,15 @@ impl View {
         left > 0 || facts.rollout.has_steps_left()
     }
 
-    /// Pods of the updated revision that do not serve although no operation holds them.
+    /// Pods that do not serve and that the rollout waits for, although no operation of the set holds them.
     fn down<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
-        let held = [Operation::Update, Operation::ScaleIn];
         let unavailable = self.unavailable.iter();
-        unavailable.filter(move |pod| {
-            facts.is_updated(pod) && !held.iter().any(|operation| operation.is_on(pod))
-        })
+        unavailable.filter(|pod| is_down(facts, pod))
     }
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
+        let rules = &facts.observed.held;
         if let Some((reason, message)) = self.scaling(facts) {
             if self.is_remaking && !self.asked.moves() {
                 let (left, step) = (self.left(), told::step(facts, status));
@@ -327,18 +330,24 @@ impl View {
             let (behind, updating) = (self.behind, self.updating);
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
-            let down = told::unavailable(self.down(facts));
+            let down = told::unavailable(rules, self.down(facts));
             let later = told::all_excluded_later(facts);
+            let bound = told::used_up(facts, &self.using_up, |pod| is_down(facts, pod));
             let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
                 let reason = if paused { reason } else { "RolloutAborted" };
                 let aborted = self.aborted(facts);
-                return (false, reason, format!("{aborted}{told}{down}{later}"));
+                return (
+                    false,
+                    reason,
+                    format!("{aborted}{told}{down}{bound}{later}"),
+                );
             }
             let behind = wording::pods(behind);
-            let message =
-                format!("{behind} to update, {updating} under way{step}{told}{down}{later}{room}");
+            let message = format!(
+                "{behind} to update, {updating} under way{step}{told}{down}{bound}{later}{room}"
+            );
             return (false, reason, message);
         }
         let Asked {
@@ -349,7 +358,7 @@ impl View {
         } = self.asked;
         if self.pairs > 0 || unpaired > 0 {
             let told = told::under_way(facts, |_| true);
-            let down = told::unavailable(self.unavailable.iter());
+            let down = told::unavailable(rules, self.unavailable.iter());
             let later = told::all_excluded_later(facts);
             let (pairs, room) = (self.pairs, &self.no_room);
             let more = match unpaired {
@@ -387,7 +396,7 @@ impl View {
         }
         if !self.unavailable.is_empty() {
             let pods = wording::pods_do(self.unavailable.len(), "is", "are");
-            let told = told::unavailable(self.unavailable.iter());
+            let told = told::unavailable(rules, self.unavailable.iter());
             return (false, "Unavailable", format!("{pods} not available{told}"));
         }
         if let Some(message) = told::resized(facts) {
@@ -434,9 +443,6 @@ impl View {
         message += &told::all_excluded_later(facts);
         for (_, why) in self.refused.iter().take(told::NAMED) {
             message += &format!("; {why}");
-        }
-        if self.surplus > 0 && !facts.strategy.sequence {
-            message += &asked::contradictions(facts);
         }
         Some((reason, message))
     }
@@ -491,6 +497,22 @@ fn awaited(facts: &Facts) -> Vec<String> {
     let pods = vacant.flat_map(|(_, pods)| pods);
     let names = pods.map(|p| p.metadata.name.clone());
     names.take(told::NAMED).collect()
+}
+
+/// Pods that use `maxUnavailable` up, without those that are on their way back and named as down: a rollout that goes on has them.
+fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
+    let mut pods = update::using_up(facts, draft);
+    let comes_back = |pod: &Pod| pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
+    pods.retain(|pod| !is_down(facts, pod) || !comes_back(pod));
+    pods
+}
+
+/// Whether a Pod, which does not serve, is of the updated revision, or held back by rules, and no operation of the set holds it.
+fn is_down(facts: &Facts, pod: &Pod) -> bool {
+    let mut operations = [Operation::Update, Operation::ScaleIn].iter();
+    let is_of_rollout =
+        facts.is_updated(pod) || lifecycle::stage_of_rules(pod) == Some(Stage::PostCheck);
+    is_of_rollout && !operations.any(|operation| operation.is_on(pod))
 }
 
 /// What keeps the first Pods of the updated revision from running, if there are any.

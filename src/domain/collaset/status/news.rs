@@ -38,6 +38,11 @@ fn begun_or_over(former: &CollaSetStatus, status: &CollaSetStatus, paused: bool)
         if is_aborted {
             return None;
         }
+        if status.replicas == 0 && status.current_revision == *revision {
+            let message =
+                format!("revision {revision} has no Pod to reach; the next Pods are made of it");
+            return Some(event(false, "RolloutCompleted", message));
+        }
         let when = if paused { " once the set goes on" } else { "" };
         let message = format!("revision {revision} is rolled out to the Pods{when}");
         return Some(event(false, "RolloutStarted", message));

@@ -76,7 +76,7 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
     }
     let going = || facts.misnumbered.iter().chain(&facts.unselected);
     let members = || facts.members.values().chain(going());
-    let waits = |pod: &Pod| lifecycle::waits_for_rules(pod);
+    let waits = |pod: &Pod| lifecycle::stage_of_rules(pod).is_some();
     let is_busy = |pod: &&Arc<Pod>| {
         let on = [Operation::Update, Operation::ScaleIn];
         !waits(pod) && (!pod.is_available() || on.iter().any(|operation| operation.is_on(pod)))

@@ -1,24 +1,32 @@
 //! What Pods wait for, in the words of a condition.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
-use super::super::lifecycle::{self, Operation};
+use super::super::lifecycle::{self, Operation, Turn};
 use super::super::revision::inplace::{Progress, progress, resize_progress};
 use super::super::rollout;
 use super::super::room::Room;
 use super::super::strategy::Scope;
 use super::{leaving, time};
 use crate::api::collaset::CollaSetStatus;
-use crate::api::keys;
+use crate::api::int_or_percent::IntOrPercent;
+use crate::api::keys::{self, Family};
 use crate::domain::grace;
-use crate::domain::lifecycle::{Phase, min_ready, phases};
+use crate::domain::lifecycle::offline::{self, Obstacle};
+use crate::domain::lifecycle::{Phase, Stage, min_ready, phases};
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
 /// Pods that a message names at most.
 pub const NAMED: usize = 3;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Rules that hold Pods, by the UIDs of the Pods, see [`super::super::observed::Observed::held`].
+pub type Held = BTreeMap<String, Vec<String>>;
 
 /// What the first of these Pods that are under way wait for, each after `; `; empty where none waits for anything that is known
 /// here.
@@ -177,10 +185,33 @@ pub fn step(facts: &Facts, status: &CollaSetStatus) -> String {
     }
 }
 
-/// Why the first Pods that are not available are not, each after `; `.
-pub fn unavailable<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> String {
-    let told = pods.map(|pod| format!("; Pod {} {}", pod.metadata.name, of_pod(pod)));
+/// Why the first Pods that are not available are not, each after `; `. `held` are the rules that hold Pods.
+pub fn unavailable<'a>(held: &Held, pods: impl Iterator<Item = &'a Arc<Pod>>) -> String {
+    let told = pods.map(|pod| format!("; Pod {} {}", pod.metadata.name, of_pod(held, pod)));
     told.take(NAMED).collect()
+}
+
+/// That `maxUnavailable` of the set is used up, after `; `, and by which Pods, the first of those that are not `named` elsewhere. Empty
+/// where only operations of the set use it: what they wait for is told.
+pub fn used_up(facts: &Facts, by: &[Arc<Pod>], named: impl Fn(&Pod) -> bool) -> String {
+    let is_idle = |pod: &&Arc<Pod>| {
+        let mut operations = [Operation::Update, Operation::ScaleIn].iter();
+        !operations.any(|operation| operation.is_on(pod)) && !lifecycle::is_leaving(pod)
+    };
+    let idle: Vec<_> = by.iter().filter(is_idle).collect();
+    let update = facts.observed.set.spec.update_strategy.as_ref();
+    let bound = update.and_then(|update| update.max_unavailable.as_ref());
+    let bound = bound.and_then(|bound| IntOrPercent::parse(bound).ok());
+    let Some(bound) = bound.filter(|_| !idle.is_empty()) else {
+        return String::new();
+    };
+    let others = idle.into_iter().filter(|pod| !named(pod));
+    let told = unavailable(&facts.observed.held, others);
+    let pods = match told.strip_prefix("; ") {
+        Some(pods) => format!(": {pods}"),
+        None => String::new(),
+    };
+    format!("; updateStrategy.maxUnavailable ({bound}) is used up{pods}")
 }
 
 /// When the first Pods that have ended are made again, each after `; `.
@@ -206,10 +237,32 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
             }
             Progress::Done => Some(match of_resize(facts, pod) {
                 Some(why) => format!("waits for its kubelet: {why}"),
-                None => "is off traffic and waits for its turn".to_owned(),
+                None => of_turn(facts, pod),
             }),
         },
-        _ => Some(format!("is to come back: {}", of_pod(pod))),
+        _ => Some(format!(
+            "is to come back: {}",
+            of_pod(&facts.observed.held, pod)
+        )),
+    }
+}
+
+/// What a Pod waits for that is off traffic and has yet to be operated on.
+fn of_turn(facts: &Facts, pod: &Pod) -> String {
+    let operation = match Operation::Update.is_on(pod) {
+        true => Operation::Update,
+        false => Operation::ScaleIn,
+    };
+    let delay = operation.delay(&facts.strategy);
+    let since = pod.label(&Family::Operate.key(lifecycle::ID));
+    let since = since.and_then(|since| since.parse::<u64>().ok());
+    match (operation.turn(pod, delay, facts.observed.now_nanos), since) {
+        (Turn::Delayed(_), Some(since)) => format!(
+            "is off traffic until its operationDelaySeconds ({}) are over at {}",
+            delay / SECOND,
+            time(since.saturating_add(delay))
+        ),
+        _ => "is off traffic and waits for its turn".to_owned(),
     }
 }
 
@@ -255,11 +308,14 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
 
 /// What a Pod waits for that waits to be let off traffic.
 pub fn by_rules(facts: &Facts, pod: &Pod) -> String {
-    let held = facts.observed.held.get(&pod.metadata.uid);
-    match held.map(|held| held.join(", and for ")) {
-        Some(held) if !held.is_empty() => format!("waits for {held}"),
-        _ => "waits to be let off traffic".to_owned(),
-    }
+    let rules = rules_of(&facts.observed.held, pod);
+    rules.unwrap_or_else(|| "waits to be let off traffic".to_owned())
+}
+
+/// The rules that hold a Pod; `None` where none is known.
+fn rules_of(held: &Held, pod: &Pod) -> Option<String> {
+    let held = held.get(&pod.metadata.uid)?.join(", and for ");
+    (!held.is_empty()).then(|| format!("waits for {held}"))
 }
 
 fn of_traffic(pod: &Pod) -> String {
@@ -269,8 +325,17 @@ fn of_traffic(pod: &Pod) -> String {
     }
 }
 
-/// Why a Pod does not serve.
-fn of_pod(pod: &Pod) -> String {
+/// Why a Pod does not serve. `held` are the rules that hold Pods.
+fn of_pod(held: &Held, pod: &Pod) -> String {
+    if lifecycle::stage_of_rules(pod) == Some(Stage::PostCheck) {
+        let rules = rules_of(held, pod);
+        return rules.unwrap_or_else(|| "waits to be let back on traffic".to_owned());
+    }
+    let obstacles = offline::obstacles(pod, &[lifecycle::ID, grace::ID]);
+    let wanted = |o: &&Obstacle| matches!(o, Obstacle::Operation(..) | Obstacle::StayOffline);
+    if let Some(wanted) = obstacles.iter().find(wanted) {
+        return format!("waits for {wanted}");
+    }
     let status = &pod.status;
     let containers = status.init_container_statuses.iter();
     let mut containers = containers.chain(&status.container_statuses);
@@ -289,13 +354,26 @@ fn of_pod(pod: &Pod) -> String {
             Some(sentence) => format!("has no node: {}: {sentence}", c.reason),
             None => format!("has no node: {}", c.reason),
         },
-        None => waiting.unwrap_or_else(|| {
-            let seconds = min_ready::seconds(pod).filter(|seconds| *seconds > 0);
-            match (pod.is_ready(), seconds) {
-                (true, Some(n)) => format!("is Ready, but not for {n} s yet (minReadySeconds)"),
-                (true, None) => "is Ready and not back in service yet".to_owned(),
-                (false, _) => "is not Ready".to_owned(),
-            }
-        }),
+        None => waiting.unwrap_or_else(|| of_readiness(&obstacles, pod)),
+    }
+}
+
+/// Why a Pod does not serve whose containers run, as far as is known here.
+fn of_readiness(obstacles: &[Obstacle], pod: &Pod) -> String {
+    let is_ready = pod.is_ready();
+    let told = obstacles.iter().filter(|obstacle| match obstacle {
+        Obstacle::Restart(_) => true,
+        Obstacle::Finalizer(..) | Obstacle::Unreadable(_) => is_ready,
+        _ => false,
+    });
+    let told: Vec<String> = told.take(NAMED).map(Obstacle::to_string).collect();
+    if !told.is_empty() {
+        return format!("waits for {}", told.join(", and for "));
+    }
+    let seconds = min_ready::seconds(pod).filter(|seconds| *seconds > 0);
+    match (is_ready, seconds) {
+        (true, Some(n)) => format!("is Ready, but not for {n} s yet (minReadySeconds)"),
+        (true, None) => "is Ready and not back in service yet".to_owned(),
+        (false, _) => "is not Ready".to_owned(),
     }
 }

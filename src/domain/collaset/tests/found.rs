@@ -241,7 +241,7 @@ fn every_pod_that_hangs_is_named() {
 }
 
 #[test]
-fn pod_off_traffic_that_waits_for_its_turn_is_named() {
+fn pod_off_traffic_that_waits_for_its_delay_is_named() {
     let strategy = json!({ "operationDelaySeconds": 3600 });
     let mut world = settled(1, json!({ "updateStrategy": strategy }));
     let name = name_of(&world, 0);
@@ -253,7 +253,7 @@ fn pod_off_traffic_that_waits_for_its_turn_is_named() {
     assert!(!is_available(&world, &name));
     world.step();
     let message = condition(&world, "Ready").message;
-    let told = format!("Pod {name} is off traffic and waits for its turn");
+    let told = format!("Pod {name} is off traffic until its operationDelaySeconds (3600) are over");
     assert!(message.contains(&told), "{message}");
 }
 

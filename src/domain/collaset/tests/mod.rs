@@ -13,5 +13,6 @@ mod serving;
 mod small_pool;
 mod taken_back;
 mod told_to_go;
+mod told_why;
 mod walks;
 mod world;

@@ -1,5 +1,6 @@
 //! Which Pods are to be of the updated revision, and how each gets there (contract 6.5).
 
+mod bound;
 mod places;
 mod pods;
 mod scope;
@@ -12,6 +13,7 @@ use super::facts::Facts;
 use super::lifecycle::{self, Operation};
 use super::pool;
 use crate::domain::pod::Pod;
+pub use bound::using_up;
 use places::Places;
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.

@@ -164,22 +164,25 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
 
 /// How many available Pods may go off traffic for an update, beside those that are away or that this plan takes away; and how many are
 /// on their way beyond that.
-fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> (usize, usize) {
+pub fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> (usize, usize) {
     let Some(most) = facts.strategy.max_unavailable else {
         return (usize::MAX, 0);
     };
     let staying = counted.iter().filter(|id| !draft.leaving.contains(id));
     let staying = staying.filter_map(|id| facts.members.get(id));
-    let staying = staying.filter(|pod| {
-        let going = Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod);
-        pod.is_available() && !going && !lifecycle::is_leaving(pod) && !draft.takes_away(pod)
-    });
+    let staying = staying.filter(|pod| stays(draft, pod));
     let needed = facts.strategy.replicas.saturating_sub(most);
     let staying = staying.count();
     (
         staying.saturating_sub(needed),
         needed.saturating_sub(staying),
     )
+}
+
+/// Whether a Pod serves, and nothing takes it away.
+pub fn stays(draft: &Draft, pod: &Pod) -> bool {
+    let goes = Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod);
+    pod.is_available() && !goes && !lifecycle::is_leaving(pod) && !draft.takes_away(pod)
 }
 
 fn pairs(facts: &Facts, draft: &Draft) -> usize {

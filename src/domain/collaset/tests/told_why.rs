@@ -1,0 +1,412 @@
+//! What the status of a set and `operating why` say of a Pod that waits: both name the cause.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::cases::{condition, settled};
+use super::world::World;
+use crate::api::keys::{self, Family};
+use crate::domain::collaset::status::time;
+use crate::domain::explain::{Around, Controller, Explanation, Observed, explain};
+
+const RULE: &str = "rule sessions of PodTransitionRule web: endpoint says no";
+
+/// What `operating why` says of a Pod of the set, under no rule.
+fn why(world: &World, name: &str) -> Explanation {
+    let pods = world.pods.values().cloned().map(Arc::new);
+    explain(&Observed {
+        pod: Arc::new(world.pods[name].clone()),
+        rules: Vec::new(),
+        pods: pods.collect(),
+        controller: Some(Controller::CollaSet(Arc::new(world.set.clone()))),
+        jobs: Vec::new(),
+        around: Around::default(),
+        notes: Vec::new(),
+        now: time(world.now()),
+    })
+}
+
+/// The remark of `operating why` on what the set does with a Pod.
+fn remark(world: &World, name: &str) -> String {
+    why(world, name).owner.unwrap().remark.unwrap_or_default()
+}
+
+fn names(world: &World) -> Vec<String> {
+    world.pods.keys().cloned().collect()
+}
+
+fn with_image(world: &World, image: &str) -> String {
+    let mut pods = world.pods.values();
+    let pod = pods.find(|pod| pod.spec.containers[0].image == image);
+    pod.unwrap().metadata.name.clone()
+}
+
+fn label(world: &mut World, name: &str, key: &str, value: &str) {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    let write = |pod: &mut crate::domain::pod::Pod| {
+        pod.metadata.labels.insert(key, value);
+    };
+    assert!(world.write_pod(name, write));
+}
+
+/// Has a Pod lose Ready for good.
+fn take_down(world: &mut World, name: &str) {
+    let pod = world.pods.get_mut(name).unwrap();
+    let uid = pod.metadata.uid.clone();
+    let mut conditions = pod.status.conditions.iter_mut();
+    let ready = conditions.find(|c| c.type_ == "Ready").unwrap();
+    ready.status = "False".into();
+    world.kubelets.entry(uid).or_default().is_slow = true;
+}
+
+/// So many rounds of the set and its surroundings.
+fn rounds(world: &mut World, count: usize) {
+    for _ in 0..count {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.step();
+}
+
+fn says(world: &World, type_: &str, sentence: &str) {
+    let message = condition(world, type_).2;
+    assert!(message.contains(sentence), "{type_}: {message}");
+}
+
+fn does_not_say(world: &World, type_: &str, sentence: &str) {
+    let message = condition(world, type_).2;
+    assert!(!message.contains(sentence), "{type_}: {message}");
+}
+
+fn is_stalled(world: &World) -> bool {
+    let conditions = &world.set.status.as_ref().unwrap().conditions;
+    conditions.iter().any(|c| c.type_ == "Stalled")
+}
+
+/// A set whose only update is held by a rule of PostCheck, with a deadline.
+fn held_back(replicas: i32) -> World {
+    let spec = json!({ "progressDeadlineSeconds": 30, "updateStrategy": { "maxUnavailable": 1 } });
+    let mut world = World::on_plane(replicas, spec);
+    world.settle();
+    world.troubles.holds_back = true;
+    world.image("app:2");
+    for _ in 0..20 {
+        for (name, uid) in uids(&world) {
+            let held = world.pods[&name].label(&Family::PostCheck.key("collaset"));
+            if held.is_some() {
+                world.held.insert(uid, vec![RULE.to_owned()]);
+            }
+        }
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world
+}
+
+fn uids(world: &World) -> Vec<(String, String)> {
+    let pods = world.pods.values();
+    let named = pods.map(|pod| (pod.metadata.name.clone(), pod.metadata.uid.clone()));
+    named.collect()
+}
+
+#[test]
+fn rule_of_post_check_that_holds_a_pod_is_named_and_stops_the_deadline() {
+    let mut world = held_back(2);
+    for _ in 0..60 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let name = with_image(&world, "app:2");
+    let postcheck = Family::PostCheck.key("collaset");
+    assert!(world.pods[&name].label(&postcheck).is_some());
+    says(&world, "Ready", &format!("Pod {name} waits for {RULE}"));
+    assert!(!is_stalled(&world));
+    world.troubles.holds_back = false;
+    world.held.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn rule_of_post_check_is_named_of_a_pod_that_a_partition_keeps() {
+    let mut world = held_back(2);
+    world.edit(json!({ "updateStrategy": { "maxUnavailable": null, "rollingUpdate": { "byPartition": { "partition": 2 } } } }));
+    let name = with_image(&world, "app:2");
+    world.image("app:3");
+    rounds(&mut world, 3);
+    says(&world, "Ready", &format!("Pod {name} waits for {RULE}"));
+}
+
+#[test]
+fn label_that_keeps_a_pod_off_traffic_is_named() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    assert!(world.write_pod(&name, |pod| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::STAY_OFFLINE.into(), "true".into());
+        labels.remove(keys::SERVICE_AVAILABLE);
+    }));
+    world.settle();
+    let told = format!(
+        "Pod {name} waits for somebody, to take the label {} off",
+        keys::STAY_OFFLINE
+    );
+    says(&world, "Ready", &told);
+    assert!(why(&world, &name).summary.contains(keys::STAY_OFFLINE));
+}
+
+/// The condition after an update of a Pod with this annotation, and the waits that `why` names.
+fn after_update(annotation: &str) -> (World, String, Vec<String>) {
+    let mut world = World::on_plane(2, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    let name = names(&world).remove(0);
+    let annotations = &mut world.pods.get_mut(&name).unwrap().metadata.annotations;
+    annotations.insert(keys::AVAILABLE_CONDITIONS.into(), annotation.into());
+    world.image("app:2");
+    rounds(&mut world, 40);
+    let operations = why(&world, &name).operations;
+    let waits = operations.into_iter().flat_map(|o| o.waits_for);
+    let waits = waits.map(|wait| wait.text).collect();
+    (world, name, waits)
+}
+
+#[test]
+fn finalizer_that_a_cooperator_does_not_add_is_named() {
+    let finalizer = "prot.podopslifecycle.kusionstack.io/lb";
+    let expected = json!({ "expectedFinalizers": { "Service/shop/web": finalizer } });
+    let (world, name, waits) = after_update(&expected.to_string());
+    assert_eq!(waits.len(), 1);
+    assert!(waits[0].contains(finalizer), "{waits:?}");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for {}", waits[0]),
+    );
+}
+
+#[test]
+fn annotation_that_can_not_be_read_is_named() {
+    let (world, name, waits) = after_update("[]");
+    assert_eq!(waits.len(), 1);
+    assert!(waits[0].contains(keys::AVAILABLE_CONDITIONS), "{waits:?}");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for {}", waits[0]),
+    );
+}
+
+#[test]
+fn operation_of_somebody_else_is_named() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    assert!(world.write_pod(&name, |pod| {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(Family::Operating.key("upgrade"), "1".into());
+        labels.insert(Family::OperationType.key("upgrade"), "upgrade".into());
+    }));
+    rounds(&mut world, 6);
+    let told = format!(
+        "Pod {name} waits for operation upgrade, which is in Operate and keeps the Pod off traffic"
+    );
+    says(&world, "Ready", &told);
+}
+
+#[test]
+fn end_of_a_delay_is_told_by_its_time() {
+    let delay = json!({ "operationDelaySeconds": 3600 });
+    let spec = json!({ "updateStrategy": delay, "scaleStrategy": delay });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 10);
+    let delayed = "is off traffic until its operationDelaySeconds (3600) are over at 20";
+    says(&world, "Ready", delayed);
+    let before = condition(&world, "Ready");
+    rounds(&mut world, 10);
+    assert_eq!(condition(&world, "Ready"), before, "the time does not move");
+    let waits = &why(&world, &names(&world)[0]).operations[0].waits_for;
+    assert!(
+        waits[0]
+            .text
+            .contains("operationDelaySeconds are 3600, 59m are left")
+    );
+    world.pass(3600);
+    world.settle();
+    world.edit(json!({ "replicas": 1 }));
+    rounds(&mut world, 10);
+    says(&world, "Ready", delayed);
+}
+
+#[test]
+fn pod_outside_the_scope_that_uses_max_unavailable_up_is_named() {
+    let by_label = json!({ "byLabel": {} });
+    let by_priority = json!({ "byPartition": { "partition": 2 }, "priorityLabel": "rank" });
+    for rolling in [by_label, by_priority] {
+        let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": rolling });
+        let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
+        world.settle();
+        let names = names(&world);
+        label(&mut world, &names[0], "rank", "9");
+        label(&mut world, &names[0], keys::UPDATE_INCLUDED, "true");
+        take_down(&mut world, &names[1]);
+        rounds(&mut world, 3);
+        world.image("app:2");
+        rounds(&mut world, 20);
+        assert_eq!(world.images(), ["app:1"; 3]);
+        let down = &names[1];
+        let told =
+            format!("; updateStrategy.maxUnavailable (1) is used up: Pod {down} is not Ready");
+        says(&world, "Ready", &told);
+        says(&world, "Update", &told);
+    }
+}
+
+#[test]
+fn max_unavailable_of_a_rollout_that_goes_on_is_not_told() {
+    let mut world = World::on_plane(4, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.image("app:2");
+    for _ in 0..30 {
+        world.step();
+        does_not_say(&world, "Ready", "maxUnavailable");
+        does_not_say(&world, "Update", "maxUnavailable");
+        world.turn(u8::MAX);
+    }
+    assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
+fn label_to_exclude_of_a_pod_that_is_included_is_a_contradiction() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    world.edit(json!({ "scaleStrategy": { "podToInclude": [name] } }));
+    world.settle();
+    assert_eq!(condition(&world, "Ready").0, "True");
+    label(&mut world, &name, keys::TO_EXCLUDE, "true");
+    world.told.clear();
+    world.settle();
+    let (status, reason, message) = condition(&world, "Ready");
+    assert_eq!((&*status, &*reason), ("False", "ExcludeNotAllowed"));
+    let told = format!("Pod {name} is to be excluded and included: neither is done");
+    assert!(message.contains(&told), "{message}");
+    assert!(message.contains("podToInclude") && message.contains(keys::TO_EXCLUDE));
+    assert!(world.told.iter().any(|(r, _)| *r == "DupExIncludedTarget"));
+    world.edit(json!({ "scaleStrategy": { "podToInclude": null } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+}
+
+#[test]
+fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
+    let by = json!({ "byPartition": { "partitionPercent": 50 } });
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let old = with_image(&world, "app:1");
+    let kept = "its partition keeps 2 Pods on older revisions";
+    assert!(remark(&world, &old).contains(kept));
+    let rollout = why(&world, &old).owner.unwrap().rollout.unwrap();
+    assert_eq!(rollout.partition, Some(2));
+    let updated = with_image(&world, "app:2");
+    take_down(&mut world, &updated);
+    world.settle();
+    let remark = remark(&world, &old);
+    assert!(!remark.contains("maxUnavailable"), "{remark}");
+}
+
+#[test]
+fn max_unavailable_is_told_beside_a_partition_that_keeps_fewer_pods() {
+    let by = json!({ "byPartition": { "partition": 1 } });
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 20);
+    let remark = remark(&world, &with_image(&world, "app:1"));
+    assert!(remark.contains("maxUnavailable (1) holds"), "{remark}");
+}
+
+fn canary() -> Value {
+    let steps = json!([{ "partition": 2 }, { "pause": {} }, { "partition": 0 }]);
+    json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } })
+}
+
+#[test]
+fn pause_is_told_although_ready_speaks_of_something_else() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 30);
+    world.troubles.most_pods = Some(3);
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 30);
+    assert_eq!(condition(&world, "Ready").1, "ScaleOutFailed");
+    let old = with_image(&world, "app:1");
+    let told = remark(&world, &old);
+    let at = "its rollout is at step 2 of 3, which pauses until the annotation";
+    assert!(told.starts_with(at), "{told}");
+    world.edit(json!({ "paused": true }));
+    rounds(&mut world, 3);
+    let told = remark(&world, &old);
+    assert!(
+        told.starts_with("it is paused: set spec.paused to false"),
+        "{told}"
+    );
+    assert!(told.contains("; its rollout is at step 2 of 3"), "{told}");
+}
+
+#[test]
+fn step_of_a_rollout_that_is_stuck_is_told() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 30);
+    assert_eq!(condition(&world, "Update").1, "UpdateFailed");
+    let told = remark(&world, &with_image(&world, "app:1"));
+    assert!(told.starts_with("its rollout is at step 1 of 3"), "{told}");
+}
+
+#[test]
+fn exclusion_that_is_refused_is_told_of_the_pod() {
+    let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = settled(2, json!({ "namingStrategy": naming }));
+    let name = names(&world).remove(0);
+    label(&mut world, &name, keys::TO_EXCLUDE, "true");
+    world.settle();
+    assert_eq!(condition(&world, "Ready").1, "ExcludeNotAllowed");
+    let troubles = why(&world, &name).owner.unwrap().troubles;
+    let told = troubles
+        .iter()
+        .any(|t| t.starts_with("ExcludeNotAllowed: Pod "));
+    assert!(told, "{troubles:?}");
+}
+
+#[test]
+fn template_that_changes_without_pods_is_told_as_complete() {
+    let mut world = settled(2, json!({}));
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    world.told.clear();
+    world.image("app:2");
+    world.settle();
+    world.edit(json!({ "replicas": 2 }));
+    world.settle();
+    let told = world.told.iter();
+    let told: Vec<_> = told.filter(|(r, _)| r.starts_with("Rollout")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "RolloutCompleted");
+    assert!(
+        told[0]
+            .1
+            .ends_with("has no Pod to reach; the next Pods are made of it")
+    );
+}
