@@ -154,11 +154,11 @@ impl Draft {
 
     /// An event about the set that is told once the patch of a Pod is written. The next plan may say it in other words.
     pub fn event_once_written(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
-        self.patch(pod).told = Some(Event {
+        self.patch(pod).told = Some(Box::new(Event {
             warning: false,
             reason,
             message,
-        });
+        }));
     }
 
     /// The changes of Pods, and when to plan again. A Pod that is deleted is not patched. Patches that change

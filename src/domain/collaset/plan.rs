@@ -141,7 +141,7 @@ pub struct PodPatch {
     /// by a dry run first, and nothing is written if it is refused.
     pub deletes: bool,
     /// What is told once the patch is written.
-    pub told: Option<Event>,
+    pub told: Option<Box<Event>>,
 }
 
 /// A change of a Pod that is to follow.

@@ -226,7 +226,7 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
             trials::judge_change(work, &change.pod, revision, &sent);
         }
         sent?;
-        work.told.lock().extend(change.told.clone());
+        work.told.lock().extend(change.told.as_deref().cloned());
     }
     Ok(())
 }

@@ -1003,7 +1003,7 @@ async fn what_a_patch_comes_to_is_told_once_it_is_written() {
         };
         let mut patch = PodPatch {
             pod: pod.clone(),
-            told: Some(told),
+            told: Some(Box::new(told)),
             ..PodPatch::default()
         };
         patch.labels.0.insert("a".into(), Some(id.to_string()));
