@@ -118,6 +118,14 @@ pub fn is_replaced(facts: &Facts, draft: &Draft, id: i64, origin: &Pod) -> bool 
         })
 }
 
+/// Whether the pair of an origin was called off and stays for now, as its new half serves alone.
+pub fn is_open(facts: &Facts, draft: &Draft, origin: &Pod) -> bool {
+    let id = facts.id_of(origin);
+    let new = id.and_then(|id| draft.ids.get(&id)).and_then(pool::new_of);
+    let half = new.and_then(|new| facts.members.get(&new));
+    half.is_some_and(|half| serves_alone(half, origin) && !lifecycle::is_leaving(half))
+}
+
 /// Whether the new half serves and its origin does not: it stays until the origin serves, or stands for it.
 fn serves_alone(half: &Pod, origin: &Pod) -> bool {
     half.is_available() && !origin.is_available()

@@ -145,6 +145,13 @@ async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bo
     let [of_revision, _] = late;
     let before = work.memory.last_refusal(&of_revision);
     let tried = dry_run(work, pod, None, body).await;
+    if let Err(trouble) = &tried
+        && lasting(work, trouble, &Key::PodChange(pod.metadata.uid.clone())).is_some()
+    {
+        // It takes no place from other Pods.
+        work.memory
+            .refuse_change(&pod.metadata.uid, &ahead.revision);
+    }
     if !matches!(tried, Ok(false)) {
         judge(work, pod, &ahead.revision, &tried.as_ref());
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::cases::{condition, one_claim};
 use super::world::{Kubelet, World, Write};
+use crate::api::keys;
 
 fn recreate() -> Value {
     json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })
@@ -227,5 +228,60 @@ fn new_halves_that_serve_stay_while_their_origins_are_down() {
         world.settle();
         let image = if act == "third" { "app:3" } else { "app:1" };
         assert_eq!(world.images(), [image; 3], "{act}");
+    }
+}
+
+#[test]
+fn pair_that_was_called_off_and_whose_origin_never_serves_holds_up_no_rollout() {
+    for act in ["back", "abort"] {
+        let surge = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+        let mut world = World::on_plane(3, json!({ "updateStrategy": surge }));
+        world.settle();
+        world.troubles.holds = true;
+        world.image("app:2");
+        world.settle();
+        let mut pods = world.pods.values();
+        let origin = pods.find(|pod| pod.label(keys::REPLACE_PAIR_NEW_ID).is_some());
+        let lost = Kubelet {
+            is_lost: true,
+            ..Kubelet::default()
+        };
+        let uid = origin.unwrap().metadata.uid.clone();
+        world.kubelets.insert(uid, lost);
+        rounds(&mut world, 30);
+        match act {
+            "back" => world.image("app:1"),
+            _ => world.command("abort"),
+        }
+        rounds(&mut world, 10);
+        world.troubles.holds = false;
+        rounds(&mut world, 60);
+        world.image("app:3");
+        for _ in 0..200 {
+            world.step();
+            world.turn(u8::MAX);
+            assert!(world.members().len() <= 4, "maxSurge is 1");
+        }
+        assert_eq!(world.images(), ["app:3"; 3], "{act}");
+    }
+}
+
+#[test]
+fn pod_whose_deletion_is_refused_holds_up_no_other() {
+    for proven in [true, false] {
+        for id in 0..4 {
+            let bounded = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": 1 });
+            let mut world = World::on_plane(4, json!({ "updateStrategy": bounded }));
+            world.settle();
+            world.image("app:2");
+            world.settle();
+            let uid = world.members()[&id].metadata.uid.clone();
+            world.troubles.undeletable.insert(uid);
+            world.image(if proven { "app:1" } else { "app:3" });
+            rounds(&mut world, 100);
+            let old = world.images().into_iter().filter(|i| *i == "app:2");
+            assert_eq!(old.count(), 1, "{proven} {id}");
+            assert_eq!(serving(&world), 4);
+        }
     }
 }

@@ -34,10 +34,12 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .iter()
         .filter_map(|id| Some((*id, facts.members.get(id)?)))
         .collect();
-    // Those under way have their places already. One whose change is refused takes no place from another.
+    // Those under way have their places already. A Pod whose change or deletion is refused takes no place from another.
     pods.sort_by_cached_key(|(id, pod)| {
         let underway = Operation::Update.is_on(pod);
-        (!underway, pods::is_change_refused(facts, *id, pod))
+        let refused =
+            pods::is_change_refused(facts, *id, pod) || pods::is_deletion_refused(facts, pod);
+        (!underway, refused)
     });
     let underway = pods
         .iter()

@@ -8,6 +8,7 @@ use super::super::draft::Draft;
 use super::super::facts::{self, Facts};
 use super::super::lifecycle::{self, Operation, Turn};
 use super::super::pool;
+use super::super::replace as pair;
 use super::super::revision::data;
 use super::super::revision::inplace::{self, InPlace, Progress};
 use super::super::strategy::Policy;
@@ -122,7 +123,8 @@ fn is_replaced(facts: &Facts, pod: &Pod) -> bool {
 fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>) {
     let revision = &facts.history.updated.name;
     if pod.label(keys::TO_REPLACE).is_none() {
-        if !places.open_pair() {
+        // A pair that was called off and that is still there has its place.
+        if !pair::is_open(facts, draft, pod) && !places.open_pair() {
             return;
         }
         let nanos = facts.observed.now_nanos.to_string();
@@ -198,8 +200,16 @@ pub fn is_change_refused(facts: &Facts, id: i64, pod: &Pod) -> bool {
 /// Whether a Pod whose update deletes it can't go for now: none could be made in its place, its revision can't be written down, or the API
 /// server does not let it be deleted. It serves meanwhile.
 fn is_kept(facts: &Facts, places: &Places, id: i64, pod: &Pod) -> bool {
-    let refused = &facts.observed.refused;
-    places.is_refused() || refused.deletions.contains(&pod.metadata.uid) || is_unwritten(facts, id)
+    // A Pod that waits for its rules serves: it need not begin anew each time that a quota is full for a moment.
+    places.is_refused() && !lifecycle::waits_for_rules(pod)
+        || is_deletion_refused(facts, pod)
+        || is_unwritten(facts, id)
+}
+
+/// Whether the API server did not let a Pod be deleted.
+pub fn is_deletion_refused(facts: &Facts, pod: &Pod) -> bool {
+    let refused = &facts.observed.refused.deletions;
+    refused.contains(&pod.metadata.uid)
 }
 
 /// Whether the pool can't be written, and does not say that the next Pod of an ID is of the updated revision.
@@ -405,8 +415,7 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
     match inplace::progress(pod) {
         Progress::Waiting(_) => {}
         Progress::Refused(why) => {
-            let refused = &facts.observed.refused.deletions;
-            let is_refused = refused.contains(&pod.metadata.uid);
+            let is_refused = is_deletion_refused(facts, pod);
             if !facts.strategy.paused && !is_refused && places.delete() {
                 tell_of_refusal(draft, pod, &why);
                 draft.delete(pod);

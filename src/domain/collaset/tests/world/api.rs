@@ -51,6 +51,8 @@ pub struct Troubles {
     pub refused: BTreeSet<Write>,
     /// UIDs of Pods, and names of claims, of which no write of the set passes.
     pub stubborn: BTreeSet<String>,
+    /// UIDs of Pods whose deletion is refused.
+    pub undeletable: BTreeSet<String>,
     /// UIDs of Pods whose changes to other revisions are refused.
     pub unchangeable: BTreeSet<String>,
     /// Quotas.
@@ -292,6 +294,10 @@ impl World {
         self.troubles.refused.contains(&write)
     }
 
+    fn refuses_deletion(&self, uid: &str) -> bool {
+        self.is_refused(Write::PodDeletion) || self.troubles.undeletable.contains(uid)
+    }
+
     fn refuse_creation(&mut self, id: i64, words: String) {
         // Of several claims always the same words.
         let known = self
@@ -444,7 +450,7 @@ impl World {
             PodChange::Delete(pod) => {
                 let name = &pod.metadata.name;
                 let stubborn = self.troubles.stubborn.contains(&pod.metadata.uid);
-                if stubborn || self.is_refused(Write::PodDeletion) {
+                if stubborn || self.refuses_deletion(&pod.metadata.uid) {
                     done.refuse(Step::Update, &format!("Pod {name}"), "policy");
                     self.refused.deletions.insert(pod.metadata.uid.clone());
                     self.refuse_pod(&pod.metadata.uid);
@@ -593,7 +599,7 @@ impl World {
             return self.refuse_pod(uid);
         }
         if patch.deletes && !self.refused.deletions.is_empty() {
-            if self.is_refused(Write::PodDeletion) {
+            if self.refuses_deletion(uid) {
                 done.refuse(Step::Update, &what, "policy");
                 return;
             }
