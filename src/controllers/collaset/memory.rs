@@ -270,7 +270,8 @@ impl Memory {
 
     /// Whether it must be tried first if a Pod can be deleted: some can't.
     pub fn doubts_deletions(&self) -> bool {
-        !self.inner.lock().deletions.is_empty()
+        let inner = self.inner.lock();
+        !inner.deletions.is_empty() || inner.refusals.last(&Key::LateDeletions).is_some()
     }
 
     /// Why something was refused when it was last tried, and how often it was in a row.

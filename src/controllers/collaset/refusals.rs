@@ -45,6 +45,8 @@ pub enum Key {
     LateRefusal(String),
     /// The same of one Pod, by the name of the revision and the Pod's UID. Only its own change ends this.
     LateRefusalOf(String, String),
+    /// Deletions that are refused although their dry runs pass. Any that succeeds ends this.
+    LateDeletions,
     /// The deletion of a Pod, by its UID, that is refused although its dry run passes.
     LateDeletion(String),
     /// All of a kind: so many were refused that the others would be too.
@@ -94,8 +96,11 @@ pub struct Known {
 }
 
 fn is_late(key: &Key) -> bool {
-    use Key::{LateDeletion, LateRefusal, LateRefusalOf};
-    matches!(key, LateRefusal(_) | LateRefusalOf(..) | LateDeletion(_))
+    use Key::{LateDeletion, LateDeletions, LateRefusal, LateRefusalOf};
+    matches!(
+        key,
+        LateRefusal(_) | LateRefusalOf(..) | LateDeletion(_) | LateDeletions
+    )
 }
 
 /// What is left alone.

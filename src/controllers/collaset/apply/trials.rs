@@ -30,6 +30,14 @@ fn late(pod: &Pod, revision: &str) -> [Key; 2] {
     [Key::LateRefusal(revision.to_owned()), of]
 }
 
+/// The same of a deletion.
+fn late_deletion(pod: &Pod) -> [Key; 2] {
+    [
+        Key::LateDeletions,
+        Key::LateDeletion(pod.metadata.uid.clone()),
+    ]
+}
+
 /// Whether the update that a patch begins is to be tried first.
 pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
@@ -51,8 +59,9 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<bool, Troub
 
 /// Asks the API server whether it would let a Pod be deleted.
 async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
-    let late = Key::LateDeletion(pod.metadata.uid.clone());
-    if let Some((left, why)) = work.memory.refused(&late, Instant::now(), ANY_SPEC) {
+    let now = Instant::now();
+    let late = late_deletion(pod).map(|key| work.memory.refused(&key, now, ANY_SPEC));
+    if let Some((left, why)) = late.into_iter().flatten().max() {
         work.again(left);
         return Err(Trouble::Failed(format!("{why} ({TRIED})")));
     }
@@ -65,6 +74,12 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
     match call(&what(&pod.metadata.name), request).await {
         Ok(()) | Err(Trouble::Held | Trouble::Moved) => {
             work.memory.accept_deletion(&pod.metadata.uid);
+            // One Pod at a time finds out if that is over.
+            if let Some((_, why)) = work.memory.last_refusal(&Key::LateDeletions) {
+                let now = Instant::now();
+                work.memory
+                    .refuse_for(LATE, Key::LateDeletions, &why, now, ANY_SPEC);
+            }
             Ok(())
         }
         refused => refused,
@@ -75,16 +90,20 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
 /// has passed.
 pub fn judge_deletion(work: &Work<'_>, pod: &Pod, done: &Result<u64, Trouble>) {
     let (uid, now) = (&pod.metadata.uid, Instant::now());
-    let late = Key::LateDeletion(uid.clone());
+    let late = late_deletion(pod);
     match done {
         Ok(_) => {
             work.memory.accept_deletion(uid);
-            work.memory.accept(&late);
+            late.iter().for_each(|key| work.memory.accept(key));
         }
         Err(trouble) => {
             if let Some(why) = lasting(work, trouble, &Key::PodWrite(uid.clone())) {
                 work.memory.refuse_deletion(uid);
-                work.memory.refuse_for(LATE, late, why, now, ANY_SPEC);
+                for key in late {
+                    if work.memory.refused(&key, now, ANY_SPEC).is_none() {
+                        work.memory.refuse_for(LATE, key, why, now, ANY_SPEC);
+                    }
+                }
                 work.again(SPACING);
             }
         }
@@ -152,9 +171,8 @@ async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bo
         work.memory
             .refuse_change(&pod.metadata.uid, &ahead.revision);
     }
-    if !matches!(tried, Ok(false)) {
-        judge(work, pod, &ahead.revision, &tried.as_ref());
-    }
+    // One that tells nothing is no refusal: the Pod waits for its rules, and its change is judged then.
+    judge(work, pod, &ahead.revision, &tried.as_ref());
     if let (Ok(_), Some((_, why))) = (&tried, before) {
         work.memory
             .refuse_for(LATE, of_revision, &why, Instant::now(), ANY_SPEC);

@@ -44,9 +44,10 @@ impl FakeApi {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
-                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 tokio::task::yield_now().await;
-                let is_dry = head.uri.query().is_some_and(|q| q.contains("dryRun"));
+                let is_dry = head.uri.query().is_some_and(|q| q.contains("dryRun"))
+                    || body["dryRun"].is_array();
                 let (code, answer) = {
                     let mut state = state.lock();
                     let before = is_dry.then(|| state.objects.clone());

@@ -475,6 +475,7 @@ async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic()
     let b = Arc::new(
         serde_json::from_value(bed.api.0.lock().objects[&format!("{PODS}/web-b")].clone()).unwrap(),
     );
+    tokio::time::advance(PAUSES.1).await;
     bed.apply(recreation(&b)[0].clone()).await;
     assert_eq!(patches(&bed), before, "it stays on traffic");
     assert_eq!(bed.api.bodies(&delete(&b)).len(), 1, "tried by a dry run");
@@ -524,6 +525,49 @@ async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
         bed.api.0.lock().objects[&path]["metadata"]["labels"]["x"] == "1"
     });
     assert_eq!(begun.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_late_refusal_of_deletions_one_pod_at_a_time_goes_off_traffic() {
+    let bed = Bed::new();
+    let pods: Vec<_> = (0..5).map(|n| bed.pod(&format!("web-{n}"))).collect();
+    bed.api
+        .refuse(refusal("DELETE /api/v1/namespaces/n/pods", 403));
+    for pod in &pods {
+        bed.apply(recreation(pod)[1].clone()).await;
+    }
+    bed.api.refuse(None);
+    tokio::time::advance(PAUSES.1).await;
+    let begin = Plan {
+        pods: pods
+            .iter()
+            .flat_map(|pod| recreation(pod)[0].pods.clone())
+            .collect(),
+        ..Plan::default()
+    };
+    bed.apply(begin).await;
+    let begun = pods.iter().filter(|pod| {
+        let path = format!("{PODS}/{}", pod.metadata.name);
+        bed.api.0.lock().objects[&path]["metadata"]["labels"]["x"] == "1"
+    });
+    assert_eq!(begun.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dry_run_that_the_rules_hold_is_no_refusal() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-0");
+    let patch = "PATCH /api/v1/namespaces/n/pods/web-0";
+    bed.api.refuse(refusal(patch, 403));
+    bed.apply(update(&pod)[0].clone()).await;
+    assert!(facts_of(&bed, &pod).refuses_change(&pod, "web-2"));
+    bed.api.refuse(refusal(patch, 429));
+    tokio::time::advance(PAUSES.1).await;
+    bed.apply(update(&pod)[0].clone()).await;
+    assert!(
+        !facts_of(&bed, &pod).refuses_change(&pod, "web-2"),
+        "the Pod would be called back as soon as it waits for its rules, without end"
+    );
 }
 
 #[tokio::test]
