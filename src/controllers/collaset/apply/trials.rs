@@ -1,4 +1,5 @@
-//! Changes in place that are tried by a dry run before a Pod goes off traffic for them, and what is learnt from changes that are refused.
+//! Changes in place and deletions that are tried by a dry run before a Pod goes off traffic for them, and what the controller learns from
+//! those that are refused.
 
 use std::sync::Arc;
 
@@ -38,6 +39,39 @@ fn late_deletion(pod: &Pod) -> [Key; 2] {
     ]
 }
 
+/// Fails while one of these keys is left alone.
+fn check_late(work: &Work<'_>, late: &[Key; 2]) -> Result<(), Trouble> {
+    let now = Instant::now();
+    let left = late
+        .iter()
+        .map(|key| work.memory.refused(key, now, ANY_SPEC));
+    match left.flatten().max() {
+        Some((left, why)) => {
+            work.again(left);
+            Err(Trouble::Failed(format!("{why} ({TRIED})")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Notes a refusal that came after a dry run had passed.
+fn refuse_late(work: &Work<'_>, late: [Key; 2], why: &str) {
+    let now = Instant::now();
+    for key in late {
+        if work.memory.refused(&key, now, ANY_SPEC).is_none() {
+            work.memory.refuse_for(LATE, key, why, now, ANY_SPEC);
+        }
+    }
+}
+
+/// Leaves a key alone again, for the reason that its last refusal gave: one Pod at a time finds out whether that is over.
+fn pause_others(work: &Work<'_>, key: Key, last: Option<(u32, String)>) {
+    if let Some((_, why)) = last {
+        work.memory
+            .refuse_for(LATE, key, &why, Instant::now(), ANY_SPEC);
+    }
+}
+
 /// Whether the update that a patch begins is to be tried first.
 pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
@@ -59,12 +93,7 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<bool, Troub
 
 /// Asks the API server whether it would let a Pod be deleted.
 async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
-    let now = Instant::now();
-    let late = late_deletion(pod).map(|key| work.memory.refused(&key, now, ANY_SPEC));
-    if let Some((left, why)) = late.into_iter().flatten().max() {
-        work.again(left);
-        return Err(Trouble::Failed(format!("{why} ({TRIED})")));
-    }
+    check_late(work, &late_deletion(pod))?;
     let request = async {
         match pods::may_delete(work.client(), pod).await {
             Err(Error::Api(status)) if pods::tells_nothing(&status) => Ok(()),
@@ -74,12 +103,8 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
     match call(&what(&pod.metadata.name), request).await {
         Ok(()) | Err(Trouble::Held | Trouble::Moved) => {
             work.memory.accept_deletion(&pod.metadata.uid);
-            // One Pod at a time finds out if that is over.
-            if let Some((_, why)) = work.memory.last_refusal(&Key::LateDeletions) {
-                let now = Instant::now();
-                work.memory
-                    .refuse_for(LATE, Key::LateDeletions, &why, now, ANY_SPEC);
-            }
+            let last = work.memory.last_refusal(&Key::LateDeletions);
+            pause_others(work, Key::LateDeletions, last);
             Ok(())
         }
         refused => refused,
@@ -89,7 +114,7 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
 /// Notes whether a Pod can be deleted. One that is off traffic for its deletion comes back if not, and no other goes off before a dry run
 /// has passed.
 pub fn judge_deletion(work: &Work<'_>, pod: &Pod, done: &Result<u64, Trouble>) {
-    let (uid, now) = (&pod.metadata.uid, Instant::now());
+    let uid = &pod.metadata.uid;
     let late = late_deletion(pod);
     match done {
         Ok(_) => {
@@ -99,11 +124,7 @@ pub fn judge_deletion(work: &Work<'_>, pod: &Pod, done: &Result<u64, Trouble>) {
         Err(trouble) => {
             if let Some(why) = lasting(work, trouble, &Key::PodWrite(uid.clone())) {
                 work.memory.refuse_deletion(uid);
-                for key in late {
-                    if work.memory.refused(&key, now, ANY_SPEC).is_none() {
-                        work.memory.refuse_for(LATE, key, why, now, ANY_SPEC);
-                    }
-                }
+                refuse_late(work, late, why);
                 work.again(SPACING);
             }
         }
@@ -126,15 +147,8 @@ fn lasting<'a>(work: &Work<'_>, trouble: &'a Trouble, key: &Key) -> Option<&'a s
 /// Asks the API server whether it would take the change that an update is for; false where the Pod has to get to the revision by
 /// another way.
 async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bool, Trouble> {
-    let now = Instant::now();
     let late = late(pod, &ahead.revision);
-    let left = late
-        .iter()
-        .map(|key| work.memory.refused(key, now, ANY_SPEC));
-    if let Some((left, why)) = left.flatten().max() {
-        work.again(left);
-        return Err(Trouble::Failed(format!("{why} ({TRIED})")));
-    }
+    check_late(work, &late)?;
     let version = pod.metadata.resource_version;
     if let Some(spec) = &ahead.resize {
         let tried = dry_run(work, pod, Some("resize"), resize(pod, version, spec)).await;
@@ -160,7 +174,6 @@ async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bo
     let Some(body) = body(work.set, &trial, version) else {
         return Ok(true);
     };
-    // The dry run has passed before where the change did not: one Pod at a time finds out if that is over.
     let [of_revision, _] = late;
     let before = work.memory.last_refusal(&of_revision);
     let tried = dry_run(work, pod, None, body).await;
@@ -173,9 +186,8 @@ async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bo
     }
     // One that tells nothing is no refusal: the Pod waits for its rules, and its change is judged then.
     judge(work, pod, &ahead.revision, &tried.as_ref());
-    if let (Ok(_), Some((_, why))) = (&tried, before) {
-        work.memory
-            .refuse_for(LATE, of_revision, &why, Instant::now(), ANY_SPEC);
+    if tried.is_ok() {
+        pause_others(work, of_revision, before);
     }
     tried.map(|_| true)
 }
@@ -205,7 +217,7 @@ pub fn give_up(work: &Work<'_>, pod: &Pod, revision: &str, why: &str) {
 /// As [`judge`], of a change that was no dry run. One that is refused, or fails several times in a row, takes its revision's other Pods into
 /// doubt, and is left alone for longer each time, as a dry run may pass where the change does not.
 pub fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, Trouble>) {
-    let (late, now) = (late(pod, revision), Instant::now());
+    let late = late(pod, revision);
     match done {
         Ok(_) => {
             late.iter().for_each(|key| work.memory.accept(key));
@@ -219,11 +231,7 @@ pub fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result
             work.memory.doubt(revision);
             work.memory.refuse_change(&pod.metadata.uid, revision);
             work.again(SPACING);
-            for key in late {
-                if work.memory.refused(&key, now, ANY_SPEC).is_none() {
-                    work.memory.refuse_for(LATE, key, why, now, ANY_SPEC);
-                }
-            }
+            refuse_late(work, late, why);
         }
     }
 }

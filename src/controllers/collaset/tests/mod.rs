@@ -503,6 +503,23 @@ async fn change_that_fails_several_times_in_a_row_is_taken_for_refused() {
     assert!(!facts.accepted.contains("web-2"), "others are tried first");
 }
 
+/// Begins the updates of all these Pods in one plan; how many have begun then.
+async fn begun(bed: &Bed, pods: &[Arc<Pod>], plans: fn(&Arc<Pod>) -> [Plan; 2]) -> usize {
+    let begin = Plan {
+        pods: pods
+            .iter()
+            .flat_map(|pod| plans(pod)[0].pods.clone())
+            .collect(),
+        ..Plan::default()
+    };
+    bed.apply(begin).await;
+    let begun = pods.iter().filter(|pod| {
+        let path = format!("{PODS}/{}", pod.metadata.name);
+        bed.api.0.lock().objects[&path]["metadata"]["labels"]["x"] == "1"
+    });
+    begun.count()
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
     let bed = Bed::new();
@@ -512,19 +529,7 @@ async fn after_a_late_refusal_one_pod_at_a_time_goes_off_traffic() {
     bed.apply(update(&pods[0])[1].clone()).await;
     bed.api.refuse(None);
     tokio::time::advance(PAUSES.1).await;
-    let begin = Plan {
-        pods: pods
-            .iter()
-            .flat_map(|pod| update(pod)[0].pods.clone())
-            .collect(),
-        ..Plan::default()
-    };
-    bed.apply(begin).await;
-    let begun = pods.iter().filter(|pod| {
-        let path = format!("{PODS}/{}", pod.metadata.name);
-        bed.api.0.lock().objects[&path]["metadata"]["labels"]["x"] == "1"
-    });
-    assert_eq!(begun.count(), 1);
+    assert_eq!(begun(&bed, &pods, update).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -538,19 +543,7 @@ async fn after_a_late_refusal_of_deletions_one_pod_at_a_time_goes_off_traffic() 
     }
     bed.api.refuse(None);
     tokio::time::advance(PAUSES.1).await;
-    let begin = Plan {
-        pods: pods
-            .iter()
-            .flat_map(|pod| recreation(pod)[0].pods.clone())
-            .collect(),
-        ..Plan::default()
-    };
-    bed.apply(begin).await;
-    let begun = pods.iter().filter(|pod| {
-        let path = format!("{PODS}/{}", pod.metadata.name);
-        bed.api.0.lock().objects[&path]["metadata"]["labels"]["x"] == "1"
-    });
-    assert_eq!(begun.count(), 1);
+    assert_eq!(begun(&bed, &pods, recreation).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
