@@ -17,6 +17,8 @@ use crate::observer::{Pod, resource};
 
 /// Between two lines of progress.
 const TELL: Duration = Duration::from_secs(20);
+/// The `ExpectationsTimeout` of Kubernetes' controllers, and a little more.
+const EXPECTATIONS: Duration = Duration::from_secs(310);
 const FAMILIES: [&str; 1] = ["operating"];
 
 /// Ends what was begun, and waits until all is at rest.
@@ -88,7 +90,7 @@ async fn settle(fleet: &Fleet, actor: &Actor, begun: Instant) -> Result<Vec<Stri
                     .patch(&owner.name_any(), &PatchParams::default(), &patch)
                     .await?;
             }
-            if lacks_pods(kind, &owner) {
+            if lacks_pods(kind, &owner) || missed_a_deletion(kind, &owner, begun) {
                 touch(&owners, &owner, begun).await?;
             }
             if !is_done(kind, &owner) {
@@ -123,6 +125,17 @@ fn lacks_pods(kind: &str, owner: &DynamicObject) -> bool {
         _ => ("replicas", &spec["replicas"]),
     };
     status[has].as_i64() < wanted.as_i64()
+}
+
+/// Whether a ReplicaSet may wait for an event that nobody sends, with more Pods than it asks for. It asks for no deletion
+/// while it expects to see an earlier one. That its Pod lost its owner in the meantime is never seen, so that it waits for
+/// `EXPECTATIONS`, and then for any event. A deletion that the server refused is retried sooner: the pause doubles, and
+/// all of these began within the soak.
+fn missed_a_deletion(kind: &str, owner: &DynamicObject, begun: Instant) -> bool {
+    let (spec, status) = (&owner.data["spec"], &owner.data["status"]);
+    kind == "ReplicaSet"
+        && begun.elapsed() > EXPECTATIONS
+        && status["replicas"].as_i64() > spec["replicas"].as_i64()
 }
 
 /// Has the owner's controller look again. It may wait: for up to 1,000 s after failed creations, as where a StatefulSet's
