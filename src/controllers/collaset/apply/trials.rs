@@ -177,13 +177,6 @@ async fn may_change(work: &Work<'_>, pod: &Arc<Pod>, ahead: &Ahead) -> Result<bo
     let [of_revision, _] = late;
     let before = work.memory.last_refusal(&of_revision);
     let tried = dry_run(work, pod, None, body).await;
-    if let Err(trouble) = &tried
-        && lasting(work, trouble, &Key::PodChange(pod.metadata.uid.clone())).is_some()
-    {
-        // It takes no place from other Pods.
-        work.memory
-            .refuse_change(&pod.metadata.uid, &ahead.revision);
-    }
     // One that tells nothing is no refusal: the Pod waits for its rules, and its change is judged then.
     judge(work, pod, &ahead.revision, &tried.as_ref());
     if tried.is_ok() {
@@ -236,16 +229,18 @@ pub fn judge_change<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result
     }
 }
 
-/// Notes whether a change of a Pod to a revision is refused: the next plan leaves the Pod on traffic, or calls it back. So it is with a
-/// resize that a quota or a policy denies: a new Pod would ask for no less.
+/// Notes whether a change of a Pod to a revision is refused, or fails several times in a row: the next plan leaves the Pod on traffic, or
+/// calls it back, and it takes no place from other Pods. So it is with a resize that a quota or a policy denies: a new Pod would ask for
+/// no less.
 fn judge<T>(work: &Work<'_>, pod: &Pod, revision: &str, done: &Result<T, &Trouble>) {
     let uid = &pod.metadata.uid;
     match done {
         Ok(_) => work.memory.accept_change(uid, revision),
-        Err(Trouble::Refused(_) | Trouble::Denied(_)) => {
-            work.memory.refuse_change(uid, revision);
-            work.again(SPACING);
+        Err(trouble) => {
+            if lasting(work, trouble, &Key::PodChange(uid.clone())).is_some() {
+                work.memory.refuse_change(uid, revision);
+                work.again(SPACING);
+            }
         }
-        Err(_) => {}
     }
 }

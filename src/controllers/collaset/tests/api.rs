@@ -129,7 +129,8 @@ impl State {
             .filter(|(path, _)| path.starts_with(&prefix))
             .map(|(_, object)| object)
             .collect();
-        json!({ "metadata": {}, "items": items })
+        let version = self.version.to_string();
+        json!({ "metadata": { "resourceVersion": version }, "items": items })
     }
 
     fn create(&mut self, path: &str, object: Value) -> (u16, Value) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::CollaSets;
 use super::apply::{Done, Work, apply};
 use super::memory::{HELD, Memory, SPACING};
 use super::observe::observe;
@@ -503,6 +504,32 @@ async fn change_that_fails_several_times_in_a_row_is_taken_for_refused() {
     assert!(!facts.accepted.contains("web-2"), "others are tried first");
 }
 
+#[tokio::test(start_paused = true)]
+async fn pod_whose_dry_run_fails_several_times_takes_no_place_from_others() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-a");
+    let change = "PATCH /api/v1/namespaces/n/pods/web-a";
+    let resize = "PATCH /api/v1/namespaces/n/pods/web-a/resize";
+    for (at, spec) in [(change, None), (resize, Some(json!({ "containers": [] })))] {
+        let begin = || {
+            let mut begin = update(&pod)[0].clone();
+            if let [PodChange::Patch(patch)] = &mut begin.pods[..] {
+                let ahead = Arc::make_mut(patch.ahead.as_mut().unwrap());
+                ahead.revision = at.into();
+                ahead.resize.clone_from(&spec);
+            }
+            begin
+        };
+        bed.api.refuse(refusal(at, 500));
+        bed.apply(begin()).await;
+        assert!(!facts_of(&bed, &pod).refuses_change(&pod, at), "a blip");
+        apply_often(&bed, 6, begin).await;
+        assert!(facts_of(&bed, &pod).refuses_change(&pod, at), "{at}");
+        bed.api.refuse(None);
+        apply_often(&bed, 1, begin).await;
+    }
+}
+
 /// Begins the updates of all these Pods in one plan; how many have begun then.
 async fn begun(bed: &Bed, pods: &[Arc<Pod>], plans: fn(&Arc<Pod>) -> [Plan; 2]) -> usize {
     let begin = Plan {
@@ -699,6 +726,29 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
     index.following.pods.lose();
     let silent = observe(&bed.context, &set, &bed.memory).await;
     assert!(matches!(silent, Err(Outcome::Retry)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote() {
+    let bed = Bed::new();
+    let index = &bed.context.index;
+    index.replace_pods(Vec::new(), 1);
+    for bit in 0..KINDS {
+        index.mark(|s| s.objects |= 1 << bit);
+    }
+    bed.pod("web-of-the-former-leader");
+    let written = bed.api.0.lock().version;
+    let leader = CollaSets::new(Arc::clone(&bed.context));
+    let look = || leader.reconcile(("n".into(), "web".into()));
+    assert!(matches!(look().await, Outcome::Retry));
+    tokio::time::advance(SPACING).await;
+    index.bookmark_pods(written - 1);
+    assert!(matches!(look().await, Outcome::Retry));
+    tokio::time::advance(SPACING).await;
+    index.bookmark_pods(written);
+    assert!(!matches!(look().await, Outcome::Retry));
+    let status = || bed.api.0.lock().objects[SET]["status"].clone();
+    assert_ne!(status(), Value::Null, "it has planned");
 }
 
 /// A set with a selector, so that its orphans can be told.
