@@ -4,7 +4,6 @@ use super::super::call::Halt;
 use super::super::owner;
 use super::Work;
 use crate::domain::collaset::plan::Event;
-use crate::domain::collaset::status::Step;
 use crate::domain::wording;
 
 /// Pods or claims that an Event names at most.
@@ -33,7 +32,7 @@ pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
         recorder.record_text(&about, false, "ClaimDeleted", &message);
     }
     if let Err(Halt::Failed(step, _)) = result {
-        failure(work, reason(*step), result);
+        failure(work, step.reason(), result);
     }
 }
 
@@ -43,15 +42,6 @@ pub fn record(work: &Work<'_>, events: &[Event]) {
     for event in events {
         let recorder = &work.context.events;
         recorder.record_text(&about, event.warning, event.reason, &event.message);
-    }
-}
-
-/// The word that the condition of a failed step carries too (contract 2.4).
-const fn reason(step: Step) -> &'static str {
-    match step {
-        Step::ScaleOut | Step::Claims | Step::Pool => "ScaleOutFailed",
-        Step::ScaleIn => "ScaleInFailed",
-        Step::Update | Step::Revisions => "UpdateFailed",
     }
 }
 

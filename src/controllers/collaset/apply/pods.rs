@@ -60,9 +60,9 @@ fn write_of<'a>(
                 true => Key::PodChange(change.pod.metadata.uid.clone()),
                 false => of(&change.pod),
             };
-            (key, step(&change.pod, given))
+            (key, step(&change.pod, given, change.ownership))
         }
-        PodChange::Delete(pod) => (of(pod), step(pod, None)),
+        PodChange::Delete(pod) => (of(pod), step(pod, None, Ownership::Keep)),
     };
     Write {
         key,
@@ -302,8 +302,13 @@ fn type_key() -> String {
     Family::OperationType.key(SCALE_IN.0)
 }
 
-/// What is being done to a Pod, by the type of its operation: `given` by the change, or on the Pod.
-fn step(pod: &Pod, given: Option<&Option<String>>) -> Step {
+/// What is being done to a Pod: it enters or leaves; or by the type of its operation, `given` by the change, or on the Pod.
+fn step(pod: &Pod, given: Option<&Option<String>>, ownership: Ownership) -> Step {
+    match ownership {
+        Ownership::Adopt => return Step::Include,
+        Ownership::Release => return Step::Exclude,
+        Ownership::Keep => {}
+    }
     let given = given.and_then(Option::as_deref);
     match given.or_else(|| pod.label(&type_key())) {
         Some(type_) if type_ == SCALE_IN.1 => Step::ScaleIn,
@@ -363,11 +368,19 @@ mod tests {
     #[test]
     fn a_step_is_told_by_the_type_of_the_operation() {
         let mut pod = pod();
-        assert_eq!(step(&pod, None), Step::Update);
-        assert_eq!(step(&pod, Some(&Some("scale-in".into()))), Step::ScaleIn);
+        assert_eq!(step(&pod, None, Ownership::Keep), Step::Update);
+        assert_eq!(
+            step(&pod, Some(&Some("scale-in".into())), Ownership::Keep),
+            Step::ScaleIn
+        );
         pod.metadata.labels.insert(type_key(), "scale-in".into());
-        assert_eq!(step(&pod, None), Step::ScaleIn);
-        assert_eq!(step(&pod, Some(&None)), Step::ScaleIn);
-        assert_eq!(step(&pod, Some(&Some("update".into()))), Step::Update);
+        assert_eq!(step(&pod, None, Ownership::Keep), Step::ScaleIn);
+        assert_eq!(step(&pod, Some(&None), Ownership::Keep), Step::ScaleIn);
+        assert_eq!(
+            step(&pod, Some(&Some("update".into())), Ownership::Keep),
+            Step::Update
+        );
+        assert_eq!(step(&pod, None, Ownership::Release), Step::Exclude);
+        assert_eq!(step(&pod, None, Ownership::Adopt), Step::Include);
     }
 }

@@ -32,12 +32,30 @@ pub enum Step {
     ScaleIn,
     /// Pods could not be changed.
     Update,
+    /// Pods could not enter.
+    Include,
+    /// Pods could not leave alive.
+    Exclude,
     /// PersistentVolumeClaims could not be written.
     Claims,
     /// The pool of instance IDs could not be written.
     Pool,
     /// ControllerRevisions could not be written.
     Revisions,
+}
+
+impl Step {
+    /// The reason of the conditions, and of the Event, that tell of its failure (contract 2.4).
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Step::ScaleOut | Step::Claims | Step::Pool => "ScaleOutFailed",
+            Step::ScaleIn => "ScaleInFailed",
+            Step::Update | Step::Revisions => "UpdateFailed",
+            Step::Include => "IncludeNotAllowed",
+            Step::Exclude => "ExcludeNotAllowed",
+        }
+    }
 }
 
 /// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what is
@@ -49,10 +67,11 @@ pub fn failed(
     left: &str,
     now: Timestamp,
 ) {
-    let (type_, reason) = match step {
-        Step::ScaleOut | Step::Claims | Step::Pool => ("Scale", "ScaleOutFailed"),
-        Step::ScaleIn => ("Scale", "ScaleInFailed"),
-        Step::Update | Step::Revisions => ("Update", "UpdateFailed"),
+    let reason = step.reason();
+    let type_ = match step {
+        Step::ScaleOut | Step::Claims | Step::Pool | Step::ScaleIn => "Scale",
+        Step::Update | Step::Revisions => "Update",
+        Step::Include | Step::Exclude => "Ready",
     };
     // A rollout that has deleted a Pod, or replaces it, wants the new one.
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
@@ -63,6 +82,7 @@ pub fn failed(
             ("Update", "UpdateFailed"),
             ("Ready", "UpdateFailed"),
         ],
+        false if type_ == "Ready" => vec![("Ready", reason)],
         false => vec![(type_, reason), ("Ready", reason)],
     };
     for (type_, reason) in failed {
