@@ -44,7 +44,8 @@ use super::{lenient, schema};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("x-kubernetes-validations" = spec_rules()))]
 pub struct CollaSetSpec {
-    /// Stops scaling and updating.
+    /// Stops scaling and updating. Pods of podToInclude and podToExclude enter and leave all the same, and a Pod that ends or is
+    /// deleted is made again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Number of Pods; 0 when absent.
