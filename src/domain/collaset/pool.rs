@@ -244,12 +244,11 @@ pub fn lacks(facts: &Facts) -> usize {
     }
 }
 
-/// Makes as many IDs as Pods are wanted, and frees those that no Pod has and nobody wants: first such as were scaled
-/// in, then the highest.
-pub fn fit(facts: &Facts, draft: &mut Draft, wanted: usize) {
-    let counted = counted(facts, draft);
+/// Makes as many IDs as Pods are wanted.
+pub fn grow(facts: &Facts, draft: &mut Draft, wanted: usize) {
+    let counted = counted(facts, draft).len();
     let mut room = Room::beside(facts, draft);
-    for _ in (counted.len()..wanted).take(AT_ONCE) {
+    for _ in (counted..wanted).take(AT_ONCE) {
         if !room.take_entry() {
             break;
         }
@@ -258,21 +257,11 @@ pub fn fit(facts: &Facts, draft: &mut Draft, wanted: usize) {
             data.insert(JUST_CREATE.to_owned(), "true".to_owned());
         }
     }
-    let mut free: Vec<i64> = counted
-        .iter()
-        .copied()
-        .filter(|id| !facts.is_held(*id))
-        .collect();
-    free.sort_by_key(|id| (is_marked(draft, *id, SCALE_IN), *id));
-    for _ in wanted..counted.len() {
-        if let Some(id) = free.pop() {
-            draft.ids.remove(&id);
-        }
-    }
-    // One that is wanted after all.
-    for id in free {
-        unmark(draft, id, SCALE_IN);
-    }
+}
+
+/// Frees the ID of an instance that has no Pod and is not wanted.
+pub fn free(draft: &mut Draft, id: i64) {
+    draft.ids.remove(&id);
 }
 
 /// Whether an entry carries a mark.

@@ -17,31 +17,36 @@ const NAMED: usize = 20;
 /// Fits the instance IDs to the replicas, takes surplus Pods away through the lifecycle, and brings back those whose
 /// scale-in is no longer wanted (contract 10.4 Q33).
 pub fn step(facts: &Facts, draft: &mut Draft) {
-    let counted: Vec<i64> = pool::counted(facts, draft)
-        .into_iter()
-        .filter(|id| facts.is_held(*id))
-        .collect();
     if facts.strategy.paused {
         stop(facts, draft);
         return;
     }
+    let pod_of = |id: &i64| facts.members.get(id);
     // What is to be excluded leaves by itself: it is neither chosen nor counted (contract 10.4 Q34). Where names persist
     // nothing can be excluded.
-    let mut staying: Vec<(i64, &Arc<Pod>)> = counted
-        .iter()
-        .filter_map(|id| Some((*id, facts.members.get(id)?)))
-        .filter(|(_, pod)| facts.strategy.sequence || !facts.is_to_exclude(pod))
-        .collect();
-    staying.sort_by(|a, b| first_to_go(facts, a).cmp(&first_to_go(facts, b)));
-    let surplus = staying.len().saturating_sub(facts.strategy.replicas);
-    for (index, (id, pod)) in staying.iter().enumerate() {
-        if index < surplus {
-            take_away(facts, draft, *id, pod);
-        } else {
-            keep(facts, draft, *id, pod);
+    let leaves = |id: &i64| {
+        !facts.strategy.sequence && pod_of(id).is_some_and(|pod| facts.is_to_exclude(pod))
+    };
+    // An instance whose Pod is missing for now is as good as others: it is made again, and has its volumes.
+    let mut instances = pool::counted(facts, draft);
+    instances.retain(|id| !leaves(id));
+    instances.sort_by(|a, b| first_to_go(facts, draft, *a).cmp(&first_to_go(facts, draft, *b)));
+    let surplus = instances.len().saturating_sub(facts.strategy.replicas);
+    let (going, staying) = instances.split_at(surplus);
+    for id in going {
+        match pod_of(id) {
+            Some(pod) => take_away(facts, draft, *id, pod),
+            None if facts.is_held(*id) => {}
+            None => pool::free(draft, *id),
         }
     }
-    tell(draft, &staying[..surplus]);
+    for id in staying {
+        match pod_of(id) {
+            Some(pod) => keep(facts, draft, *id, pod),
+            None => pool::unmark(draft, *id, pool::SCALE_IN), // wanted after all
+        }
+    }
+    tell(draft, going.iter().filter_map(pod_of));
     // New halves stand for their origins, and are neither chosen nor counted.
     for (id, pod) in &facts.members {
         let half = draft.ids.get(id);
@@ -49,15 +54,14 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
             delete_by_name(facts, draft, *id, pod);
         }
     }
-    pool::fit(facts, draft, facts.strategy.replicas.max(counted.len()));
+    pool::grow(facts, draft, facts.strategy.replicas);
 }
 
 /// Names the Pods whose scale-in begins.
-fn tell(draft: &mut Draft, going: &[(i64, &Arc<Pod>)]) {
-    let beginning = going
-        .iter()
-        .filter(|(_, pod)| !Operation::ScaleIn.is_on(pod) && !lifecycle::is_leaving(pod));
-    let names: Vec<&str> = beginning.map(|(_, pod)| &*pod.metadata.name).collect();
+fn tell<'a>(draft: &mut Draft, going: impl Iterator<Item = &'a Arc<Pod>>) {
+    let beginning =
+        going.filter(|pod| !Operation::ScaleIn.is_on(pod) && !lifecycle::is_leaving(pod));
+    let names: Vec<&str> = beginning.map(|pod| &*pod.metadata.name).collect();
     if !names.is_empty() {
         let message = format!("scaling in {}", wording::listed(&names, NAMED));
         draft.event(false, "BeginScaleInLifecycle", message);
@@ -74,25 +78,34 @@ fn stop(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// Orders Pods, first those to go.
-fn first_to_go<'a>(facts: &Facts, (id, pod): &(i64, &'a Arc<Pod>)) -> impl Ord + use<'a> {
-    let ready_since = pod
-        .status
-        .conditions
-        .iter()
-        .find(|c| c.type_ == "Ready")
-        .and_then(|c| c.last_transition_time.as_deref());
+/// Orders instances, first those to go: those that have gone already, then by name, then those on their way. Who is on the way stays
+/// chosen although another is lost meanwhile, or deleted by a rollout: that one is made again.
+fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
+    let pod = facts.members.get(&id);
+    let chosen = pod.map(|pod| {
+        (
+            !facts.strategy.delete.contains(&pod.metadata.name),
+            !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
+            // Whom the user asks for stays, though it is the youngest.
+            facts.strategy.include.contains(&pod.metadata.name),
+        )
+    });
+    let ready_since = pod.and_then(|pod| {
+        let mut conditions = pod.status.conditions.iter();
+        let ready = conditions.find(|c| c.type_ == "Ready")?;
+        ready.last_transition_time.as_deref()
+    });
     (
-        !facts.strategy.delete.contains(&pod.metadata.name),
-        !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
-        // Whom the user asks for stays, though it is the youngest.
-        facts.strategy.include.contains(&pod.metadata.name),
-        facts.strategy.sequence.then_some(Reverse(*id)),
-        pod.is_ready(),
-        deletion_cost(pod),
+        pod.is_some() || !pool::is_marked(draft, id, pool::SCALE_IN),
+        chosen.unwrap_or((true, true, false)),
+        facts.strategy.sequence.then_some(Reverse(id)),
+        pod.is_some(),
+        !pool::is_marked(draft, id, pool::JUST_CREATE),
+        pod.is_some_and(|pod| pod.is_ready()),
+        pod.map_or(0, |pod| deletion_cost(pod)),
         Reverse(ready_since),
-        Reverse(pod.metadata.creation_timestamp.as_deref()),
-        Reverse(*id),
+        Reverse(pod.and_then(|pod| pod.metadata.creation_timestamp.as_deref())),
+        Reverse(id),
     )
 }
 
