@@ -1,5 +1,6 @@
-//! Leader election by a Lease: at most one replica runs the controllers. Two leaders for a moment (a paused process)
-//! cost nothing but work: the ledger and every write of a controller are conditional.
+//! Leader election by a Lease: at most one replica runs the controllers. A process that stood still takes itself for the leader for a
+//! moment: the ledger and every write to a Pod are conditional. What else the controller of CollaSets writes, volumes above all, depends on
+//! more than the object itself, so it asks [`Tenure`] before each write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::events::Recorder;
+use super::tenure::Tenure;
 
 /// Name of the Lease: Kuperator's, so that the two never lead at the same time.
 pub const LEASE_NAME: &str = "kusionstack-controller-manager";
@@ -33,6 +35,7 @@ pub struct Candidate {
     leases: Api<Lease>,
     identity: String,
     leading: watch::Sender<bool>,
+    tenure: Tenure,
     events: Arc<Recorder>,
     /// The Lease as it was read last.
     lease: ObjectReference,
@@ -47,13 +50,13 @@ pub struct Candidate {
 struct Observed(Option<(Option<Timestamp>, Option<String>, Instant)>);
 
 impl Candidate {
-    /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`, and by
-    /// Events about the Lease.
+    /// A candidate for the Lease in `namespace`; `identity` must be unique among the replicas. Tells on `leading`, on
+    /// `tenure`, and by Events about the Lease.
     pub fn new(
         client: Client,
         namespace: &str,
         identity: String,
-        leading: watch::Sender<bool>,
+        (leading, tenure): (watch::Sender<bool>, Tenure),
         events: Arc<Recorder>,
     ) -> Self {
         Candidate {
@@ -62,6 +65,7 @@ impl Candidate {
             leases: Api::namespaced(client, namespace),
             identity,
             leading,
+            tenure,
             observed: Observed::default(),
             succeeds: None,
         }
@@ -72,9 +76,19 @@ impl Candidate {
         let mut renewed = Instant::now();
         let mut failing = 0u32;
         loop {
+            let asked = Instant::now();
+            if renewed + RENEW_DEADLINE < asked {
+                self.tell(
+                    false,
+                    "it stood still and could not renew the lease in time",
+                );
+            }
             match timeout(PERIOD * 2, self.attempt()).await {
                 Ok(Ok(leads)) => {
-                    renewed = Instant::now();
+                    renewed = asked;
+                    if leads {
+                        self.tenure.renew(asked, RENEW_DEADLINE);
+                    }
                     if std::mem::take(&mut failing) > 0 {
                         info!("the lease can be read or renewed again");
                     }
@@ -108,6 +122,9 @@ impl Candidate {
 
     /// Says whether this candidate leads; `lost` is why it does not.
     fn tell(&self, leads: bool, lost: &str) {
+        if !leads {
+            self.tenure.end();
+        }
         self.leading.send_if_modified(|now| {
             let changed = *now != leads;
             if changed {

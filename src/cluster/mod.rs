@@ -27,6 +27,7 @@ pub mod selected;
 pub mod sizes;
 pub mod sources;
 pub mod tally;
+pub mod tenure;
 pub mod timeline;
 pub mod unread;
 pub mod watch;

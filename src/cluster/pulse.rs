@@ -1,12 +1,16 @@
-//! When each watch was last heard of, for metrics and the watchdog.
+//! When each watch was last heard of, for metrics and the watchdog, and how far it has come.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::unread::Unread;
-use super::watch::Sink;
+use super::watch::{CatchUp, Sink};
+
+/// A watch that trails for this long is asked to catch up.
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// The pulses of all watches.
 #[derive(Debug, Default)]
@@ -15,7 +19,11 @@ pub struct Pulses(Mutex<Vec<Arc<Pulse>>>);
 /// The pulse of one watch.
 #[derive(Debug)]
 pub struct Pulse {
+    path: &'static str,
     resource: &'static str,
+    /// The version up to which all has been delivered.
+    position: watch::Sender<u64>,
+    catch_up: CatchUp,
     times: Mutex<Times>,
 }
 
@@ -38,9 +46,12 @@ pub struct Age {
 
 impl Pulses {
     /// Adds a watch of an API path.
-    pub(super) fn add(&self, path: &'static str) -> Arc<Pulse> {
+    pub(super) fn add(&self, path: &'static str, catch_up: CatchUp) -> Arc<Pulse> {
         let now = Instant::now();
         let pulse = Arc::new(Pulse {
+            path,
+            position: watch::Sender::default(),
+            catch_up,
             resource: path.rsplit('/').next().unwrap_or(path),
             times: Mutex::new(Times {
                 heard: now,
@@ -49,6 +60,12 @@ impl Pulses {
         });
         self.0.lock().push(Arc::clone(&pulse));
         pulse
+    }
+
+    /// The pulse of the watch of an API path, if there is one.
+    pub(super) fn of(&self, path: &str) -> Option<Arc<Pulse>> {
+        let pulses = self.0.lock();
+        pulses.iter().find(|pulse| pulse.path == path).cloned()
     }
 
     /// How all watches are at `now`.
@@ -69,6 +86,26 @@ impl Pulse {
     /// What is watched, as in [`Age::resource`].
     pub(super) fn resource(&self) -> &'static str {
         self.resource
+    }
+
+    /// Returns when all up to this version has been delivered.
+    pub(super) async fn reach(&self, version: u64) {
+        let mut position = self.position.subscribe();
+        loop {
+            let reached = position.wait_for(|position| *position >= version);
+            if tokio::time::timeout(PATIENCE, reached).await.is_ok() {
+                return;
+            }
+            self.catch_up.to(version);
+        }
+    }
+
+    fn come_to(&self, version: u64) {
+        self.position.send_if_modified(|position| {
+            let further = version > *position;
+            *position = version.max(*position);
+            further
+        });
     }
 
     fn hear(&self) {
@@ -96,6 +133,7 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
     }
     fn replace(&self, objects: Vec<T>, version: u64) {
         self.sink.replace(objects, version);
+        self.pulse.come_to(version);
     }
     fn apply(&self, object: T) {
         self.sink.apply(object);
@@ -122,8 +160,9 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
         }
         is_news
     }
-    fn heard(&self, at: tokio::time::Instant) {
-        self.sink.heard(at);
+    fn heard(&self, at: tokio::time::Instant, version: u64) {
+        self.sink.heard(at, version);
+        self.pulse.come_to(version);
         self.pulse.hear();
     }
     fn lost(&self) {
@@ -137,6 +176,7 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     struct Nothing;
@@ -157,7 +197,7 @@ mod tests {
     /// Whether the watch was heard of, and whether it moved, by this.
     fn felt(act: impl Fn(&Felt<Nothing>)) -> (bool, bool) {
         let pulses = Pulses::default();
-        let pulse = pulses.add("/api/v1/pods");
+        let pulse = pulses.add("/api/v1/pods", CatchUp::default());
         let long_ago = Instant::now();
         *pulse.times.lock() = Times {
             heard: long_ago,
@@ -175,7 +215,7 @@ mod tests {
     #[test]
     fn what_is_heard_has_moved() {
         assert_eq!(
-            felt(|felt| felt.heard(tokio::time::Instant::now())),
+            felt(|felt| felt.heard(tokio::time::Instant::now(), 1)),
             (true, true)
         );
     }
@@ -191,10 +231,31 @@ mod tests {
         assert_eq!(felt(absent), (false, false));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn position_is_that_of_lists_and_of_what_is_heard() {
+        let pulses = Pulses::default();
+        let pulse = pulses.add("/api/v1/pods", CatchUp::default());
+        let felt = Felt {
+            sink: Arc::new(Nothing),
+            pulse: Arc::clone(&pulse),
+        };
+        felt.replace(Vec::new(), 5);
+        assert_eq!(pulses.of("/api/v1/pods").unwrap().reach(5).await, ());
+        assert!(pulses.of("/api/v1/nodes").is_none());
+        let waiting = tokio::spawn(async move { pulse.reach(7).await });
+        tokio::time::sleep(4 * PATIENCE).await;
+        assert!(!waiting.is_finished());
+        felt.heard(tokio::time::Instant::now(), 6);
+        tokio::time::sleep(4 * PATIENCE).await;
+        assert!(!waiting.is_finished());
+        felt.heard(tokio::time::Instant::now(), 7);
+        waiting.await.unwrap();
+    }
+
     #[test]
     fn ages_grow_and_name_the_resource() {
         let pulses = Pulses::default();
-        pulses.add("/apis/apps/v1/replicasets");
+        pulses.add("/apis/apps/v1/replicasets", CatchUp::default());
         let later = Instant::now() + Duration::from_secs(60);
         let ages = pulses.ages(later);
         assert_eq!(ages[0].resource, "replicasets");

@@ -104,7 +104,7 @@ pub(super) fn spawn<T, S>(
     T: Send + 'static,
     S: Sink<T>,
 {
-    let pulse = index.pulses.add(source.path);
+    let pulse = index.pulses.add(source.path, catch_up.clone());
     let task = format!("the watch of {}", pulse.resource());
     let stop = supervisor.stop().clone();
     let sink = Arc::new(Felt { sink, pulse });
@@ -164,7 +164,7 @@ impl Sink<Pod> for Pods {
     fn bookmark(&self, version: u64) {
         self.index.bookmark_pods(version);
     }
-    fn heard(&self, at: Instant) {
+    fn heard(&self, at: Instant, _version: u64) {
         self.index.following.pods.hear(at);
     }
     fn lost(&self) {
@@ -219,7 +219,7 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
-    fn heard(&self, at: Instant) {
+    fn heard(&self, at: Instant, _version: u64) {
         self.0.following.rules.hear(at);
     }
     fn lost(&self) {

@@ -77,9 +77,9 @@ pub trait Sink<T>: Send + Sync + 'static {
     }
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
-    /// The API server has sent something, and all has been delivered that had happened `at` that moment. That a watch has begun is
-    /// nothing yet: something between may answer for a server that it has lost.
-    fn heard(&self, _at: Instant) {}
+    /// The API server has sent something, and all has been delivered that had happened `at` that moment, which is up to `version`. That a
+    /// watch has begun is nothing yet: something between may answer for a server that it has lost.
+    fn heard(&self, _at: Instant, _version: u64) {}
     /// The watch has broken off, or the next one is late.
     fn lost(&self) {}
 }
@@ -163,7 +163,7 @@ pub async fn run<T, S>(
                     failing = 0;
                     sink.replace(objects, version);
                     if !silent {
-                        sink.heard(asked); // however long the answer took
+                        sink.heard(asked, version); // however long the answer took
                     }
                     let end = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     (known, silent) = (end.version, end.silent);
@@ -373,7 +373,7 @@ where
                         Some(present) if present < known => return end(version, false, fruitful),
                         // Nothing was written anywhere since, so there is nothing to send: soon there is.
                         Some(present) if present <= version => {
-                            sink.heard(asked); // all that there is has been delivered
+                            sink.heard(asked, version); // all that there is has been delivered
                             asking = Box::pin(ask(silence / 12, version));
                         }
                         answer => (has_asked, is_told) = (true, answer.is_some()),
@@ -400,7 +400,7 @@ where
                 None => return end(version, false, fruitful), // usually an error event, 410 Gone
             }
             (is_mute, fruitful) = (false, true);
-            sink.heard(Instant::now());
+            sink.heard(Instant::now(), version);
             due = Instant::now() + silence;
             if has_asked && source.seconds == LONG {
                 (asking, has_asked) = (Box::pin(ask(pause, version)), false);

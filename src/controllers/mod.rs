@@ -30,6 +30,7 @@ use crate::cluster::pods;
 use crate::cluster::queue::{Outcome, Queue};
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
+use crate::cluster::tenure::Tenure;
 use crate::domain::pod::Pod;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
@@ -61,6 +62,8 @@ pub struct Context {
     pub ledgers: Arc<Ledgers<RuleStore>>,
     /// Events.
     pub events: Arc<Recorder>,
+    /// Until when this process leads.
+    pub tenure: Tenure,
     /// The API server's `--request-timeout`; a claim without effect lapses some time after it.
     pub request_timeout: Duration,
     /// Waits longer than this are worth an Event.
@@ -92,6 +95,7 @@ impl Context {
             index,
             ledgers: Ledgers::new(store),
             events: Recorder::new(client, || Timestamp::UNIX_EPOCH),
+            tenure: Tenure::always(),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             calls: Arc::default(),

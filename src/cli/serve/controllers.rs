@@ -14,6 +14,7 @@ use crate::cluster::index::Index;
 use crate::cluster::lease::Candidate;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
+use crate::cluster::tenure::Tenure;
 use crate::controllers::webhooks::Pool;
 use crate::controllers::{self, Context, Work};
 use crate::ledger::commit::Ledgers;
@@ -45,6 +46,10 @@ pub struct Parts<'a> {
 pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
     let Parts { args, client, .. } = parts;
     let events = Recorder::supervised(client.clone(), clock::now, parts.supervisor);
+    let tenure = match args.leader_elect {
+        true => Tenure::default(),
+        false => Tenure::always(),
+    };
     let context = Arc::new(Context {
         client: client.clone(),
         namespace: args.cluster.namespace.clone(),
@@ -52,6 +57,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         owners: Arc::clone(parts.owners),
         ledgers: Arc::clone(parts.ledgers),
         events: Arc::clone(&events),
+        tenure: tenure.clone(),
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
         calls: Arc::clone(parts.calls),
@@ -66,7 +72,8 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
     let candidate = args.leader_elect.then(|| {
         let identity = format!("{}_{:016x}", identity(args), rand::random::<u64>());
         let namespace = &args.cluster.namespace;
-        Candidate::new(client.clone(), namespace, identity, leading.clone(), events)
+        let tells = (leading.clone(), tenure);
+        Candidate::new(client.clone(), namespace, identity, tells, events)
     });
     let stop = parts.supervisor.stop().clone();
     parts

@@ -198,7 +198,7 @@ impl Sink<u8> for Rules {
     fn unreadable(&self, _raw: &str) -> Option<u8> {
         None
     }
-    fn heard(&self, at: Instant) {
+    fn heard(&self, at: Instant, _version: u64) {
         self.0.hear(at);
     }
     fn lost(&self) {

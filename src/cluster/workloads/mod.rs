@@ -11,6 +11,8 @@ use std::sync::Arc;
 use kube::Client;
 
 use super::index::Index;
+use super::path;
+use super::position::{self, Unread};
 use super::sources;
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
@@ -50,6 +52,30 @@ impl Objects {
         self.sets
             .names_where(namespace, |set| pool_name(set) == pool)
     }
+}
+
+/// Returns when the caches of what belongs to CollaSets have all that was written until now. A watch whose connection is dead looks as one
+/// of objects that nobody changes.
+///
+/// # Errors
+/// When it can't be read how far etcd is.
+pub async fn caught_up(client: &Client, index: &Index) -> Result<(), Unread> {
+    let paths = [
+        SetObject::PATH,
+        RevisionObject::PATH,
+        ClaimObject::PATH,
+        PoolObject::PATH,
+    ];
+    let one = |path| async move {
+        let Some(pulse) = index.pulses.of(path) else {
+            return Ok::<_, Unread>(()); // it is not watched
+        };
+        let version = position::read(client, &path::Objects::of_watch(path), None).await?;
+        pulse.reach(version).await;
+        Ok(())
+    };
+    futures::future::try_join_all(paths.map(one)).await?;
+    Ok(())
 }
 
 /// Starts the watch of CollaSets, which also tells the budgets how many Pods there should be; `budget` is its sink.

@@ -43,15 +43,17 @@ use tracing::warn;
 use super::{Context, SetName};
 use crate::api::collaset::CollaSet;
 use crate::cluster::queue::Outcome;
+use crate::cluster::workloads;
 use crate::domain::collaset::planner;
-use crate::ledger::store::{Store, WriteError};
+use crate::ledger::store::Store;
 use memory::Memory;
 
 /// The controller.
 pub struct CollaSets {
     context: Arc<Context>,
     memories: Mutex<HashMap<SetName, Arc<Memory>>>,
-    /// The position of the Pods in etcd at the first look: what a former leader has written is at or below it.
+    /// The position of the Pods in etcd at the first look: what a former leader has written is at or below it. All other caches have
+    /// what there was then.
     begun: OnceCell<u64>,
 }
 
@@ -77,7 +79,7 @@ impl CollaSets {
         let begun = match self.begun(&name.0).await {
             Ok(begun) => begun,
             Err(error) => {
-                warn!(%error, "the position of the Pods is not known; nothing is planned before");
+                warn!(%error, "it is not known what a former leader has written; nothing is planned before");
                 return Outcome::Retry;
             }
         };
@@ -98,10 +100,18 @@ impl CollaSets {
         outcome(done, &memory, generation)
     }
 
-    async fn begun(&self, namespace: &str) -> Result<u64, WriteError> {
-        let store = self.context.ledgers.store();
-        let begun = self.begun.get_or_try_init(|| store.present(namespace));
-        begun.await.copied()
+    async fn begun(&self, namespace: &str) -> anyhow::Result<u64> {
+        let begin = async {
+            let store = self.context.ledgers.store();
+            let begun = store.present(namespace).await?;
+            let caught_up = workloads::caught_up(&self.context.client, &self.context.index);
+            match tokio::time::timeout(observe::CATCH_UP, caught_up).await {
+                Ok(done) => done?,
+                Err(_) => anyhow::bail!("a cache of what belongs to CollaSets trails"),
+            }
+            Ok(begun)
+        };
+        self.begun.get_or_try_init(|| begin).await.copied()
     }
 
     fn memory(&self, name: SetName, set: &CollaSet) -> Arc<Memory> {

@@ -24,11 +24,11 @@ use crate::ledger::store::Store;
 
 /// Waits for the first lists this long at a time.
 const UNSYNCED: Duration = Duration::from_millis(200);
-/// Waits this long for the Pod cache to show the own writes.
-const CATCH_UP: Duration = Duration::from_secs(5);
+/// Waits this long for a cache to show the own writes, or those of a former leader.
+pub const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// What there is, as of this controller's own last writes or later, and of its former leader's: those of Pods are waited for, those of
-/// the other kinds are in the caches already. Nothing while the Pod watch is silent, as the ledger decides nothing then.
+/// What there is, as of this controller's own last writes or later: those of Pods are waited for, those of the other kinds are in the
+/// caches already. What a former leader has written is waited for once, when the term begins. Nothing while the Pod watch is silent, as the ledger decides nothing then.
 pub async fn observe(
     context: &Context,
     set: &Arc<CollaSet>,

@@ -135,12 +135,15 @@ where
     done
 }
 
-/// Sends a write; if it is refused, also how long to leave it alone.
+/// Sends a write, if this process still leads; if it is refused, also how long to leave it alone.
 async fn attempt<F>(work: &Work<'_>, write: Write<F>) -> (Result<(), Halt>, Option<Duration>)
 where
     F: Future<Output = Result<(), Halt>>,
 {
-    let done = write.request.await;
+    let done = match work.context.tenure.holds() {
+        true => write.request.await,
+        false => Err(Halt::Moved), // whoever leads by now decides from newer caches
+    };
     let memory = work.memory;
     let pause = match &done {
         Ok(()) => {

@@ -83,7 +83,13 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
                 return spare(work, &claim).await;
             }
             let object = (work.namespace(), &*claim.name, &*claim.uid);
-            let request = write::delete::<ClaimObject>(work.client(), work.objects(), object, None);
+            if !look.is_fresh() {
+                return Err(Halt::Moved);
+            }
+            // It may have left the set by now.
+            let version = Some(&*claim.resource_version);
+            let request =
+                write::delete::<ClaimObject>(work.client(), work.objects(), object, version);
             let deleted = call(&what(&claim.name), request).await;
             if deleted.is_ok() {
                 work.deleted_claims.lock().push(claim.name.clone());

@@ -2,6 +2,7 @@
 //! would cost is data. Nothing is read for a plan that neither deletes nor hands out a claim, nor makes a Pod anew.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::core::params::ListParams;
@@ -25,10 +26,14 @@ use crate::domain::pod::Pod;
 
 /// Pods of a page.
 const PAGE: u32 = 500;
+/// For so long what was seen lets a claim be deleted; the live read of a large namespace takes its part of it.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// What the API server said.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Look {
+    /// When it began.
+    at: Instant,
     /// Name of a Pod that mounts a claim, by the name of the claim, and whether that Pod may still write.
     mounts: HashMap<String, (String, bool)>,
     /// Pods of the set that are not managed any more, by the instance ID that they carry.
@@ -37,7 +42,23 @@ pub struct Look {
     unmanaged_on: HashMap<String, Pod>,
 }
 
+impl Default for Look {
+    fn default() -> Self {
+        Look {
+            at: Instant::now(),
+            mounts: HashMap::new(),
+            unmanaged: HashMap::new(),
+            unmanaged_on: HashMap::new(),
+        }
+    }
+}
+
 impl Look {
+    /// Whether a claim may be deleted by it: a process that stood still looks again.
+    pub fn is_fresh(&self) -> bool {
+        self.at.elapsed() < FRESH
+    }
+
     /// The name of a Pod that mounts a claim.
     pub fn mounting(&self, claim: &str) -> Option<&str> {
         self.mounts.get(claim).map(|(pod, _)| &**pod)

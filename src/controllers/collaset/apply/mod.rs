@@ -142,6 +142,9 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
 
 /// What comes last: the status and what is told.
 async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
+    if !work.context.tenure.holds() {
+        return Done::Moved;
+    }
     if plan.forget_command {
         // Before the status: it is removed on condition of the version that was looked at.
         result = worse(result, command::forget(work).await);

@@ -17,6 +17,7 @@ use super::refusals::PAUSES;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::queue::Outcome;
+use crate::cluster::tenure::Tenure;
 use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::observed::{Claim, Observed, Revision};
@@ -749,6 +750,19 @@ async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote
     assert!(!matches!(look().await, Outcome::Retry));
     let status = || bed.api.0.lock().objects[SET]["status"].clone();
     assert_ne!(status(), Value::Null, "it has planned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_stood_still_and_leads_no_more_writes_nothing() {
+    let mut bed = Bed::new();
+    let pod = bed.pod("web-0");
+    Arc::get_mut(&mut bed.context).unwrap().tenure = Tenure::default();
+    let mut plan = recreation(&pod)[1].clone();
+    plan.claims.push(ClaimChange::Delete(claim()));
+    plan.pods.extend(creates(1..3).pods);
+    plan.status = Some(Default::default());
+    assert_eq!(bed.apply(plan).await, Done::Moved);
+    assert_eq!(bed.api.requests(), Vec::<String>::new());
 }
 
 /// A set with a selector, so that its orphans can be told.
