@@ -61,6 +61,8 @@ struct Inner {
     changes: BTreeMap<String, String>,
     /// UIDs of Pods whose deletion is refused.
     deletions: BTreeSet<String>,
+    /// Pods by UID whose dry run has passed, and until when they need no other.
+    passed: HashMap<String, Instant>,
     /// Revisions to which Pods can be changed in place.
     accepted: BTreeSet<String>,
     /// Revisions of which a Pod has been created.
@@ -268,6 +270,17 @@ impl Memory {
         self.inner.lock().deletions.remove(uid);
     }
 
+    /// The dry run of a Pod has passed and is good until then.
+    pub fn pass(&self, uid: &str, until: Instant) {
+        self.inner.lock().passed.insert(uid.to_owned(), until);
+    }
+
+    /// Whether a Pod needs no dry run, as one has passed.
+    pub fn has_passed(&self, uid: &str, now: Instant) -> bool {
+        let inner = self.inner.lock();
+        inner.passed.get(uid).is_some_and(|until| *until > now)
+    }
+
     /// Whether it must be tried first if a Pod can be deleted: some can't.
     pub fn doubts_deletions(&self) -> bool {
         let inner = self.inner.lock();
@@ -318,6 +331,7 @@ impl Memory {
         let mut inner = self.inner.lock();
         inner.refusals.tidy(now);
         inner.held.retain(|_, until| *until + HELD_LATELY > now);
+        inner.passed.retain(|_, until| *until > now);
         if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));

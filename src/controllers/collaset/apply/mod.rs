@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use kube::Client;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::super::Context;
 use super::call::{Halt, worse};
@@ -48,6 +49,8 @@ pub struct Work<'a> {
     /// Names of the claims that have been deleted.
     deleted_claims: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
+    /// When the plan was made.
+    at: Instant,
 }
 
 impl<'a> Work<'a> {
@@ -64,6 +67,7 @@ impl<'a> Work<'a> {
             told: Mutex::default(),
             deleted_claims: Mutex::default(),
             again: Mutex::default(),
+            at: Instant::now(),
         }
     }
 
@@ -89,6 +93,11 @@ impl<'a> Work<'a> {
 
     fn generation(&self) -> i64 {
         self.set.metadata.generation.unwrap_or(0)
+    }
+
+    /// Whether the plan is older than this.
+    fn is_older_than(&self, age: Duration) -> bool {
+        self.at.elapsed() > age
     }
 
     /// Asks for another look after this time at the latest.

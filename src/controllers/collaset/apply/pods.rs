@@ -1,17 +1,19 @@
 //! Pods: created, patched, deleted.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call, worse};
-use super::super::memory::HELD;
+use super::super::memory::{HELD, SPACING};
 use super::super::names::Slot;
 use super::super::owner;
 use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
 use super::look::{self, Look};
-use super::trials;
+use super::trials::{self, Tried};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::cluster::pods;
@@ -21,6 +23,9 @@ use crate::domain::pod::Pod;
 
 /// Lifecycle ID and type of a scale-in.
 const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
+
+/// A plan of this age takes no Pod off traffic: others may be down by now. Other writes came first, or the process stood still.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// Writes them. What fails for Pods that are there does not keep others from being created.
 pub async fn write(work: &Work<'_>, changes: Vec<PodChange>, look: &Look) -> Result<(), Halt> {
@@ -199,7 +204,14 @@ fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
 }
 
 async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
-    if trials::is_trial(work, change) && !trials::try_update(work, change).await? {
+    if trials::is_trial(work, change) {
+        match trials::try_update(work, change).await? {
+            Tried::Passed => {}
+            Tried::Later | Tried::AnotherWay => return Ok(()),
+        }
+    }
+    if begins(change) && work.is_older_than(FRESH) {
+        work.again(SPACING);
         return Ok(());
     }
     let mut version = change.pod.metadata.resource_version;
@@ -229,6 +241,12 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         work.told.lock().extend(change.told.as_deref().cloned());
     }
     Ok(())
+}
+
+/// Whether a change takes a Pod off traffic: who else is down has to be known for that.
+fn begins(change: &PodPatch) -> bool {
+    let operating = change.labels.0.get(&Family::Operating.key(SCALE_IN.0));
+    operating.is_some_and(Option::is_some)
 }
 
 /// Whether a change begins or ends an operation and is none of the object itself. As a write of the status it takes the readiness

@@ -2,6 +2,7 @@
 //! those that are refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Error;
 use serde_json::Value;
@@ -20,6 +21,11 @@ use crate::domain::pod::Pod;
 const ANY_SPEC: i64 = 0;
 /// Failures of a write in a row before the next one is taken for a refusal.
 const FAILURES: u32 = 4;
+
+/// An older plan than this does not know who is down by now: a Pod whose dry run took its time goes off traffic with the next one.
+const SLOW: Duration = Duration::from_secs(1);
+/// For so long a dry run that has passed is good.
+const PASSED: Duration = Duration::from_secs(30);
 
 /// When the change of a Pod that was refused late is tried again; said with the refusal.
 const TRIED: &str = "its dry run had passed, so it is tried once a minute at most";
@@ -72,23 +78,44 @@ fn pause_others(work: &Work<'_>, key: Key, last: Option<(u32, String)>) {
     }
 }
 
+/// What a trial tells of the update that it tries.
+pub enum Tried {
+    /// It may begin.
+    Passed,
+    /// It may begin with the next plan.
+    Later,
+    /// The Pod has to get to its revision by another way.
+    AnotherWay,
+}
+
 /// Whether the update that a patch begins is to be tried first.
 pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
+    if work.memory.has_passed(uid, Instant::now()) {
+        return false;
+    }
     let ahead = patch.ahead.as_ref();
     ahead.is_some_and(|ahead| work.memory.is_untried(uid, &ahead.revision))
         || patch.deletes && work.memory.doubts_deletions()
 }
 
-/// Tries what the update that a patch begins is for; false where the Pod has to get to its revision by another way.
-pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<bool, Trouble> {
+/// Tries what the update that a patch begins is for.
+pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trouble> {
     if patch.deletes {
         may_delete(work, &patch.pod).await?;
     }
-    match &patch.ahead {
-        Some(ahead) => may_change(work, &patch.pod, ahead).await,
-        None => Ok(true),
+    if let Some(ahead) = &patch.ahead
+        && !may_change(work, &patch.pod, ahead).await?
+    {
+        return Ok(Tried::AnotherWay);
     }
+    if work.is_older_than(SLOW) {
+        let until = Instant::now() + PASSED;
+        work.memory.pass(&patch.pod.metadata.uid, until);
+        work.again(SPACING);
+        return Ok(Tried::Later);
+    }
+    Ok(Tried::Passed)
 }
 
 /// Asks the API server whether it would let a Pod be deleted.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
@@ -31,6 +32,8 @@ pub struct State {
     /// Method and path of each request, and its body.
     pub requests: Vec<(String, Value)>,
     pub refusal: Option<Refusal>,
+    /// How long a dry run takes.
+    pub trial: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -48,6 +51,10 @@ impl FakeApi {
                 tokio::task::yield_now().await;
                 let is_dry = head.uri.query().is_some_and(|q| q.contains("dryRun"))
                     || body["dryRun"].is_array();
+                if is_dry {
+                    let trial = state.lock().trial;
+                    tokio::time::sleep(trial).await;
+                }
                 let (code, answer) = {
                     let mut state = state.lock();
                     let before = is_dry.then(|| state.objects.clone());

@@ -14,7 +14,7 @@ use super::apply::{Done, Work, apply};
 use super::memory::{HELD, Memory, SPACING};
 use super::observe::observe;
 use super::refusals::PAUSES;
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::queue::Outcome;
 use crate::cluster::tenure::Tenure;
@@ -765,6 +765,38 @@ async fn process_that_stood_still_and_leads_no_more_writes_nothing() {
     assert_eq!(bed.api.requests(), Vec::<String>::new());
 }
 
+#[tokio::test(start_paused = true)]
+async fn pod_whose_dry_run_took_long_goes_off_traffic_by_a_newer_plan() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-0");
+    bed.api.0.lock().trial = Duration::from_secs(2);
+    let begin = || update(&pod)[0].clone();
+    assert_eq!(bed.apply(begin()).await, Done::All(Some(SPACING)));
+    let patch = format!("PATCH {PODS}/web-0");
+    assert_eq!(bed.api.bodies(&patch).len(), 1, "the dry run alone");
+    bed.memory.doubt("web-2"); // by another Pod
+    bed.apply(begin()).await;
+    let bodies = bed.api.bodies(&patch);
+    assert_eq!(bodies.len(), 2, "no other dry run: it would take as long");
+    assert_eq!(bodies[1]["metadata"]["labels"]["x"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_goes_off_traffic_by_an_old_plan() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-0");
+    let mut plan = recreation(&pod)[0].clone();
+    if let [PodChange::Patch(patch)] = &mut plan.pods[..] {
+        let operating = Family::Operating.key("collaset");
+        patch.labels.0.insert(operating, Some("1".into()));
+    }
+    let observed = bed.observed();
+    let work = Work::new(&bed.context, &observed, &bed.memory);
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert_eq!(apply(&work, plan).await, Done::All(Some(SPACING)));
+    assert_eq!(bed.api.requests(), Vec::<String>::new());
+}
+
 /// A set with a selector, so that its orphans can be told.
 fn selecting(bed: &Bed, metadata: Value) {
     let mut set = json!({
@@ -846,6 +878,12 @@ async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
         ..Plan::default()
     };
     bed.apply(plan).await;
+    let deletion = &bed.api.bodies(&format!("DELETE {CLAIMS}/a"))[0];
+    assert_eq!(
+        deletion["preconditions"],
+        json!({ "uid": "a", "resourceVersion": "1" }),
+        "one that has left the set by now stays"
+    );
     tokio::time::sleep(Duration::from_secs(1)).await;
     let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
     let told: Vec<_> = events
