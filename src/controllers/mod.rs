@@ -10,6 +10,7 @@ pub mod poddeletion;
 mod room;
 pub mod rules;
 mod turns;
+mod undeleted;
 mod waits;
 pub mod webhooks;
 mod work;
@@ -35,6 +36,7 @@ use crate::domain::pod::Pod;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
+pub use undeleted::Undeleted;
 pub use work::{Figures, Work};
 
 /// No single write of a controller takes longer.
@@ -68,6 +70,8 @@ pub struct Context {
     pub request_timeout: Duration,
     /// Waits longer than this are worth an Event.
     pub wait_notice: Duration,
+    /// Pods that can't be deleted.
+    pub undeleted: Arc<Undeleted>,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<webhooks::Pool>,
     /// Whether CollaSets are reconciled (feature gate `CollaSets`).
@@ -98,6 +102,7 @@ impl Context {
             tenure: Tenure::always(),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
+            undeleted: Arc::default(),
             calls: Arc::default(),
             collasets: true,
             grace_delete: false,

@@ -30,6 +30,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         return Outcome::Done; // the server has no right to delete Pods then
     }
     let Some(pod) = context.index.read().pod(&namespace, &uid).cloned() else {
+        context.undeleted.forget(&uid);
         return Outcome::Done;
     };
     let pod = match whole(context, pod).await {
@@ -38,7 +39,11 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let done = match next(&pod, nanos) {
+    let next = next(&pod, nanos);
+    if next != Next::Delete {
+        context.undeleted.forget(&pod.metadata.uid);
+    }
+    let done = match next {
         Next::Nothing => return Outcome::Done,
         Next::Write(labels) => {
             let patch = json!({ "labels": labels.to_merge_patch() });
@@ -53,7 +58,11 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
             let request = async {
                 let done = pods::delete(&context.client, &pod).await;
-                done.inspect_err(|error| tell(context, &pod, error))
+                match &done {
+                    Ok(_) => context.undeleted.forget(&pod.metadata.uid),
+                    Err(error) => tell(context, &pod, error),
+                }
+                done
             };
             write("delete a Pod", request).await.map(|_| ())
         }
@@ -61,12 +70,13 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
     done.map_or_else(|outcome| outcome, |()| Outcome::Done)
 }
 
-/// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic.
+/// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
 fn tell(context: &Context, pod: &Pod, error: &Error) {
     if let Error::Api(status) = error
         && !matches!(status.code, 404 | 409 | 429)
     {
         let why = failure::text(error);
+        context.undeleted.note(&pod.metadata.uid, why.clone());
         let message = format!(
             "The Pod is off traffic to be deleted, which is refused, and tried again: {why}"
         );

@@ -13,6 +13,7 @@ mod data;
 mod delay;
 mod deletion;
 mod inplace;
+mod leader;
 mod membership;
 mod memory;
 mod node_lost;

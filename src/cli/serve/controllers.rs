@@ -60,6 +60,7 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
         tenure: tenure.clone(),
         request_timeout: args.request_timeout,
         wait_notice: args.wait_notice,
+        undeleted: Arc::default(),
         calls: Arc::clone(parts.calls),
         collasets: args.features.collasets(),
         grace_delete: args.features.grace_delete(),

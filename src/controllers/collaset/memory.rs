@@ -365,6 +365,7 @@ impl Memory {
             resizes: inner.resizes.clone(),
             changes: inner.changes.clone(),
             deletions: inner.deletions.clone(),
+            undeleted: BTreeMap::new(), // another controller knows
             late: inner.refusals.late().map(str::to_owned).collect(),
             pool: inner.refusals.last(&Key::Pool).is_some(),
             accepted: inner.accepted.clone(),

@@ -77,12 +77,13 @@ pub async fn observe(
         pods.iter().map(|p| p.metadata.name.as_str()),
         claims.iter().map(|c| c.name.as_str()),
     );
-    let refused = memory.facts(
+    let mut refused = memory.facts(
         pods.iter().map(|pod| &**pod),
         revisions.iter().map(|revision| &*revision.name),
         Instant::now(),
         set.metadata.generation.unwrap_or(0),
     );
+    refused.undeleted = context.undeleted.of(&pods);
     let now_nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let goes = set.metadata.deletion_timestamp.is_some();
     Ok(Observed {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::lifecycle::{ID, Operation::ScaleIn, may_stay};
+use super::facts::Facts;
+use super::lifecycle::{ID, Operation::ScaleIn};
 use super::observed::Claim;
 use super::plan::{ClaimChange, Event, Ownership, PodChange, PodPatch};
 use crate::api::keys::{self, Family};
@@ -72,8 +73,8 @@ impl Draft {
     }
 
     /// Takes the word back by which a Pod was told to go, if it may still stay.
-    pub fn call_back(&mut self, pod: &Arc<Pod>) {
-        if may_stay(pod) {
+    pub fn call_back(&mut self, facts: &Facts, pod: &Arc<Pod>) {
+        if facts.may_stay(pod) {
             self.label(pod, keys::TO_DELETE, None);
             self.annotation(pod, keys::SENT_AWAY, None);
         }

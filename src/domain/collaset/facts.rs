@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claims::{self, hash::Known};
-use super::lifecycle::Operation;
+use super::lifecycle::{self, Operation};
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
 use super::revision::history::History;
@@ -259,6 +259,24 @@ impl<'a> Facts<'a> {
     pub fn leaves_alive(&self, pod: &Pod) -> bool {
         let included = self.strategy.include.contains(&pod.metadata.name);
         self.is_to_exclude(pod) && !self.strategy.sequence && !included
+    }
+
+    /// Whether a Pod can be called back: see [`lifecycle::may_stay`]. So can one whose deletion is refused: the deletion is made on
+    /// condition of the Pod as it was, and comes too late once the word is taken back.
+    pub fn may_stay(&self, pod: &Pod) -> bool {
+        let is_undeleted = || self.undeleted(pod).is_some() && lifecycle::is_told(pod);
+        lifecycle::may_stay(pod) || is_undeleted()
+    }
+
+    /// Whether a Pod is on its way out, and nobody can call it back any more.
+    pub fn must_leave(&self, pod: &Pod) -> bool {
+        lifecycle::is_leaving(pod) && !self.may_stay(pod)
+    }
+
+    /// Why a Pod that is off traffic to be deleted is not.
+    pub fn undeleted(&self, pod: &Pod) -> Option<&str> {
+        let why = self.observed.refused.undeleted.get(&pod.metadata.uid);
+        why.map(String::as_str)
     }
 
     /// Whether a Pod is the new half of a pair whose origin is there: it stands for that one.

@@ -127,22 +127,21 @@ pub fn is_own_word(value: &str) -> bool {
 /// it go, it goes, and so does one that a user has deleted meanwhile.
 pub fn may_stay(pod: &Pod) -> bool {
     let phase = phases(pod).get(grace::ID).copied();
+    is_told(pod) && matches!(phase, None | Some(Phase::PreCheck))
+}
+
+/// Whether the Pod is told to go by its set, and by nobody else.
+pub fn is_told(pod: &Pod) -> bool {
     let told = pod.label(keys::TO_DELETE);
     told.is_some()
         && told == pod.annotation(keys::SENT_AWAY)
         && !grace::is_asked_again(pod)
-        && matches!(phase, None | Some(Phase::PreCheck))
         && !pod.is_terminating()
 }
 
 /// Whether the Pod is to go, by its set's word or a user's, and the rules have yet to let it: it serves meanwhile.
 pub fn waits_to_leave(pod: &Pod) -> bool {
     is_leaving(pod) && phases(pod).get(grace::ID) == Some(&Phase::PreCheck)
-}
-
-/// Whether the Pod is on its way out, and nobody can call it back any more.
-pub fn must_leave(pod: &Pod) -> bool {
-    is_leaving(pod) && !may_stay(pod)
 }
 
 /// The labels that cancel a run of the set's own ID that is none of its operations, as after an edit by hand: nobody else would

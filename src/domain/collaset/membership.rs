@@ -35,7 +35,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     for pod in &facts.unselected {
         let own = facts.claims_of_pod(pod);
         if !release_claims(draft, own) {
-            release(draft, pod);
+            release(facts, draft, pod);
             let id = facts.id_of(pod).filter(|id| !facts.is_held(*id));
             id.and_then(|id| draft.ids.remove(&id));
         }
@@ -159,7 +159,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     }
     if replace::is_replaced(facts, draft, id, pod) {
         // While its exclusion is refused it is an origin as before.
-        return !lifecycle::must_leave(pod) && !facts.is_kept(id, pod);
+        return !facts.must_leave(pod) && !facts.is_kept(id, pod);
     }
     if let Some(message) = told::excluded_later(facts, pod).filter(|_| !lifecycle::is_leaving(pod))
     {
@@ -172,7 +172,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
 
 fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.leaving.insert(id);
-    draft.call_back(pod); // its rules may let it go before its claims have left
+    draft.call_back(facts, pod); // its rules may let it go before its claims have left
     if release_claims(draft, facts.claims_of(id)) {
         return;
     }
@@ -188,7 +188,7 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     if pod.annotation(keys::MIN_READY_SECONDS).is_some() {
         draft.annotation(pod, keys::MIN_READY_SECONDS, None);
     }
-    release(draft, pod);
+    release(facts, draft, pod);
     draft.ids.remove(&id);
     let message = format!("Pod {} is excluded", pod.metadata.name);
     draft.event_once_written(pod, "ExcludeTarget", message);
@@ -196,14 +196,14 @@ fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
 
 /// Releases a Pod. An operation of the set is cancelled with it, as nobody would end it, and the word that the Pod goes is taken
 /// back: the reason for it was the set's.
-fn release(draft: &mut Draft, pod: &Arc<Pod>) {
+fn release(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     for operation in [Operation::Update, Operation::ScaleIn] {
         if operation.is_on(pod) {
             draft.labels(pod, operation.undo(pod));
             draft.annotation(pod, keys::LAST_POD_STATUS, None);
         }
     }
-    draft.call_back(pod);
+    draft.call_back(facts, pod);
     draft.own(pod, Ownership::Release);
 }
 

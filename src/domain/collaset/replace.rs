@@ -78,7 +78,7 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
         Some(pod)
             if pod.label(keys::REVISION) != Some(&wanted)
                 && pod.label(keys::REVISION).is_some()
-                && !lifecycle::must_leave(origin)
+                && !facts.must_leave(origin)
                 && !serves_alone(pod, origin) =>
         {
             // Made of a revision that is no longer wanted: it goes, and another is made under its ID. Not before its origin is
@@ -147,7 +147,7 @@ fn pair_revision(facts: &Facts, origin: &Pod) -> String {
 /// The request was taken back: the new Pod goes, available or not (contract 10.4 Q36), unless the rules have let the origin
 /// go already.
 fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
-    if lifecycle::must_leave(origin) {
+    if facts.must_leave(origin) {
         return;
     }
     draft.label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
@@ -179,7 +179,7 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
 
 /// Whoever is on the way out already goes without a word.
 fn send_half_away(facts: &Facts, draft: &mut Draft, half: &Arc<Pod>, why: &str) {
-    if !lifecycle::must_leave(half) {
+    if !facts.must_leave(half) {
         if facts.leaves_alive(half) && half.label(keys::TO_DELETE).is_none() {
             let name = &half.metadata.name;
             let message = format!("Pod {name} is deleted and can't be excluded: {why}");

@@ -14,6 +14,9 @@ use crate::domain::wording;
 /// Pods that an Event names at most: those of the largest sets would fill it many times over.
 const NAMED: usize = 20;
 
+/// A Pod that goes and is not gone is looked at again after this many nanoseconds.
+const UNDELETED: u64 = 5_000_000_000;
+
 /// Fits the instance IDs to the replicas, takes surplus Pods away through the lifecycle, and brings back those whose
 /// scale-in is no longer wanted (contract 10.4 Q33).
 pub fn step(facts: &Facts, draft: &mut Draft) {
@@ -121,7 +124,7 @@ fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     // A new half has no place without its origin (contract 10.4 Q35), and is not made again.
     if let Some(new) = draft.ids.get(&id).and_then(pool::new_of) {
         match facts.members.get(&new) {
-            Some(half) if lifecycle::must_leave(half) => {}
+            Some(half) if facts.must_leave(half) => {}
             Some(half) => draft.send_away(half, now),
             None if facts.is_held(new) => {}
             None => {
@@ -132,7 +135,7 @@ fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     }
     if lifecycle::is_leaving(pod) {
         pool::mark(draft, id, pool::SCALE_IN, "true");
-        if lifecycle::may_stay(pod) {
+        if facts.may_stay(pod) {
             draft.send_away(pod, now);
         }
         return;
@@ -192,8 +195,11 @@ pub fn is_to_be_deleted(facts: &Facts, draft: &Draft, id: i64, pod: &Pod) -> boo
 /// or its new Pod is down again.
 pub fn take_back(facts: &Facts, draft: &mut Draft) {
     for pod in facts.members.values() {
+        if facts.must_leave(pod) || facts.undeleted(pod).is_some() {
+            draft.again(UNDELETED); // nothing tells that its deletion is refused, or no more
+        }
         if !draft.is_sent_away(pod) {
-            draft.call_back(pod);
+            draft.call_back(facts, pod);
         }
     }
 }

@@ -27,7 +27,10 @@ pub fn told(facts: &Facts) -> String {
             Kept::ByRules => told::by_rules(facts, pod),
             Kept::ByFinalizers => by_finalizers(pod),
             Kept::OnTraffic => "waits to be off traffic".to_owned(),
-            Kept::Undeleted => "is off traffic and waits for its deletion".to_owned(),
+            Kept::Undeleted => match facts.undeleted(pod) {
+                Some(why) => format!("is off traffic, and its deletion is refused: {why}"),
+                None => "is off traffic and waits for its deletion".to_owned(),
+            },
             Kept::Terminating => "is terminating".to_owned(),
         };
         format!("; Pod {} {what}", pod.metadata.name)

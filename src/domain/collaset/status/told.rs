@@ -196,7 +196,8 @@ pub fn unavailable<'a>(held: &Held, pods: impl Iterator<Item = &'a Arc<Pod>>) ->
 pub fn used_up(facts: &Facts, by: &[Arc<Pod>], named: impl Fn(&Pod) -> bool) -> String {
     let is_idle = |pod: &&Arc<Pod>| {
         let mut operations = [Operation::Update, Operation::ScaleIn].iter();
-        !operations.any(|operation| operation.is_on(pod)) && !lifecycle::is_leaving(pod)
+        let goes = lifecycle::is_leaving(pod) && facts.undeleted(pod).is_none();
+        !operations.any(|operation| operation.is_on(pod)) && !goes
     };
     let idle: Vec<_> = by.iter().filter(is_idle).collect();
     let update = facts.observed.set.spec.update_strategy.as_ref();
@@ -300,7 +301,10 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
     let waits = match phases(pod).get(grace::ID) {
         Some(Phase::PreCheck) => format!(" and {}", by_rules(facts, pod)),
         Some(Phase::Preparing) => format!(" and {}", of_traffic(pod)),
-        Some(_) => ", and off traffic".to_owned(),
+        Some(_) => match facts.undeleted(pod) {
+            Some(why) => format!(", and off traffic; its deletion is refused: {why}"),
+            None => ", and off traffic".to_owned(),
+        },
         None => String::new(),
     };
     Some(format!("is to be deleted{waits}"))

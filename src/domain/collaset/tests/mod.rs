@@ -15,5 +15,6 @@ mod small_pool;
 mod taken_back;
 mod told_to_go;
 mod told_why;
+mod undeleted;
 mod walks;
 mod world;

@@ -188,7 +188,14 @@ impl World {
                 .collect(),
             pool: self.pool.clone().map(Arc::new),
             pool_bytes: self.pool_bytes,
-            refused: self.refused.clone(),
+            refused: Refused {
+                undeleted: {
+                    let pods = self.pods.values().filter(|pod| self.is_undeleted(pod));
+                    let uids = pods.map(|pod| pod.metadata.uid.clone());
+                    uids.map(|uid| (uid, "policy".to_owned())).collect()
+                },
+                ..self.refused.clone()
+            },
             ended_until: self.ended_until.clone(),
             held: self.held.clone(),
             now_nanos: self.clock,

@@ -9,6 +9,7 @@ use super::super::pool;
 use super::super::room::Room;
 use super::super::strategy::Policy;
 use crate::api::keys;
+use crate::domain::lifecycle::phases;
 use crate::domain::pod::Pod;
 
 /// Nanoseconds beyond its deletion timestamp, which is when it is to be gone, after which a Pod is overdue.
@@ -18,6 +19,7 @@ const OVERDUE: u64 = 10_000_000_000;
 ///
 /// - While the API server refuses to create a Pod of the updated revision, no other Pod is given up for one.
 /// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
+/// - While deletions are refused, or changes although their dry run has passed, one Pod at a time is off traffic for the update.
 /// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
 ///   nothing away.
 /// - No more than `maxSurge` pairs are open for an update, or cancelled and not over, and no more than the pool has room for.
@@ -47,7 +49,12 @@ impl Places {
             true => (0, 0),
             false => given_up(facts, draft, vacant, underway),
         };
-        let (available, excess) = available(facts, draft, counted);
+        let (mut available, excess) = available(facts, draft, counted);
+        let mut begin = begin;
+        if is_doubted(facts) {
+            let most = usize::from(!is_one_away(facts, counted));
+            (begin, available) = (begin.min(most), available.min(most));
+        }
         Places {
             begin,
             delete,
@@ -89,6 +96,28 @@ impl Places {
     pub fn open_pair(&mut self) -> bool {
         take(&mut self.pairs)
     }
+}
+
+/// Whether Pods that go off traffic for an update may have done so in vain: the deletion of some is refused, or a change is refused
+/// although its dry run has passed. One at a time finds out.
+fn is_doubted(facts: &Facts) -> bool {
+    let refused = &facts.observed.refused;
+    !refused.deletions.is_empty() || refused.late.contains(&facts.history.updated.name)
+}
+
+/// Whether a Pod that is yet to be updated is off traffic for that, or has come back from it and does not serve yet.
+fn is_one_away(facts: &Facts, counted: &[i64]) -> bool {
+    let mut pods = counted.iter().filter_map(|id| facts.members.get(id));
+    pods.any(|pod| {
+        let refused = &facts.observed.refused;
+        let uid = &pod.metadata.uid;
+        let is_refused = refused.deletions.contains(uid) || refused.changes.contains_key(uid);
+        // Of one that crashes, or whose node is lost, it is not known when it serves.
+        let mut containers = pod.status.container_statuses.iter();
+        let runs = pod.condition("Ready").is_some() && containers.all(|c| c.ready);
+        let comes_back = phases(pod).contains_key(lifecycle::ID) || is_refused && runs;
+        !pod.is_available() && !facts.is_updated(pod) && comes_back
+    })
 }
 
 fn take(places: &mut usize) -> bool {

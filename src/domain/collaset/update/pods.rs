@@ -34,7 +34,7 @@ pub fn step(
     }
     let behind = needs_update(facts, id, pod);
     if lifecycle::is_leaving(pod) {
-        if lifecycle::may_stay(pod) {
+        if facts.may_stay(pod) {
             match in_scope && behind {
                 // The template may ask for another revision by now than the pair is for.
                 true if pod.label(keys::TO_REPLACE).is_some() => {

@@ -294,7 +294,7 @@ impl World {
         self.troubles.refused.contains(&write)
     }
 
-    fn refuses_deletion(&self, uid: &str) -> bool {
+    pub fn refuses_deletion(&self, uid: &str) -> bool {
         self.is_refused(Write::PodDeletion) || self.troubles.undeletable.contains(uid)
     }
 

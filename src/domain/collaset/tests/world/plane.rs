@@ -194,6 +194,7 @@ impl World {
         let begun = operator::is_during(pod, id, type_);
         let labels = match (pod.label(keys::TO_DELETE).is_some(), begun) {
             (true, false) => operator::begin(pod, id, type_, true, self.clock),
+            (true, true) if self.is_undeleted(pod) => return None,
             (true, true) if operator::is_allowed(pod, id, type_, 0, self.clock) => {
                 new.metadata.deletion_timestamp = Some(self.clock.to_string());
                 return Some(new);
@@ -205,6 +206,15 @@ impl World {
         };
         labels.apply(&mut new.metadata.labels);
         self.admitted(pod, new, false)
+    }
+
+    /// Whether a Pod that was told to go is off traffic, and its deletion is refused.
+    pub fn is_undeleted(&self, pod: &Pod) -> bool {
+        let (id, type_) = (grace::ID, grace::TYPE);
+        pod.label(keys::TO_DELETE).is_some()
+            && operator::is_during(pod, id, type_)
+            && operator::is_allowed(pod, id, type_, 0, self.clock)
+            && self.refuses_deletion(&pod.metadata.uid)
     }
 
     fn kubelet_of(&self, pod: &Pod) -> Kubelet {

@@ -1,0 +1,99 @@
+//! Pods whose deletion is refused after they went off traffic for it.
+
+use serde_json::{Value, json};
+
+use super::world::World;
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+fn first(world: &World) -> Pod {
+    world.members()[&0].clone()
+}
+
+fn serving(world: &World) -> usize {
+    let members = world.members();
+    members.values().filter(|pod| pod.is_available()).count()
+}
+
+fn rounds(world: &mut World, rounds: usize) {
+    for _ in 0..rounds {
+        world.step();
+        world.turn(u8::MAX);
+    }
+}
+
+fn message(world: &World, type_: &str) -> String {
+    let status = world.set.status.as_ref().unwrap();
+    let mut conditions = status.conditions.iter();
+    let found = conditions.find(|c| c.type_ == type_).unwrap();
+    assert_eq!(found.status, "False", "{type_}: {}", found.message);
+    found.message.clone()
+}
+
+fn undeletable(spec: Value) -> (World, Pod) {
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let pod = first(&world);
+    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    (world, pod)
+}
+
+#[test]
+fn pod_to_delete_is_told_of_and_serves_again_once_its_name_is_taken_out() {
+    let bound = json!({ "updateStrategy": { "maxUnavailable": 1 } });
+    let (mut world, pod) = undeletable(bound);
+    let name = &pod.metadata.name;
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    rounds(&mut world, 20);
+    assert_eq!(serving(&world), 2);
+    let why =
+        format!("Pod {name} is to be deleted, and off traffic; its deletion is refused: policy");
+    assert!(message(&world, "Ready").contains(&why));
+    world.image("app:2");
+    rounds(&mut world, 20);
+    let told = message(&world, "Update");
+    assert!(
+        told.contains("updateStrategy.maxUnavailable (1) is used up"),
+        "{told}"
+    );
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [] } }));
+    world.settle();
+    assert_eq!(serving(&world), 3);
+    assert_eq!(first(&world).metadata.uid, pod.metadata.uid);
+}
+
+#[test]
+fn origin_serves_again_once_its_rollout_is_taken_back() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": 1 } });
+    let (mut world, pod) = undeletable(replace);
+    world.image("app:2");
+    rounds(&mut world, 60);
+    let is_away = |world: &World| !world.pods[&pod.metadata.name].is_available();
+    assert!(is_away(&world), "the test is about one that went");
+    world.image("app:1");
+    world.settle();
+    assert!(!is_away(&world));
+    assert_eq!(world.pods.len(), 3);
+    let is_paired = |pod: &Pod| pod.label(keys::TO_REPLACE).is_some();
+    assert!(!world.pods.values().any(is_paired));
+}
+
+#[test]
+fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let mut world = World::on_plane(4, recreate);
+    world.settle();
+    let pod = first(&world);
+    let (name, uid) = (&pod.metadata.name, &pod.metadata.uid);
+    world.kubelets.entry(uid.clone()).or_default().is_slow = true;
+    let conditions = &mut world.pods.get_mut(name).unwrap().status.conditions;
+    let ready = conditions.iter_mut().find(|c| c.type_ == "Ready");
+    ready.unwrap().status = "False".into();
+    world.refused.deletions.insert(uid.clone());
+    world.image("app:2");
+    rounds(&mut world, 20);
+    assert_eq!(serving(&world), 3);
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 4]);
+}

@@ -1,0 +1,122 @@
+//! What a process that leads may not do by what it knew before: a new leader whose watches are dead, and one that stood still.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use rustix::process::Signal;
+use serde_json::json;
+use xtask::proxy::{Asked, Effect, Fault};
+
+use crate::bed::observer::Observer;
+use crate::bed::{Bed, STALLED, wait};
+use crate::claims::{self, mounted};
+use crate::sets::Set;
+
+/// Pods of the set that makes all deletions of its claims in one plan.
+const MANY: usize = 120;
+
+/// Has the replica that faults concern follow.
+async fn stalled_follows(bed: &Bed) {
+    while bed.leader().await == STALLED {
+        bed.kill(STALLED).await;
+        wait::until("another leader", async || bed.leader().await != STALLED).await;
+        bed.restart(STALLED).await;
+    }
+}
+
+#[tokio::test]
+async fn new_leader_whose_watch_of_claims_is_dead_gives_pods_their_own() {
+    let bed = Bed::with_faults_on_one().await;
+    let scope = bed.scope("claims").await;
+    claims::volumes(&scope, 8).await;
+    stalled_follows(&bed).await;
+    let watch =
+        |asked: &Asked| asked.watches() && asked.uri.path() == "/api/v1/persistentvolumeclaims";
+    bed.faults().set(Fault::new(Effect::Freeze).on(watch));
+    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    let claims_of = async || -> BTreeMap<i64, Vec<String>> {
+        let pods = set.pods().await;
+        pods.iter().map(|(id, pod)| (*id, mounted(pod))).collect()
+    };
+    let before = claims_of().await;
+    bed.only_the_stalled_answers().await;
+    wait::until("the stalled to lead", async || {
+        bed.leader().await == STALLED
+    })
+    .await;
+    let lost = set.pods().await[&0].name_any();
+    scope.delete(&lost).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await; // it must not go on while its watch is dead
+    bed.faults().lift();
+    set.until_pods("another Pod", |pods| {
+        pods.len() == 2 && pods[&0].name_any() != lost
+    })
+    .await;
+    assert_eq!(claims_of().await, before);
+    assert_eq!(claims::names(&scope).await.len(), 2);
+}
+
+#[tokio::test]
+async fn leader_that_stood_still_deletes_no_claims_that_are_wanted_again() {
+    let bed = Bed::own().await;
+    let scope = bed.scope("frozen-claims").await;
+    claims::volumes(&scope, MANY).await;
+    let when =
+        |scaled: &str| json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": scaled } });
+    let mut part = claims::template(&scope, "1Gi");
+    part["scaleStrategy"] = when("Retain");
+    let set = Set::new(&scope, "web", i32::try_from(MANY).unwrap(), part).await;
+    set.edit(json!({ "replicas": 0 })).await;
+    set.settled().await;
+    wait::until("no Pods", async || scope.list("app=web").await.is_empty()).await;
+    let frozen = bed.leader().await;
+    set.edit(json!({ "scaleStrategy": when("Delete") })).await;
+    while claims::names(&scope).await.len() > MANY - 5 {}
+    bed.signal(frozen, Signal::STOP).await;
+    // The admission of this may be asked of the process that stands still.
+    wait::until("the edit", async || {
+        let spec = json!({ "spec": { "replicas": MANY, "scaleStrategy": when("Retain") } });
+        let params = PatchParams::default();
+        let edit = set.api.patch("web", &params, &Patch::Merge(spec)).await;
+        edit.is_ok()
+    })
+    .await;
+    wait::until("another leader", async || bed.leader().await != frozen).await;
+    wait::until("all Pods", async || {
+        scope.list("app=web").await.len() == MANY
+    })
+    .await;
+    bed.signal(frozen, Signal::CONT).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let there: BTreeSet<String> = claims::names(&scope).await.into_iter().collect();
+    let pods = scope.list("app=web").await;
+    let mut lost: Vec<String> = pods.iter().flat_map(mounted).collect();
+    lost.retain(|claim| !there.contains(claim));
+    assert_eq!(lost, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn nobody_goes_off_traffic_by_a_dry_run_during_which_another_went_down() {
+    let bed = Bed::with_faults(Duration::from_secs(60)).await;
+    let scope = bed.scope("trial").await;
+    let bound = json!({ "updateStrategy": { "maxUnavailable": 1 } });
+    let set = Set::new(&scope, "web", 4, bound).await;
+    let observer = Observer::start(&scope).await;
+    let trial = |asked: &Asked| {
+        asked
+            .uri
+            .query()
+            .is_some_and(|query| query.contains("dryRun"))
+    };
+    bed.faults().set(Fault::new(Effect::Freeze).on(trial));
+    set.image("app:2").await;
+    wait::until("the dry run", async || bed.faults().struck() > 0).await;
+    let down = set.pods().await[&3].name_any();
+    scope.lose_readiness(&down).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    bed.faults().lift();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    observer.fewest_available(|_| true, 4).await.at_least(3);
+}
