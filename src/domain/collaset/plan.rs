@@ -113,8 +113,8 @@ pub enum PodChange {
     },
     /// Patches it, if it is still the version that was looked at.
     Patch(PodPatch),
-    /// Deletes it, if it is still that Pod.
-    Delete(Arc<Pod>),
+    /// Deletes it, if it is still that Pod. The Event is told once the API server has accepted that.
+    Delete(Arc<Pod>, Option<Box<Event>>),
 }
 
 /// A patch of a Pod.

@@ -62,7 +62,7 @@ fn write_of<'a>(
             };
             (key, step(&change.pod, given, change.ownership))
         }
-        PodChange::Delete(pod) => (of(pod), step(pod, None, Ownership::Keep)),
+        PodChange::Delete(pod, _) => (of(pod), step(pod, None, Ownership::Keep)),
     };
     Write {
         key,
@@ -78,12 +78,13 @@ async fn one(work: &Work<'_>, change: PodChange, step: Step, look: &Look) -> Res
             let done = unless_held(work, &change.pod, patch(work, &change));
             done.await.map_err(|trouble| trouble.halt(step))
         }
-        PodChange::Delete(pod) => {
+        PodChange::Delete(pod, told) => {
             let request = async {
                 let request = pods::delete(work.client(), &pod);
                 let done = call(&what(&pod.metadata.name), request).await;
                 trials::judge_deletion(work, &pod, &done);
                 work.memory.wrote_pod(done?);
+                work.told.lock().extend(told.map(|event| *event));
                 Ok(())
             };
             let done = unless_held(work, &pod, request);

@@ -126,6 +126,16 @@ fn creates(ids: std::ops::Range<i64>) -> Plan {
     }
 }
 
+/// A deletion that is told of by an Event.
+fn deletion(pod: Arc<Pod>) -> PodChange {
+    let told = Event {
+        warning: false,
+        reason: "TargetDeleted",
+        message: format!("Pod {} is deleted", pod.metadata.name),
+    };
+    PodChange::Delete(pod, Some(Box::new(told)))
+}
+
 fn refusal(of: &'static str, code: u16) -> Option<Refusal> {
     Some(Refusal {
         of,
@@ -159,7 +169,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
         body: json!({ "metadata": { "namespace": "n", "generateName": "web-data-" } }),
     }];
     plan.pods.push(PodChange::Patch(patch));
-    plan.pods.push(PodChange::Delete(deleted));
+    plan.pods.push(deletion(deleted));
     plan.status = Some(serde_json::from_value(json!({ "replicas": 1 })).unwrap());
 
     assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
@@ -269,7 +279,7 @@ async fn what_is_refused_is_left_alone_and_holds_up_nothing_else() {
         .refuse(refusal("DELETE /api/v1/namespaces/n/pods/web-a", 403));
     let plan = || {
         let mut plan = creates(0..1);
-        let deletions = [one.clone(), other.clone()].map(PodChange::Delete);
+        let deletions = [one.clone(), other.clone()].map(deletion);
         plan.pods.extend(deletions);
         plan
     };
@@ -440,7 +450,7 @@ fn recreation(pod: &Arc<Pod>) -> [Plan; 2] {
         ..PodPatch::default()
     };
     begin.labels.0.insert("x".into(), Some("1".into()));
-    let changes = [PodChange::Patch(begin), PodChange::Delete(Arc::clone(pod))];
+    let changes = [PodChange::Patch(begin), deletion(Arc::clone(pod))];
     changes.map(|change| Plan {
         pods: vec![change],
         ..Plan::default()
@@ -642,7 +652,7 @@ async fn a_write_that_admission_holds_is_no_failure_and_waits() {
     let pod = bed.pod("web-a");
     bed.api.refuse(refusal("DELETE", 429));
     let plan = Plan {
-        pods: vec![PodChange::Delete(pod)],
+        pods: vec![deletion(pod)],
         ..Plan::default()
     };
     assert_eq!(bed.apply(plan.clone()).await, Done::All(Some(HELD)));
@@ -696,9 +706,13 @@ async fn a_revision_of_other_data_raises_the_collision_count() {
         ..Plan::default()
     };
     assert_eq!(bed.apply(plan()).await, Done::Moved);
+    let told = || bed.api.bodies("POST /api/v1/namespaces/n/events").len();
+    assert_eq!(told(), 0, "it is not deleted");
     let status = bed.observed().set.status.clone().unwrap();
     assert_eq!(status.collision_count, Some(1));
 
+    tokio::time::sleep(SPACING).await;
+    assert_eq!(told(), 1);
     bed.api.put(path, of(json!({})));
     assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
     assert_eq!(bed.observed().set.status.as_ref(), Some(&status));

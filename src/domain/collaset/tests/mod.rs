@@ -15,4 +15,5 @@ mod taken_back;
 mod told_to_go;
 mod told_why;
 mod walks;
+mod words;
 mod world;
