@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::lifecycle::{ID, Operation::ScaleIn, may_stay};
 use super::observed::Claim;
-use super::plan::{ClaimChange, Event, Ownership, PodChange, PodPatch};
+use super::plan::{ClaimChange, Event, Left, Ownership, PodChange, PodPatch};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -31,8 +31,8 @@ pub struct Draft {
     pub refused: Vec<(&'static str, String)>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
-    /// What is left of the rollout, see [`super::plan::Plan::left`].
-    pub left: String,
+    /// What the set lacks, see [`super::plan::Plan::left`].
+    pub left: Left,
     /// UIDs of Pods that are to be deleted through their lifecycle.
     sent: BTreeSet<String>,
     patches: BTreeMap<String, PodPatch>,

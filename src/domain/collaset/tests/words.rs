@@ -2,8 +2,12 @@
 
 use serde_json::json;
 
-use super::cases::settled;
+use super::cases::{condition, settled};
 use super::world::{World, Write};
+
+fn recreate() -> serde_json::Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })
+}
 
 /// Lets everybody do what they do for a while.
 fn rounds(world: &mut World) {
@@ -60,4 +64,33 @@ fn replacement_is_told_as_what_is_to_come_once_it_is_noted() {
     let begun = told(&world, "ReplaceUpdateTarget");
     let words = "is to be replaced by a Pod of revision web-";
     assert!(begun[0].contains(words), "{begun:?}");
+}
+
+#[test]
+fn refusal_tells_in_ready_how_many_pods_are_down_and_why_the_first_is() {
+    let mut world = settled(3, recreate());
+    world.troubles.refused.insert(Write::PodDeletion);
+    world.image("app:2");
+    rounds(&mut world);
+    let down = "Pods are not available";
+    for type_ in ["Ready", "Update"] {
+        let (_, reason, message) = condition(&world, type_);
+        assert_eq!(reason, "UpdateFailed");
+        assert!(!message.contains(down), "all serve: {message}");
+    }
+    let names: Vec<_> = world.pods.keys().cloned().collect();
+    for name in &names {
+        let pod = world.pods.get_mut(name).unwrap();
+        pod.status.conditions.retain(|c| c.type_ != "Ready");
+        let available = crate::api::keys::SERVICE_AVAILABLE;
+        pod.metadata.labels.remove(available);
+    }
+    world.step();
+    world.step();
+    let (_, reason, message) = condition(&world, "Ready");
+    assert_eq!(reason, "UpdateFailed");
+    let first = &world.members()[&0].metadata.name;
+    let told = format!("; 3 of 3 {down}: Pod {first} is not Ready");
+    assert!(message.ends_with(&told), "{message}");
+    assert!(!condition(&world, "Update").2.contains(down));
 }
