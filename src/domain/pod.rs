@@ -299,6 +299,8 @@ const BROKEN: [&str; 14] = [
 
 /// Bytes of a message that are kept: when an image is missing, each of thousands of Pods has one.
 const MESSAGE_LIMIT: usize = 200;
+/// Ends a message that was cut.
+const ELLIPSIS: char = '…';
 
 /// How long a Pod that has lost its readiness counts as down for a moment: three periods of a readiness probe with the
 /// default `periodSeconds` of 10. A Pod that one failed round of probes took off traffic is back by then.
@@ -517,9 +519,16 @@ fn waiting<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<Waiting>>, D::E
     Ok(waiting)
 }
 
-/// A message as far as it is kept.
+/// A message as far as it is kept: a longer one ends with a whole word, if there is one, and an ellipsis.
 fn cut(mut message: String) -> String {
-    message.truncate(message.floor_char_boundary(MESSAGE_LIMIT));
+    if message.len() > MESSAGE_LIMIT {
+        message.truncate(message.floor_char_boundary(MESSAGE_LIMIT - ELLIPSIS.len_utf8()));
+        let word = message.rfind(char::is_whitespace);
+        if let Some(end) = word.filter(|end| *end > MESSAGE_LIMIT / 2) {
+            message.truncate(message[..end].trim_end().len());
+        }
+        message.push(ELLIPSIS);
+    }
     message.shrink_to_fit();
     message
 }
@@ -752,19 +761,25 @@ mod tests {
         for none in [json!(null), json!({}), json!({ "waiting": null })] {
             assert_eq!(read(json!({ "state": none })).waiting, None);
         }
-        for (message, length) in [
-            ("é".repeat(300), 200),
-            (format!("x{}", "é".repeat(300)), 199),
-            (String::new(), 0),
-        ] {
-            let waiting = json!({ "reason": "ErrImagePull", "message": message });
-            let waiting = read(json!({ "state": { "waiting": waiting } }))
-                .waiting
-                .unwrap();
-            assert_eq!(
-                (waiting.reason.as_str(), waiting.message.len()),
-                ("ErrImagePull", length)
-            );
+        let waiting = json!({ "reason": "ErrImagePull", "message": "not found" });
+        let waiting = read(json!({ "state": { "waiting": waiting } })).waiting;
+        let waiting = waiting.unwrap();
+        assert_eq!(
+            (waiting.reason.as_str(), waiting.message.as_str()),
+            ("ErrImagePull", "not found")
+        );
+    }
+
+    #[test]
+    fn long_message_ends_at_a_word_with_an_ellipsis() {
+        let words = |count| vec!["abc"; count].join(" ");
+        assert_eq!(cut(words(50)), words(50));
+        assert_eq!(cut(words(51)), words(49) + "…");
+        assert_eq!(cut(format!("x{}", "é".repeat(300))).len(), MESSAGE_LIMIT);
+        for message in [words(300), "é".repeat(300), String::new()] {
+            let once = cut(message);
+            assert!(once.len() <= MESSAGE_LIMIT, "{once}");
+            assert_eq!(cut(once.clone()), once);
         }
     }
 }

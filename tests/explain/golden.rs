@@ -261,3 +261,20 @@ fn deletions_are_not_said_to_wait_for_a_rule_that_looks_at_labels_alone() {
         ("StatefulSet", "web")
     );
 }
+
+#[test]
+fn rule_of_post_check_would_hold_the_end_of_an_operation() {
+    let situation = r#"
+        pod: web-3
+        pods: [{ name: web-3, owner: StatefulSet/web }]
+        rules:
+          - metadata: { name: web, generation: 1 }
+            spec:
+              selector: { matchLabels: { app: web } }
+              rules: [{ name: verified, stage: PostCheck, labelCheck: { requires: { matchLabels: { verified: "yes" } } } }]
+    "#;
+    let said = explain(&observed(serde_norway::from_str(situation).unwrap()));
+    let text = tree::text(&said, now());
+    let rule = "rule verified of PodTransitionRule web (labelCheck, PostCheck) would hold the end of an operation\n";
+    assert!(text.contains(rule), "{text}");
+}

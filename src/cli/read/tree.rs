@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::domain::explain::facts::{
     BudgetFacts, Explanation, On, OperationFacts, OwnerFacts, RuleFacts, Trial, Verdict,
 };
+use crate::domain::rules::Stage;
 use crate::domain::wording;
 
 /// A line and what is below it.
@@ -49,7 +50,11 @@ pub fn text(all: &Explanation, now: Timestamp) -> String {
     tree.extend(all.owner.as_ref().map(owner));
     tree.extend(all.owner.iter().flat_map(troubles));
     tree.extend(all.operations.iter().map(|o| operation(o, now)));
-    tree.extend(all.rules.iter().map(|r| rule(r, now)));
+    tree.extend(
+        all.rules
+            .iter()
+            .map(|r| rule(r, all.operations.is_empty(), now)),
+    );
     tree.extend(all.disruption_budgets.iter().map(|budget| {
         let says = if budget.holds {
             "holds evictions"
@@ -196,8 +201,12 @@ fn operation(operation: &OperationFacts, now: Timestamp) -> Node {
     Node::new(text, waits)
 }
 
-fn rule(rule: &RuleFacts, now: Timestamp) -> Node {
+/// `idle`: no operation is in flight on the Pod.
+fn rule(rule: &RuleFacts, idle: bool, now: Timestamp) -> Node {
     let says = match rule.verdict {
+        Verdict::Holds if idle && rule.stage == Stage::PostCheck.as_str() => {
+            "would hold the end of an operation"
+        }
         Verdict::Passes => "lets it go",
         Verdict::Holds => "holds it",
         Verdict::NotApplying => "is not asked",

@@ -9,8 +9,11 @@ use tokio::time::Instant;
 use crate::domain::collaset::observed::UNMANAGED_NANOS;
 use crate::domain::pod::Pod;
 
-/// An answer is believed for this long, unless the spec changes.
+/// That a Pod is there and not managed is believed for this long, unless the spec changes: what keeps it out is soon mended, by the
+/// command that the status tells.
 const BELIEVED: Duration = Duration::from_nanos(UNMANAGED_NANOS);
+/// That none is there is believed for this long: nothing is said of it.
+const ABSENT: Duration = Duration::from_secs(30);
 /// Names that one look asks for; the next looks ask for the others.
 const AT_ONCE: usize = 10;
 
@@ -35,7 +38,11 @@ impl Answers {
         self.known
             .retain(|name, _| !is_new && unknown.contains(name));
         let asked_at = |name: &String| self.known.get(name).map(|(at, _)| *at);
-        let is_due = |name: &&String| asked_at(name).is_none_or(|at| at + BELIEVED <= now);
+        let is_due = |name: &&String| match self.known.get(*name) {
+            None => true,
+            Some((at, Some(_))) => *at + BELIEVED <= now,
+            Some((at, None)) => *at + ABSENT <= now,
+        };
         let mut due: Vec<String> = unknown.iter().filter(is_due).cloned().collect();
         due.sort_by_key(asked_at);
         due.truncate(AT_ONCE);
@@ -86,6 +93,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn pod_that_is_there_is_looked_at_sooner_than_one_that_is_not() {
+        let (mut answers, start) = (Answers::default(), Instant::now());
+        let unknown = names(0..2);
+        answers.due(&unknown, start, 1);
+        answers.note("p00".into(), Some(Arc::new(Pod::default())), start);
+        answers.note("p01".into(), None, start);
+        let later = start + Duration::from_secs(5);
+        assert_eq!(answers.due(&unknown, later, 1), ["p00"]);
+        let later = start + Duration::from_secs(30);
+        assert_eq!(answers.due(&unknown, later, 1), ["p00", "p01"]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn names_beyond_those_of_one_look_come_next() {
         let (mut answers, start) = (Answers::default(), Instant::now());
         let unknown = names(0..15);
@@ -94,7 +114,7 @@ mod tests {
         for name in first {
             answers.note(name, None, start);
         }
-        let later = start + BELIEVED;
+        let later = start + ABSENT;
         let second = answers.due(&unknown, later, 1);
         assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
     }

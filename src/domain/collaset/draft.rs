@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::facts::Facts;
 use super::lifecycle::{ID, Operation::ScaleIn};
 use super::observed::Claim;
-use super::plan::{ClaimChange, Event, Ownership, PodChange, PodPatch};
+use super::plan::{ClaimChange, Event, Left, Ownership, PodChange, PodPatch};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -32,12 +32,12 @@ pub struct Draft {
     pub refused: Vec<(&'static str, String)>,
     /// Removes the annotation by which users command the rollout.
     pub forget_command: bool,
-    /// What is left of the rollout, see [`super::plan::Plan::left`].
-    pub left: String,
+    /// What the set lacks, see [`super::plan::Plan::left`].
+    pub left: Left,
     /// UIDs of Pods that are to be deleted through their lifecycle.
     sent: BTreeSet<String>,
     patches: BTreeMap<String, PodPatch>,
-    deletions: BTreeMap<String, Arc<Pod>>,
+    deletions: BTreeMap<String, (Arc<Pod>, Option<Box<Event>>)>,
     creations: BTreeMap<i64, serde_json::Value>,
     again: Option<u64>,
 }
@@ -116,7 +116,18 @@ impl Draft {
     /// Deletes a Pod.
     pub fn delete(&mut self, pod: &Arc<Pod>) {
         self.deletions
-            .insert(pod.metadata.uid.clone(), Arc::clone(pod));
+            .insert(pod.metadata.uid.clone(), (Arc::clone(pod), None));
+    }
+
+    /// Deletes a Pod, and tells of it once that is done.
+    pub fn delete_and_tell(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
+        let event = Event {
+            warning: false,
+            reason,
+            message,
+        };
+        let deletion = (Arc::clone(pod), Some(Box::new(event)));
+        self.deletions.insert(pod.metadata.uid.clone(), deletion);
     }
 
     /// Creates the Pod of an instance ID.
@@ -153,13 +164,15 @@ impl Draft {
         });
     }
 
-    /// An event about the set that is told once the patch of a Pod is written. The next plan may say it in other words.
+    /// An event about the set that is told once the patch of a Pod is written, the first of several. The next plan may say it in other
+    /// words.
     pub fn event_once_written(&mut self, pod: &Arc<Pod>, reason: &'static str, message: String) {
-        self.patch(pod).told = Some(Box::new(Event {
+        let event = Event {
             warning: false,
             reason,
             message,
-        }));
+        };
+        self.patch(pod).told.get_or_insert_with(|| Box::new(event));
     }
 
     /// The changes of Pods, and when to plan again. A Pod that is deleted is not patched. Patches that change
@@ -179,7 +192,7 @@ impl Draft {
             .map(|(id, body)| PodChange::Create { id, body });
         let changes = deletions
             .values()
-            .map(|pod| PodChange::Delete(Arc::clone(pod)))
+            .map(|(pod, told)| PodChange::Delete(Arc::clone(pod), told.clone()))
             .chain(patches)
             .chain(creations)
             .collect();

@@ -55,12 +55,8 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             continue;
         }
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        draft.event(
-            false,
-            "TargetDeleted",
-            format!("Pod {name} is {phase} and is deleted"),
-        );
-        draft.delete(pod);
+        let message = format!("Pod {name} was {phase} and is deleted");
+        draft.delete_and_tell(pod, "TargetDeleted", message);
     }
     tell_of_unknown(facts, draft);
     for pod in &facts.observed.unmanaged {

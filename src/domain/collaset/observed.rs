@@ -10,8 +10,9 @@ use crate::api::collaset::CollaSet;
 use crate::api::resourcecontext::ContextDetail;
 use crate::domain::pod::Pod;
 
-/// Nanoseconds after which the Pods are read again that are named in `podToInclude` and not managed: nothing tells of their changes.
-pub const UNMANAGED_NANOS: u64 = 30_000_000_000;
+/// Nanoseconds after which the Pods are read again that are named in `podToInclude` and not managed: nothing tells of their changes, and
+/// the status says what keeps them out. Costs a GET of each such Pod.
+pub const UNMANAGED_NANOS: u64 = 5_000_000_000;
 
 /// Everything that [`super::plan`] looks at, read from caches that have seen the controller's own last writes.
 #[derive(Clone, Debug)]

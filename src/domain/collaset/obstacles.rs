@@ -8,7 +8,7 @@ use crate::domain::pod::{Owner, Pod};
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Names all that stands in the way, and the command that mends the first part of it; `None` if the Pod may enter. Labels are only asked
-/// for once nobody controls the Pod.
+/// for once nobody controls the Pod. A command stands in backquotes, and nothing of its sentence follows it.
 pub fn of(facts: &Facts, pod: &Pod) -> Option<String> {
     let owner = owner(facts, pod);
     if contradicts(facts, pod) {
@@ -32,7 +32,7 @@ pub fn of(facts: &Facts, pod: &Pod) -> Option<String> {
         Some(owner) => release(facts, pod, owner),
         None => label(facts, pod),
     };
-    Some(format!("{}; {remedy}", obstacles.join(", ")))
+    Some(format!("{}. {remedy}", obstacles.join(", ")))
 }
 
 /// Whether a Pod is to be excluded from this set too. The label on a Pod of another controller speaks to that one.
@@ -53,16 +53,16 @@ fn release(facts: &Facts, pod: &Pod, owner: &Owner) -> String {
     let command = command(facts, pod);
     if owner.is_collaset() {
         let key = keys::TO_EXCLUDE;
-        return format!("have it excluded there: {command} {key}=true");
+        return format!("Have it excluded there: `{command} {key}=true`");
     }
     let (kind, name) = (&owner.kind, &owner.name);
     if owner.kind == "ReplicaSet" && pod.label(TEMPLATE_HASH).is_some() {
         return format!(
-            "have it released: {command} {TEMPLATE_HASH}-; {kind} {name} makes another Pod in its place"
+            "{kind} {name} makes another Pod in its place once it is released. Release it: `{command} {TEMPLATE_HASH}-`"
         );
     }
     format!(
-        "have it released by {kind} {name}: most controllers release a Pod whose labels their selector no longer matches"
+        "Have it released by {kind} {name}: most controllers release a Pod whose labels their selector no longer matches"
     )
 }
 
@@ -84,7 +84,7 @@ fn label(facts: &Facts, pod: &Pod) -> String {
         }
     }
     if !facts.selector.matches(&labels) {
-        return "change its labels as spec.selector says".to_owned();
+        return "Change its labels as spec.selector says".to_owned();
     }
     let them = if pod.is_managed() || missing.len() > 1 {
         "them"
@@ -92,7 +92,7 @@ fn label(facts: &Facts, pod: &Pod) -> String {
         "it"
     };
     let (command, labels) = (command(facts, pod), missing.join(" "));
-    format!("set {them}: {command} {labels} --overwrite")
+    format!("Set {them}: `{command} {labels} --overwrite`")
 }
 
 fn command(facts: &Facts, pod: &Pod) -> String {

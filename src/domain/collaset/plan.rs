@@ -27,8 +27,8 @@ pub struct Plan {
     pub pods: Vec<PodChange>,
     /// The status, when it differs.
     pub status: Option<CollaSetStatus>,
-    /// What is left of the rollout, after `; `; for what is said of an update that fails. May be empty.
-    pub left: String,
+    /// What is said beside a step that fails.
+    pub left: Left,
     /// Removes the annotation [`crate::api::keys::ROLLOUT`] of the set that was looked at.
     pub forget_command: bool,
     /// Events about the CollaSet.
@@ -39,6 +39,15 @@ pub struct Plan {
     pub remove_finalizer: bool,
     /// Nanoseconds after which to plan again although nothing has changed.
     pub again_nanos: Option<u64>,
+}
+
+/// What a set lacks, in short and after `; `. Empty where it lacks nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Of the rollout: for what is said of an update that fails.
+    pub rollout: String,
+    /// How many Pods are not available, and why the first is not: for the condition `Ready`.
+    pub down: String,
 }
 
 /// A rollout that pauses at a step.
@@ -113,8 +122,8 @@ pub enum PodChange {
     },
     /// Patches it, if it is still the version that was looked at.
     Patch(PodPatch),
-    /// Deletes it, if it is still that Pod.
-    Delete(Arc<Pod>),
+    /// Deletes it, if it is still that Pod. The Event is told once the API server has accepted that.
+    Delete(Arc<Pod>, Option<Box<Event>>),
 }
 
 /// A patch of a Pod.

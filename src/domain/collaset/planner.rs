@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use super::facts::Facts;
 use super::observed::Observed;
-use super::plan::{Event, Plan};
+use super::plan::{Event, Left, Plan};
 use super::revision::{self, history::Failure};
 use super::rollout::{self, Rollout};
 use super::strategy::Strategy;
@@ -127,7 +127,7 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
 }
 
 /// Says why the revision of the template can't be written, if that is so.
-fn without_revision(observed: &Observed, status: &mut CollaSetStatus, left: &str) {
+fn without_revision(observed: &Observed, status: &mut CollaSetStatus, left: &Left) {
     let former = observed.set.status.iter().flat_map(|s| &s.conditions);
     let former: Vec<_> = former.cloned().collect();
     if let Some(why) = &observed.refused.revision {
@@ -142,7 +142,7 @@ fn nothing_yet(observed: &Observed) -> Plan {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     status.observed_generation = set.metadata.generation.unwrap_or(0);
-    without_revision(observed, &mut status, "");
+    without_revision(observed, &mut status, &Left::default());
     Plan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
         ..Plan::default()

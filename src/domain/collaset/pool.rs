@@ -103,7 +103,7 @@ fn part_doubles(facts: &Facts, draft: &mut Draft) {
             draft.event(
                 true,
                 "DupExIncludedTarget",
-                format!("Pod {name} has the instance ID of another Pod and is deleted"),
+                format!("Pod {name} has the instance ID of another Pod and is to be deleted"),
             );
         }
         draft.send_away(pod, facts.observed.now_nanos);

@@ -36,7 +36,7 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
             let is_written = id.is_none_or(|id| entries.is_written(id));
             entries.knows(&patch.labels) && !(deletes && forgotten) && is_written
         }
-        PodChange::Delete(pod) => {
+        PodChange::Delete(pod, _) => {
             id_of(pod).is_none_or(|id| entries.is_written(id) || entries.goes(id))
         }
     });
@@ -133,7 +133,7 @@ mod tests {
             id,
             body: json!({}),
         };
-        let delete = |id| PodChange::Delete(pod(id));
+        let delete = |id| PodChange::Delete(pod(id), None);
         let claim = |id| ClaimChange::Create {
             id,
             template: "data".to_owned(),

@@ -60,13 +60,13 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     pool::grow(facts, draft, facts.strategy.replicas);
 }
 
-/// Names the Pods whose scale-in begins.
+/// Names the Pods whose scale-in is to begin.
 fn tell<'a>(draft: &mut Draft, going: impl Iterator<Item = &'a Arc<Pod>>) {
     let beginning =
         going.filter(|pod| !Operation::ScaleIn.is_on(pod) && !lifecycle::is_leaving(pod));
     let names: Vec<&str> = beginning.map(|pod| &*pod.metadata.name).collect();
     if !names.is_empty() {
-        let message = format!("scaling in {}", wording::listed(&names, NAMED));
+        let message = format!("to be scaled in: {}", wording::listed(&names, NAMED));
         draft.event(false, "BeginScaleInLifecycle", message);
     }
 }
@@ -146,12 +146,8 @@ fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
         Turn::Delayed(nanos) => draft.again(nanos),
         Turn::Allowed => {
             pool::mark(draft, id, pool::SCALE_IN, "true");
-            draft.event(
-                false,
-                "TargetDeleted",
-                format!("Pod {} is scaled in", pod.metadata.name),
-            );
-            draft.delete(pod);
+            let message = format!("Pod {} is scaled in", pod.metadata.name);
+            draft.delete_and_tell(pod, "TargetDeleted", message);
         }
     }
 }

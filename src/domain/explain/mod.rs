@@ -163,6 +163,13 @@ pub struct Observed {
     pub now: Timestamp,
 }
 
+impl Observed {
+    /// Whether the Pod is of a CollaSet that is being deleted.
+    fn is_set_deleted(&self) -> bool {
+        matches!(&self.controller, Some(Controller::CollaSet(set)) if set.metadata.deletion_timestamp.is_some())
+    }
+}
+
 /// Explains a Pod.
 pub fn explain(observed: &Observed) -> Explanation {
     let unenforced = unenforced(observed);

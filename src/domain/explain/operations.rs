@@ -1,7 +1,10 @@
 //! What each lifecycle ID on the Pod waits for (contract 3.2), told by the same conditions by which the state machine steps.
 
-use super::facts::{On, OperationFacts, RuleFacts, Verdict, Wait};
+use std::sync::Arc;
+
+use super::facts::{On, OperationFacts, RuleFacts, Trial, Verdict, Wait};
 use super::{Controller, Observed, owner, stamp};
+use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{Progress, progress};
 use crate::domain::collaset::strategy::Strategy;
@@ -38,14 +41,24 @@ fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> Op
         Phase::Completing => label(Family::Completing),
     };
     let deletes = id == DELETION || type_ == "scale-in";
+    let deleted = match refused_deletion(observed) {
+        Some(_) => {
+            "the Pod is deleted once the API server lets it be".to_owned() + &back(observed, &id)
+        }
+        None => "the Pod is deleted".to_owned(),
+    };
     let (waits_for, then) = match phase {
         Phase::Idle => (Vec::new(), ""),
+        _ if pod.is_terminating() => {
+            let text = "the end of the Pod, which is being deleted";
+            (vec![wait(On::Kubelet, "", text)], "the Pod is gone")
+        }
         Phase::PreCheck => (
             checked(rules, Stage::PreCheck, &type_, &id),
             "the Pod is taken off traffic (Preparing)",
         ),
         Phase::Preparing => (preparing(pod), "the operator may work on the Pod (Operate)"),
-        Phase::Operate if deletes => (operate(observed, &id, &type_), "the Pod is deleted"),
+        Phase::Operate if deletes => (operate(observed, &id, &type_), &*deleted),
         Phase::Operate => (
             operate(observed, &id, &type_),
             "the rules of PostCheck are asked, and traffic comes back",
@@ -65,6 +78,39 @@ fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> Op
         id,
         type_,
     }
+}
+
+/// What the API server says to the deletion of the Pod, if it refuses that.
+fn refused_deletion(observed: &Observed) -> Option<&str> {
+    match &observed.around.trial {
+        Some(Trial::Denied { message, .. }) => Some(message),
+        _ => None,
+    }
+}
+
+/// How a Pod that can't be deleted gets back on traffic, after `; `; empty where the set decides that.
+fn back(observed: &Observed, id: &str) -> String {
+    if id != DELETION {
+        return String::new();
+    }
+    let (key, pod) = (keys::TO_DELETE, &observed.pod.metadata);
+    let command = format!("kubectl label pod {} -n {} {key}-", pod.name, pod.namespace);
+    let set = observed
+        .controller
+        .as_ref()
+        .and_then(|controller| match controller {
+            Controller::CollaSet(set) => Some(set),
+            _ => None,
+        });
+    let names = |set: &&Arc<CollaSet>| {
+        let scale = set.spec.scale_strategy.as_ref();
+        scale.is_some_and(|scale| scale.pod_to_delete.contains(&pod.name))
+    };
+    let first = set.filter(names).map_or_else(String::new, |set| {
+        let name = set.metadata.name.as_deref().unwrap_or_default();
+        format!(", after its name is out of podToDelete of CollaSet {name}")
+    });
+    format!("; this brings it back on traffic instead{first}: `{command}`")
 }
 
 fn wait(on: On, name: impl Into<String>, text: impl Into<String>) -> Wait {
@@ -164,6 +210,11 @@ fn preparing(pod: &Pod) -> Vec<Wait> {
 fn operate(observed: &Observed, id: &str, type_: &str) -> Vec<Wait> {
     let pod = &*observed.pod;
     let one = match id {
+        DELETION if let Some(why) = refused_deletion(observed) => wait(
+            On::User,
+            "",
+            format!("the API server, which refuses its deletion: {why}"),
+        ),
         DELETION => wait(
             On::Controller,
             "",

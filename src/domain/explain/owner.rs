@@ -31,11 +31,14 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
             let paused = rollout.paused.then(|| PAUSED.to_owned());
             let step = of_steps(set);
             let pauses = step.as_ref().is_some_and(|step| step.pauses);
-            let kept = remark(&rollout, &observed.pod).filter(|_| step.is_none());
+            let kept = remark(observed, &rollout).filter(|_| step.is_none());
             let bound = (!pauses).then(|| of_bound(observed, set, &rollout));
             let remarks = [paused, step.map(|step| step.text), kept, bound.flatten()];
             let remarks: Vec<String> = remarks.into_iter().flatten().collect();
             facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
+            if observed.is_set_deleted() {
+                facts.remark = Some("it is being deleted".to_owned());
+            }
             facts.rollout = Some(rollout);
             facts.troubles = troubles(set);
         }
@@ -125,7 +128,7 @@ fn of_steps(set: &CollaSet) -> Option<Standing> {
     })
 }
 
-const PAUSED: &str = "it is paused: set spec.paused to false to let it scale and update";
+const PAUSED: &str = "it is paused: set spec.paused to false to let it scale and update (a Pod that is deleted is made again all the same)";
 
 /// Reasons of conditions that tell of a write which the API server refuses, or of a Pod that can't enter the set or leave it.
 const REFUSALS: [&str; 5] = [
@@ -158,16 +161,22 @@ fn troubles(set: &CollaSet) -> Vec<String> {
 }
 
 /// Why a Pod of an older revision is not updated.
-fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
+fn remark(observed: &Observed, rollout: &RolloutFacts) -> Option<String> {
+    let pod = &observed.pod;
     if rollout.paused || !is_behind(rollout, pod) {
         return None;
     }
     match rollout.partition {
         Some(0) => None,
-        Some(partition) => Some(format!(
-            "its partition keeps {} on older revisions, this one may be among them",
-            wording::pods(usize::try_from(partition).unwrap_or(usize::MAX))
-        )),
+        Some(partition) => {
+            let kept = usize::try_from(partition).unwrap_or(usize::MAX);
+            let is_kept = own(observed).is_some_and(|own| older(&own, rollout) <= kept);
+            let may = if is_kept { "is" } else { "may be" };
+            let pods = wording::pods(kept);
+            Some(format!(
+                "its partition keeps {pods} on older revisions, this one {may} among them"
+            ))
+        }
         None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(
             "it updates by label: set {} on the Pod to include it",
             keys::UPDATE_INCLUDED
@@ -176,11 +185,32 @@ fn remark(rollout: &RolloutFacts, pod: &Pod) -> Option<String> {
     }
 }
 
-/// Whether `maxUnavailable` of the set may hold the update of a Pod back, so that the Pods of the set are to be counted.
+/// Whether `maxUnavailable` of the set, or its partition, may hold the update of a Pod back, so that the Pods of the set are to be counted.
 pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
     let update = set.spec.update_strategy.as_ref();
     let is_bounded = update.is_some_and(|update| update.max_unavailable.is_some());
-    is_bounded && is_behind(&rollout(set, pod), pod)
+    let rollout = rollout(set, pod);
+    (is_bounded || rollout.partition.is_some_and(|kept| kept > 0)) && is_behind(&rollout, pod)
+}
+
+/// The Pods of the Pod's controller; `None` where they were not read. A list without the Pod itself was not.
+fn own(observed: &Observed) -> Option<Vec<&Arc<Pod>>> {
+    let uid = &observed.pod.controller()?.uid;
+    let own = observed.pods.iter();
+    let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
+    let own: Vec<_> = own.collect();
+    let mut listed = own.iter();
+    listed.find(|pod| pod.metadata.uid == observed.pod.metadata.uid)?;
+    Some(own)
+}
+
+/// How many of these Pods are of older revisions, and their update has not begun.
+fn older(own: &[&Arc<Pod>], rollout: &RolloutFacts) -> usize {
+    let older = own.iter().filter(|pod| {
+        pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
+            && !operator::is_during(pod, "collaset", "update")
+    });
+    older.count()
 }
 
 /// That `maxUnavailable` of the set itself holds the update of an available Pod back. It counts as the plan of the set does.
@@ -200,29 +230,20 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
     if !waits || left_out || rollout.paused || strategy.policy == Policy::Replace {
         return None;
     }
-    let uid = &observed.pod.controller()?.uid;
-    let own = observed.pods.iter();
-    let own = own.filter(|pod| pod.controller().is_some_and(|owner| owner.uid == *uid));
-    // A list without the Pod itself was not read: nothing can be counted.
-    let mut listed = own.clone();
-    listed.find(|pod| pod.metadata.uid == observed.pod.metadata.uid)?;
+    let own = own(observed)?;
     let operations = ["update", "scale-in"];
-    let is_older = |pod: &&Arc<Pod>| {
-        pod.label(keys::REVISION) != Some(&*rollout.updated_revision)
-            && !operator::is_during(pod, "collaset", "update")
-    };
     let kept = kept_by_step(set, &strategy).max(kept_by_partition(&strategy));
-    if own.clone().filter(is_older).count() <= kept {
+    if older(&own, rollout) <= kept {
         return None;
     }
-    let is_staying = |pod: &&Arc<Pod>| {
+    let is_staying = |pod: &&&Arc<Pod>| {
         let mut operations = operations.iter();
         let goes = operations.any(|type_| operator::is_during(pod, "collaset", type_))
             || pod.label(keys::TO_DELETE).is_some();
         pod.is_available() && !goes
     };
     let wanted = strategy.replicas;
-    let away = wanted.saturating_sub(own.filter(is_staying).count());
+    let away = wanted.saturating_sub(own.iter().filter(is_staying).count());
     (away >= most).then(|| {
         format!(
             "its updateStrategy.maxUnavailable ({value}) holds the update of this Pod: {away} of {wanted} Pods are unavailable or on \

@@ -67,9 +67,16 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
     }
     if all.rules.is_empty() {
         let namespace = &pod.namespace;
-        return format!(
-            "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it: nothing holds it"
+        let alone = format!(
+            "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it"
         );
+        return match (&all.deletion, by_owner(observed, all)) {
+            (Some(Trial::Denied { message, .. }), _) => {
+                format!("{alone}, but the API server refuses a deletion now: {message}")
+            }
+            (_, Some(told)) => format!("{alone}; {told}"),
+            (_, None) => format!("{alone}: nothing holds it"),
+        };
     }
     let overlapping = overlapping(all);
     if overlapping > MAX_OBJECTS_PER_POD {
@@ -85,7 +92,19 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
             ),
             _ => match own_place(observed, all) {
                 Some(place) => format!("Pod {name} is available, and {place}"),
-                None => format!("Pod {name} is available, and may go"),
+                None => match (back_held(all), by_owner(observed, all)) {
+                    (Some(rule), _) => {
+                        let by = wording::rule(&rule.object, &rule.rule);
+                        let why = &rule.reason;
+                        format!(
+                            "Pod {name} is available, and may go; the end of an operation on it would wait for {by}: {why}"
+                        )
+                    }
+                    (None, Some(told)) => {
+                        format!("Pod {name} is available, and no rule holds it; {told}")
+                    }
+                    (None, None) => format!("Pod {name} is available, and may go"),
+                },
             },
         };
     };
@@ -99,6 +118,28 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         }
         _ => format!("Pod {name} is available, and an operation on it would wait for {by}: {why}"),
     }
+}
+
+/// What keeps the CollaSet of the Pod from working on it, or else what is refused to the set and is of this Pod; `None` of a Pod that the
+/// set has nothing to do to.
+fn by_owner(observed: &Observed, all: &Explanation) -> Option<String> {
+    let owner = all.owner.as_ref()?;
+    let rollout = owner.rollout.as_ref()?;
+    let is_behind = rollout.updated_revision != rollout.revision;
+    let is_asked = is_behind || rollout.paused || observed.is_set_deleted();
+    let mut troubles = owner.troubles.iter();
+    let trouble = troubles.find(|trouble| {
+        is_behind && trouble.starts_with("UpdateFailed") || trouble.contains(&*all.pod.name)
+    });
+    let remark = owner.remark.as_ref().filter(|_| is_asked);
+    let told = remark.or(trouble)?;
+    Some(format!("{} {}: {told}", owner.kind, owner.name))
+}
+
+/// The first rule that would keep the Pod off traffic after an operation.
+fn back_held(all: &Explanation) -> Option<&RuleFacts> {
+    let mut rules = all.rules.iter();
+    rules.find(|rule| rule.stage == Stage::PostCheck.as_str() && rule.verdict == Verdict::Holds)
 }
 
 /// How many rule objects with an availability rule cover the Pod.

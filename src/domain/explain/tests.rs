@@ -255,6 +255,11 @@ fn minimum_that_lets_no_pod_go_is_named() {
 
 /// The remark about the CollaSet of an available Pod whose `maxUnavailable` of one is used up by the other Pod.
 fn remark_with(patch: Value) -> String {
+    explain(&of_set(patch)).owner.unwrap().remark.unwrap()
+}
+
+/// An available Pod of a CollaSet, under no rule, whose `maxUnavailable` of one is used up by the other Pod.
+fn of_set(patch: Value) -> Observed {
     let mut observed = observed(true, "Enforced", "-", "-");
     observed.rules.clear();
     let of_set = |available| {
@@ -278,7 +283,147 @@ fn remark_with(patch: Value) -> String {
     observed.controller = Some(Controller::CollaSet(Arc::new(
         serde_json::from_value(set).unwrap(),
     )));
-    explain(&observed).owner.unwrap().remark.unwrap()
+    observed
+}
+
+fn denied(message: &str) -> Option<Trial> {
+    Some(Trial::Denied {
+        code: 422,
+        message: message.to_owned(),
+    })
+}
+
+/// Gives the Pod lifecycle labels, such as `operate/pod-delete`.
+fn label(observed: &mut Observed, labels: &[(&str, &str)]) {
+    let pod = Arc::make_mut(&mut observed.pod);
+    let labels = labels.iter().map(|(short, value)| {
+        let (family, id) = short.split_once('/').unwrap();
+        let key = format!("{family}.podopslifecycle.kusionstack.io/{id}");
+        (key, (*value).to_owned())
+    });
+    pod.metadata.labels.extend(labels);
+}
+
+#[test]
+fn nothing_is_said_to_hold_a_pod_only_where_nothing_does() {
+    let said = |observed: &Observed| explain(observed).summary;
+    let alone = "Pod web-0 is available, and no PodTransitionRule of namespace n selects it";
+    let mut free = of_set(json!({ "status": { "updatedRevision": "web-1" } }));
+    assert_eq!(said(&free), format!("{alone}: nothing holds it"));
+    free.around.trial = denied("legal hold");
+    assert_eq!(
+        said(&free),
+        format!("{alone}, but the API server refuses a deletion now: legal hold")
+    );
+    let bound = "its updateStrategy.maxUnavailable (1) holds the update of this Pod: ";
+    let held = said(&of_set(json!({})));
+    let wanted = format!("{alone}; CollaSet web: {bound}");
+    assert!(held.starts_with(&wanted), "{held}");
+    let refused = json!([{ "type": "Update", "status": "False", "reason": "UpdateFailed", "message": "not signed" }]);
+    let refused = of_set(json!({
+        "spec": { "updateStrategy": { "maxUnavailable": null } }, "status": { "conditions": refused },
+    }));
+    assert_eq!(
+        said(&refused),
+        format!("{alone}; CollaSet web: UpdateFailed: not signed")
+    );
+    let mut ruled = of_set(json!({}));
+    ruled.rules = observed(true, "Enforced", "-", "-").rules;
+    let wanted = format!("Pod web-0 is available, and no rule holds it; CollaSet web: {bound}");
+    assert!(said(&ruled).starts_with(&wanted), "{}", said(&ruled));
+}
+
+#[test]
+fn rule_of_post_check_is_said_to_hold_the_way_back() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"] = json!([{
+        "name": "verified", "stage": "PostCheck",
+        "labelCheck": { "requires": { "matchLabels": { "verified": "yes" } } },
+    }]);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    let explained = explain(&observed);
+    let wanted = "Pod web-0 is available, and may go; the end of an operation on it would wait for rule verified of PodTransitionRule web: ";
+    assert!(
+        explained.summary.starts_with(wanted),
+        "{}",
+        explained.summary
+    );
+}
+
+#[test]
+fn terminating_pod_waits_for_its_end_alone() {
+    let mut observed = of_set(json!({}));
+    let operation = [
+        ("operating/collaset", "1"),
+        ("operation-type/collaset", "update"),
+        ("operate/collaset", "1"),
+    ];
+    label(&mut observed, &operation);
+    let pod = Arc::make_mut(&mut observed.pod);
+    pod.metadata.deletion_timestamp = Some("2026-01-01T12:00:00Z".to_owned());
+    let explained = explain(&observed);
+    let waits: Vec<_> = explained.operations[0]
+        .waits_for
+        .iter()
+        .map(|w| w.text.as_str())
+        .collect();
+    assert_eq!(waits, ["the end of the Pod, which is being deleted"]);
+    assert_eq!(explained.operations[0].then, "the Pod is gone");
+}
+
+#[test]
+fn pod_that_ran_to_its_end_is_not_said_to_be_ending() {
+    let mut observed = observed(false, "Enforced", "-", "-");
+    Arc::make_mut(&mut observed.pod).status.phase = "Failed".into();
+    let why = explain(&observed).pod.unavailable_because.unwrap();
+    assert_eq!(why, "the Pod has run to its end (Failed)");
+}
+
+#[test]
+fn set_that_is_being_deleted_or_paused_is_told_as_such() {
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T12:00:00Z" }, "spec": { "paused": true } });
+    assert_eq!(remark_with(deleted), "it is being deleted");
+    let paused = remark_with(json!({ "spec": { "paused": true } }));
+    assert_eq!(
+        paused,
+        "it is paused: set spec.paused to false to let it scale and update (a Pod that is deleted is made again all the same)"
+    );
+}
+
+#[test]
+fn refused_deletion_of_a_pod_off_traffic_names_the_way_out() {
+    let mut observed = of_set(json!({}));
+    let operation = [
+        ("operating/pod-delete", "1"),
+        ("operation-type/pod-delete", "delete"),
+        ("operate/pod-delete", "1"),
+    ];
+    label(&mut observed, &operation);
+    let pod = Arc::make_mut(&mut observed.pod);
+    pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    pod.metadata
+        .labels
+        .insert(keys::TO_DELETE.to_owned(), "1".to_owned());
+    let waits = "waiting for the deletion controller, to delete the Pod";
+    assert!(explain(&observed).summary.ends_with(waits));
+    observed.around.trial = denied("legal hold");
+    let explained = explain(&observed);
+    let waits = "waiting for the API server, which refuses its deletion: legal hold";
+    assert!(explained.summary.ends_with(waits), "{}", explained.summary);
+    let back = "`kubectl label pod web-0 -n n collaset.kusionstack.io/to-delete-`";
+    let next = |observed: &Observed| explain(observed).next.join("; ");
+    assert_eq!(
+        next(&observed),
+        format!(
+            "operation pod-delete: the Pod is deleted once the API server lets it be; this brings it back on traffic instead: {back}"
+        )
+    );
+    let named = json!({ "spec": { "scaleStrategy": { "podToDelete": ["web-0"] } } });
+    observed.controller = of_set(named).controller;
+    let told = next(&observed);
+    let wanted = format!("after its name is out of podToDelete of CollaSet web: {back}");
+    assert!(told.ends_with(&wanted), "{told}");
 }
 
 #[test]
@@ -295,7 +440,7 @@ fn bound_of_a_set_is_named_only_for_a_pod_that_nothing_else_keeps() {
     assert_eq!(partition(1), format!("{kept}; {bound}"));
     assert_eq!(
         partition(2),
-        "its partition keeps 2 Pods on older revisions, this one may be among them"
+        "its partition keeps 2 Pods on older revisions, this one is among them"
     );
     let at = |kept: usize, step: i32, told: &str| {
         let reason = if told.contains("pauses") {

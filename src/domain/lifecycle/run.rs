@@ -192,8 +192,11 @@ impl<'a> Run<'a> {
     /// Pod that flaps while a rule holds it must not count as lost for as long as the rule holds.
     pub(in crate::domain) fn unavailable_because(&self) -> Option<Cow<'static, str>> {
         let pod = self.new;
-        let because = if pod.is_terminating() || pod.is_finished() {
+        let because = if pod.is_terminating() {
             Some("the Pod is ending")
+        } else if pod.is_finished() {
+            let phase = &pod.status.phase;
+            return Some(format!("the Pod has run to its end ({phase})").into());
         } else if !self
             .phases()
             .all(|p| matches!(p, Phase::Idle | Phase::PreCheck))

@@ -80,7 +80,7 @@ fn partition_percent(strategy: &UpdateStrategy, errors: &mut FieldErrors) {
     let path = "spec.updateStrategy.rollingUpdate.byPartition.partitionPercent";
     let problem = match percent {
         0..=100 if partition(strategy).is_none() => return,
-        0..=100 => "says the same as partition: give one of them",
+        0..=100 => "must not be given beside partition: leave one of them out",
         _ => "must be a percentage from 0 to 100",
     };
     errors.push(FieldError::raw(path, percent.to_string(), problem));

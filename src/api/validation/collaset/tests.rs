@@ -91,7 +91,7 @@ fn bounds_of_an_update_let_some_pod_be_updated() {
         (
             json!({ "rollingUpdate": { "byPartition": { "partition": 1, "partitionPercent": 10 } } }),
             "rollingUpdate.byPartition.partitionPercent: 10",
-            "says the same as partition: give one of them",
+            "must not be given beside partition: leave one of them out",
         ),
         (
             json!({ "rollingUpdate": { "byPartition": { "partitionPercent": 101 } } }),

@@ -135,7 +135,7 @@ pub fn without(plan: &mut Plan) {
     let is_change = |change: &PodChange| match change {
         PodChange::Create { .. } => false,
         PodChange::Patch(patch) => patch.ownership == Ownership::Keep,
-        PodChange::Delete(_) => true,
+        PodChange::Delete(..) => true,
     };
     plan.pods.retain(is_change);
 }
@@ -147,7 +147,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     let mut look = Look::default();
     let mut creations = plan.pods.iter().filter_map(|change| match change {
         PodChange::Create { body, .. } => Some(body),
-        PodChange::Patch(_) | PodChange::Delete(_) => None,
+        PodChange::Patch(_) | PodChange::Delete(..) => None,
     });
     let now = Instant::now();
     let deletes = plan.claims.iter().any(|change| match change {
@@ -180,7 +180,7 @@ fn is_again(body: &Value) -> bool {
 fn adopts(plan: &Plan) -> bool {
     let pods = plan.pods.iter().any(|change| match change {
         PodChange::Patch(patch) => patch.ownership == Ownership::Adopt,
-        PodChange::Create { .. } | PodChange::Delete(_) => false,
+        PodChange::Create { .. } | PodChange::Delete(..) => false,
     });
     let adopts = |change: &ClaimChange| matches!(change, ClaimChange::Patch { ownership, .. } if *ownership == Ownership::Adopt);
     pods || plan.claims.iter().any(adopts)

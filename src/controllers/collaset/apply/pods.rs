@@ -67,7 +67,7 @@ fn write_of<'a>(
             };
             (key, step(&change.pod, given, change.ownership))
         }
-        PodChange::Delete(pod) => (of(pod), step(pod, None, Ownership::Keep)),
+        PodChange::Delete(pod, _) => (of(pod), step_of_deletion(pod)),
     };
     Write {
         key,
@@ -83,12 +83,13 @@ async fn one(work: &Work<'_>, change: PodChange, step: Step, look: &Look) -> Res
             let done = unless_held(work, &change.pod, patch(work, &change));
             done.await.map_err(|trouble| trouble.halt(step))
         }
-        PodChange::Delete(pod) => {
+        PodChange::Delete(pod, told) => {
             let request = async {
                 let request = pods::delete(work.client(), &pod);
-                let done = call(&what(&pod.metadata.name), request).await;
+                let done = call(&deletion_of(&pod.metadata.name), request).await;
                 trials::judge_deletion(work, &pod, &done);
                 work.memory.wrote_pod(done?);
+                work.told.lock().extend(told.map(|event| *event));
                 Ok(())
             };
             let done = unless_held(work, &pod, request);
@@ -137,7 +138,7 @@ async fn create(
     let slot = Slot::Pod(id);
     let name = named(work, &slot, &mut body);
     let request = pods::create(work.client(), work.namespace(), &body);
-    match call(&what(&name), request).await {
+    match call(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
             work.memory.wrote_pod(pod.metadata.resource_version);
             work.memory.forget(&slot);
@@ -173,7 +174,7 @@ async fn manage(work: &Work<'_>, pod: &Pod) -> Result<(), Halt> {
 /// There is a Pod of that name: the work of an earlier attempt whose answer was lost, or another's.
 async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -> Result<(), Halt> {
     let request = pods::get(work.client(), work.namespace(), name);
-    let there = call(&what(name), request)
+    let there = call(&format!("reading of Pod {name}"), request)
         .await
         .map_err(|trouble| trouble.halt(Step::ScaleOut))?;
     let Some(there) = there else {
@@ -266,7 +267,7 @@ async fn send(
 ) -> Result<u64, Trouble> {
     let name = &*pod.metadata.name;
     let request = pods::patch(work.client(), (work.namespace(), name), subresource, body);
-    let written = call(&what(name), request).await?;
+    let written = call(&change_of(name), request).await?;
     work.memory.wrote_pod(written.metadata.resource_version);
     Ok(written.metadata.resource_version)
 }
@@ -334,8 +335,20 @@ fn step(pod: &Pod, given: Option<&Option<String>>, ownership: Ownership) -> Step
     }
 }
 
-pub(super) fn what(name: &str) -> String {
-    format!("Pod {name}")
+/// What is being done by the deletion of a Pod. One that ran to its end is cleaned away, and no update waits for that.
+fn step_of_deletion(pod: &Pod) -> Step {
+    match pod.is_finished() {
+        true => Step::ScaleIn,
+        false => step(pod, None, Ownership::Keep),
+    }
+}
+
+pub(super) fn change_of(name: &str) -> String {
+    format!("change of Pod {name}")
+}
+
+pub(super) fn deletion_of(name: &str) -> String {
+    format!("deletion of Pod {name}")
 }
 
 #[cfg(test)]

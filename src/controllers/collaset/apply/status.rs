@@ -9,12 +9,13 @@ use super::super::call::{Halt, Trouble, call};
 use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
+use crate::domain::collaset::plan::Left;
 use crate::domain::collaset::status::{failed, news};
 
-/// Writes the planned status, or later if it is too early. `left` is what is left of the rollout.
+/// Writes the planned status, or later if it is too early. `left` is what the set lacks.
 pub async fn write(
     work: &Work<'_>,
-    (planned, left): (Option<CollaSetStatus>, &str),
+    (planned, left): (Option<CollaSetStatus>, &Left),
     result: &Result<(), Halt>,
 ) -> Result<(), Trouble> {
     let stored = work.set.status.as_ref();
@@ -43,7 +44,7 @@ pub async fn write(
 /// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
 fn wanted(
     current: &CollaSetStatus,
-    (planned, left): (Option<CollaSetStatus>, &str),
+    (planned, left): (Option<CollaSetStatus>, &Left),
     result: &Result<(), Halt>,
     now: Timestamp,
 ) -> CollaSetStatus {
@@ -151,7 +152,12 @@ mod tests {
             Some(status(json!({ "replicas": 2, "conditions": conditions })))
         };
         let result = Err(Halt::Failed(Step::ScaleOut, "no quota".into()));
-        let first = wanted(&CollaSetStatus::default(), (planned(), ""), &result, at(1));
+        let first = wanted(
+            &CollaSetStatus::default(),
+            (planned(), &Left::default()),
+            &result,
+            at(1),
+        );
         assert_eq!(first.replicas, 2);
         let told = first
             .conditions
@@ -159,9 +165,9 @@ mod tests {
             .find(|c| c.type_ == "Scale")
             .unwrap();
         assert_eq!((&*told.status, &*told.message), ("False", "no quota"));
-        let second = wanted(&first, (planned(), ""), &result, at(2));
+        let second = wanted(&first, (planned(), &Left::default()), &result, at(2));
         assert_eq!(difference(Some(&first), &second), None);
-        let mended = wanted(&first, (planned(), ""), &Ok(()), at(3));
+        let mended = wanted(&first, (planned(), &Left::default()), &Ok(()), at(3));
         assert!(difference(Some(&first), &mended).is_some());
     }
 
@@ -169,7 +175,12 @@ mod tests {
     fn a_collision_is_counted() {
         let current = status(json!({ "collisionCount": 2 }));
         let now = Timestamp::UNIX_EPOCH;
-        let after = wanted(&current, (None, ""), &Err(Halt::Collision), now);
+        let after = wanted(
+            &current,
+            (None, &Left::default()),
+            &Err(Halt::Collision),
+            now,
+        );
         assert_eq!(after.collision_count, Some(3));
     }
 }

@@ -12,7 +12,7 @@ use super::super::call::{Trouble, call};
 use super::super::memory::SPACING;
 use super::super::refusals::{Key, LATE};
 use super::Work;
-use super::pods::{body, resize, what};
+use super::pods::{body, change_of, deletion_of, resize};
 use crate::cluster::pods;
 use crate::domain::collaset::plan::{Ahead, PodPatch};
 use crate::domain::pod::Pod;
@@ -127,7 +127,7 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
             tried => tried,
         }
     };
-    match call(&what(&pod.metadata.name), request).await {
+    match call(&deletion_of(&pod.metadata.name), request).await {
         Ok(()) | Err(Trouble::Held | Trouble::Moved) => {
             work.memory.accept_deletion(&pod.metadata.uid);
             let last = work.memory.last_refusal(&Key::LateDeletions);
@@ -222,7 +222,7 @@ async fn dry_run(
     let name = &*pod.metadata.name;
     let place = (work.namespace(), name);
     let request = pods::may_patch(work.client(), place, subresource, body);
-    match call(&what(name), request).await {
+    match call(&change_of(name), request).await {
         Err(Trouble::Held) => Ok(false),
         tried => tried,
     }

@@ -127,6 +127,16 @@ fn creates(ids: std::ops::Range<i64>) -> Plan {
     }
 }
 
+/// A deletion that is told of by an Event.
+fn deletion(pod: Arc<Pod>) -> PodChange {
+    let told = Event {
+        warning: false,
+        reason: "TargetDeleted",
+        message: format!("Pod {} is deleted", pod.metadata.name),
+    };
+    PodChange::Delete(pod, Some(Box::new(told)))
+}
+
 fn refusal(of: &'static str, code: u16) -> Option<Refusal> {
     Some(Refusal {
         of,
@@ -160,7 +170,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
         body: json!({ "metadata": { "namespace": "n", "generateName": "web-data-" } }),
     }];
     plan.pods.push(PodChange::Patch(patch));
-    plan.pods.push(PodChange::Delete(deleted));
+    plan.pods.push(deletion(deleted));
     plan.status = Some(serde_json::from_value(json!({ "replicas": 1 })).unwrap());
 
     assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
@@ -250,7 +260,7 @@ async fn what_is_refused_is_told_once_and_not_asked_for_by_all() {
     let condition = bed.condition("Scale");
     assert_eq!(condition["reason"], "ScaleOutFailed");
     let message = condition["message"].as_str().unwrap().to_owned();
-    assert!(message.starts_with("Pod web-") && message.ends_with(": exceeded quota"));
+    assert!(message.starts_with("creation of Pod web-") && message.ends_with(": exceeded quota"));
 
     tokio::time::sleep(Duration::from_secs(1)).await;
     let second = Done::All(Some(PAUSES.0 * 2));
@@ -270,7 +280,7 @@ async fn what_is_refused_is_left_alone_and_holds_up_nothing_else() {
         .refuse(refusal("DELETE /api/v1/namespaces/n/pods/web-a", 403));
     let plan = || {
         let mut plan = creates(0..1);
-        let deletions = [one.clone(), other.clone()].map(PodChange::Delete);
+        let deletions = [one.clone(), other.clone()].map(deletion);
         plan.pods.extend(deletions);
         plan
     };
@@ -285,6 +295,54 @@ async fn what_is_refused_is_left_alone_and_holds_up_nothing_else() {
     tokio::time::sleep(PAUSES.0).await;
     bed.apply(plan()).await;
     assert_eq!(asked(&bed), 2);
+}
+
+/// What is told of a plan with this change of Pod web-a, of which this request is refused.
+async fn told_of(request: &'static str, status: Value, change: fn(Arc<Pod>) -> PodChange) -> Bed {
+    let bed = Bed::new();
+    let path = format!("{PODS}/web-a");
+    let pod = json!({ "metadata": { "namespace": "n", "name": "web-a" }, "status": status });
+    bed.api.put(&path, pod);
+    let object = bed.api.0.lock().objects[&path].clone();
+    let pod = Arc::new(serde_json::from_value(object).unwrap());
+    bed.api.refuse(refusal(request, 403));
+    let plan = Plan {
+        pods: vec![change(pod)],
+        ..Plan::default()
+    };
+    bed.apply(plan).await;
+    bed
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_says_what_was_to_be_done() {
+    let delete = "DELETE /api/v1/namespaces/n/pods/web-a";
+    let bed = told_of(delete, json!({}), deletion).await;
+    let told = "deletion of Pod web-a: exceeded quota";
+    assert_eq!(bed.condition("Update")["message"], told);
+    assert_eq!(bed.condition("Ready")["reason"], "UpdateFailed");
+    let patch = |pod| {
+        let mut patch = PodPatch {
+            pod,
+            ..PodPatch::default()
+        };
+        patch.labels.0.insert("a".into(), Some("1".into()));
+        PodChange::Patch(patch)
+    };
+    let bed = told_of("PATCH /api/v1/namespaces/n/pods/web-a", json!({}), patch).await;
+    let told = "change of Pod web-a: exceeded quota";
+    assert_eq!(bed.condition("Update")["message"], told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leftover_pod_that_can_not_be_deleted_is_no_failed_update() {
+    let delete = "DELETE /api/v1/namespaces/n/pods/web-a";
+    let failed = json!({ "phase": "Failed" });
+    let bed = told_of(delete, failed, deletion).await;
+    assert_eq!(bed.condition("Update"), Value::Null);
+    for type_ in ["Scale", "Ready"] {
+        assert_eq!(bed.condition(type_)["reason"], "ScaleInFailed");
+    }
 }
 
 #[tokio::test]
@@ -441,7 +499,7 @@ fn recreation(pod: &Arc<Pod>) -> [Plan; 2] {
         ..PodPatch::default()
     };
     begin.labels.0.insert("x".into(), Some("1".into()));
-    let changes = [PodChange::Patch(begin), PodChange::Delete(Arc::clone(pod))];
+    let changes = [PodChange::Patch(begin), deletion(Arc::clone(pod))];
     changes.map(|change| Plan {
         pods: vec![change],
         ..Plan::default()
@@ -643,15 +701,19 @@ async fn a_write_that_admission_holds_is_no_failure_and_waits() {
     let pod = bed.pod("web-a");
     bed.api.refuse(refusal("DELETE", 429));
     let plan = Plan {
-        pods: vec![PodChange::Delete(pod)],
+        pods: vec![deletion(pod)],
         ..Plan::default()
     };
     assert_eq!(bed.apply(plan.clone()).await, Done::All(Some(HELD)));
     assert!(matches!(bed.apply(plan.clone()).await, Done::All(Some(_))));
     assert_eq!(bed.api.requests(), [format!("DELETE {PODS}/web-a")]);
+    let told = || bed.api.bodies("POST /api/v1/namespaces/n/events").len();
+    assert_eq!(told(), 0, "it is not deleted");
     tokio::time::sleep(HELD).await;
     bed.api.refuse(None);
     assert_eq!(bed.apply(plan).await, Done::All(None));
+    tokio::time::sleep(SPACING).await;
+    assert_eq!(told(), 1);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 //! that they have always had where a step could not be made. `Ready` says in one word whether everything that the spec asks for is so, and `Stalled`
 //! appears when it will not be without a change, in the form that tools for rollouts read (kstatus).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
+use super::super::plan::Left;
 use super::super::strategy::{Policy, Scope};
 use super::super::{pool, replace, update};
 use super::asked::Asked;
@@ -58,13 +59,13 @@ impl Step {
     }
 }
 
-/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what is
-/// left of the rollout ([`super::super::plan::Plan::left`]): an update that failed says it too.
+/// Notes a step that failed. `former` are the conditions that are stored: one that says so already keeps its time. `left` is what the
+/// set lacks: an update that failed says what is left of the rollout too, and `Ready` how many Pods are down.
 pub fn failed(
     status: &mut CollaSetStatus,
     former: &[CollaSetCondition],
     (step, message): (Step, &str),
-    left: &str,
+    left: &Left,
     now: Timestamp,
 ) {
     let reason = step.reason();
@@ -86,14 +87,16 @@ pub fn failed(
         false => vec![(type_, reason), ("Ready", reason)],
     };
     for (type_, reason) in failed {
-        let left = if reason == "UpdateFailed" { left } else { "" };
+        let told = |is_told, left| if is_told { left } else { "" };
+        let rollout = told(reason == "UpdateFailed", &*left.rollout);
+        let down = told(type_ == "Ready", &*left.down);
         set(
             status,
             now,
             type_,
             false,
             reason,
-            format!("{message}{left}"),
+            format!("{message}{rollout}{down}"),
         );
         let known = former.iter().find(|c| c.type_ == type_);
         let since = known.filter(|c| c.status == "False");
@@ -141,7 +144,10 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         return;
     }
     let view = View::of(facts, draft, status);
-    draft.left = view.rest(facts, status);
+    draft.left = Left {
+        rollout: view.rest(facts, status),
+        down: view.not_available(facts),
+    };
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
         None => set(status, now, "Scale", true, "Scaled", String::new()),
@@ -149,7 +155,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     }
     match &view.stuck {
         Some(why) => {
-            let message = format!("{why}{}", draft.left);
+            let message = format!("{why}{}", draft.left.rollout);
             set(status, now, "Update", false, "UpdateFailed", message);
         }
         None if told::is_being_aborted(facts, status) => {
@@ -305,6 +311,35 @@ impl View {
             true => String::new(),
             false => format!("; {}", parts.join(", ")),
         }
+    }
+
+    /// How many Pods that are wanted are not available, and what keeps the first that no operation of the set has, in short, after `; `;
+    /// empty if all are. A pair is available if one of its halves is.
+    fn not_available(&self, facts: &Facts) -> String {
+        let serving = facts.members.values().filter(|pod| pod.is_available());
+        let names: BTreeSet<&str> = serving.clone().map(|pod| &*pod.metadata.name).collect();
+        let is_second = |pod: &&Arc<Pod>| {
+            let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            origin.is_some_and(|origin| names.contains(origin))
+        };
+        let wanted = facts.strategy.replicas;
+        let down = wanted.saturating_sub(serving.filter(|pod| !is_second(pod)).count());
+        if down == 0 {
+            return String::new();
+        }
+        let is_idle = |pod: &&Arc<Pod>| {
+            let mut operations = [Operation::Update, Operation::ScaleIn].iter();
+            let is_free = !operations.any(|operation| operation.is_on(pod));
+            is_free && !lifecycle::is_leaving(pod) && !facts.is_half(pod)
+        };
+        let first = self.unavailable.iter().filter(is_idle).take(1);
+        let first = told::unavailable(&facts.observed.held, first);
+        let first = first.replacen("; ", ": ", 1);
+        let verb = if down == 1 { "is" } else { "are" };
+        format!(
+            "; {down} of {} {verb} not available{first}",
+            wording::pods(wanted)
+        )
     }
 
     /// What an aborted rollout comes to.

@@ -17,4 +17,5 @@ mod told_to_go;
 mod told_why;
 mod undeleted;
 mod walks;
+mod words;
 mod world;

@@ -445,8 +445,8 @@ fn pod_without_the_control_label_is_not_included_and_the_remedy_is_told() {
     let plan = planner::plan(&world.observe());
     let told: Vec<_> = plan.events.iter().filter(|e| e.warning).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\"; set it: kubectl label pod \
-                  stranger -n shop kusionstack.io/control=true --overwrite";
+    let remedy = "Pod stranger can't be included: it lacks the label kusionstack.io/control: \"true\". Set it: `kubectl label pod \
+                  stranger -n shop kusionstack.io/control=true --overwrite`";
     assert_eq!(
         (told[0].reason, &*told[0].message),
         ("IncludeNotAllowed", remedy)
@@ -487,30 +487,32 @@ fn all_that_keeps_a_pod_from_being_included_is_named_with_what_mends_it() {
     add_stranger(&mut world, &[]);
     let label = "kubectl label pod stranger -n shop";
     let both = format!(
-        "{lacks}, {unmatched}; set them: {label} kusionstack.io/control=true app=web --overwrite"
+        "{lacks}, {unmatched}. Set them: `{label} kusionstack.io/control=true app=web --overwrite`"
     );
     assert_eq!(why(&mut world), both);
     add_stranger(&mut world, &[keys::CONTROL]);
-    let set_it = format!("{unmatched}; set them: {label} app=web --overwrite");
+    let set_it = format!("{unmatched}. Set them: `{label} app=web --overwrite`");
     assert_eq!(why(&mut world), set_it);
 
     add_stranger(&mut world, &["app"]);
     owned_by(&mut world, "ReplicaSet", "web-7d4");
     let told = why(&mut world);
-    let owned = format!("ReplicaSet web-7d4 controls it, {lacks}; ");
+    let owned = format!("ReplicaSet web-7d4 controls it, {lacks}. ");
     assert!(told.starts_with(&owned), "{told}");
     let pod = world.pods.get_mut("stranger").unwrap();
     let labels = &mut pod.metadata.labels;
     labels.insert("pod-template-hash".into(), "7d4".into());
     let told = why(&mut world);
-    let release = format!("{label} pod-template-hash-; ");
-    assert!(told.contains(&release), "{told}");
+    let release = format!(
+        "ReplicaSet web-7d4 makes another Pod in its place once it is released. Release it: `{label} pod-template-hash-`"
+    );
+    assert!(told.ends_with(&release), "{told}");
 
     add_stranger(&mut world, &["app", keys::CONTROL]);
     owned_by(&mut world, "CollaSet", "other");
     let told = why(&mut world);
     let exclude = format!(
-        "CollaSet other controls it; have it excluded there: {label} collaset.kusionstack.io/to-exclude=true"
+        "CollaSet other controls it. Have it excluded there: `{label} collaset.kusionstack.io/to-exclude=true`"
     );
     assert_eq!(told, exclude);
     let pod = world.pods.get_mut("stranger").unwrap();
@@ -530,7 +532,7 @@ fn all_that_keeps_a_pod_from_being_included_is_named_with_what_mends_it() {
     let pod = picky.pods.get_mut("stranger").unwrap();
     pod.metadata.labels.insert("app".into(), "db".into());
     let told = why(&mut picky);
-    let change = format!("{lacks}, {unmatched}; change its labels as spec.selector says");
+    let change = format!("{lacks}, {unmatched}. Change its labels as spec.selector says");
     assert_eq!(told, change);
 }
 

@@ -113,8 +113,9 @@ fn is_one_away(facts: &Facts, counted: &[i64]) -> bool {
         let uid = &pod.metadata.uid;
         let is_refused = refused.deletions.contains(uid) || refused.changes.contains_key(uid);
         // Of one that crashes, or whose node is lost, it is not known when it serves.
-        let mut containers = pod.status.container_statuses.iter();
-        let runs = pod.condition("Ready").is_some() && containers.all(|c| c.ready);
+        let mut conditions = pod.status.conditions.iter();
+        let is_lost = conditions.any(|c| c.type_ == "Ready" && c.status == "Unknown");
+        let runs = !is_lost && pod.status.container_statuses.iter().all(|c| c.ready);
         let comes_back = phases(pod).contains_key(lifecycle::ID) || is_refused && runs;
         !pod.is_available() && !facts.is_updated(pod) && comes_back
     })

@@ -129,14 +129,9 @@ fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>
         }
         let nanos = facts.observed.now_nanos.to_string();
         draft.label(pod, keys::TO_REPLACE, Some(nanos));
-        draft.event(
-            false,
-            "ReplaceUpdateTarget",
-            format!(
-                "Pod {} is replaced by one of revision {revision}",
-                pod.metadata.name
-            ),
-        );
+        let name = &pod.metadata.name;
+        let message = format!("Pod {name} is to be replaced by a Pod of revision {revision}");
+        draft.event_once_written(pod, "ReplaceUpdateTarget", message);
     }
     // An update of another kind that had begun is not needed any more.
     if Operation::Update.is_on(pod) {

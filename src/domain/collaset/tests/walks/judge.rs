@@ -76,7 +76,7 @@ pub fn plan(world: &World, plan: &Plan) -> Verdict {
 /// Nobody is deleted who serves.
 fn deletions(plan: &Plan) -> Verdict {
     for change in &plan.pods {
-        if let PodChange::Delete(pod) = change {
+        if let PodChange::Delete(pod, _) = change {
             let operated = ["update", "scale-in"].iter().any(|type_| {
                 is_on(pod, type_) && pod.label(&Family::Operate.key("collaset")).is_some()
             });
@@ -113,7 +113,7 @@ fn after<'a>(plan: &'a Plan, pod: &'a Pod, key: &str) -> Option<&'a str> {
 
 fn is_deleted(plan: &Plan, pod: &Pod) -> bool {
     plan.pods.iter().any(|change| match change {
-        PodChange::Delete(deleted) => deleted.metadata.uid == pod.metadata.uid,
+        PodChange::Delete(deleted, _) => deleted.metadata.uid == pod.metadata.uid,
         _ => false,
     })
 }

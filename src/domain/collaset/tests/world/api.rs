@@ -447,7 +447,7 @@ impl World {
     fn pod(&mut self, change: PodChange, done: &mut Done) {
         match change {
             PodChange::Create { body, id } => self.create(id, body, done),
-            PodChange::Delete(pod) => {
+            PodChange::Delete(pod, told) => {
                 let name = &pod.metadata.name;
                 let stubborn = self.troubles.stubborn.contains(&pod.metadata.uid);
                 if stubborn || self.refuses_deletion(&pod.metadata.uid) {
@@ -458,6 +458,7 @@ impl World {
                 }
                 self.refused.deletions.remove(&pod.metadata.uid);
                 self.delete(name);
+                self.told.extend(told.map(|e| (e.reason, e.message)));
                 done.written += 1;
             }
             PodChange::Patch(patch) => self.patch(patch, done),

@@ -1,0 +1,96 @@
+//! What Events and conditions say is so, whatever the API server refuses.
+
+use serde_json::json;
+
+use super::cases::{condition, settled};
+use super::world::{World, Write};
+
+fn recreate() -> serde_json::Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })
+}
+
+/// Lets everybody do what they do for a while.
+fn rounds(world: &mut World) {
+    for _ in 0..20 {
+        world.step();
+        world.surroundings();
+    }
+}
+
+fn told<'a>(world: &'a World, reason: &str) -> Vec<&'a str> {
+    let told = world.told.iter().filter(|(r, _)| *r == reason);
+    told.map(|(_, message)| message.as_str()).collect()
+}
+
+#[test]
+fn scale_in_is_told_once_the_pod_is_deleted() {
+    let mut world = settled(2, json!({}));
+    world.troubles.refused.insert(Write::PodDeletion);
+    world.edit(json!({ "replicas": 1 }));
+    rounds(&mut world);
+    assert_eq!(told(&world, "TargetDeleted"), [""; 0]);
+    let begun = told(&world, "BeginScaleInLifecycle");
+    assert!(begun[0].starts_with("to be scaled in: web-"), "{begun:?}");
+    world.troubles.refused.clear();
+    world.settle();
+    let ended = told(&world, "TargetDeleted");
+    assert!(ended[0].ends_with("is scaled in"), "{ended:?}");
+}
+
+#[test]
+fn end_of_a_failed_pod_is_told_once_it_is_deleted() {
+    let mut world = settled(2, json!({}));
+    world.troubles.refused.insert(Write::PodDeletion);
+    let pod = world.pods.values_mut().next().unwrap();
+    pod.status.phase = "Failed".into();
+    rounds(&mut world);
+    assert_eq!(told(&world, "TargetDeleted"), [""; 0]);
+    world.troubles.refused.clear();
+    world.settle();
+    let ended = told(&world, "TargetDeleted");
+    assert!(ended[0].ends_with("was Failed and is deleted"), "{ended:?}");
+}
+
+#[test]
+fn replacement_is_told_as_what_is_to_come_once_it_is_noted() {
+    let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = settled(1, replace);
+    world.troubles.refused.insert(Write::PodPatch);
+    world.image("app:2");
+    rounds(&mut world);
+    assert_eq!(told(&world, "ReplaceUpdateTarget"), [""; 0]);
+    world.troubles.refused.clear();
+    world.settle();
+    let begun = told(&world, "ReplaceUpdateTarget");
+    let words = "is to be replaced by a Pod of revision web-";
+    assert!(begun[0].contains(words), "{begun:?}");
+}
+
+#[test]
+fn refusal_tells_in_ready_how_many_pods_are_down_and_why_the_first_is() {
+    let mut world = settled(3, recreate());
+    world.troubles.refused.insert(Write::PodDeletion);
+    world.image("app:2");
+    rounds(&mut world);
+    let down = "Pods are not available";
+    for type_ in ["Ready", "Update"] {
+        let (_, reason, message) = condition(&world, type_);
+        assert_eq!(reason, "UpdateFailed");
+        assert!(!message.contains(down), "all serve: {message}");
+    }
+    let names: Vec<_> = world.pods.keys().cloned().collect();
+    for name in &names {
+        let pod = world.pods.get_mut(name).unwrap();
+        pod.status.conditions.retain(|c| c.type_ != "Ready");
+        let available = crate::api::keys::SERVICE_AVAILABLE;
+        pod.metadata.labels.remove(available);
+    }
+    world.step();
+    world.step();
+    let (_, reason, message) = condition(&world, "Ready");
+    assert_eq!(reason, "UpdateFailed");
+    let first = &world.members()[&0].metadata.name;
+    let told = format!("; 3 of 3 {down}: Pod {first} is not Ready");
+    assert!(message.ends_with(&told), "{message}");
+    assert!(!condition(&world, "Update").2.contains(down));
+}
