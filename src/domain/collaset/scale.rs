@@ -36,6 +36,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     let surplus = staying.len().saturating_sub(facts.strategy.replicas);
     for (index, (id, pod)) in staying.iter().enumerate() {
         if index < surplus {
+            draft.surplus.insert(*id);
             take_away(facts, draft, *id, pod);
         } else {
             keep(facts, draft, *id, pod);

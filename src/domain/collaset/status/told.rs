@@ -159,7 +159,7 @@ pub fn pause(facts: &Facts, status: &CollaSetStatus) -> Option<String> {
             let pods = rollout::awaited(facts).map(|pod| &*pod.metadata.name);
             let pods: Vec<&str> = pods.collect();
             let waits = match pods.len() {
-                0 => "its Pods to be made".to_owned(),
+                0 => "more Pods to be made or updated".to_owned(),
                 1 => format!("Pod {} to be available", pods[0]),
                 _ => format!("Pods {} to be available", wording::listed(&pods, NAMED)),
             };

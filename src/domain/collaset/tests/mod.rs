@@ -7,6 +7,7 @@ mod data;
 mod found;
 mod readers_places;
 mod readers_pool;
+mod readers_rollout;
 mod resized;
 mod rollout;
 mod serving;

@@ -1,0 +1,137 @@
+//! The order and the pace of a rollout: which Pod comes next, when a step is over, and what takes a place of `maxSurge`.
+
+use serde_json::{Value, json};
+
+use super::cases::condition;
+use super::world::{Kubelet, World};
+use crate::api::keys;
+use crate::domain::pod::Pod;
+
+fn rounds(world: &mut World, count: usize) {
+    for _ in 0..count {
+        world.step();
+        world.turn(u8::MAX);
+    }
+}
+
+fn image(pod: &Pod) -> &str {
+    &pod.spec.containers[0].image
+}
+
+/// Names of the Pods with an image.
+fn with_image(world: &World, wanted: &str) -> Vec<String> {
+    let pods = world.pods.values().filter(|pod| image(pod) == wanted);
+    pods.map(|pod| pod.metadata.name.clone()).collect()
+}
+
+fn step(world: &World) -> Option<i32> {
+    let status = world.set.status.as_ref().unwrap();
+    status.rollout.as_ref().map(|rollout| rollout.step)
+}
+
+/// Puts the node of a Pod out of reach.
+fn lose(world: &mut World, name: &str) {
+    let uid = world.pods[name].metadata.uid.clone();
+    let lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid, lost);
+}
+
+fn label(world: &mut World, name: &str, key: &str, value: &str) {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    assert!(world.write_pod(name, |pod| {
+        pod.metadata.labels.insert(key, value);
+    }));
+}
+
+/// Four Pods whose rollout by `Recreate` updates some and pauses for ten minutes.
+fn at_pause(partition: Value) -> (World, Vec<String>) {
+    let steps =
+        json!([{ "partition": partition }, { "pause": { "duration": "10m" } }, { "partition": 0 }]);
+    let strategy = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "steps": steps } });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 40);
+    assert_eq!(step(&world), Some(2));
+    let canaries = with_image(&world, "app:2");
+    (world, canaries)
+}
+
+/// Lets the pause pass.
+fn pass_the_pause(world: &mut World) {
+    world.wait(700);
+    rounds(world, 10);
+}
+
+fn waits_for(world: &World, name: &str) {
+    assert_eq!(step(world), Some(2));
+    let told = format!("step 2 of 3 waits for Pod {name} to be available");
+    assert_eq!(condition(world, "Update").2, told);
+}
+
+#[test]
+fn pause_waits_for_a_canary_beside_one_that_a_user_replaces() {
+    let (mut world, canaries) = at_pause(json!(2));
+    world.troubles.holds = true;
+    label(&mut world, &canaries[0], keys::TO_REPLACE, "true");
+    rounds(&mut world, 20);
+    assert_eq!(world.pods.len(), 5);
+    lose(&mut world, &canaries[1]);
+    rounds(&mut world, 5);
+    pass_the_pause(&mut world);
+    waits_for(&world, &canaries[1]);
+    world.kubelets.clear();
+    rounds(&mut world, 10);
+    assert_eq!(step(&world), Some(3));
+}
+
+#[test]
+fn pause_waits_for_a_canary_beside_one_that_is_scaled_in() {
+    let (mut world, canaries) = at_pause(json!(2));
+    world.troubles.holds = true;
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
+    rounds(&mut world, 10);
+    lose(&mut world, &canaries[1]);
+    rounds(&mut world, 5);
+    pass_the_pause(&mut world);
+    waits_for(&world, &canaries[1]);
+    world.kubelets.clear();
+    rounds(&mut world, 10);
+    assert_eq!(step(&world), Some(3));
+}
+
+#[test]
+fn pause_waits_for_a_canary_though_others_are_enough() {
+    let (mut world, canaries) = at_pause(json!(2));
+    let old = with_image(&world, "app:1");
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [old[0]] } }));
+    rounds(&mut world, 20);
+    assert_eq!(with_image(&world, "app:2").len(), 2, "one is to be updated");
+    lose(&mut world, &canaries[1]);
+    rounds(&mut world, 5);
+    pass_the_pause(&mut world);
+    waits_for(&world, &canaries[1]);
+}
+
+/// The only canary goes, and its rules hold it: another Pod is updated in its stead, and the rollout goes on.
+#[test]
+fn step_counts_no_pod_that_is_scaled_in_and_does_not_wait_for_its_end() {
+    let (mut world, canaries) = at_pause(json!("75%"));
+    assert_eq!(canaries.len(), 1);
+    let others = with_image(&world, "app:1");
+    let uid = world.pods[&canaries[0]].metadata.uid.clone();
+    world.troubles.held.insert(uid);
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
+    rounds(&mut world, 40);
+    assert!(world.pods.contains_key(&canaries[0]));
+    let left = with_image(&world, "app:1");
+    assert_eq!(left.len(), others.len() - 1, "one is updated in its stead");
+    pass_the_pause(&mut world);
+    rounds(&mut world, 60);
+    assert_eq!(step(&world), None);
+    assert!(world.pods.contains_key(&canaries[0]));
+    assert_eq!(with_image(&world, "app:1"), [""; 0]);
+}
