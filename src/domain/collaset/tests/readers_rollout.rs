@@ -135,3 +135,50 @@ fn step_counts_no_pod_that_is_scaled_in_and_does_not_wait_for_its_end() {
     assert!(world.pods.contains_key(&canaries[0]));
     assert_eq!(with_image(&world, "app:1"), [""; 0]);
 }
+
+/// The labels `order` of the Pods, as they are updated.
+fn updated_in_order(rolling: Value) -> Vec<String> {
+    let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": rolling });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    let names: Vec<String> = world.pods.keys().cloned().collect();
+    for (name, order) in names.iter().zip(["5", "7", "", "6"]) {
+        label(&mut world, name, "order", order);
+    }
+    world.image("app:2");
+    let mut order = Vec::new();
+    for _ in 0..80 {
+        rounds(&mut world, 1);
+        for pod in world.pods.values().filter(|pod| image(pod) == "app:2") {
+            let label = pod.label("order").unwrap_or_default().to_owned();
+            if !order.contains(&label) {
+                order.push(label);
+            }
+        }
+    }
+    order
+}
+
+#[test]
+fn priority_label_orders_the_updates_of_single_pods() {
+    let mut rolling = json!({ "priorityLabel": "order" });
+    assert_eq!(updated_in_order(rolling.clone()), ["7", "6", "5", ""]);
+    rolling["byPartition"] = json!({ "partition": 1 });
+    assert_eq!(updated_in_order(rolling), ["7", "6", "5"]);
+}
+
+#[test]
+fn pod_that_is_down_is_made_again_first() {
+    let strategy = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+    world.settle();
+    let down = world.members()[&2].metadata.name.clone();
+    lose(&mut world, &down);
+    rounds(&mut world, 3);
+    world.image("app:2");
+    world.step();
+    let operating = keys::Family::Operating.key("collaset");
+    let mut pods = world.pods.values();
+    let begun = pods.find(|pod| pod.label(&operating).is_some());
+    assert_eq!(begun.unwrap().metadata.name, down);
+}

@@ -118,9 +118,7 @@ fn given_up(
     mut vacant: Vec<i64>,
     underway: usize,
 ) -> (usize, usize) {
-    let refused = &facts.observed.refused;
-    let updated = &facts.history.updated.name;
-    if refused.proven.contains(updated) || is_proven(facts) {
+    if is_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
     vacant.retain(|id| !is_overdue(facts, draft, *id));
@@ -130,7 +128,11 @@ fn given_up(
 
 /// Whether a Pod that is there shows that Pods of the updated revision can be created. Under `InPlaceIfPossible` the Pod may have
 /// been changed to it.
-fn is_proven(facts: &Facts) -> bool {
+pub fn is_proven(facts: &Facts) -> bool {
+    let updated = &facts.history.updated.name;
+    if facts.observed.refused.proven.contains(updated) {
+        return true;
+    }
     let created = |pod: &Pod| {
         let fresh = [keys::CREATING, keys::COMPLETING];
         facts.strategy.policy != Policy::InPlace || fresh.iter().any(|key| pod.label(key).is_some())
@@ -149,6 +151,13 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
         claims.find_map(|claim| facts.writer(&claim.name))
     });
     let due = awaited.and_then(|pod| pod.metadata.deletion_timestamp.as_deref());
+/// Whether the next Pod of an ID may have to wait long for the end of this one, as on a lost node: others are given up first to find out
+/// whether Pods of the updated revision can be created.
+pub fn may_end_late(facts: &Facts, pod: &Pod) -> bool {
+    let is_awaited = facts.strategy.sequence || !pod.spec.claims.is_empty();
+    is_awaited && !pod.is_ready()
+}
+
     let due = due.and_then(|due| due.parse::<Timestamp>().ok());
     let Some(due) = due.and_then(|due| u64::try_from(due.as_nanosecond()).ok()) else {
         return false;

@@ -51,7 +51,8 @@ fn unfinished(facts: &Facts) -> impl Iterator<Item = i64> {
     unfinished.map(|(id, _)| *id)
 }
 
-fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
+/// Orders IDs, first those that are updated first.
+pub fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
     let recorded = draft.ids.get(&id).and_then(|data| data.get(pool::REVISION));
     let updated = match pod {
