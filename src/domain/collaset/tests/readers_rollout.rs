@@ -182,3 +182,55 @@ fn pod_that_is_down_is_made_again_first() {
     let begun = pods.find(|pod| pod.label(&operating).is_some());
     assert_eq!(begun.unwrap().metadata.name, down);
 }
+
+/// Most Pods that are being replaced by an update at a time.
+fn most_pairs(world: &mut World) -> usize {
+    let labels = [keys::TO_REPLACE, keys::REPLACED_BY_REPLACE_UPDATE];
+    let mut most = 0;
+    for _ in 0..80 {
+        world.step();
+        let pods = world.pods.values().filter(|pod| !pod.is_terminating());
+        let open = pods.filter(|pod| labels.iter().all(|key| pod.label(key).is_some()));
+        most = most.max(open.count());
+        world.turn(u8::MAX);
+    }
+    most
+}
+
+/// A user's replacement whose origin went down before it was called off: the new Pod stays, as it serves alone.
+fn called_off(strategy: Value) -> (World, String) {
+    let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
+    world.settle();
+    let origin = world.pods.keys().next().unwrap().clone();
+    label(&mut world, &origin, keys::TO_REPLACE, "true");
+    world.troubles.holds = true;
+    rounds(&mut world, 20);
+    lose(&mut world, &origin);
+    rounds(&mut world, 2);
+    assert!(world.write_pod(&origin, |pod| {
+        pod.metadata.labels.remove(keys::TO_REPLACE);
+    }));
+    rounds(&mut world, 20);
+    assert_eq!(world.pods.len(), 4);
+    world.troubles.holds = false;
+    (world, origin)
+}
+
+#[test]
+fn reopened_pair_of_a_user_takes_a_place_of_max_surge() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let (mut world, _) = called_off(strategy);
+    world.image("app:2");
+    assert_eq!(most_pairs(&mut world), 1);
+    assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn reopened_pair_of_a_user_needs_no_room_of_the_pool() {
+    use crate::domain::collaset::room;
+    let (mut world, origin) = called_off(json!({ "podUpgradePolicy": "Replace" }));
+    world.pool_bytes = room::MOST / room::most_replicas("web") * 4;
+    world.image("app:2");
+    rounds(&mut world, 80);
+    assert!(world.pods[&origin].is_terminating(), "its node is lost");
+}
