@@ -410,3 +410,62 @@ fn template_that_changes_without_pods_is_told_as_complete() {
             .ends_with("has no Pod to reach; the next Pods are made of it")
     );
 }
+
+/// A set whose rollout waits for a Pod that its kubelet does not start.
+fn with_a_slow_pod(replicas: i32, strategy: &Value) -> (World, String) {
+    let mut world = World::on_plane(replicas, json!({ "updateStrategy": strategy }));
+    world.settle();
+    let before = names(&world);
+    world.image("app:2");
+    let new = |world: &World| {
+        let mut names = names(world).into_iter();
+        names.find(|name| !before.contains(name))
+    };
+    while new(&world).is_none() {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let new = new(&world).unwrap();
+    let uid = world.pods[&new].metadata.uid.clone();
+    world.kubelets.entry(uid).or_default().is_slow = true;
+    rounds(&mut world, 20);
+    (world, new)
+}
+
+#[test]
+fn update_is_false_while_an_updated_pod_is_down_and_the_rollout_is_not_complete() {
+    let (mut world, new) = with_a_slow_pod(1, &json!({ "podUpgradePolicy": "Recreate" }));
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    let (update, reason, message) = condition(&world, "Update");
+    assert_eq!((&*update, &*reason), ("False", "Updating"));
+    let told = "1 Pod of the updated revision is not available; Pod ";
+    assert!(message.starts_with(&format!("{told}{new} ")), "{message}");
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "Paused");
+    world.edit(json!({ "paused": false }));
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "Updated");
+    take_down(&mut world, &new);
+    rounds(&mut world, 3);
+    assert_eq!(condition(&world, "Ready").1, "Unavailable");
+    assert_eq!(condition(&world, "Update").1, "Updated", "it is complete");
+}
+
+#[test]
+fn update_is_false_while_a_label_keeps_an_updated_pod_off_traffic() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    label(&mut world, &name, keys::STAY_OFFLINE, "true");
+    rounds(&mut world, 3);
+    world.image("app:2");
+    rounds(&mut world, 40);
+    assert_eq!(world.images(), ["app:2"; 2]);
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    assert_eq!(condition(&world, "Update").1, "Updating");
+    says(&world, "Update", keys::STAY_OFFLINE);
+}
