@@ -222,6 +222,8 @@ pub(super) struct View {
     stuck: Option<String>,
     /// Pods that use `maxUnavailable` up while the update of another Pod waits for a place.
     using_up: Vec<Arc<Pod>>,
+    /// Pods whose replacements use `maxSurge` up while another Pod waits to be replaced.
+    using_surge_up: Vec<Arc<Pod>>,
     /// That the pool has no room for the Pods, or for the pairs, that are wanted.
     no_room: String,
 }
@@ -277,6 +279,7 @@ impl View {
             refused: draft.refused.clone(),
             stuck: stuck(facts, &pods),
             using_up: using_up(facts, draft),
+            using_surge_up: update::using_surge_up(facts, draft),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
     }
@@ -343,7 +346,9 @@ impl View {
 
     /// Which bounds of the set hold the rollout up, each after `; `. `named` are Pods that are told of elsewhere.
     fn bound(&self, facts: &Facts, named: impl Fn(&Pod) -> bool) -> String {
-        told::used_up(facts, &self.using_up, named)
+        let unavailable = told::used_up(facts, &self.using_up, named);
+        let surge = told::surge_used_up(facts, &self.using_surge_up);
+        unavailable + &surge
     }
 
     /// Pods of the updated revision that are down, while its rollout is not complete. The rollout does not wait for the new half of a

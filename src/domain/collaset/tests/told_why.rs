@@ -433,6 +433,50 @@ fn with_a_slow_pod(replicas: i32, strategy: &Value) -> (World, String) {
 }
 
 #[test]
+fn replacement_that_uses_max_surge_up_is_named() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let (mut world, _) = with_a_slow_pod(3, &strategy);
+    assert_eq!(world.pods.len(), 4);
+    let mut pods = world.pods.values();
+    let origin = pods.find(|pod| pod.label(keys::TO_REPLACE).is_some());
+    let origin = origin.unwrap().metadata.name.clone();
+    let told =
+        format!("; updateStrategy.maxSurge (1) is used up by the replacement of Pod {origin}");
+    says(&world, "Ready", &told);
+    says(&world, "Update", &told);
+    let mut pods = world.pods.values();
+    let waits = pods.find(|p| p.label("app") == Some("web") && p.metadata.name != origin);
+    let waits = waits.unwrap().metadata.name.clone();
+    let held = "its updateStrategy.maxSurge (1) holds the update of this Pod: 1 Pod is being replaced, and at most 1 may be";
+    assert_eq!(remark(&world, &waits), held);
+    assert!(!remark(&world, &origin).contains("maxSurge"));
+
+    world.edit(json!({ "updateStrategy": { "maxSurge": 2 } }));
+    world.step();
+    rounds(&mut world, 1);
+    does_not_say(&world, "Ready", "maxSurge (1)");
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+    does_not_say(&world, "Ready", "maxSurge");
+}
+
+#[test]
+fn max_surge_is_not_told_where_no_other_pod_waits() {
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    let strategy =
+        json!({ "podUpgradePolicy": "Replace", "maxSurge": 1, "rollingUpdate": partition });
+    let (world, _) = with_a_slow_pod(3, &strategy);
+    does_not_say(&world, "Ready", "maxSurge");
+    does_not_say(&world, "Update", "maxSurge");
+    let mut pods = world.pods.values();
+    let kept =
+        pods.find(|p| p.spec.containers[0].image == "app:1" && p.label(keys::TO_REPLACE).is_none());
+    let told = remark(&world, &kept.unwrap().metadata.name);
+    assert!(!told.contains("maxSurge"), "{told}");
+}
+
+#[test]
 fn update_is_false_while_an_updated_pod_is_down_and_the_rollout_is_not_complete() {
     let (mut world, new) = with_a_slow_pod(1, &json!({ "podUpgradePolicy": "Recreate" }));
     let status = world.set.status.clone().unwrap();

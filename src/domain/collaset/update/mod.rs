@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::lifecycle::{self, Operation};
 use super::pool;
 use crate::domain::pod::Pod;
-pub use bound::using_up;
+pub use bound::{using_surge_up, using_up};
 use places::Places;
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
