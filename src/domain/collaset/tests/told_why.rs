@@ -513,3 +513,45 @@ fn update_is_false_while_a_label_keeps_an_updated_pod_off_traffic() {
     assert_eq!(condition(&world, "Update").1, "Updating");
     says(&world, "Update", keys::STAY_OFFLINE);
 }
+
+#[test]
+fn delay_of_an_operation_stops_the_deadline() {
+    let delay = json!({ "operationDelaySeconds": 60, "maxUnavailable": 1 });
+    let spec = json!({
+        "updateStrategy": delay, "scaleStrategy": { "operationDelaySeconds": 60 },
+        "progressDeadlineSeconds": 30,
+    });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let never_stalls = |world: &mut World| {
+        for _ in 0..200 {
+            world.step();
+            assert!(!is_stalled(world), "{}", condition(world, "Stalled").2);
+            world.turn(u8::MAX);
+        }
+    };
+    world.image("app:2");
+    never_stalls(&mut world);
+    assert_eq!(world.images(), ["app:2"; 2]);
+    world.edit(json!({ "replicas": 1 }));
+    never_stalls(&mut world);
+    assert_eq!(world.pods.len(), 1);
+}
+
+#[test]
+fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    let delay = json!({ "operationDelaySeconds": 3600, "rollingUpdate": partition });
+    let spec = json!({ "updateStrategy": delay, "progressDeadlineSeconds": 30 });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 10);
+    let operating = Family::Operating.key("collaset");
+    let mut pods = world.pods.values();
+    let other = pods.find(|pod| pod.label(&operating).is_none());
+    let other = other.unwrap().metadata.name.clone();
+    take_down(&mut world, &other);
+    rounds(&mut world, 40);
+    assert!(is_stalled(&world));
+}
