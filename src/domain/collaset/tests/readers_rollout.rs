@@ -234,3 +234,20 @@ fn reopened_pair_of_a_user_needs_no_room_of_the_pool() {
     rounds(&mut world, 80);
     assert!(world.pods[&origin].is_terminating(), "its node is lost");
 }
+
+#[test]
+fn pod_that_waits_for_max_surge_serves_although_its_update_in_place_had_begun() {
+    let mut world = World::on_plane(4, json!({}));
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 1);
+    assert!(world.pods.values().all(|pod| !pod.is_available()));
+    world.troubles.most_pods = Some(4);
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    world.edit(json!({ "updateStrategy": strategy }));
+    rounds(&mut world, 40);
+    assert!(world.pods.values().all(Pod::is_available));
+    world.troubles.most_pods = None;
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 4]);
+}

@@ -129,6 +129,10 @@ fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>
             Some(half) => places::is_of_update(pod, half) || places.reopen_pair(),
         };
         if !opened {
+            // It serves until it has a place.
+            if Operation::Update.is_on(pod) {
+                come_back(facts, draft, pod);
+            }
             return;
         }
         let nanos = facts.observed.now_nanos.to_string();
