@@ -22,6 +22,7 @@ use operating::cluster::index::{Index, NamespaceFacts};
 use operating::cluster::rulestore::RuleStore;
 use operating::cluster::sizes::LiveOwners;
 use operating::cluster::sources;
+use operating::cluster::tenure::Tenure;
 use operating::controllers::webhooks::Pool;
 use operating::controllers::{self, Work};
 use operating::ledger::commit::Ledgers;
@@ -351,6 +352,8 @@ impl Plant {
             index: Arc::clone(&self.index),
             owners: LiveOwners::new(&self.index),
             ledgers: Arc::clone(&self.ledgers),
+            tenure: Tenure::always(),
+            undeleted: Arc::default(),
             events: Recorder::new(self.client.clone(), Timestamp::now),
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),

@@ -71,7 +71,7 @@ pub async fn observe(
             Ok(listed) => others = listed,
             Err(e) if covered => noted("which Pods use budgets up is known from claims alone", e),
             Err(e) => noted(
-                "whether updateStrategy.maxUnavailable holds the Pod is not known",
+                "whether updateStrategy.maxUnavailable or maxSurge holds the Pod is not known",
                 e,
             ),
         }

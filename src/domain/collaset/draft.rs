@@ -20,6 +20,8 @@ pub struct Draft {
     pub entering: BTreeSet<i64>,
     /// IDs of Pods that leave the set.
     pub leaving: BTreeSet<i64>,
+    /// IDs of Pods that are scaled in.
+    pub surplus: BTreeSet<i64>,
     /// No ID below this one is free.
     pub lowest: i64,
     /// No ID below this one is free and without volumes.

@@ -118,12 +118,12 @@ pub fn is_replaced(facts: &Facts, draft: &Draft, id: i64, origin: &Pod) -> bool 
         })
 }
 
-/// Whether the pair of an origin was called off and stays for now, as its new half serves alone.
-pub fn is_open(facts: &Facts, draft: &Draft, origin: &Pod) -> bool {
-    let id = facts.id_of(origin);
-    let new = id.and_then(|id| draft.ids.get(&id)).and_then(pool::new_of);
-    let half = new.and_then(|new| facts.members.get(&new));
-    half.is_some_and(|half| serves_alone(half, origin) && !lifecycle::is_leaving(half))
+/// The new half of an origin whose pair was called off, and that stays for now as it serves alone.
+pub fn open_half<'a>(facts: &'a Facts, draft: &Draft, origin: &Pod) -> Option<&'a Pod> {
+    let entry = draft.ids.get(&facts.id_of(origin)?)?;
+    let half = facts.members.get(&pool::new_of(entry)?)?;
+    let stays = serves_alone(half, origin) && !lifecycle::is_leaving(half);
+    stays.then_some(&**half)
 }
 
 /// Whether the new half serves and its origin does not: it stays until the origin serves, or stands for it.
@@ -150,7 +150,10 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
     if facts.must_leave(origin) {
         return;
     }
-    draft.label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
+    // An update that takes the pair over sets it anew in this plan.
+    if origin.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some() {
+        draft.label(origin, keys::REPLACED_BY_REPLACE_UPDATE, None);
+    }
     let new = draft
         .ids
         .get(&id)

@@ -37,6 +37,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     let surplus = instances.len().saturating_sub(facts.strategy.replicas);
     let (going, staying) = instances.split_at(surplus);
     for id in going {
+        draft.surplus.insert(*id);
         match pod_of(id) {
             Some(pod) => take_away(facts, draft, *id, pod),
             None if facts.is_held(*id) => {}

@@ -1,5 +1,6 @@
 //! What the controller of a Pod is about to do with it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::facts::{OwnerFacts, RolloutFacts, RuleFacts, Verdict};
@@ -33,7 +34,9 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
             let pauses = step.as_ref().is_some_and(|step| step.pauses);
             let kept = remark(observed, &rollout).filter(|_| step.is_none());
             let bound = (!pauses).then(|| of_bound(observed, set, &rollout));
-            let remarks = [paused, step.map(|step| step.text), kept, bound.flatten()];
+            let surge = (!pauses).then(|| of_surge(observed, set, &rollout));
+            let step = step.map(|step| step.text);
+            let remarks = [paused, step, kept, bound.flatten(), surge.flatten()];
             let remarks: Vec<String> = remarks.into_iter().flatten().collect();
             facts.remark = (!remarks.is_empty()).then(|| remarks.join("; "));
             if observed.is_set_deleted() {
@@ -185,10 +188,10 @@ fn remark(observed: &Observed, rollout: &RolloutFacts) -> Option<String> {
     }
 }
 
-/// Whether `maxUnavailable` of the set, or its partition, may hold the update of a Pod back, so that the Pods of the set are to be counted.
+/// Whether `maxUnavailable` or `maxSurge` of the set, or its partition, may hold the update of a Pod back, so that the Pods of the set are to be counted.
 pub fn may_be_bounded(set: &CollaSet, pod: &Pod) -> bool {
     let update = set.spec.update_strategy.as_ref();
-    let is_bounded = update.is_some_and(|update| update.max_unavailable.is_some());
+    let is_bounded = update.is_some_and(|u| u.max_unavailable.is_some() || u.max_surge.is_some());
     let rollout = rollout(set, pod);
     (is_bounded || rollout.partition.is_some_and(|kept| kept > 0)) && is_behind(&rollout, pod)
 }
@@ -225,9 +228,7 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
         .as_ref()?;
     let value = IntOrPercent::parse(value).ok()?;
     let waits = is_behind(rollout, &observed.pod) && observed.pod.is_available();
-    let left_out =
-        rollout.partition.is_none() && observed.pod.label(keys::UPDATE_INCLUDED).is_none();
-    if !waits || left_out || rollout.paused || strategy.policy == Policy::Replace {
+    if !waits || is_left_out(observed, rollout) || strategy.policy == Policy::Replace {
         return None;
     }
     let own = own(observed)?;
@@ -250,6 +251,54 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
              their way, and at most {most} may be"
         )
     })
+}
+
+/// Whether the set is paused, or updates by label and leaves the Pod out.
+fn is_left_out(observed: &Observed, rollout: &RolloutFacts) -> bool {
+    let by_label = rollout.partition.is_none();
+    rollout.paused || by_label && observed.pod.label(keys::UPDATE_INCLUDED).is_none()
+}
+
+/// That `maxSurge` of the set itself holds the replacement of a Pod back. It counts as the plan of the set does.
+fn of_surge(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Option<String> {
+    let strategy = Strategy::of(&set.spec);
+    let most = strategy.max_surge?;
+    let value = set.spec.update_strategy.as_ref()?.max_surge.as_ref()?;
+    let value = IntOrPercent::parse(value).ok()?;
+    let pod = &observed.pod;
+    let waits = is_behind(rollout, pod) && pod.label(keys::TO_REPLACE).is_none();
+    if !waits || is_left_out(observed, rollout) || strategy.policy != Policy::Replace {
+        return None;
+    }
+    let own = own(observed)?;
+    let present = own.iter().filter(|pod| !pod.is_terminating());
+    // A pair of an update that was called off has its place as long as both halves are there.
+    let halves = present.clone();
+    let halves: BTreeMap<_, _> = halves
+        .filter_map(|half| Some((half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?, half)))
+        .collect();
+    let is_replaced = |pod: &Pod| match pod.label(keys::TO_REPLACE) {
+        Some(_) => pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some(),
+        None => halves
+            .get(&*pod.metadata.name)
+            .is_some_and(|half| half.label(keys::REVISION) != pod.label(keys::REVISION)),
+    };
+    if is_replaced(pod) {
+        return None;
+    }
+    let is_older = |pod: &Pod| pod.label(keys::REVISION) != Some(&*rollout.updated_revision);
+    let waiting = present
+        .clone()
+        .filter(|pod| is_older(pod) && !is_replaced(pod));
+    let kept = kept_by_step(set, &strategy).max(kept_by_partition(&strategy));
+    let open = present.filter(|pod| is_replaced(pod)).count();
+    if open < most || waiting.count() <= kept {
+        return None;
+    }
+    let pods = wording::pods_do(open, "is", "are");
+    Some(format!(
+        "its updateStrategy.maxSurge ({value}) holds the update of this Pod: {pods} being replaced, and at most {most} may be"
+    ))
 }
 
 /// Pods that the partition keeps on older revisions.

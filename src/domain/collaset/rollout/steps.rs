@@ -1,5 +1,6 @@
 //! From one step to the next.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,7 +10,7 @@ use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
 use crate::domain::collaset::facts::Facts;
-use crate::domain::collaset::lifecycle::Operation;
+use crate::domain::collaset::lifecycle::{self, Operation};
 use crate::domain::collaset::pool;
 use crate::domain::collaset::status::time;
 use crate::domain::collaset::strategy::{RolloutStep, Scope};
@@ -91,7 +92,7 @@ fn pass(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) {
         return;
     };
     let over = match step {
-        RolloutStep::Partition(_) => is_reached(facts),
+        RolloutStep::Partition(_) => true,
         RolloutStep::Pause(_) => match wait(facts, status) {
             Some(Wait::Until(until)) => {
                 let left = until.saturating_sub(facts.observed.now_nanos);
@@ -103,7 +104,13 @@ fn pass(facts: &Facts, draft: &mut Draft, status: &mut RolloutStatus) {
             _ => false,
         },
     };
-    if over {
+    // This plan may be the first that takes a Pod away.
+    let is_reached = || {
+        let mut places = Places::of(facts);
+        places.going.extend(&draft.surplus);
+        places.is_reached()
+    };
+    if over && is_reached() {
         go_to(facts, status, rollout.index() + 2);
     }
 }
@@ -123,7 +130,7 @@ pub fn wait(facts: &Facts, status: &RolloutStatus) -> Option<Wait> {
         return Some(Wait::Promotion);
     };
     let until = since.unwrap_or(now).saturating_add(lasts);
-    Some(match until > now || is_reached(facts) {
+    Some(match until > now || Places::of(facts).is_reached() {
         true => Wait::Until(until),
         false => Wait::Pods,
     })
@@ -134,24 +141,81 @@ fn is_busy(pod: &Pod) -> bool {
 }
 
 /// The Pods that keep the step from being over, as far as they are there.
-pub fn awaited<'a>(facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let members = facts.members.values();
-    members.filter(|pod| is_busy(pod) || facts.is_updated(pod) && !pod.is_available())
+pub fn awaited<'a>(facts: &'a Facts<'a>) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let places = Places::of(facts);
+    let members = facts.members.iter();
+    let awaited = members.filter(move |(id, pod)| places.awaits(**id, pod));
+    awaited.map(|(_, pod)| pod)
 }
 
-/// Whether all Pods that the partition so far lets go are updated, available, and not in an operation.
-fn is_reached(facts: &Facts) -> bool {
-    let Scope::Partition(partition) = facts.strategy.scope else {
-        return false;
-    };
-    let lacks = pool::lacks(facts);
-    let wanted = facts
-        .strategy
-        .replicas
-        .saturating_sub(partition.saturating_add(lacks));
-    if facts.members.values().any(|pod| is_busy(pod)) {
-        return false;
+/// The Pods as the steps count them: an origin and its new half have one place.
+struct Places<'a> {
+    facts: &'a Facts<'a>,
+    /// New halves by the names of their origins.
+    halves: HashMap<&'a str, &'a Pod>,
+    /// Names of the Pods that an update works on.
+    busy: HashSet<&'a str>,
+    /// IDs of Pods that a scale-in takes away.
+    going: BTreeSet<i64>,
+}
+
+impl<'a> Places<'a> {
+    fn of(facts: &'a Facts<'a>) -> Places<'a> {
+        let members = facts.members.values();
+        let halves = members.clone().filter(|pod| facts.is_half(pod));
+        let halves = halves.filter_map(|half| {
+            let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME)?;
+            Some((origin, &**half))
+        });
+        let busy = members.filter(|pod| is_busy(pod));
+        let stored = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
+        let marked = stored.filter(|context| {
+            facts.owns(&context.data) && context.data.contains_key(pool::SCALE_IN)
+        });
+        let marked: BTreeSet<i64> = marked.map(|context| context.id).collect();
+        let going = facts.members.iter().filter(|(id, pod)| {
+            Operation::ScaleIn.is_on(pod) || lifecycle::is_leaving(pod) && marked.contains(id)
+        });
+        Places {
+            facts,
+            halves: halves.collect(),
+            busy: busy.map(|pod| &*pod.metadata.name).collect(),
+            going: going.map(|(id, _)| *id).collect(),
+        }
     }
-    let updated = facts.members.values().filter(|pod| facts.is_updated(pod));
-    updated.filter(|pod| pod.is_available()).count() >= wanted
+
+    /// Whether all Pods that the partition so far lets go, and that stay, are updated, available, and not in an operation. One that is
+    /// updated is awaited although others are enough.
+    fn is_reached(&self) -> bool {
+        let facts = self.facts;
+        let Scope::Partition(partition) = facts.strategy.scope else {
+            return false;
+        };
+        let kept = partition.saturating_add(pool::lacks(facts));
+        let wanted = facts.strategy.replicas.saturating_sub(kept);
+        let mut members = facts.members.iter();
+        if members.any(|(id, pod)| self.awaits(*id, pod)) {
+            return false;
+        }
+        let staying = facts.members.iter();
+        let staying = staying.filter(|(id, pod)| !self.going.contains(id) && !facts.is_half(pod));
+        staying.filter(|(_, pod)| self.serves(pod)).count() >= wanted
+    }
+
+    /// Whether the steps wait for a Pod. The new half that a user has asked for is none of theirs.
+    fn awaits(&self, id: i64, pod: &Pod) -> bool {
+        let is_of_user = || {
+            let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            self.facts.is_half(pod) && origin.is_none_or(|origin| !self.busy.contains(origin))
+        };
+        let is_down = || self.facts.is_updated(pod) && !self.serves(pod);
+        is_busy(pod) || is_down() && !self.going.contains(&id) && !is_of_user()
+    }
+
+    /// Whether a Pod, or the new half that stands in for it, is updated and available.
+    fn serves(&self, pod: &Pod) -> bool {
+        let half = self.halves.get(&*pod.metadata.name).copied();
+        let mut both = [Some(pod), half].into_iter().flatten();
+        both.any(|pod| self.facts.is_updated(pod) && pod.is_available())
+    }
 }

@@ -173,8 +173,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
                 (false, Some(_)) => "StepPaused",
                 (false, None) => "Updating",
             };
-            let bound = || told::used_up(facts, &view.using_up, |_| false);
-            let message = pause.unwrap_or_else(|| format!("{}{}", view.left(), bound()));
+            let message = pause.unwrap_or_else(|| view.update_left(facts));
             set(status, now, "Update", false, reason, message);
         }
         None => {
@@ -209,6 +208,8 @@ pub(super) struct View {
     /// Whether all Pods that are missing were there before, and a rollout that is under way makes them anew. One that pauses has deleted
     /// none of them.
     is_remaking: bool,
+    /// Whether the rollout of the updated revision is not complete.
+    is_under_way: bool,
     /// Pods that are to stay on older revisions.
     kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
@@ -227,6 +228,8 @@ pub(super) struct View {
     stuck: Option<String>,
     /// Pods that use `maxUnavailable` up while the update of another Pod waits for a place.
     using_up: Vec<Arc<Pod>>,
+    /// Pods whose replacements use `maxSurge` up while another Pod waits to be replaced.
+    using_surge_up: Vec<Arc<Pod>>,
     /// That the pool has no room for the Pods, or for the pairs, that are wanted.
     no_room: String,
 }
@@ -265,6 +268,7 @@ impl View {
             && recorded_as_updated(facts, draft, true) >= missing;
         View {
             is_remaking,
+            is_under_way,
             missing,
             surplus: there.saturating_sub(wanted)
                 + facts.misnumbered.len()
@@ -281,6 +285,7 @@ impl View {
             refused: draft.refused.clone(),
             stuck: stuck(facts, &pods),
             using_up: using_up(facts, draft),
+            using_surge_up: update::using_surge_up(facts, draft),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
         }
     }
@@ -352,10 +357,40 @@ impl View {
         format!("the rollout of revision {revision} was aborted; {missing} to be made")
     }
 
-    /// Whether the rollout has Pods to reach, or steps to take.
+    /// Whether the rollout has Pods to reach, steps to take, or Pods of the updated revision to wait for.
     fn is_updating(&self, facts: &Facts) -> bool {
         let left = self.behind + self.to_make + self.updates;
-        left > 0 || facts.rollout.has_steps_left()
+        left > 0 || facts.rollout.has_steps_left() || self.updated_and_down(facts).next().is_some()
+    }
+
+    /// What is left of a rollout, and what it waits for.
+    fn update_left(&self, facts: &Facts) -> String {
+        let down = self.updated_and_down(facts).count();
+        if self.behind + self.to_make + self.updates > 0 || down == 0 {
+            let bound = self.bound(facts, |_| false);
+            return format!("{}{bound}", self.left());
+        }
+        let pods = wording::pods_do(
+            down,
+            "of the updated revision is",
+            "of the updated revision are",
+        );
+        let told = told::unavailable(&facts.observed.held, self.updated_and_down(facts));
+        format!("{pods} not available{told}")
+    }
+
+    /// Which bounds of the set hold the rollout up, each after `; `. `named` are Pods that are told of elsewhere.
+    fn bound(&self, facts: &Facts, named: impl Fn(&Pod) -> bool) -> String {
+        let unavailable = told::used_up(facts, &self.using_up, named);
+        let surge = told::surge_used_up(facts, &self.using_surge_up);
+        unavailable + &surge
+    }
+
+    /// Pods of the updated revision that are down, while its rollout is not complete. The rollout does not wait for the new half of a
+    /// replacement that a user has asked for.
+    fn updated_and_down<'a>(&'a self, facts: &'a Facts) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let down = self.down(facts).filter(|_| self.is_under_way);
+        down.filter(|pod| facts.is_updated(pod) && !facts.is_half(pod))
     }
 
     /// Pods that do not serve and that the rollout waits for, although no operation of the set holds them.
@@ -387,7 +422,7 @@ impl View {
             let step = told::step(facts, status);
             let down = told::unavailable(rules, self.down(facts));
             let later = told::all_excluded_later(facts);
-            let bound = told::used_up(facts, &self.using_up, |pod| is_down(facts, pod));
+            let bound = self.bound(facts, |pod| is_down(facts, pod));
             let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {

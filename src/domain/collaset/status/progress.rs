@@ -1,7 +1,7 @@
 //! Whether a set makes progress (`spec.progressDeadlineSeconds`).
 //!
 //! The status holds when the last progress was seen. The time runs only while something is left to do that waits neither for a
-//! rule nor for a person: a rollout that a budget holds up is not stalled.
+//! rule, nor for a person, nor for a delay that the set asks for: a rollout that a budget holds up is not stalled.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
-use super::super::lifecycle::{self, Operation};
+use super::super::lifecycle::{self, Operation, Turn};
 use super::super::rollout;
 use super::conditions::View;
 use super::time;
@@ -76,10 +76,18 @@ fn is_running(facts: &Facts, status: &CollaSetStatus, view: &View) -> bool {
     }
     let going = || facts.misnumbered.iter().chain(&facts.unselected);
     let members = || facts.members.values().chain(going());
-    let waits = |pod: &Pod| lifecycle::stage_of_rules(pod).is_some();
+    let operations = [Operation::Update, Operation::ScaleIn];
+    let is_delayed = |pod: &Pod| {
+        operations.iter().any(|operation| {
+            let delay = operation.delay(&facts.strategy);
+            let turn = operation.turn(pod, delay, facts.observed.now_nanos);
+            matches!(turn, Turn::Delayed(_))
+        })
+    };
+    let waits = |pod: &Pod| lifecycle::stage_of_rules(pod).is_some() || is_delayed(pod);
     let is_busy = |pod: &&Arc<Pod>| {
-        let on = [Operation::Update, Operation::ScaleIn];
-        !waits(pod) && (!pod.is_available() || on.iter().any(|operation| operation.is_on(pod)))
+        let is_on = operations.iter().any(|operation| operation.is_on(pod));
+        !waits(pod) && (!pod.is_available() || is_on)
     };
     if members().any(|pod| is_busy(&pod)) {
         return true;

@@ -159,7 +159,7 @@ pub fn pause(facts: &Facts, status: &CollaSetStatus) -> Option<String> {
             let pods = rollout::awaited(facts).map(|pod| &*pod.metadata.name);
             let pods: Vec<&str> = pods.collect();
             let waits = match pods.len() {
-                0 => "its Pods to be made".to_owned(),
+                0 => "more Pods to be made or updated".to_owned(),
                 1 => format!("Pod {} to be available", pods[0]),
                 _ => format!("Pods {} to be available", wording::listed(&pods, NAMED)),
             };
@@ -213,6 +213,22 @@ pub fn used_up(facts: &Facts, by: &[Arc<Pod>], named: impl Fn(&Pod) -> bool) -> 
         None => String::new(),
     };
     format!("; updateStrategy.maxUnavailable ({bound}) is used up{pods}")
+}
+
+/// That `maxSurge` of the set is used up, after `; `, and by the replacements of which Pods; empty where none is named.
+pub fn surge_used_up(facts: &Facts, by: &[Arc<Pod>]) -> String {
+    let update = facts.observed.set.spec.update_strategy.as_ref();
+    let bound = update.and_then(|update| update.max_surge.as_ref());
+    let bound = bound.and_then(|bound| IntOrPercent::parse(bound).ok());
+    let names: Vec<&str> = by.iter().map(|pod| &*pod.metadata.name).collect();
+    let by = match names.len() {
+        0 => return String::new(),
+        1 => format!("replacement of Pod {}", names[0]),
+        _ => format!("replacements of Pods {}", wording::listed(&names, NAMED)),
+    };
+    bound.map_or_else(String::new, |bound| {
+        format!("; updateStrategy.maxSurge ({bound}) is used up by the {by}")
+    })
 }
 
 /// When the first Pods that have ended are made again, each after `; `.

@@ -8,6 +8,7 @@ mod found;
 mod instances;
 mod readers_places;
 mod readers_pool;
+mod readers_rollout;
 mod resized;
 mod rollout;
 mod serving;

@@ -410,3 +410,148 @@ fn template_that_changes_without_pods_is_told_as_complete() {
             .ends_with("has no Pod to reach; the next Pods are made of it")
     );
 }
+
+/// A set whose rollout waits for a Pod that its kubelet does not start.
+fn with_a_slow_pod(replicas: i32, strategy: &Value) -> (World, String) {
+    let mut world = World::on_plane(replicas, json!({ "updateStrategy": strategy }));
+    world.settle();
+    let before = names(&world);
+    world.image("app:2");
+    let new = |world: &World| {
+        let mut names = names(world).into_iter();
+        names.find(|name| !before.contains(name))
+    };
+    while new(&world).is_none() {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let new = new(&world).unwrap();
+    let uid = world.pods[&new].metadata.uid.clone();
+    world.kubelets.entry(uid).or_default().is_slow = true;
+    rounds(&mut world, 20);
+    (world, new)
+}
+
+#[test]
+fn replacement_that_uses_max_surge_up_is_named() {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
+    let (mut world, _) = with_a_slow_pod(3, &strategy);
+    assert_eq!(world.pods.len(), 4);
+    let mut pods = world.pods.values();
+    let origin = pods.find(|pod| pod.label(keys::TO_REPLACE).is_some());
+    let origin = origin.unwrap().metadata.name.clone();
+    let told =
+        format!("; updateStrategy.maxSurge (1) is used up by the replacement of Pod {origin}");
+    says(&world, "Ready", &told);
+    says(&world, "Update", &told);
+    let mut pods = world.pods.values();
+    let waits = pods.find(|p| p.label("app") == Some("web") && p.metadata.name != origin);
+    let waits = waits.unwrap().metadata.name.clone();
+    let held = "its updateStrategy.maxSurge (1) holds the update of this Pod: 1 Pod is being replaced, and at most 1 may be";
+    assert_eq!(remark(&world, &waits), held);
+    assert!(!remark(&world, &origin).contains("maxSurge"));
+
+    world.edit(json!({ "updateStrategy": { "maxSurge": 2 } }));
+    world.step();
+    rounds(&mut world, 1);
+    does_not_say(&world, "Ready", "maxSurge (1)");
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+    does_not_say(&world, "Ready", "maxSurge");
+}
+
+#[test]
+fn max_surge_is_not_told_where_no_other_pod_waits() {
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    let strategy =
+        json!({ "podUpgradePolicy": "Replace", "maxSurge": 1, "rollingUpdate": partition });
+    let (world, _) = with_a_slow_pod(3, &strategy);
+    does_not_say(&world, "Ready", "maxSurge");
+    does_not_say(&world, "Update", "maxSurge");
+    let mut pods = world.pods.values();
+    let kept =
+        pods.find(|p| p.spec.containers[0].image == "app:1" && p.label(keys::TO_REPLACE).is_none());
+    let told = remark(&world, &kept.unwrap().metadata.name);
+    assert!(!told.contains("maxSurge"), "{told}");
+}
+
+#[test]
+fn update_is_false_while_an_updated_pod_is_down_and_the_rollout_is_not_complete() {
+    let (mut world, new) = with_a_slow_pod(1, &json!({ "podUpgradePolicy": "Recreate" }));
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    let (update, reason, message) = condition(&world, "Update");
+    assert_eq!((&*update, &*reason), ("False", "Updating"));
+    let told = "1 Pod of the updated revision is not available; Pod ";
+    assert!(message.starts_with(&format!("{told}{new} ")), "{message}");
+    world.edit(json!({ "paused": true }));
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "Paused");
+    world.edit(json!({ "paused": false }));
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Update").1, "Updated");
+    take_down(&mut world, &new);
+    rounds(&mut world, 3);
+    assert_eq!(condition(&world, "Ready").1, "Unavailable");
+    assert_eq!(condition(&world, "Update").1, "Updated", "it is complete");
+}
+
+#[test]
+fn update_is_false_while_a_label_keeps_an_updated_pod_off_traffic() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    label(&mut world, &name, keys::STAY_OFFLINE, "true");
+    rounds(&mut world, 3);
+    world.image("app:2");
+    rounds(&mut world, 40);
+    assert_eq!(world.images(), ["app:2"; 2]);
+    let status = world.set.status.clone().unwrap();
+    assert_ne!(status.current_revision, status.updated_revision);
+    assert_eq!(condition(&world, "Update").1, "Updating");
+    says(&world, "Update", keys::STAY_OFFLINE);
+}
+
+#[test]
+fn delay_of_an_operation_stops_the_deadline() {
+    let delay = json!({ "operationDelaySeconds": 60, "maxUnavailable": 1 });
+    let spec = json!({
+        "updateStrategy": delay, "scaleStrategy": { "operationDelaySeconds": 60 },
+        "progressDeadlineSeconds": 30,
+    });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let never_stalls = |world: &mut World| {
+        for _ in 0..200 {
+            world.step();
+            assert!(!is_stalled(world), "{}", condition(world, "Stalled").2);
+            world.turn(u8::MAX);
+        }
+    };
+    world.image("app:2");
+    never_stalls(&mut world);
+    assert_eq!(world.images(), ["app:2"; 2]);
+    world.edit(json!({ "replicas": 1 }));
+    never_stalls(&mut world);
+    assert_eq!(world.pods.len(), 1);
+}
+
+#[test]
+fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
+    let partition = json!({ "byPartition": { "partition": 2 } });
+    let delay = json!({ "operationDelaySeconds": 3600, "rollingUpdate": partition });
+    let spec = json!({ "updateStrategy": delay, "progressDeadlineSeconds": 30 });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 10);
+    let operating = Family::Operating.key("collaset");
+    let mut pods = world.pods.values();
+    let other = pods.find(|pod| pod.label(&operating).is_none());
+    let other = other.unwrap().metadata.name.clone();
+    take_down(&mut world, &other);
+    rounds(&mut world, 40);
+    assert!(is_stalled(&world));
+}

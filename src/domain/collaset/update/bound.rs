@@ -1,12 +1,15 @@
-//! Which Pods use `maxUnavailable` of the set up, for its status.
+//! Which Pods use `maxUnavailable` and `maxSurge` of the set up, for its status.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::draft::Draft;
 use super::super::facts::Facts;
+use super::super::lifecycle::{self, Operation};
 use super::super::pool;
 use super::super::strategy::Policy;
 use super::{places, pods, scope};
+use crate::api::keys;
 use crate::domain::pod::Pod;
 
 /// The Pods that use `maxUnavailable` up, while the update of at least one other Pod waits for a place; empty where none does.
@@ -37,4 +40,35 @@ pub fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
     let members = counted.iter().filter_map(|id| facts.members.get(id));
     let away = members.filter(|pod| !places::stays(draft, pod));
     away.cloned().collect()
+}
+
+/// The Pods whose replacements use `maxSurge` up, while at least one other Pod waits to be replaced; empty where none does.
+pub fn using_surge_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
+    let strategy = &facts.strategy;
+    let most = strategy.max_surge;
+    let most = most.filter(|_| strategy.policy == Policy::Replace && !strategy.paused);
+    let Some(most) = most.filter(|_| facts.rolls) else {
+        return Vec::new();
+    };
+    let origins: Vec<_> = places::surging(facts, draft).cloned().collect();
+    if origins.len() < most {
+        return Vec::new();
+    }
+    let replaced: BTreeSet<&str> = origins.iter().map(|pod| &*pod.metadata.uid).collect();
+    let waits = |id: &i64| {
+        let pod = facts.members.get(id);
+        pod.is_some_and(|pod| {
+            let goes = lifecycle::is_leaving(pod)
+                || Operation::ScaleIn.is_on(pod)
+                || draft.takes_away(pod);
+            let is_replaced =
+                pod.label(keys::TO_REPLACE).is_some() || replaced.contains(&*pod.metadata.uid);
+            !facts.is_updated(pod) && !goes && !is_replaced
+        })
+    };
+    let counted = pool::counted(facts, draft);
+    match scope::of(facts, draft, &counted).iter().any(waits) {
+        true => origins,
+        false => Vec::new(),
+    }
 }

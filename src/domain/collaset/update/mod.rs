@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::lifecycle::{self, Operation};
 use super::pool;
 use crate::domain::pod::Pod;
-pub use bound::using_up;
+pub use bound::{using_surge_up, using_up};
 use places::Places;
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
@@ -34,12 +34,15 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .iter()
         .filter_map(|id| Some((*id, facts.members.get(id)?)))
         .collect();
+    let is_proven = places::is_proven(facts);
     // Those under way have their places already. A Pod whose change or deletion is refused takes no place from another.
     pods.sort_by_cached_key(|(id, pod)| {
         let underway = Operation::Update.is_on(pod);
         let refused =
             pods::is_change_refused(facts, *id, pod) || pods::is_deletion_refused(facts, pod);
-        (!underway, refused)
+        let order = scope::first_to_update(facts, draft, *id);
+        let ends_late = !is_proven && places::may_end_late(facts, pod);
+        (!underway, refused, ends_late, order)
     });
     let underway = pods
         .iter()

@@ -1,5 +1,7 @@
 //! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::super::draft::Draft;
@@ -35,8 +37,10 @@ pub struct Places {
     available: usize,
     /// Pods that wait for their rules and serve, and that must not go any more.
     excess: usize,
-    /// Pairs that may be opened.
-    pairs: usize,
+    /// Pairs that may be opened as far as the pool has room.
+    room: usize,
+    /// Pairs that may be opened as far as `maxSurge` goes.
+    surge: usize,
 }
 
 impl Places {
@@ -52,8 +56,8 @@ impl Places {
         let (mut available, excess) = available(facts, draft, counted);
         let mut begin = begin;
         if is_doubted(facts) {
-            let most = usize::from(!is_one_away(facts, counted));
-            (begin, available) = (begin.min(most), available.min(most));
+            begin = begin.min(1);
+            available = available.min(usize::from(!is_one_away(facts, counted)));
         }
         Places {
             begin,
@@ -61,7 +65,8 @@ impl Places {
             is_refused,
             available,
             excess,
-            pairs: pairs(facts, draft),
+            room: room(facts, draft),
+            surge: surge(facts, draft),
         }
     }
 
@@ -94,7 +99,12 @@ impl Places {
 
     /// Takes a place for a pair, if there is one.
     pub fn open_pair(&mut self) -> bool {
-        take(&mut self.pairs)
+        self.surge > 0 && take(&mut self.room) && take(&mut self.surge)
+    }
+
+    /// Takes a place for a pair whose new half is there, if there is one.
+    pub fn reopen_pair(&mut self) -> bool {
+        take(&mut self.surge)
     }
 }
 
@@ -148,9 +158,7 @@ fn given_up(
     mut vacant: Vec<i64>,
     underway: usize,
 ) -> (usize, usize) {
-    let refused = &facts.observed.refused;
-    let updated = &facts.history.updated.name;
-    if refused.proven.contains(updated) || is_proven(facts) {
+    if is_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
     vacant.retain(|id| !is_overdue(facts, draft, *id));
@@ -158,15 +166,26 @@ fn given_up(
     (one_but(vacant.len() + underway), one_but(vacant.len()))
 }
 
-/// Whether a Pod that is there shows that Pods of the updated revision can be created. Under `InPlaceIfPossible` the Pod may have
+/// Whether it is known that Pods of the updated revision can be created: one was, or is there. Under `InPlaceIfPossible` a Pod may have
 /// been changed to it.
-fn is_proven(facts: &Facts) -> bool {
+pub fn is_proven(facts: &Facts) -> bool {
+    let updated = &facts.history.updated.name;
+    if facts.observed.refused.proven.contains(updated) {
+        return true;
+    }
     let created = |pod: &Pod| {
         let fresh = [keys::CREATING, keys::COMPLETING];
         facts.strategy.policy != Policy::InPlace || fresh.iter().any(|key| pod.label(key).is_some())
     };
     let mut pods = facts.observed.pods.iter();
     pods.any(|pod| facts.is_updated(pod) && created(pod))
+}
+
+/// Whether the next Pod of an ID may have to wait long for the end of this one, as on a lost node: others are given up first to find out
+/// whether Pods of the updated revision can be created.
+pub fn may_end_late(facts: &Facts, pod: &Pod) -> bool {
+    let is_awaited = facts.strategy.sequence || !pod.spec.claims.is_empty();
+    is_awaited && !pod.is_ready()
 }
 
 /// Whether the Pod that an ID waits for should have ended long ago: it may never end, as on a lost node, and must not hold up all
@@ -215,39 +234,47 @@ pub fn stays(draft: &Draft, pod: &Pod) -> bool {
     pod.is_available() && !goes && !lifecycle::is_leaving(pod) && !draft.takes_away(pod)
 }
 
-fn pairs(facts: &Facts, draft: &Draft) -> usize {
+fn room(facts: &Facts, draft: &Draft) -> usize {
     if facts.strategy.policy != Policy::Replace {
-        return usize::MAX; // none is opened
+        return usize::MAX; // no pair is opened
     }
-    let asked_for = facts
-        .members
-        .iter()
-        .filter(|(_, pod)| pod.label(keys::TO_REPLACE).is_some());
-    let waiting = asked_for.clone().filter(|(id, _)| {
+    let members = facts.members.iter();
+    let waiting = members.filter(|(id, pod)| {
         let data = draft.ids.get(id);
-        !data.is_some_and(|data| data.contains_key(pool::REPLACE_NEW))
+        let linked = data.is_some_and(|data| data.contains_key(pool::REPLACE_NEW));
+        pod.label(keys::TO_REPLACE).is_some() && !linked
     });
     let room = Room::beside(facts, draft).pairs();
-    let room = room.saturating_sub(waiting.count());
-    let Some(most) = facts.strategy.max_surge else {
-        return room;
-    };
-    let by_update =
-        asked_for.filter(|(_, pod)| pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
-    let open = by_update.count() + cancelled(facts, draft);
-    room.min(most.saturating_sub(open))
+    room.saturating_sub(waiting.count())
 }
 
-/// Pairs that an update had opened and that were cancelled, while both halves are there. The half of a pair that a user had asked
-/// for is of its origin's own revision.
-fn cancelled(facts: &Facts, draft: &Draft) -> usize {
-    let pairs = draft.ids.iter().filter_map(|(new, data)| {
+fn surge(facts: &Facts, draft: &Draft) -> usize {
+    let most = facts.strategy.max_surge;
+    let most = most.filter(|_| facts.strategy.policy == Policy::Replace);
+    most.map_or(usize::MAX, |most| {
+        most.saturating_sub(surging(facts, draft).count())
+    })
+}
+
+/// The origins of the pairs that count for `maxSurge`: those that an update has opened, also those that were cancelled, while both halves
+/// are there.
+pub fn surging<'a>(facts: &'a Facts, draft: &Draft) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let members = facts.members.values();
+    let open = members.filter(|pod| {
+        let by_update = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+        let word = pod.label(keys::TO_REPLACE);
+        word.is_some_and(|word| by_update || lifecycle::is_own_word(word))
+    });
+    let cancelled = draft.ids.iter().filter_map(|(new, data)| {
         let origin = facts.members.get(&pool::origin_of(data)?)?;
-        Some((origin, facts.members.get(new)?))
+        let half = facts.members.get(new)?;
+        let is_cancelled = origin.label(keys::TO_REPLACE).is_none() && is_of_update(origin, half);
+        is_cancelled.then_some(origin)
     });
-    let cancelled = pairs.filter(|(origin, half)| {
-        let revision = [origin, half].map(|pod| pod.label(keys::REVISION));
-        origin.label(keys::TO_REPLACE).is_none() && revision[0] != revision[1]
-    });
-    cancelled.count()
+    open.chain(cancelled)
+}
+
+/// Whether an update has opened a pair: the half of one that a user had asked for is of its origin's own revision.
+pub fn is_of_update(origin: &Pod, half: &Pod) -> bool {
+    origin.label(keys::REVISION) != half.label(keys::REVISION)
 }

@@ -12,7 +12,7 @@ use super::super::replace as pair;
 use super::super::revision::data;
 use super::super::revision::inplace::{self, InPlace, Progress};
 use super::super::strategy::Policy;
-use super::places::Places;
+use super::places::{self, Places};
 use crate::api::keys;
 use crate::domain::inplace::restarting;
 use crate::domain::pod::Pod;
@@ -123,8 +123,16 @@ fn is_replaced(facts: &Facts, pod: &Pod) -> bool {
 fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>) {
     let revision = &facts.history.updated.name;
     if pod.label(keys::TO_REPLACE).is_none() {
-        // A pair that was called off and that is still there has its place.
-        if !pair::is_open(facts, draft, pod) && !places.open_pair() {
+        let opened = match pair::open_half(facts, draft, pod) {
+            None => places.open_pair(),
+            // A pair that an update had opened has its place.
+            Some(half) => places::is_of_update(pod, half) || places.reopen_pair(),
+        };
+        if !opened {
+            // It serves until it has a place.
+            if Operation::Update.is_on(pod) {
+                come_back(facts, draft, pod);
+            }
             return;
         }
         let nanos = facts.observed.now_nanos.to_string();

@@ -33,10 +33,14 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let size = facts.strategy.replicas;
     // Without an ID for want of room in the pool.
     let missing = size.saturating_sub(counted.len());
+    let reached = size.saturating_sub(partition.saturating_add(missing));
     let mut ids = counted.to_vec();
     ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
-    ids.truncate(size.saturating_sub(partition.saturating_add(missing)));
-    ids.into_iter().chain(unfinished(facts)).collect()
+    // A Pod that is scaled in keeps its place while it is there, and takes none from one that stays.
+    let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
+    let staying = staying.take(reached);
+    let reached = ids.iter().take(reached).chain(staying).copied();
+    reached.chain(unfinished(facts)).collect()
 }
 
 /// IDs of the Pods that are of the updated revision by their label, and have yet to get its resources: no choice keeps them as they are.
@@ -47,7 +51,8 @@ fn unfinished(facts: &Facts) -> impl Iterator<Item = i64> {
     unfinished.map(|(id, _)| *id)
 }
 
-fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
+/// Orders IDs, first those that are updated first.
+pub fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
     let recorded = draft.ids.get(&id).and_then(|data| data.get(pool::REVISION));
     let updated = match pod {

@@ -66,6 +66,8 @@ pub struct Troubles {
     /// A rule lets nobody go off traffic, or back on.
     pub holds: bool,
     pub holds_back: bool,
+    /// UIDs of Pods that a rule does not let go off traffic.
+    pub held: BTreeSet<String>,
     /// A rule lets so many be off traffic.
     pub max_unavailable: Option<usize>,
 }

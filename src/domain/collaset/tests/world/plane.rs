@@ -133,6 +133,9 @@ impl World {
 
     /// Whether the rules let a Pod go off traffic.
     fn lets_go(&self, pod: &Pod) -> bool {
+        if self.troubles.held.contains(&pod.metadata.uid) {
+            return false;
+        }
         let Some(most) = self.troubles.max_unavailable.filter(|_| pod.is_available()) else {
             return !self.troubles.holds;
         };
