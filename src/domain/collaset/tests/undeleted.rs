@@ -89,11 +89,13 @@ fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
     let conditions = &mut world.pods.get_mut(name).unwrap().status.conditions;
     let ready = conditions.iter_mut().find(|c| c.type_ == "Ready");
     ready.unwrap().status = "False".into();
+    world.troubles.undeletable.insert(uid.clone());
     world.refused.deletions.insert(uid.clone());
     world.image("app:2");
     rounds(&mut world, 20);
     assert_eq!(serving(&world), 3);
     world.kubelets.clear();
+    world.troubles.undeletable.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 4]);
 }
