@@ -67,10 +67,42 @@ pub fn plan(world: &World, plan: &Plan) -> Verdict {
         let status = plan.status.as_ref().or(world.set.status.as_ref());
         if let Some(status) = status {
             begins(world, plan, status)?;
+            instances(world, plan)?;
             conditions(world, plan, status)?;
         }
     }
     Ok(())
+}
+
+/// No instance is given up whose Pod is missing for now, unless there are more than are wanted, beside those that are to be excluded.
+fn instances(world: &World, plan: &Plan) -> Verdict {
+    let (Some(stored), Some(next)) = (&world.pool, &plan.pool) else {
+        return Ok(());
+    };
+    let strategy = Strategy::of(&world.set.spec);
+    let is_of = |pod: &&Pod, id: i64| pod.label(keys::INSTANCE_ID) == Some(&id.to_string());
+    let leaves = |id: i64| {
+        let mut pods = members(world).into_iter().filter(|pod| is_of(pod, id));
+        let is_named = |pod: &Pod| strategy.exclude.contains(&pod.metadata.name);
+        !strategy.sequence && pods.any(|pod| is_named(pod) || pod.label(keys::TO_EXCLUDE).is_some())
+    };
+    let counts = |data: &BTreeMap<String, String>| {
+        !data.contains_key(pool::REPLACE_ORIGIN) && !data.contains_key(pool::REPLACED)
+    };
+    let has_a_pod = |id: i64| world.pods.values().any(|pod| is_of(&pod, id));
+    let given_up = stored.contexts.iter().find(|entry| {
+        let stays = next.iter().any(|other| other.id == entry.id);
+        counts(&entry.data) && !stays && !has_a_pod(entry.id)
+    });
+    let left = next.iter().filter(|c| counts(&c.data) && !leaves(c.id));
+    let (left, wanted) = (left.count(), strategy.replicas);
+    match given_up {
+        Some(entry) if left < wanted => Err(format!(
+            "instance ID {} is given up, and {left} of {wanted} are left",
+            entry.id
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Nobody is deleted who serves.
