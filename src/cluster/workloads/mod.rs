@@ -13,6 +13,7 @@ use kube::Client;
 use super::index::Index;
 use super::path;
 use super::position::{self, Unread};
+use super::pulse::Pulse;
 use super::sources;
 use crate::api::collaset::CollaSet;
 use crate::domain::collaset::observed::{Claim, Pool, Revision, pool_name};
@@ -54,12 +55,22 @@ impl Objects {
     }
 }
 
-/// Returns when the caches of what belongs to CollaSets have all that was written until now. A watch whose connection is dead looks as one
-/// of objects that nobody changes.
+/// A position of each cache of what belongs to CollaSets.
+pub struct Positions(Vec<(Arc<Pulse>, u64)>);
+
+impl Positions {
+    /// Returns when the caches have come there. A watch whose connection is dead looks as one of objects that nobody changes.
+    pub async fn reached(&self) {
+        let all = self.0.iter().map(|(pulse, at)| pulse.reach(*at));
+        futures::future::join_all(all).await;
+    }
+}
+
+/// Where etcd is by now.
 ///
 /// # Errors
-/// When it can't be read how far etcd is.
-pub async fn caught_up(client: &Client, index: &Index) -> Result<(), Unread> {
+/// When that can't be read.
+pub async fn positions(client: &Client, index: &Index) -> Result<Positions, Unread> {
     let paths = [
         SetObject::PATH,
         RevisionObject::PATH,
@@ -68,14 +79,13 @@ pub async fn caught_up(client: &Client, index: &Index) -> Result<(), Unread> {
     ];
     let one = |path| async move {
         let Some(pulse) = index.pulses.of(path) else {
-            return Ok::<_, Unread>(()); // it is not watched
+            return Ok::<_, Unread>(None); // it is not watched
         };
-        let version = position::read(client, &path::Objects::of_watch(path), None).await?;
-        pulse.reach(version).await;
-        Ok(())
+        let at = position::read(client, &path::Objects::of_watch(path), None).await?;
+        Ok(Some((pulse, at)))
     };
-    futures::future::try_join_all(paths.map(one)).await?;
-    Ok(())
+    let all = futures::future::try_join_all(paths.map(one)).await?;
+    Ok(Positions(all.into_iter().flatten().collect()))
 }
 
 /// Starts the watch of CollaSets, which also tells the budgets how many Pods there should be; `budget` is its sink.

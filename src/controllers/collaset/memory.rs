@@ -61,8 +61,8 @@ struct Inner {
     changes: BTreeMap<String, String>,
     /// UIDs of Pods whose deletion is refused.
     deletions: BTreeSet<String>,
-    /// Pods by UID whose dry run has passed, and until when they need no other.
-    passed: HashMap<String, Instant>,
+    /// Pods by UID whose dry run has passed: for which revision, and until when they need no other.
+    passed: HashMap<String, (String, Instant)>,
     /// Revisions to which Pods can be changed in place.
     accepted: BTreeSet<String>,
     /// Revisions of which a Pod has been created.
@@ -270,15 +270,22 @@ impl Memory {
         self.inner.lock().deletions.remove(uid);
     }
 
-    /// The dry run of a Pod has passed and is good until then.
-    pub fn pass(&self, uid: &str, until: Instant) {
-        self.inner.lock().passed.insert(uid.to_owned(), until);
+    /// The dry run of a Pod's update to a revision has passed and is good until then. Without a revision it was that of its deletion.
+    pub fn pass(&self, uid: &str, revision: &str, until: Instant) {
+        let passed = (revision.to_owned(), until);
+        self.inner.lock().passed.insert(uid.to_owned(), passed);
     }
 
-    /// Whether a Pod needs no dry run, as one has passed.
-    pub fn has_passed(&self, uid: &str, now: Instant) -> bool {
+    /// Whether the update of a Pod needs no dry run, as one has passed.
+    pub fn has_passed(&self, uid: &str, revision: &str, now: Instant) -> bool {
         let inner = self.inner.lock();
-        inner.passed.get(uid).is_some_and(|until| *until > now)
+        let passed = inner.passed.get(uid);
+        passed.is_some_and(|(of, until)| of == revision && *until > now)
+    }
+
+    /// The Pod has made use of its dry run.
+    pub fn forget_passed(&self, uid: &str) {
+        self.inner.lock().passed.remove(uid);
     }
 
     /// Whether it must be tried first if a Pod can be deleted: some can't.
@@ -331,7 +338,7 @@ impl Memory {
         let mut inner = self.inner.lock();
         inner.refusals.tidy(now);
         inner.held.retain(|_, until| *until + HELD_LATELY > now);
-        inner.passed.retain(|_, until| *until > now);
+        inner.passed.retain(|_, (_, until)| *until > now);
         if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));

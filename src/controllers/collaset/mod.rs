@@ -35,6 +35,7 @@ mod unmanaged;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -54,7 +55,14 @@ pub struct CollaSets {
     memories: Mutex<HashMap<SetName, Arc<Memory>>>,
     /// The position of the Pods in etcd at the first look: what a former leader has written is at or below it. All other caches have
     /// what there was then.
-    begun: OnceCell<u64>,
+    begun: OnceCell<Begun>,
+    caught_up: OnceCell<()>,
+}
+
+/// How far etcd was when a term began.
+struct Begun {
+    pods: u64,
+    others: workloads::Positions,
 }
 
 impl CollaSets {
@@ -64,6 +72,7 @@ impl CollaSets {
             context,
             memories: Mutex::default(),
             begun: OnceCell::new(),
+            caught_up: OnceCell::new(),
         })
     }
 
@@ -101,17 +110,22 @@ impl CollaSets {
     }
 
     async fn begun(&self, namespace: &str) -> anyhow::Result<u64> {
-        let begin = async {
-            let store = self.context.ledgers.store();
-            let begun = store.present(namespace).await?;
-            let caught_up = workloads::caught_up(&self.context.client, &self.context.index);
-            match tokio::time::timeout(observe::CATCH_UP, caught_up).await {
-                Ok(done) => done?,
-                Err(_) => anyhow::bail!("a cache of what belongs to CollaSets trails"),
-            }
-            Ok(begun)
+        let (client, index) = (&self.context.client, &self.context.index);
+        let begin = async || -> anyhow::Result<Begun> {
+            Ok(Begun {
+                pods: self.context.ledgers.store().present(namespace).await?,
+                others: workloads::positions(client, index).await?,
+            })
         };
-        self.begun.get_or_try_init(|| begin).await.copied()
+        // Read once, however slow the API server is: caches that run after a position that moves on would never reach it.
+        let begun = self.begun.get_or_try_init(begin).await?;
+        let catch_up = async || {
+            let reached = begun.others.reached();
+            tokio::time::timeout(observe::CATCH_UP, reached).await
+        };
+        let caught_up = self.caught_up.get_or_try_init(catch_up).await;
+        caught_up.context("a cache of what belongs to CollaSets trails")?;
+        Ok(begun.pods)
     }
 
     fn memory(&self, name: SetName, set: &CollaSet) -> Arc<Memory> {

@@ -223,7 +223,7 @@ impl<'a> Facts<'a> {
                 .any(|claim| refused.contains(&claim.name))
     }
 
-    /// Pods that have ended and are made again later. One too many is none of them, nor is one whose ID another has.
+    /// Pods that have ended and are made again later. One whose ID another has is none of them.
     fn waiting(&self) -> BTreeMap<i64, Arc<Pod>> {
         let mut waiting = BTreeMap::new();
         for pod in &self.finished {
@@ -233,12 +233,6 @@ impl<'a> Facts<'a> {
             if let Some(id) = id.filter(|_| waits) {
                 waiting.entry(id).or_insert_with(|| Arc::clone(pod));
             }
-        }
-        let halves = self.members.values().filter(|pod| self.is_half(pod));
-        let staying = self.members.len() - halves.count();
-        let wanted = self.strategy.replicas.saturating_sub(staying);
-        while waiting.len() > wanted {
-            waiting.pop_last();
         }
         waiting
     }

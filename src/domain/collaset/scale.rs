@@ -40,8 +40,14 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         draft.surplus.insert(*id);
         match pod_of(id) {
             Some(pod) => take_away(facts, draft, *id, pod),
-            None if facts.is_held(*id) => {}
-            None => pool::free(draft, *id),
+            None => match facts.waiting.get(id) {
+                Some(ended) => {
+                    pool::mark(draft, *id, pool::SCALE_IN, "true");
+                    draft.delete(ended);
+                }
+                None if facts.is_held(*id) => {}
+                None => pool::free(draft, *id),
+            },
         }
     }
     for id in staying {
@@ -86,7 +92,7 @@ fn stop(facts: &Facts, draft: &mut Draft) {
 /// chosen although another is lost meanwhile, or deleted by a rollout: that one is made again.
 fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
     let pod = facts.members.get(&id);
-    let chosen = pod.map(|pod| {
+    let chosen = pod.or_else(|| facts.waiting.get(&id)).map(|pod| {
         (
             !facts.strategy.delete.contains(&pod.metadata.name),
             !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),

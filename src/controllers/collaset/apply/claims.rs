@@ -52,10 +52,27 @@ fn write_of<'a>(
             Key::ClaimWrite(claim.name.clone())
         }
     };
-    Write {
-        key,
-        step: Step::Claims,
-        request: one(work, change, look),
+    let step = step(work, &change);
+    let request = async move {
+        let done = one(work, change, look).await;
+        done.map_err(|halt| match halt {
+            Halt::Failed(_, why) => Halt::Failed(step, why),
+            halt => halt,
+        })
+    };
+    Write { key, step, request }
+}
+
+/// What a change of a claim is a part of.
+fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
+    let is_there = work.set.metadata.deletion_timestamp.is_none();
+    match change {
+        ClaimChange::Patch { ownership, .. } if is_there => match ownership {
+            Ownership::Release => Step::Exclude,
+            Ownership::Adopt => Step::Include,
+            Ownership::Keep => Step::Claims,
+        },
+        _ => Step::Claims,
     }
 }
 

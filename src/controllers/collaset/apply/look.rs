@@ -26,13 +26,13 @@ use crate::domain::pod::Pod;
 
 /// Pods of a page.
 const PAGE: u32 = 500;
-/// For so long what was seen lets a claim be deleted; the live read of a large namespace takes its part of it.
+/// For so long what was seen lets a claim be deleted.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// What the API server said.
 #[derive(Debug)]
 pub struct Look {
-    /// When it began.
+    /// When it was over.
     at: Instant,
     /// Name of a Pod that mounts a claim, by the name of the claim, and whether that Pod may still write.
     mounts: HashMap<String, (String, bool)>,
@@ -169,6 +169,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     if is_first {
         no_unseen_orphans(work).await?;
     }
+    look.at = Instant::now();
     Ok(look)
 }
 

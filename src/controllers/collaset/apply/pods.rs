@@ -239,6 +239,9 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
             trials::judge_change(work, &change.pod, revision, &sent);
         }
         sent?;
+        if change.ahead.is_some() || change.deletes {
+            work.memory.forget_passed(&change.pod.metadata.uid);
+        }
         work.told.lock().extend(change.told.as_deref().cloned());
     }
     Ok(())

@@ -91,12 +91,17 @@ pub enum Tried {
 /// Whether the update that a patch begins is to be tried first.
 pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
-    if work.memory.has_passed(uid, Instant::now()) {
+    if (work.memory).has_passed(uid, revision(patch), Instant::now()) {
         return false;
     }
     let ahead = patch.ahead.as_ref();
     ahead.is_some_and(|ahead| work.memory.is_untried(uid, &ahead.revision))
         || patch.deletes && work.memory.doubts_deletions()
+}
+
+/// The revision that the update is to lead to which a patch begins; empty where it deletes the Pod.
+fn revision(patch: &PodPatch) -> &str {
+    patch.ahead.as_ref().map_or("", |ahead| &ahead.revision)
 }
 
 /// Tries what the update that a patch begins is for.
@@ -111,7 +116,8 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trou
     }
     if work.is_older_than(SLOW) {
         let until = Instant::now() + PASSED;
-        work.memory.pass(&patch.pod.metadata.uid, until);
+        let uid = &patch.pod.metadata.uid;
+        work.memory.pass(uid, revision(patch), until);
         work.again(SPACING);
         return Ok(Tried::Later);
     }

@@ -843,6 +843,54 @@ async fn pod_whose_dry_run_took_long_goes_off_traffic_by_a_newer_plan() {
     assert_eq!(bodies[1]["metadata"]["labels"]["x"], "1");
 }
 
+/// How often the update of `web-0` has begun, and how often it was tried.
+fn begun_and_tried(bed: &Bed) -> (usize, usize) {
+    let bodies = bed.api.bodies(&format!("PATCH {PODS}/web-0"));
+    let is_dry = |body: &&Value| body["metadata"]["labels"]["x"].is_null();
+    let begins = |body: &&Value| !is_dry(body) && body["metadata"]["labels"]["y"].is_null();
+    let begun = bodies.iter().filter(begins).count();
+    (begun, bodies.iter().filter(is_dry).count())
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_dry_run_that_has_passed_is_of_its_revision() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-0");
+    bed.api.0.lock().trial = Duration::from_secs(2);
+    bed.apply(update(&pod)[0].clone()).await;
+    assert_eq!(begun_and_tried(&bed), (0, 1));
+    let mut other = update(&pod)[0].clone();
+    if let [PodChange::Patch(patch)] = &mut other.pods[..] {
+        Arc::make_mut(patch.ahead.as_mut().unwrap()).revision = "web-3".into();
+    }
+    bed.apply(other).await;
+    assert_eq!(begun_and_tried(&bed), (0, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_refusals_are_tried_less_and_less_where_dry_runs_are_slow() {
+    let bed = Bed::new();
+    bed.pod("web-0");
+    let pod = || -> Arc<Pod> {
+        let object = bed.api.0.lock().objects[&format!("{PODS}/web-0")].clone();
+        Arc::new(serde_json::from_value(object).unwrap())
+    };
+    bed.api.0.lock().trial = Duration::from_secs(2);
+    for _ in 0..60 {
+        let before = begun_and_tried(&bed).0;
+        bed.apply(update(&pod())[0].clone()).await;
+        if begun_and_tried(&bed).0 > before {
+            bed.api
+                .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-0", 403));
+            bed.apply(update(&pod())[1].clone()).await;
+            bed.api.refuse(None);
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let (begun, _) = begun_and_tried(&bed);
+    assert!((2..20).contains(&begun), "{begun} times in a minute");
+}
+
 #[tokio::test(start_paused = true)]
 async fn nobody_goes_off_traffic_by_an_old_plan() {
     let bed = Bed::new();

@@ -1,9 +1,11 @@
 //! Whose volumes go: those of the instances that a scale-in has chosen, and of no other that is missing for now.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::cases::one_claim;
-use super::world::{World, Write};
+use super::world::{Kubelet, World, Write};
 use crate::api::keys;
 
 fn name(world: &World, id: i64) -> String {
@@ -146,4 +148,81 @@ fn pod_that_is_lost_while_another_is_scaled_in_is_made_again() {
     world.troubles.holds = false;
     rounds(&mut world, 100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
+}
+
+/// A Pod fails, and is made again in so many seconds.
+fn fail(world: &mut World, name: &str, seconds: u64) {
+    let until = world.now() + seconds * 1_000_000_000;
+    let pod = world.pods.get_mut(name).unwrap();
+    pod.status.phase = "Failed".into();
+    pod.status.conditions.retain(|c| c.type_ != "Ready");
+    world.ended_until.insert(pod.metadata.uid.clone(), until);
+}
+
+/// How many Pods of instance ID 3 there are in a while in which each fails at once, and is to be made again an hour later.
+fn made_again(world: &mut World) -> usize {
+    let mut seen = BTreeSet::new();
+    for _ in 0..12 {
+        if let Some(pod) = world.members().get(&3) {
+            let (name, fails) = (pod.metadata.name.clone(), !pod.is_finished());
+            seen.insert(pod.metadata.uid.clone());
+            if fails {
+                fail(world, &name, 3600);
+            }
+        }
+        rounds(world, 4);
+    }
+    seen.len()
+}
+
+#[test]
+fn failed_pod_waits_though_a_scale_in_or_an_exclusion_takes_its_time() {
+    let delete =
+        |name: &str, delay: u64| json!({ "podToDelete": [name], "operationDelaySeconds": delay });
+    let mut settled = World::on_plane(4, one_claim());
+    settled.settle();
+    let (named, uid) = {
+        let metadata = &settled.members()[&0].metadata;
+        (metadata.name.clone(), metadata.uid.clone())
+    };
+    let mut held = settled.clone();
+    held.troubles.held.insert(uid);
+    held.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 0) }));
+    let mut delayed = settled.clone();
+    delayed.edit(json!({ "replicas": 3, "scaleStrategy": delete(&named, 100_000) }));
+    let mut excluded = settled;
+    excluded.troubles.refused.insert(Write::ClaimChange);
+    excluded.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [named] } }));
+    for (why, mut world) in [("held", held), ("delayed", delayed), ("excluded", excluded)] {
+        rounds(&mut world, 6);
+        assert_eq!(made_again(&mut world), 1, "{why}");
+    }
+}
+
+#[test]
+fn failed_pod_that_is_named_is_the_one_that_goes() {
+    for lost in [false, true] {
+        let mut world = World::on_plane(4, one_claim());
+        world.settle();
+        let (named, other) = (name(&world, 1), name(&world, 3));
+        fail(&mut world, &named, 600);
+        rounds(&mut world, 3);
+        if lost {
+            let ends_slowly = Kubelet {
+                ends_slowly: true,
+                ..Kubelet::default()
+            };
+            let uid = world.pods[&other].metadata.uid.clone();
+            world.kubelets.insert(uid, ends_slowly);
+            world.delete(&other);
+        } else {
+            fail(&mut world, &other, 600);
+        }
+        world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [named] } }));
+        rounds(&mut world, 20);
+        world.pass(1000);
+        world.kubelets.clear();
+        rounds(&mut world, 20);
+        assert_eq!(claims(&world), ["0", "2", "3"], "lost: {lost}");
+    }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::cases::condition;
 use super::world::{Kubelet, World};
 use crate::api::keys;
+use crate::domain::collaset::lifecycle::Operation;
 use crate::domain::pod::Pod;
 
 fn rounds(world: &mut World, count: usize) {
@@ -250,4 +251,41 @@ fn pod_that_waits_for_max_surge_serves_although_its_update_in_place_had_begun() 
     world.troubles.most_pods = None;
     world.settle();
     assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
+fn lower_bound_calls_the_last_of_the_order_back() {
+    let bound = |most: i32| json!({ "updateStrategy": { "maxUnavailable": most, "rollingUpdate": { "priorityLabel": "order" } } });
+    let begun = |world: &World| {
+        let pods = world
+            .pods
+            .values()
+            .filter(|pod| Operation::Update.is_on(pod));
+        let mut orders: Vec<String> = pods
+            .map(|pod| pod.metadata.labels["order"].clone())
+            .collect();
+        orders.sort();
+        orders
+    };
+    let mut world = World::on_plane(3, bound(2));
+    world.settle();
+    let members = world.members();
+    let names: Vec<String> = members
+        .values()
+        .map(|pod| pod.metadata.name.clone())
+        .collect();
+    for (name, order) in names.iter().zip(["5", "7", "6"]) {
+        let labels = &mut world.pods.get_mut(name).unwrap().metadata.labels;
+        labels.insert("order".into(), order.into());
+    }
+    world.troubles.holds = true;
+    world.image("app:2");
+    for (most, wanted) in [(2, &["6", "7"][..]), (1, &["7"])] {
+        world.edit(bound(most));
+        for _ in 0..10 {
+            world.step();
+            world.turn(u8::MAX);
+        }
+        assert_eq!(begun(&world), wanted);
+    }
 }

@@ -78,24 +78,71 @@ fn origin_serves_again_once_its_rollout_is_taken_back() {
     assert!(!world.pods.values().any(is_paired));
 }
 
-#[test]
-fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
-    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
-    let mut world = World::on_plane(4, recreate);
+/// Pod 0 of these can't be deleted, and is not Ready since so many seconds, as a Pod that has come back, or whose node is lost.
+fn down(spec: Value, seconds: u64) -> World {
+    let mut world = World::on_plane(4, spec);
     world.settle();
+    world.pass(1000);
+    let since = world.now() - seconds * 1_000_000_000;
     let pod = first(&world);
     let (name, uid) = (&pod.metadata.name, &pod.metadata.uid);
     world.kubelets.entry(uid.clone()).or_default().is_slow = true;
     let conditions = &mut world.pods.get_mut(name).unwrap().status.conditions;
-    let ready = conditions.iter_mut().find(|c| c.type_ == "Ready");
-    ready.unwrap().status = "False".into();
+    let ready = conditions.iter_mut().find(|c| c.type_ == "Ready").unwrap();
+    ready.status = "False".into();
+    let since = jiff::Timestamp::from_nanosecond(since.into()).unwrap();
+    ready.last_transition_time = Some(since.to_string());
     world.troubles.undeletable.insert(uid.clone());
     world.refused.deletions.insert(uid.clone());
     world.image("app:2");
-    rounds(&mut world, 20);
+    world
+}
+
+fn updated(world: &World) -> usize {
+    let images = world.images();
+    images.iter().filter(|image| **image == "app:2").count()
+}
+
+#[test]
+fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    let mut world = down(recreate, 0);
+    rounds(&mut world, 10);
     assert_eq!(serving(&world), 3);
     world.kubelets.clear();
     world.troubles.undeletable.clear();
     world.settle();
-    assert_eq!(world.images(), ["app:2"; 4]);
+    assert_eq!(updated(&world), 4);
+}
+
+#[test]
+fn refused_pod_that_does_not_serve_for_long_holds_up_no_other() {
+    for bound in [None, Some(3)] {
+        let recreate = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": bound });
+        let mut world = down(json!({ "updateStrategy": recreate }), 100);
+        rounds(&mut world, 200);
+        assert_eq!(updated(&world), 3, "{bound:?}");
+    }
+}
+
+#[test]
+fn scale_in_whose_deletion_is_refused_holds_up_no_rollout() {
+    for (policy, bound) in [
+        ("InPlaceIfPossible", None),
+        ("Recreate", None),
+        ("Recreate", Some(1)),
+        ("Replace", None),
+    ] {
+        let strategy = json!({ "podUpgradePolicy": policy, "maxUnavailable": bound });
+        let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
+        world.settle();
+        let last = &world.members()[&3].metadata;
+        let (name, uid) = (last.name.clone(), last.uid.clone());
+        world.troubles.undeletable.insert(uid);
+        world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [name] } }));
+        rounds(&mut world, 20);
+        world.image("app:2");
+        rounds(&mut world, 200);
+        assert_eq!(updated(&world), 3, "{policy} {bound:?}");
+    }
 }

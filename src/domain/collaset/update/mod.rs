@@ -54,7 +54,12 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
             draft.labels(pod, labels);
         }
     }
-    let mut places = Places::of(facts, draft, &counted, underway);
+    let waiting = pods.iter().rev().filter(|(id, pod)| {
+        let waits = Operation::Update.is_on(pod) && lifecycle::waits_for_rules(pod);
+        scope.contains(id) && waits && pod.is_available()
+    });
+    let waiting = waiting.map(|(_, pod)| *pod);
+    let mut places = Places::of(facts, draft, &counted, underway, waiting);
     for (id, pod) in pods {
         pods::step(facts, draft, &mut places, (id, pod), scope.contains(&id));
     }

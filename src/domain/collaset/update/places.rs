@@ -1,5 +1,6 @@
 //! How many Pods an update may take away at a time, as far as the set itself has a say: a rule holds the rest.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,11 +12,14 @@ use super::super::pool;
 use super::super::room::Room;
 use super::super::strategy::Policy;
 use crate::api::keys;
-use crate::domain::lifecycle::phases;
+use crate::domain::lifecycle::{Phase, phases};
 use crate::domain::pod::Pod;
 
 /// Nanoseconds beyond its deletion timestamp, which is when it is to be gone, after which a Pod is overdue.
 const OVERDUE: u64 = 10_000_000_000;
+
+/// For so many nanoseconds a Pod that has come back from an update is waited for.
+const BACK: u64 = 60_000_000_000;
 
 /// Places for updates.
 ///
@@ -27,6 +31,8 @@ const OVERDUE: u64 = 10_000_000_000;
 /// - No more than `maxSurge` pairs are open for an update, or cancelled and not over, and no more than the pool has room for.
 #[derive(Debug)]
 pub struct Places {
+    /// Why one at a time begins.
+    doubts: Doubts,
     /// Pods whose update may begin and will delete them.
     begin: usize,
     /// Pods that may be deleted.
@@ -35,8 +41,8 @@ pub struct Places {
     is_refused: bool,
     /// Available Pods whose update may begin.
     available: usize,
-    /// Pods that wait for their rules and serve, and that must not go any more.
-    excess: usize,
+    /// UIDs of Pods that wait for their rules and serve, and that must not go any more.
+    excess: BTreeSet<String>,
     /// Pairs that may be opened as far as the pool has room.
     room: usize,
     /// Pairs that may be opened as far as `maxSurge` goes.
@@ -44,22 +50,31 @@ pub struct Places {
 }
 
 impl Places {
-    /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them.
-    pub fn of(facts: &Facts, draft: &mut Draft, counted: &[i64], underway: usize) -> Places {
+    /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them; `waiting` are those that have begun, serve
+    /// and wait for their rules, the last of the order first.
+    pub fn of<'a>(
+        facts: &Facts,
+        draft: &mut Draft,
+        counted: &[i64],
+        underway: usize,
+        waiting: impl Iterator<Item = &'a Arc<Pod>>,
+    ) -> Places {
         let vacant = vacant(facts, draft, counted);
         let refused = &facts.observed.refused.creations;
         let is_refused = vacant.iter().any(|id| refused.contains_key(id));
-        let (begin, delete) = match is_refused {
+        let (mut begin, delete) = match is_refused {
             true => (0, 0),
             false => given_up(facts, draft, vacant, underway),
         };
-        let (mut available, excess) = available(facts, draft, counted);
-        let mut begin = begin;
-        if is_doubted(facts) {
+        let (available, excess) = available(facts, draft, counted);
+        let excess = waiting.take(excess);
+        let excess = excess.map(|pod| pod.metadata.uid.clone()).collect();
+        let doubts = Doubts::of(facts, draft, counted);
+        if doubts.deletions {
             begin = begin.min(1);
-            available = available.min(usize::from(!is_one_away(facts, counted)));
         }
         Places {
+            doubts,
             begin,
             delete,
             is_refused,
@@ -76,6 +91,9 @@ impl Places {
         if (deletes && self.begin == 0) || (serves && self.available == 0) {
             return false;
         }
+        if serves && !self.doubts.try_one(deletes) {
+            return false;
+        }
         self.begin -= usize::from(deletes);
         self.available -= usize::from(serves);
         true
@@ -83,8 +101,8 @@ impl Places {
 
     /// Whether the update of a Pod that waits for its rules is to be called back: the bound is lower by now, or the Pod was down when the
     /// update began and serves again.
-    pub fn call_back(&mut self, pod: &Pod) -> bool {
-        pod.is_available() && lifecycle::waits_for_rules(pod) && take(&mut self.excess)
+    pub fn call_back(&self, pod: &Pod) -> bool {
+        self.excess.contains(&pod.metadata.uid)
     }
 
     /// Whether nobody can be given up for the updated revision until the API server lets a Pod of it be created.
@@ -108,27 +126,82 @@ impl Places {
     }
 }
 
-/// Whether Pods that go off traffic for an update may have done so in vain: the deletion of some is refused, or a change is refused
-/// although its dry run has passed. One at a time finds out.
-fn is_doubted(facts: &Facts) -> bool {
-    let refused = &facts.observed.refused;
-    !refused.deletions.is_empty() || refused.late.contains(&facts.history.updated.name)
+/// Whether Pods that go off traffic for an update may do so in vain: the deletion of some is refused, or a change is refused although its
+/// dry run has passed. One at a time finds out.
+#[derive(Debug)]
+struct Doubts {
+    deletions: bool,
+    changes: bool,
+    /// Whether a Pod is off traffic for an update, or has come back and does not serve yet.
+    is_one_away: bool,
 }
 
-/// Whether a Pod that is yet to be updated is off traffic for that, or has come back from it and does not serve yet.
-fn is_one_away(facts: &Facts, counted: &[i64]) -> bool {
-    let mut pods = counted.iter().filter_map(|id| facts.members.get(id));
-    pods.any(|pod| {
+impl Doubts {
+    fn of(facts: &Facts, draft: &mut Draft, counted: &[i64]) -> Doubts {
         let refused = &facts.observed.refused;
-        let uid = &pod.metadata.uid;
-        let is_refused = refused.deletions.contains(uid) || refused.changes.contains_key(uid);
-        // Of one that crashes, or whose node is lost, it is not known when it serves.
-        let mut conditions = pod.status.conditions.iter();
-        let is_lost = conditions.any(|c| c.type_ == "Ready" && c.status == "Unknown");
-        let runs = !is_lost && pod.status.container_statuses.iter().all(|c| c.ready);
-        let comes_back = phases(pod).contains_key(lifecycle::ID) || is_refused && runs;
-        !pod.is_available() && !facts.is_updated(pod) && comes_back
-    })
+        let mut members = counted.iter().filter_map(|id| facts.members.get(id));
+        let is_refused = |pod: &Arc<Pod>| {
+            let is_known = refused.deletions.contains(&pod.metadata.uid);
+            is_known && !Operation::ScaleIn.is_on(pod)
+        };
+        let doubts = Doubts {
+            deletions: members.any(is_refused),
+            changes: refused.late.contains(&facts.history.updated.name),
+            is_one_away: false,
+        };
+        let is_one_away = (doubts.deletions || doubts.changes)
+            && counted.iter().any(|id| {
+                let pod = facts.members.get(id);
+                pod.is_some_and(|pod| is_away(facts, draft, pod))
+            });
+        Doubts {
+            is_one_away,
+            ..doubts
+        }
+    }
+
+    /// Whether an available Pod may begin, to be deleted or changed. The next one waits until this one serves again.
+    fn try_one(&mut self, deletes: bool) -> bool {
+        let is_doubted = if deletes {
+            self.deletions
+        } else {
+            self.changes
+        };
+        if !is_doubted {
+            return true;
+        }
+        !std::mem::replace(&mut self.is_one_away, true)
+    }
+}
+
+/// Whether a Pod that is yet to be updated is off traffic for that, or has come back from it lately. When one serves that crashes, or whose
+/// node is lost, is not known.
+fn is_away(facts: &Facts, draft: &mut Draft, pod: &Pod) -> bool {
+    if pod.is_available() || facts.is_updated(pod) || Operation::ScaleIn.is_on(pod) {
+        return false;
+    }
+    match phases(pod).get(lifecycle::ID) {
+        Some(Phase::PreCheck) => return false, // rules hold it
+        Some(_) => return true,
+        None => {}
+    }
+    let refused = &facts.observed.refused;
+    let uid = &pod.metadata.uid;
+    let mut conditions = pod.status.conditions.iter();
+    let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "False");
+    let since = ready.and_then(|c| c.last_transition_time.as_deref());
+    let since = since.and_then(|since| since.parse::<Timestamp>().ok());
+    let Some(since) = since.and_then(|at| u64::try_from(at.as_nanosecond()).ok()) else {
+        return false;
+    };
+    let left = since
+        .saturating_add(BACK)
+        .saturating_sub(facts.observed.now_nanos);
+    let is_back = refused.deletions.contains(uid) || refused.changes.contains_key(uid);
+    if is_back && left > 0 {
+        draft.again(left);
+    }
+    is_back && left > 0
 }
 
 fn take(places: &mut usize) -> bool {

@@ -92,7 +92,9 @@ fn instances(world: &World, plan: &Plan) -> Verdict {
     let has_a_pod = |id: i64| world.pods.values().any(|pod| is_of(&pod, id));
     let given_up = stored.contexts.iter().find(|entry| {
         let stays = next.iter().any(|other| other.id == entry.id);
-        counts(&entry.data) && !stays && !has_a_pod(entry.id)
+        // Its new half stands for it.
+        let is_replaced = entry.data.contains_key(pool::REPLACE_NEW);
+        counts(&entry.data) && !is_replaced && !stays && !has_a_pod(entry.id)
     });
     let left = next.iter().filter(|c| counts(&c.data) && !leaves(c.id));
     let (left, wanted) = (left.count(), strategy.replicas);
