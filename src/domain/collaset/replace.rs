@@ -173,7 +173,9 @@ fn cancel(facts: &Facts, draft: &mut Draft, id: i64, origin: &Arc<Pod>) {
         _ => {
             draft.label(origin, keys::REPLACE_PAIR_NEW_ID, None);
             pool::unmark(draft, id, pool::REPLACE_NEW);
-            if let Some(new) = new {
+            // The label alone proves nothing: it may name an instance like any other, or the new half of another pair.
+            let is_half = |new: &i64| draft.ids.get(new).and_then(pool::origin_of) == Some(id);
+            if let Some(new) = new.filter(is_half) {
                 part(facts, draft, new);
             }
         }

@@ -226,3 +226,22 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
         assert_eq!(claims(&world), ["0", "2", "3"], "lost: {lost}");
     }
 }
+
+/// `WALK_SEED=3100000511`: the pairs of others took the ID that the label names, and lost it again in each plan.
+#[test]
+fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(4, spec);
+    world.settle();
+    let labelled = name(&world, 0);
+    let pod = world.pods.get_mut(&labelled).unwrap();
+    let labels = &mut pod.metadata.labels;
+    labels.insert(keys::REPLACE_PAIR_NEW_ID.into(), "4".into());
+    let uid = pod.metadata.uid.clone();
+    world.troubles.stubborn.insert(uid);
+    world.image("app:2");
+    rounds(&mut world, 200);
+    let updated = world.images().iter().filter(|i| **i == "app:2").count();
+    assert_eq!(updated, 3);
+}
