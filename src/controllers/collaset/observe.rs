@@ -38,18 +38,13 @@ pub async fn observe(
     if !index.synced().for_workloads() {
         return Err(Outcome::After(UNSYNCED));
     }
-    let store = context.ledgers.store();
-    let caught_up = async {
-        store.followed().await;
-        store.caught_up(memory.position()).await;
-    };
-    if tokio::time::timeout(CATCH_UP, caught_up).await.is_err() {
-        let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
-        warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
-        return Err(Outcome::Retry);
-    }
+    let position = memory.position();
+    catch_up(context, set, position).await?;
     // Before the caches are looked at: it may take its time.
     let unmanaged = unmanaged(context, set, memory).await;
+    if memory.position() > position {
+        catch_up(context, set, memory.position()).await?;
+    }
     let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
     let name = set.metadata.name.as_deref().unwrap_or_default();
     let Some(set) = index.objects.sets.get(namespace, name) else {
@@ -101,6 +96,21 @@ pub async fn observe(
         claims,
         now_nanos,
         set,
+    })
+}
+
+/// Waits until the Pod cache has come to this version.
+async fn catch_up(context: &Context, set: &CollaSet, version: u64) -> Result<(), Outcome> {
+    let store = context.ledgers.store();
+    let caught_up = async {
+        store.followed().await;
+        store.caught_up(version).await;
+    };
+    let done = tokio::time::timeout(CATCH_UP, caught_up).await;
+    done.map_err(|_| {
+        let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
+        warn!(?namespace, set = ?name, "the Pod cache trails, or its watch is silent; nothing is planned from it");
+        Outcome::Retry
     })
 }
 

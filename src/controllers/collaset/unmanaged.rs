@@ -37,20 +37,24 @@ pub async fn unmanaged(context: &Context, set: &CollaSet, memory: &Memory) -> Ve
     let (now, generation) = (Instant::now(), set.metadata.generation.unwrap_or(0));
     let due = memory.due(&unknown, now, generation);
     let answers = join_all(due.into_iter().map(|name| async {
-        let pod = read(context, namespace, &name).await;
+        let pod = read(context, namespace, &name, memory).await;
         (name, pod)
     }));
     memory.note_answers(answers.await, now)
 }
 
-/// A Pod that is there and not managed. One that can't be read is asked for again as one that is not there.
-async fn read(context: &Context, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+/// A Pod that is there and not managed. One that can't be read is asked for again as one that is not there. One that is managed is on its way
+/// to the cache, which has to come there first: another would be made in its place.
+async fn read(context: &Context, namespace: &str, name: &str, memory: &Memory) -> Option<Arc<Pod>> {
     let request = async {
         let request = Objects::of("/api/v1", namespace, "pods")?.get(name)?;
         context.client.request::<Pod>(request).await
     };
     let answer = tokio::time::timeout(CALL_TIMEOUT, request).await;
     let mut pod = answer.ok()?.ok()?;
+    if pod.is_managed() {
+        memory.wrote_pod(pod.metadata.resource_version);
+    }
     if pod.is_managed() || pod.is_terminating() {
         return None;
     }

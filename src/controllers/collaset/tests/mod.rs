@@ -792,6 +792,33 @@ async fn nothing_is_planned_from_a_cache_older_than_the_own_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pod_to_include_that_the_cache_has_yet_to_show_is_waited_for() {
+    let bed = Bed::new();
+    let index = &bed.context.index;
+    index.replace_pods(Vec::new(), 1);
+    for bit in 0..KINDS {
+        index.mark(|s| s.objects |= 1 << bit);
+    }
+    let labels = json!({ keys::CONTROL: keys::CONTROL_VALUE });
+    let pod = json!({ "metadata": { "namespace": "n", "name": "web-0", "labels": labels } });
+    bed.api.put(&format!("{PODS}/web-0"), pod);
+    let included = json!({ "podToInclude": ["web-0"] });
+    bed.api.put(
+        SET,
+        json!({
+            "metadata": { "namespace": "n", "name": "web", "uid": "set" },
+            "spec": { "scaleStrategy": included },
+        }),
+    );
+    bed.learn::<SetObject>(SET);
+    let set = bed.observed().set;
+    let trailing = observe(&bed.context, &set, &bed.memory).await;
+    assert!(matches!(trailing, Err(Outcome::Retry)));
+    index.bookmark_pods(bed.api.0.lock().version);
+    assert!(observe(&bed.context, &set, &bed.memory).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn new_leader_plans_nothing_before_the_cache_has_what_the_former_one_wrote() {
     let bed = Bed::new();
     let index = &bed.context.index;
