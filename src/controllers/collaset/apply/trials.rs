@@ -91,7 +91,8 @@ pub enum Tried {
 /// Whether the update that a patch begins is to be tried first.
 pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
-    if (work.memory).has_passed(uid, revision(patch), Instant::now()) {
+    let revision = revision(patch);
+    if work.memory.has_passed(uid, revision, Instant::now()) {
         return false;
     }
     let ahead = patch.ahead.as_ref();

@@ -144,19 +144,12 @@ impl Doubts {
             let is_known = refused.deletions.contains(&pod.metadata.uid);
             is_known && !Operation::ScaleIn.is_on(pod)
         };
-        let doubts = Doubts {
-            deletions: members.any(is_refused),
-            changes: refused.late.contains(&facts.history.updated.name),
-            is_one_away: false,
-        };
-        let is_one_away = (doubts.deletions || doubts.changes)
-            && counted.iter().any(|id| {
-                let pod = facts.members.get(id);
-                pod.is_some_and(|pod| is_away(facts, draft, pod))
-            });
+        let deletions = members.clone().any(is_refused);
+        let changes = refused.late.contains(&facts.history.updated.name);
         Doubts {
-            is_one_away,
-            ..doubts
+            deletions,
+            changes,
+            is_one_away: (deletions || changes) && members.any(|pod| is_away(facts, draft, pod)),
         }
     }
 
@@ -189,9 +182,7 @@ fn is_away(facts: &Facts, draft: &mut Draft, pod: &Pod) -> bool {
     let uid = &pod.metadata.uid;
     let mut conditions = pod.status.conditions.iter();
     let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "False");
-    let since = ready.and_then(|c| c.last_transition_time.as_deref());
-    let since = since.and_then(|since| since.parse::<Timestamp>().ok());
-    let Some(since) = since.and_then(|at| u64::try_from(at.as_nanosecond()).ok()) else {
+    let Some(since) = ready.and_then(|c| nanos(c.last_transition_time.as_deref())) else {
         return false;
     };
     let left = since
@@ -202,6 +193,12 @@ fn is_away(facts: &Facts, draft: &mut Draft, pod: &Pod) -> bool {
         draft.again(left);
     }
     is_back && left > 0
+}
+
+/// A time of an object in nanoseconds since 1970.
+fn nanos(time: Option<&str>) -> Option<u64> {
+    let time: Timestamp = time?.parse().ok()?;
+    u64::try_from(time.as_nanosecond()).ok()
 }
 
 fn take(places: &mut usize) -> bool {
@@ -270,9 +267,8 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
         let mut claims = facts.claims_of(id);
         claims.find_map(|claim| facts.writer(&claim.name))
     });
-    let due = awaited.and_then(|pod| pod.metadata.deletion_timestamp.as_deref());
-    let due = due.and_then(|due| due.parse::<Timestamp>().ok());
-    let Some(due) = due.and_then(|due| u64::try_from(due.as_nanosecond()).ok()) else {
+    let Some(due) = awaited.and_then(|pod| nanos(pod.metadata.deletion_timestamp.as_deref()))
+    else {
         return false;
     };
     let left = due
