@@ -18,7 +18,7 @@ use crate::domain::collaset::observed::{Claim, Observed, Pool, Revision};
 use crate::domain::collaset::planner::plan;
 use crate::domain::collaset::refused::Refused;
 use crate::domain::collaset::room;
-use crate::domain::collaset::status::Canaries;
+use crate::domain::collaset::status::{self, Canaries};
 use crate::domain::pod::Pod;
 
 mod api;
@@ -29,6 +29,9 @@ pub use api::{Troubles, Write};
 pub use plane::{Kubelet, Resizing};
 
 pub const UID: &str = "set-uid";
+
+/// Nanoseconds from the deletion of a Pod to its deletion timestamp.
+const GRACE: u64 = 30_000_000_000;
 
 /// The objects of one CollaSet.
 #[derive(Clone, Debug)]
@@ -262,9 +265,14 @@ impl World {
 
     /// Marks a Pod terminating.
     pub fn delete(&mut self, name: &str) {
-        let now = self.clock.to_string();
+        let due = self.due();
         let pod = self.pods.get_mut(name).expect("is there");
-        pod.metadata.deletion_timestamp.get_or_insert(now);
+        pod.metadata.deletion_timestamp.get_or_insert(due);
+    }
+
+    /// The deletion timestamp of a Pod that is deleted now: when its grace period ends.
+    pub fn due(&self) -> String {
+        status::time(self.clock + GRACE).to_string()
     }
 
     /// Pods that are not on their way out, by instance ID.

@@ -13,13 +13,14 @@ impl World {
             return self.turn(u8::MAX);
         }
         let now = self.tick().to_string();
+        let due = self.due();
         let before = self.pods.clone();
         self.pods.retain(|_, pod| !pod.is_terminating());
         let names: Vec<String> = self.pods.keys().cloned().collect();
         for name in names {
             let pod = self.pods.get_mut(&name).unwrap();
             if pod.label(keys::TO_DELETE).is_some() {
-                pod.metadata.deletion_timestamp = Some(now.clone());
+                pod.metadata.deletion_timestamp = Some(due.clone());
                 continue;
             }
             lifecycle(pod, &now);

@@ -199,7 +199,7 @@ impl World {
             (true, false) => operator::begin(pod, id, type_, true, self.clock),
             (true, true) if self.is_undeleted(pod) => return None,
             (true, true) if operator::is_allowed(pod, id, type_, 0, self.clock) => {
-                new.metadata.deletion_timestamp = Some(self.clock.to_string());
+                new.metadata.deletion_timestamp = Some(self.due());
                 return Some(new);
             }
             (false, true) if pod.label(&Family::UndoOperationType.key(id)).is_none() => {
@@ -369,13 +369,13 @@ impl World {
 
     /// Deletes what refers to sets that have gone.
     fn collect_dependents(&mut self) {
-        let (now, dead) = (self.clock.to_string(), &self.dead);
+        let (due, dead) = (self.due(), &self.dead);
         let lost = |controller: Option<&String>| controller.is_some_and(|uid| dead.contains(uid));
         for pod in self.pods.values_mut() {
             if lost(pod.controller().map(|owner| &owner.uid)) {
                 pod.metadata
                     .deletion_timestamp
-                    .get_or_insert_with(|| now.clone());
+                    .get_or_insert_with(|| due.clone());
             }
         }
         let mut mounts = self.pods.values().flat_map(|pod| &pod.spec.claims);
