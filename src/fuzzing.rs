@@ -24,12 +24,13 @@ pub enum Watch {
 /// Hands one line of a watch to the index; the version that it carries, or `None` if all must be listed again.
 pub fn watch_frame(index: &Arc<Index>, watch: Watch, line: &str) -> Option<u64> {
     let source = Source::all("/fuzz");
-    match watch {
+    let delivered = match watch {
         Watch::Pods => deliver(&source, &Pods::new(index), line, 0),
         Watch::Rules => deliver(&source, &Rules(Arc::clone(index)), line, 0),
         Watch::Namespaces => deliver(&source, &Namespaces(Arc::clone(index)), line, 0),
         Watch::Owners(kind) => deliver(&source, &Workloads::new(index, kind), line, 0),
-    }
+    };
+    delivered.map(|delivered| delivered.version)
 }
 
 /// The text of a `Warning` header.

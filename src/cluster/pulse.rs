@@ -160,10 +160,13 @@ impl<T, S: Sink<T>> Sink<T> for Felt<S> {
         }
         is_news
     }
-    fn heard(&self, at: tokio::time::Instant, version: u64) {
-        self.sink.heard(at, version);
+    fn heard(&self, version: u64) {
+        self.sink.heard(version);
         self.pulse.come_to(version);
         self.pulse.hear();
+    }
+    fn known(&self, at: tokio::time::Instant) {
+        self.sink.known(at);
     }
     fn lost(&self) {
         self.sink.lost();
@@ -214,10 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_heard_has_moved() {
-        assert_eq!(
-            felt(|felt| felt.heard(tokio::time::Instant::now(), 1)),
-            (true, true)
-        );
+        assert_eq!(felt(|felt| felt.heard(1)), (true, true));
     }
 
     #[test]
@@ -245,10 +245,10 @@ mod tests {
         let waiting = tokio::spawn(async move { pulse.reach(7).await });
         tokio::time::sleep(4 * PATIENCE).await;
         assert!(!waiting.is_finished());
-        felt.heard(tokio::time::Instant::now(), 6);
+        felt.heard(6);
         tokio::time::sleep(4 * PATIENCE).await;
         assert!(!waiting.is_finished());
-        felt.heard(tokio::time::Instant::now(), 7);
+        felt.heard(7);
         waiting.await.unwrap();
     }
 

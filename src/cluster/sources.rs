@@ -164,7 +164,7 @@ impl Sink<Pod> for Pods {
     fn bookmark(&self, version: u64) {
         self.index.bookmark_pods(version);
     }
-    fn heard(&self, at: Instant, _version: u64) {
+    fn known(&self, at: Instant) {
         self.index.following.pods.hear(at);
     }
     fn lost(&self) {
@@ -219,7 +219,7 @@ impl Sink<PodTransitionRule> for Rules {
         self.0.delete_rule(&object);
     }
     fn bookmark(&self, _version: u64) {}
-    fn heard(&self, at: Instant, _version: u64) {
+    fn known(&self, at: Instant) {
         self.0.following.rules.hear(at);
     }
     fn lost(&self) {
@@ -351,7 +351,8 @@ mod tests {
         let source = Source::all("/api/v1/pods");
         let line = json!({ "type": kind, "object": object }).to_string();
         let known = index.read().position;
-        watch::deliver(&source, &Pods::new(index), &line, known)
+        let delivered = watch::deliver(&source, &Pods::new(index), &line, known);
+        delivered.map(|delivered| delivered.version)
     }
 
     /// Position of the cache, and Pods of the rule: expected, available.

@@ -37,6 +37,12 @@ const SILENCE: Duration = Duration::from_secs(90);
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A watch of so many seconds brings a bookmark soon: the API server sends one two seconds before the end of a watch.
 const SHORT_SECONDS: u32 = 3;
+/// The bookmark before the end of a watch is not sent earlier than this before it: the API server counts the two seconds in steps
+/// of one (`watcherBookmarkTimeBuckets`), so that it may come one before.
+const BOOKMARK: Duration = Duration::from_secs(3);
+/// How long after its begin a watch that lives a few seconds is accompanied by a read of the position. The API server has to have
+/// answered before it sends the bookmark.
+const ASKED: Duration = Duration::from_secs(1);
 /// A watch ends in time if it ends at most so much before it should.
 const EARLY: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to list.
@@ -77,9 +83,11 @@ pub trait Sink<T>: Send + Sync + 'static {
     }
     /// A list or a watch has ended, well or badly; another one follows.
     fn ended(&self) {}
-    /// The API server has sent something, and all has been delivered that had happened `at` that moment, which is up to `version`. That a
-    /// watch has begun is nothing yet: something between may answer for a server that it has lost.
-    fn heard(&self, _at: Instant, _version: u64) {}
+    /// The API server has sent something; all up to `version` has been delivered. That a watch has begun is nothing yet: something
+    /// between may answer for a server that it has lost.
+    fn heard(&self, _version: u64) {}
+    /// All has been delivered that had happened `at` this moment.
+    fn known(&self, _at: Instant) {}
     /// The watch has broken off, or the next one is late.
     fn lost(&self) {}
 }
@@ -163,7 +171,8 @@ pub async fn run<T, S>(
                     failing = 0;
                     sink.replace(objects, version);
                     if !silent {
-                        sink.heard(asked, version); // however long the answer took
+                        sink.heard(version);
+                        sink.known(asked); // however long the answer took
                     }
                     let end = follow::<T, S>(&client, &source, &*sink, &catch_up, version).await;
                     (known, silent) = (end.version, end.silent);
@@ -314,6 +323,7 @@ where
             return end(version, false, fruitful);
         };
         let patience = if seconds == SHORT_SECONDS { 3 } else { 30 };
+        let requested = Instant::now();
         let begun = timeout(
             Duration::from_secs(patience),
             client.request_stream(request),
@@ -337,17 +347,17 @@ where
         let life = Duration::from_secs(seconds.into());
         let begin = Instant::now();
         let silence = SILENCE.min(life);
-        let pause = if is_short {
-            Duration::ZERO
-        } else {
-            silence / 3
+        let pause = match source.seconds {
+            _ if is_short => Duration::ZERO,
+            LONG => silence / 3,
+            _ => ASKED,
         };
-        let ask = |pause, known| async move {
-            tokio::time::sleep(pause).await;
+        let ask = |at, known| async move {
+            tokio::time::sleep_until(at).await;
             let asked = Instant::now();
             (known, asked, present(client, source).await)
         };
-        let mut asking = Box::pin(ask(pause, version));
+        let mut asking = Box::pin(ask(requested + pause, version));
         let (mut has_asked, mut is_told) = (false, false);
         let mut due = begin + silence;
         seconds = source.seconds;
@@ -373,8 +383,9 @@ where
                         Some(present) if present < known => return end(version, false, fruitful),
                         // Nothing was written anywhere since, so there is nothing to send: soon there is.
                         Some(present) if present <= version => {
-                            sink.heard(asked, version); // all that there is has been delivered
-                            asking = Box::pin(ask(silence / 12, version));
+                            sink.heard(version);
+                            sink.known(asked); // all that there is has been delivered
+                            asking = Box::pin(ask(Instant::now() + silence / 12, version));
                         }
                         answer => (has_asked, is_told) = (true, answer.is_some()),
                     }
@@ -395,15 +406,19 @@ where
                     return end(version, true, fruitful);
                 }
             };
-            match deliver::<T, S>(source, sink, &line, version) {
-                Some(seen) => version = seen,
-                None => return end(version, false, fruitful), // usually an error event, 410 Gone
-            }
+            let Some(delivered) = deliver::<T, S>(source, sink, &line, version) else {
+                return end(version, false, fruitful); // usually an error event, 410 Gone
+            };
+            version = delivered.version;
             (is_mute, fruitful) = (false, true);
-            sink.heard(Instant::now(), version);
+            sink.heard(version);
+            // A line may have been on its way for long, and the next one with it: only a bookmark says that there was none.
+            if delivered.is_bookmark {
+                sink.known(requested + life.saturating_sub(BOOKMARK));
+            }
             due = Instant::now() + silence;
             if has_asked && source.seconds == LONG {
-                (asking, has_asked) = (Box::pin(ask(pause, version)), false);
+                (asking, has_asked) = (Box::pin(ask(Instant::now() + pause, version)), false);
             }
         };
         if !is_in_time {
@@ -424,14 +439,23 @@ where
     }
 }
 
-/// Hands one line of a watch to the sink; the version it carries, or `None` if all must be listed again: for an error
+/// A line of a watch that was handed to the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    /// The version that it carries.
+    pub version: u64,
+    /// Whether it says that everything up to this version has been sent.
+    pub is_bookmark: bool,
+}
+
+/// Hands one line of a watch to the sink. `None` if all must be listed again: for an error
 /// event, for a deletion that can't be read, and for a version before `known`, up to which all has been delivered.
 pub(crate) fn deliver<T, S: Sink<T>>(
     source: &Source,
     sink: &S,
     line: &str,
     known: u64,
-) -> Option<u64> {
+) -> Option<Delivered> {
     let event: Event = serde_json::from_str(line).ok()?;
     if event.kind == "ERROR" {
         debug!(
@@ -468,7 +492,10 @@ pub(crate) fn deliver<T, S: Sink<T>>(
             None => sink.bookmark(version),
         },
     }
-    Some(version)
+    Some(Delivered {
+        version,
+        is_bookmark: event.kind == "BOOKMARK",
+    })
 }
 
 #[cfg(test)]

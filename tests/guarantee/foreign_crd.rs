@@ -52,9 +52,14 @@ async fn nothing_goes_until_the_definition_is_put_back(
     let (scope, pods) = web(&bed).await;
     change(&bed, broken).await;
     wait::until("the changed definition", async || is_in_force(&scope).await).await;
-    let refused = refusals(&scope, &pods).await;
-    assert_eq!(refused.len(), PODS, "{refused:#?}");
-    for message in &refused {
+    let refused = wait::value("refusals that say why", async || {
+        let refused = refusals(&scope, &pods).await;
+        assert_eq!(refused.len(), PODS, "{refused:#?}");
+        // The API server has no storage of the kind for a moment after the change.
+        let is_settled = |message: &String| !message.contains("(re)initializing");
+        refused.iter().all(is_settled).then_some(refused)
+    });
+    for message in &refused.await {
         assert!(message.contains(reason), "{message}");
         assert!(message.contains("operating crds"), "{message}");
     }
