@@ -29,6 +29,8 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .copied()
         .filter(|id| !facts.is_held(*id) && !draft.entering.contains(id))
         .filter(|id| !pool::is_marked(draft, *id, pool::REPLACED))
+        // Scaled in when the set was paused.
+        .filter(|id| !(facts.strategy.paused && pool::is_marked(draft, *id, pool::SCALE_IN)))
         .collect();
     for id in vacant {
         one(facts, draft, id);
@@ -49,7 +51,7 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     let first = entry.contains_key(pool::JUST_CREATE);
     let mut labels = BTreeMap::new();
     if let Some(origin) = pool::origin_of(entry).and_then(|origin| facts.members.get(&origin)) {
-        if replace::is_stopped(facts, origin) {
+        if replace::is_stopped(facts, origin) || draft.removes_label(origin, keys::TO_REPLACE) {
             return;
         }
         let name = origin.metadata.name.clone();

@@ -9,6 +9,7 @@ use super::claims::{self, hash::Known};
 use super::lifecycle::{self, Operation};
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
+use super::pool;
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace, Progress};
 use super::revision::resize;
@@ -230,11 +231,37 @@ impl<'a> Facts<'a> {
             let until = self.observed.ended_until.get(&pod.metadata.uid);
             let waits = until.is_some_and(|until| *until > self.observed.now_nanos);
             let id = self.id_of(pod).filter(|id| !self.members.contains_key(id));
-            if let Some(id) = id.filter(|_| waits) {
+            if let Some(id) = id.filter(|id| waits && self.is_made_again(*id, pod)) {
                 waiting.entry(id).or_insert_with(|| Arc::clone(pod));
             }
         }
         waiting
+    }
+
+    /// Whether the next Pod of an ID, by the pool, fares no better than a Pod that has ended: there is to be one, and of its revision.
+    fn is_made_again(&self, id: i64, pod: &Pod) -> bool {
+        let Some(pool) = &self.observed.pool else {
+            return true;
+        };
+        let mut entries = pool.contexts.iter().filter(|entry| entry.id == id);
+        entries.any(|entry| {
+            let origin = pool::origin_of(&entry.data).and_then(|id| self.members.get(&id));
+            if origin.is_some_and(|origin| origin.label(keys::TO_REPLACE).is_none()) {
+                return false; // the pair was called off
+            }
+            let next = entry.data.get(data::REVISION).map(String::as_str);
+            let own = pod.label(keys::REVISION);
+            let is_known = next.is_some_and(|next| self.history.find(next).is_some());
+            !is_known || own.is_none() || next == own
+        })
+    }
+
+    /// The Pods of an ID that has none: those that have ended, or are about to.
+    pub fn former(&self, id: i64) -> impl Iterator<Item = &Arc<Pod>> {
+        let ending = self.terminating.get(&id).into_iter().flatten();
+        let ended = self.ended.contains(&id).then_some(&self.finished);
+        let ended = ended.into_iter().flatten();
+        ending.chain(ended.filter(move |pod| self.id_of(pod) == Some(id)))
     }
 
     /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.

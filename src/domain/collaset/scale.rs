@@ -28,7 +28,8 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     // What is to be excluded leaves by itself: it is neither chosen nor counted (contract 10.4 Q34). Where names persist
     // nothing can be excluded.
     let leaves = |id: &i64| {
-        !facts.strategy.sequence && pod_of(id).is_some_and(|pod| facts.is_to_exclude(pod))
+        let pod = pod_of(id).or_else(|| facts.waiting.get(id));
+        !facts.strategy.sequence && pod.is_some_and(|pod| facts.is_to_exclude(pod))
     };
     // An instance whose Pod is missing for now is as good as others: it is made again, and has its volumes.
     let mut instances = pool::counted(facts, draft);
@@ -92,12 +93,16 @@ fn stop(facts: &Facts, draft: &mut Draft) {
 /// chosen although another is lost meanwhile, or deleted by a rollout: that one is made again.
 fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'a> {
     let pod = facts.members.get(&id);
+    let strategy = &facts.strategy;
+    let mut any = pod
+        .into_iter()
+        .chain(facts.former(id).filter(|_| pod.is_none()));
+    let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name));
     let chosen = pod.or_else(|| facts.waiting.get(&id)).map(|pod| {
         (
-            !facts.strategy.delete.contains(&pod.metadata.name),
             !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
             // Whom the user asks for stays, though it is the youngest.
-            facts.strategy.include.contains(&pod.metadata.name),
+            strategy.include.contains(&pod.metadata.name),
         )
     });
     let ready_since = pod.and_then(|pod| {
@@ -107,7 +112,8 @@ fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'
     });
     (
         pod.is_some() || !pool::is_marked(draft, id, pool::SCALE_IN),
-        chosen.unwrap_or((true, true, false)),
+        !is_named,
+        chosen.unwrap_or((true, false)),
         facts.strategy.sequence.then_some(Reverse(id)),
         pod.is_some(),
         !pool::is_marked(draft, id, pool::JUST_CREATE),

@@ -66,11 +66,13 @@ fn write_of<'a>(
 /// What a change of a claim is a part of.
 fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
     let is_there = work.set.metadata.deletion_timestamp.is_none();
+    let scaling = work.set.spec.scale_strategy.as_ref();
+    let includes = scaling.is_some_and(|scaling| !scaling.pod_to_include.is_empty());
     match change {
         ClaimChange::Patch { ownership, .. } if is_there => match ownership {
             Ownership::Release => Step::Exclude,
-            Ownership::Adopt => Step::Include,
-            Ownership::Keep => Step::Claims,
+            Ownership::Adopt if includes => Step::Include,
+            Ownership::Adopt | Ownership::Keep => Step::Claims,
         },
         _ => Step::Claims,
     }

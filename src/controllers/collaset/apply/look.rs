@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::call::{Halt, call};
-use super::super::refusals::Key;
+use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
 use crate::api::keys;
@@ -34,6 +34,7 @@ const FRESH: Duration = Duration::from_secs(10);
 pub struct Look {
     /// When it was over.
     at: Instant,
+    seen: Seen,
     /// Name of a Pod that mounts a claim, by the name of the claim, and whether that Pod may still write.
     mounts: HashMap<String, (String, bool)>,
     /// Pods of the set that are not managed any more, by the instance ID that they carry.
@@ -42,10 +43,20 @@ pub struct Look {
     unmanaged_on: HashMap<String, Pod>,
 }
 
+/// Which Pods of the namespace were looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    None,
+    /// Those with an instance ID that are not managed.
+    Unmanaged,
+    All,
+}
+
 impl Default for Look {
     fn default() -> Self {
         Look {
             at: Instant::now(),
+            seen: Seen::None,
             mounts: HashMap::new(),
             unmanaged: HashMap::new(),
             unmanaged_on: HashMap::new(),
@@ -56,7 +67,12 @@ impl Default for Look {
 impl Look {
     /// Whether a claim may be deleted by it: a process that stood still looks again.
     pub fn is_fresh(&self) -> bool {
-        self.at.elapsed() < FRESH
+        self.seen == Seen::All && self.at.elapsed() < FRESH
+    }
+
+    /// Whether a Pod may be created by it: what was left alone when it began may not be any more.
+    pub fn is_enough_for(&self, body: &Value) -> bool {
+        self.seen >= needed(body)
     }
 
     /// The name of a Pod that mounts a claim.
@@ -113,6 +129,17 @@ pub fn claims(body: &Value) -> impl Iterator<Item = &str> {
     volumes.filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
 }
 
+/// Which Pods are to be looked at before a Pod is created.
+fn needed(body: &Value) -> Seen {
+    // The instance ID had a Pod before.
+    let is_again = body["metadata"]["labels"][keys::COMPLETING].is_string();
+    match claims(body).next() {
+        Some(_) => Seen::All,
+        None if is_again => Seen::Unmanaged,
+        None => Seen::None,
+    }
+}
+
 /// Reads what the plan needs to be sure of. What can't be read is left alone for a while, as what can't be written.
 pub async fn ahead(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     let look = Mutex::new(Look::default());
@@ -145,24 +172,36 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
         is_alive(work).await?;
     }
     let mut look = Look::default();
-    let mut creations = plan.pods.iter().filter_map(|change| match change {
-        PodChange::Create { body, .. } => Some(body),
+    // What is left alone is not looked at either: of a large namespace that takes time.
+    let now = Instant::now();
+    let is_left = |key: &Key| work.memory.refused(key, now, work.generation()).is_some();
+    let creates = !is_left(&Key::All(Kind::PodCreations));
+    let creations = plan.pods.iter().filter_map(|change| match change {
+        PodChange::Create { id, body } => {
+            let is_made = creates && !is_left(&Key::Pod(*id));
+            is_made.then(|| needed(body))
+        }
         PodChange::Patch(_) | PodChange::Delete(..) => None,
     });
-    let now = Instant::now();
-    let deletes = plan.claims.iter().any(|change| match change {
-        ClaimChange::Delete(claim) => work.memory.held(&claim.uid, now).is_none(),
-        ClaimChange::Create { .. } | ClaimChange::Patch { .. } => false,
+    let deletions = plan.claims.iter().filter_map(|change| match change {
+        ClaimChange::Delete(claim) => {
+            let key = Key::ClaimWrite(claim.name.clone());
+            let is_left = is_left(&key) || work.memory.held(&claim.uid, now).is_some();
+            (!is_left).then_some(Seen::All)
+        }
+        ClaimChange::Create { .. } | ClaimChange::Patch { .. } => None,
     });
-    if deletes || creations.clone().any(|body| claims(body).next().is_some()) {
-        each(work, String::new(), |pod| look.take(work, pod)).await?;
-    } else if creations.any(is_again) {
-        let labels = format!(
-            "{},{}!={}",
-            keys::INSTANCE_ID,
-            keys::CONTROL,
-            keys::CONTROL_VALUE
-        );
+    look.seen = creations.chain(deletions).max().unwrap_or(Seen::None);
+    let unmanaged = || {
+        let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
+        format!("{},{control}!={value}", keys::INSTANCE_ID)
+    };
+    let labels = match look.seen {
+        Seen::All => Some(String::new()),
+        Seen::Unmanaged => Some(unmanaged()),
+        Seen::None => None,
+    };
+    if let Some(labels) = labels {
         each(work, labels, |pod| look.take(work, pod)).await?;
     }
     let is_first = work.pool.is_none() && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
@@ -171,11 +210,6 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     }
     look.at = Instant::now();
     Ok(look)
-}
-
-/// Whether the instance ID had a Pod before.
-fn is_again(body: &Value) -> bool {
-    body["metadata"]["labels"][keys::COMPLETING].is_string()
 }
 
 fn adopts(plan: &Plan) -> bool {

@@ -126,6 +126,9 @@ async fn create(
     step: Step,
     look: &Look,
 ) -> Result<(), Halt> {
+    if !look.is_enough_for(&body) {
+        return Err(Halt::Moved);
+    }
     if let Some(pod) = look.unmanaged(id, look::claims(&body)) {
         return manage(work, pod).await;
     }

@@ -14,6 +14,7 @@ use super::super::refusals::{Key, LATE};
 use super::Work;
 use super::pods::{body, change_of, deletion_of, resize};
 use crate::cluster::pods;
+use crate::domain::collaset::Operation;
 use crate::domain::collaset::plan::{Ahead, PodPatch};
 use crate::domain::pod::Pod;
 
@@ -107,6 +108,9 @@ fn revision(patch: &PodPatch) -> &str {
 
 /// Tries what the update that a patch begins is for.
 pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trouble> {
+    let uid = &patch.pod.metadata.uid;
+    // The plan has kept no place for one that was refused.
+    let has_a_place = !work.memory.refuses(uid, revision(patch));
     if patch.deletes {
         may_delete(work, &patch.pod).await?;
     }
@@ -115,9 +119,8 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trou
     {
         return Ok(Tried::AnotherWay);
     }
-    if work.is_older_than(SLOW) {
+    if !has_a_place || work.is_older_than(SLOW) {
         let until = Instant::now() + PASSED;
-        let uid = &patch.pod.metadata.uid;
         work.memory.pass(uid, revision(patch), until);
         work.again(SPACING);
         return Ok(Tried::Later);
@@ -134,14 +137,21 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
             tried => tried,
         }
     };
+    let uid = &pod.metadata.uid;
     match call(&deletion_of(&pod.metadata.name), request).await {
         Ok(()) | Err(Trouble::Held | Trouble::Moved) => {
-            work.memory.accept_deletion(&pod.metadata.uid);
+            work.memory.accept_deletion(uid);
             let last = work.memory.last_refusal(&Key::LateDeletions);
             pause_others(work, Key::LateDeletions, last);
             Ok(())
         }
-        refused => refused,
+        Err(trouble) => {
+            if lasting(work, &trouble, &Key::PodChange(uid.clone())).is_some() {
+                work.memory.refuse_deletion(uid); // it takes no place from others
+                work.again(SPACING);
+            }
+            Err(trouble)
+        }
     }
 }
 
@@ -158,7 +168,10 @@ pub fn judge_deletion(work: &Work<'_>, pod: &Pod, done: &Result<u64, Trouble>) {
         Err(trouble) => {
             if let Some(why) = lasting(work, trouble, &Key::PodWrite(uid.clone())) {
                 work.memory.refuse_deletion(uid);
-                refuse_late(work, late, why);
+                // Of others no dry run has passed.
+                if Operation::Update.is_on(pod) {
+                    refuse_late(work, late, why);
+                }
                 work.again(SPACING);
             }
         }

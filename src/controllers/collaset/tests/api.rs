@@ -34,6 +34,8 @@ pub struct State {
     pub refusal: Option<Refusal>,
     /// How long a dry run takes.
     pub trial: Duration,
+    /// How long a list of Pods takes.
+    pub reading: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -54,6 +56,10 @@ impl FakeApi {
                 if is_dry {
                     let trial = state.lock().trial;
                     tokio::time::sleep(trial).await;
+                }
+                if head.method == Method::GET && head.uri.path().ends_with("/pods") {
+                    let reading = state.lock().reading;
+                    tokio::time::sleep(reading).await;
                 }
                 let (code, answer) = {
                     let mut state = state.lock();

@@ -20,6 +20,7 @@ use crate::cluster::queue::Outcome;
 use crate::cluster::tenure::Tenure;
 use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
+use crate::domain::collaset::Operation;
 use crate::domain::collaset::observed::{Claim, Observed, Revision};
 use crate::domain::collaset::plan::{
     Ahead, ClaimChange, Event, Ownership, Plan, PodChange, PodPatch, RevisionChange,
@@ -468,12 +469,19 @@ async fn pod_that_is_refused_late_is_left_alone_although_others_are_changed() {
         Arc::new(serde_json::from_value(object).unwrap())
     };
     let patch = format!("PATCH {PODS}/web-a");
+    let begins = || {
+        let bodies = bed.api.bodies(&patch);
+        let labels = bodies.iter().map(|body| &body["metadata"]["labels"]);
+        labels
+            .filter(|labels| labels["x"] == "1" && labels["y"].is_null())
+            .count()
+    };
     // Its dry run passes each time and its change is refused, while the other's is not.
     let mut tries = 0;
     for _ in 0..60 {
-        let before = bed.api.bodies(&patch).len();
+        let before = begins();
         bed.apply(update(&pod("web-a"))[0].clone()).await;
-        if bed.api.bodies(&patch).len() > before {
+        if begins() > before {
             tries += 1;
             bed.api
                 .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-a", 403));
@@ -541,6 +549,8 @@ async fn deletion_that_is_refused_is_tried_before_another_pod_goes_off_traffic()
     assert_eq!(bed.api.bodies(&delete(&b)).len(), 1, "tried by a dry run");
     bed.api.refuse(None);
     tokio::time::advance(PAUSES.1).await;
+    bed.apply(recreation(&b)[0].clone()).await;
+    assert_eq!(patches(&bed), before, "another may have its place by now");
     bed.apply(recreation(&b)[0].clone()).await;
     assert_eq!(patches(&bed), before + 1);
 }
@@ -625,11 +635,28 @@ async fn after_a_late_refusal_of_deletions_one_pod_at_a_time_goes_off_traffic() 
     bed.api
         .refuse(refusal("DELETE /api/v1/namespaces/n/pods", 403));
     for pod in &pods {
-        bed.apply(recreation(pod)[1].clone()).await;
+        let mut pod = Pod::clone(pod);
+        let begun = Operation::Update.begin(&pod, true, 1);
+        begun.apply(&mut pod.metadata.labels);
+        bed.apply(recreation(&pod.into())[1].clone()).await;
     }
     bed.api.refuse(None);
     tokio::time::advance(PAUSES.1).await;
+    assert_eq!(begun(&bed, &pods, recreation).await, 0, "tried");
     assert_eq!(begun(&bed, &pods, recreation).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_deletion_of_a_scale_in_holds_up_no_trial() {
+    let bed = Bed::new();
+    let (gone, other) = (bed.pod("web-a"), bed.pod("web-b"));
+    bed.api
+        .refuse(refusal("DELETE /api/v1/namespaces/n/pods/web-a", 403));
+    for _ in 0..12 {
+        bed.apply(recreation(&gone)[1].clone()).await;
+        tokio::time::advance(PAUSES.1).await;
+    }
+    assert_eq!(begun(&bed, &[other], recreation).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1304,4 +1331,45 @@ async fn what_a_patch_comes_to_is_told_once_it_is_written() {
     bed.apply(plan(2)).await;
     tokio::time::sleep(PAUSES.0).await;
     assert_eq!(told(&bed), ["under instance ID 2"]);
+}
+
+/// What is refused is not looked at before it is tried again.
+#[tokio::test(start_paused = true)]
+async fn updates_begin_beside_a_refused_creation_where_pods_are_read_slowly() {
+    let bed = Bed::new();
+    bed.api.0.lock().reading = Duration::from_secs(6);
+    bed.api
+        .refuse(refusal("POST /api/v1/namespaces/n/pods", 403));
+    let pod = bed.pod("web-a");
+    let plan = || {
+        let mut patch = PodPatch {
+            pod: pod.clone(),
+            ..PodPatch::default()
+        };
+        let operating = Family::Operating.key("collaset");
+        patch.labels.0.insert(operating, Some("1".into()));
+        let mut body = pod_of(3, "set");
+        let claim = json!({ "persistentVolumeClaim": { "claimName": "c" } });
+        body["spec"] = json!({ "volumes": [claim] });
+        let create = PodChange::Create { id: 3, body };
+        Plan {
+            pods: vec![PodChange::Patch(patch), create],
+            ..Plan::default()
+        }
+    };
+    for _ in 0..20 {
+        let done = bed.apply(plan()).await;
+        tokio::time::advance(pause_after(done)).await;
+    }
+    let requests = bed.api.requests();
+    let count = |what: &str| requests.iter().filter(|r| r.starts_with(what)).count();
+    assert!(
+        count("PATCH /api/v1/namespaces/n/pods/web-a") > 0,
+        "{requests:?}"
+    );
+    let (lists, creations) = (count("GET /api/v1/namespaces/n/pods"), count("POST"));
+    assert!(
+        lists <= creations,
+        "{lists} lists for {creations} creations"
+    );
 }

@@ -423,6 +423,7 @@ impl View {
             let down = told::unavailable(rules, self.down(facts));
             let later = told::all_excluded_later(facts);
             let bound = self.bound(facts, |pod| is_down(facts, pod));
+            let ended = told::ended(facts); // new Pods of pairs
             let room = &self.no_room;
             let reason = if paused { "Paused" } else { "Updating" };
             if facts.rollout.is_aborted() {
@@ -436,7 +437,7 @@ impl View {
             }
             let behind = wording::pods(behind);
             let message = format!(
-                "{behind} to update, {updating} under way{step}{told}{down}{bound}{later}{room}"
+                "{behind} to update, {updating} under way{step}{told}{down}{ended}{bound}{later}{room}"
             );
             return (false, reason, message);
         }
@@ -450,6 +451,7 @@ impl View {
             let told = told::under_way(facts, |_| true);
             let down = told::unavailable(rules, self.unavailable.iter());
             let later = told::all_excluded_later(facts);
+            let ended = told::ended(facts);
             let (pairs, room) = (self.pairs, &self.no_room);
             let more = match unpaired {
                 0 => String::new(),
@@ -463,7 +465,7 @@ impl View {
                 false => "Replacing",
             };
             let pairs = wording::pods_do(pairs, "is", "are");
-            let message = format!("{pairs} being replaced{more}{told}{down}{later}{room}");
+            let message = format!("{pairs} being replaced{more}{told}{down}{ended}{later}{room}");
             return (false, reason, message);
         }
         if leaving > 0 || held > 0 {

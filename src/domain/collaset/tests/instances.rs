@@ -8,6 +8,7 @@ use super::cases::one_claim;
 use super::world::{Kubelet, World, Write};
 use crate::api::keys;
 use crate::domain::collaset::room;
+use crate::domain::pod::Pod;
 
 fn name(world: &World, id: i64) -> String {
     world.members()[&id].metadata.name.clone()
@@ -249,4 +250,157 @@ fn label_of_a_pair_that_can_not_be_taken_off_parts_no_other_pair() {
     labels.insert(keys::REPLACE_PAIR_NEW_ID.into(), "5".into());
     world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } }));
     world.settle();
+}
+
+#[test]
+fn failed_pod_that_is_to_be_excluded_is_not_deleted_while_its_claim_can_not_leave() {
+    for refused in [Write::ClaimChange, Write::PodPatch] {
+        let mut world = World::on_plane(4, one_claim());
+        world.settle();
+        let named = name(&world, 1);
+        fail(&mut world, &named, 3600);
+        rounds(&mut world, 3);
+        world.troubles.refused.insert(refused);
+        let exclusion = json!({ "podToExclude": [named] });
+        world.edit(json!({ "replicas": 3, "scaleStrategy": exclusion }));
+        rounds(&mut world, 20);
+        assert!(world.pods.contains_key(&named), "{refused:?}");
+        assert_eq!(claims(&world), ["0", "1", "2", "3"], "{refused:?}");
+        world.troubles.refused.clear();
+        world.pass(100);
+        rounds(&mut world, 30);
+        assert_eq!(world.ids(), [0, 2, 3], "{refused:?}");
+        let own = world.claims.values().filter(|c| c.controller.is_some());
+        assert_eq!(
+            (own.count(), world.claims.len()),
+            (3, 4),
+            "it left with its claim"
+        );
+    }
+}
+
+fn ends_slowly(world: &mut World, name: &str) {
+    let uid = world.pods[name].metadata.uid.clone();
+    world.kubelets.entry(uid).or_default().ends_slowly = true;
+    world.delete(name);
+}
+
+#[test]
+fn named_pod_is_scaled_in_and_no_other_though_it_is_about_to_end() {
+    let named = |world: &mut World, name: &str| {
+        rounds(world, 3);
+        let by_name = json!({ "podToDelete": [name] });
+        world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
+        rounds(world, 20);
+        world.kubelets.clear();
+        world.troubles.undeletable.clear();
+        world.pass(100);
+        rounds(world, 40);
+        assert_eq!(claims(world), ["0", "2", "3"]);
+    };
+    let mut world = World::on_plane(4, sequence(one_claim()));
+    world.settle();
+    ends_slowly(&mut world, "web-1");
+    named(&mut world, "web-1");
+
+    let mut world = World::on_plane(4, one_claim());
+    world.settle();
+    let (one, three) = (name(&world, 1), name(&world, 3));
+    for name in [&one, &three] {
+        ends_slowly(&mut world, name);
+    }
+    named(&mut world, &one);
+
+    let mut world = World::on_plane(4, sequence(one_claim()));
+    world.settle();
+    let uid = world.members()[&1].metadata.uid.clone();
+    world.troubles.undeletable.insert(uid);
+    fail(&mut world, "web-1", 0);
+    named(&mut world, "web-1");
+}
+
+#[test]
+fn set_that_is_paused_while_pods_of_a_scale_in_end_does_not_make_them_again() {
+    for spec in [one_claim(), sequence(one_claim())] {
+        let mut world = World::on_plane(4, spec);
+        world.settle();
+        let uids = world.pods.values().map(|pod| pod.metadata.uid.clone());
+        let slow = Kubelet {
+            ends_slowly: true,
+            ..Kubelet::default()
+        };
+        world.kubelets = uids.map(|uid| (uid, slow.clone())).collect();
+        world.edit(json!({ "replicas": 2 }));
+        for _ in 0..40 {
+            if world
+                .pods
+                .values()
+                .filter(|pod| pod.is_terminating())
+                .count()
+                == 2
+            {
+                break;
+            }
+            world.step();
+            world.turn(u8::MAX);
+        }
+        world.edit(json!({ "paused": true }));
+        world.kubelets.clear();
+        rounds(&mut world, 20);
+        assert_eq!(world.pods.len(), 2);
+        world.edit(json!({ "paused": false }));
+        rounds(&mut world, 20);
+        assert_eq!((world.pods.len(), claims(&world).len()), (2, 2));
+    }
+}
+
+/// Its next Pod is of another revision, which may fare better.
+#[test]
+fn rollout_goes_on_beside_a_failed_pod_that_waits_to_be_made_again() {
+    for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
+        for mut spec in [json!({}), one_claim()] {
+            spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
+            let mut world = World::on_plane(4, spec);
+            world.settle();
+            let failed = name(&world, 1);
+            fail(&mut world, &failed, 900);
+            rounds(&mut world, 3);
+            world.image("app:2");
+            rounds(&mut world, 100);
+            assert_eq!(world.images(), ["app:2"; 4], "{policy}");
+        }
+    }
+}
+
+#[test]
+fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_wanted() {
+    let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    for good in ["app:3", "app:1"] {
+        let mut world = World::on_plane(3, policy.clone());
+        world.settle();
+        world.troubles.holds = true;
+        world.image("app:2");
+        rounds(&mut world, 20);
+        let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
+        let halves = world.pods.values().filter(is_half);
+        let halves: Vec<_> = halves.map(|pod| pod.metadata.name.clone()).collect();
+        assert_eq!(halves.len(), 3);
+        for half in &halves {
+            fail(&mut world, half, 3600);
+        }
+        rounds(&mut world, 10);
+        let status = world.set.status.as_ref().unwrap();
+        let ready = status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == "Ready")
+            .unwrap();
+        let told = format!("Pod {} is Failed and is made again at", halves[0]);
+        assert!(ready.message.contains(&told), "{}", ready.message);
+        world.image(good);
+        world.troubles.holds = false;
+        rounds(&mut world, 80);
+        assert_eq!(world.images(), [good; 3]);
+        assert!(halves.iter().all(|half| !world.pods.contains_key(half)));
+    }
 }

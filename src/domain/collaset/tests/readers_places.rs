@@ -6,6 +6,7 @@ use super::cases::{condition, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::room;
+use crate::domain::pod::Pod;
 
 fn name_of(world: &World, id: i64) -> String {
     world.members()[&id].metadata.name.clone()
@@ -321,4 +322,58 @@ fn pauses_side_by_side_are_told_one_by_one() {
     let told: Vec<&str> = told.map(|(_, message)| message.as_str()).collect();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].starts_with("step 2 of 3") && told[1].starts_with("step 3 of 3"));
+}
+
+fn staying(world: &World) -> usize {
+    let pods = world.pods.values();
+    pods.filter(|pod| !pod.is_terminating()).count()
+}
+
+#[test]
+fn lower_max_surge_closes_pairs_whose_new_pods_are_not_made() {
+    let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(6, policy);
+    world.settle();
+    world.troubles.most_pods = Some(6);
+    world.image("app:2");
+    for _ in 0..20 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.edit(json!({ "updateStrategy": { "maxSurge": 1 } }));
+    for _ in 0..5 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.troubles.most_pods = None;
+    world.pass(1000);
+    for _ in 0..200 {
+        world.step();
+        assert!(staying(&world) <= 7, "{}", staying(&world));
+        world.turn(u8::MAX);
+    }
+    assert_eq!(world.images(), ["app:2"; 6]);
+}
+
+/// Between the plan that opens a pair and the one that makes its new Pod.
+#[test]
+fn new_pod_of_a_pair_that_was_taken_back_is_not_made() {
+    let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(3, policy);
+    world.settle();
+    world.image("app:2");
+    for _ in 0..20 {
+        let is_opened = |pod: &Pod| pod.label(keys::TO_REPLACE).is_some();
+        if world.pods.values().any(is_opened) {
+            break;
+        }
+        world.step();
+    }
+    assert_eq!(world.pods.len(), 3);
+    world.image("app:1");
+    for _ in 0..40 {
+        world.step();
+        assert_eq!(world.pods.len(), 3);
+        world.turn(u8::MAX);
+    }
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::world::World;
 use crate::api::keys;
+use crate::domain::collaset::Operation;
 use crate::domain::pod::Pod;
 
 fn first(world: &World) -> Pod {
@@ -145,4 +146,64 @@ fn scale_in_whose_deletion_is_refused_holds_up_no_rollout() {
         rounds(&mut world, 200);
         assert_eq!(updated(&world), 3, "{policy} {bound:?}");
     }
+}
+
+fn recreate(bound: Option<u32>) -> Value {
+    json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "maxUnavailable": bound } })
+}
+
+/// Each has its turn at a dry run, and takes no place from the others.
+#[test]
+fn several_pods_that_can_not_be_deleted_hold_up_no_other() {
+    for (bound, undeletable) in [(None, 2), (Some(2), 2), (Some(2), 3)] {
+        for ids in [[4, 2, 1], [0, 1, 2], [4, 3, 2]] {
+            let mut world = World::on_plane(6, recreate(bound));
+            world.settle();
+            let members = world.members();
+            let ids = ids.iter().take(undeletable);
+            let uids: Vec<_> = ids.map(|id| members[id].metadata.uid.clone()).collect();
+            world.troubles.undeletable.extend(uids);
+            world.image("app:2");
+            for _ in 0..20 {
+                rounds(&mut world, 20);
+                world.pass(100);
+            }
+            assert_eq!(updated(&world), 6 - undeletable);
+            // One of them can be deleted by now.
+            let last = world.troubles.undeletable.pop_last();
+            assert!(last.is_some());
+            for _ in 0..20 {
+                rounds(&mut world, 20);
+                world.pass(100);
+            }
+            assert_eq!(updated(&world), 7 - undeletable);
+        }
+    }
+}
+
+/// It is Ready, and not available before `minReadySeconds` are over.
+#[test]
+fn no_other_pod_goes_off_traffic_while_one_that_was_refused_has_to_be_ready_for_a_time() {
+    let mut spec = recreate(None);
+    spec["minReadySeconds"] = json!(60);
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.pass(100);
+    world.settle();
+    assert_eq!(serving(&world), 3);
+    let mut pod = first(&world);
+    let now = i64::try_from(world.now() / 1_000_000_000).unwrap();
+    let mut conditions = pod.status.conditions.iter_mut();
+    let ready = conditions.find(|c| c.type_ == "Ready").unwrap();
+    let since = jiff::Timestamp::from_second(now - 10).unwrap();
+    ready.last_transition_time = Some(since.to_string());
+    pod.metadata.labels.remove(keys::SERVICE_AVAILABLE);
+    let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
+    world.pods.insert(name, pod);
+    world.refused.deletions.insert(uid.clone());
+    world.troubles.undeletable.insert(uid);
+    world.image("app:2");
+    world.step();
+    assert_eq!(serving(&world), 2, "both serve on");
+    assert!(world.pods.values().all(|pod| !Operation::Update.is_on(pod)));
 }

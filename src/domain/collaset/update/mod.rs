@@ -38,8 +38,8 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     // Those under way have their places already. A Pod whose change or deletion is refused takes no place from another.
     pods.sort_by_cached_key(|(id, pod)| {
         let underway = Operation::Update.is_on(pod);
-        let refused =
-            pods::is_change_refused(facts, *id, pod) || pods::is_deletion_refused(facts, pod);
+        let is_refused = pods::is_refused(facts, *id, pod);
+        let refused = is_refused || facts.observed.refused.pods.contains(&pod.metadata.uid);
         let order = scope::first_to_update(facts, draft, *id);
         let ends_late = !is_proven && places::may_end_late(facts, pod);
         (!underway, refused, ends_late, order)
@@ -59,7 +59,9 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         scope.contains(id) && waits && pod.is_available()
     });
     let waiting = waiting.map(|(_, pod)| *pod);
-    let mut places = Places::of(facts, draft, &counted, underway, waiting);
+    let order: Vec<i64> = pods.iter().map(|(id, _)| *id).collect();
+    let unmade = places::beyond_surge(facts, draft, &order);
+    let mut places = Places::of(facts, draft, &counted, underway, waiting, unmade);
     for (id, pod) in pods {
         pods::step(facts, draft, &mut places, (id, pod), scope.contains(&id));
     }

@@ -12,7 +12,7 @@ use super::super::pool;
 use super::super::room::Room;
 use super::super::strategy::Policy;
 use crate::api::keys;
-use crate::domain::lifecycle::{Phase, phases};
+use crate::domain::lifecycle::{Phase, min_ready, phases};
 use crate::domain::pod::Pod;
 
 /// Nanoseconds beyond its deletion timestamp, which is when it is to be gone, after which a Pod is overdue.
@@ -47,17 +47,20 @@ pub struct Places {
     room: usize,
     /// Pairs that may be opened as far as `maxSurge` goes.
     surge: usize,
+    /// UIDs of the origins of pairs that are beyond it and whose new Pod is not there.
+    unmade: BTreeSet<String>,
 }
 
 impl Places {
     /// Those of a plan. `underway` is the number of Pods whose update has begun and will delete them; `waiting` are those that have begun, serve
-    /// and wait for their rules, the last of the order first.
+    /// and wait for their rules, the last of the order first; `unmade` is [`beyond_surge`].
     pub fn of<'a>(
         facts: &Facts,
         draft: &mut Draft,
         counted: &[i64],
         underway: usize,
         waiting: impl Iterator<Item = &'a Arc<Pod>>,
+        unmade: BTreeSet<String>,
     ) -> Places {
         let vacant = vacant(facts, draft, counted);
         let refused = &facts.observed.refused.creations;
@@ -82,18 +85,24 @@ impl Places {
             excess,
             room: room(facts, draft),
             surge: surge(facts, draft),
+            unmade,
         }
+    }
+
+    /// Whether there is a place for the beginning of the update of a Pod.
+    pub fn has_one(&self, pod: &Pod, deletes: bool) -> bool {
+        let serves = pod.is_available();
+        let is_full = (deletes && self.begin == 0) || (serves && self.available == 0);
+        !is_full && !(serves && self.doubts.hold_up(deletes))
     }
 
     /// Takes a place for the beginning of the update of a Pod, if there is one.
     pub fn begin(&mut self, pod: &Pod, deletes: bool) -> bool {
+        if !self.has_one(pod, deletes) {
+            return false;
+        }
         let serves = pod.is_available();
-        if (deletes && self.begin == 0) || (serves && self.available == 0) {
-            return false;
-        }
-        if serves && !self.doubts.try_one(deletes) {
-            return false;
-        }
+        self.doubts.is_one_away |= serves;
         self.begin -= usize::from(deletes);
         self.available -= usize::from(serves);
         true
@@ -118,6 +127,11 @@ impl Places {
     /// Takes a place for a pair, if there is one.
     pub fn open_pair(&mut self) -> bool {
         self.surge > 0 && take(&mut self.room) && take(&mut self.surge)
+    }
+
+    /// Whether a pair is beyond `maxSurge`, which is lower by now, and its new Pod yet to be made.
+    pub fn is_beyond_surge(&self, origin: &Pod) -> bool {
+        self.unmade.contains(&origin.metadata.uid)
     }
 
     /// Takes a place for a pair whose new half is there, if there is one.
@@ -153,17 +167,14 @@ impl Doubts {
         }
     }
 
-    /// Whether an available Pod may begin, to be deleted or changed. The next one waits until this one serves again.
-    fn try_one(&mut self, deletes: bool) -> bool {
+    /// Whether an available Pod may not begin, to be deleted or changed: the one before it is to serve again first.
+    fn hold_up(&self, deletes: bool) -> bool {
         let is_doubted = if deletes {
             self.deletions
         } else {
             self.changes
         };
-        if !is_doubted {
-            return true;
-        }
-        !std::mem::replace(&mut self.is_one_away, true)
+        is_doubted && self.is_one_away
     }
 }
 
@@ -178,21 +189,21 @@ fn is_away(facts: &Facts, draft: &mut Draft, pod: &Pod) -> bool {
         Some(_) => return true,
         None => {}
     }
-    let refused = &facts.observed.refused;
+    let (refused, now) = (&facts.observed.refused, facts.observed.now_nanos);
     let uid = &pod.metadata.uid;
+    if !refused.deletions.contains(uid) && !refused.changes.contains_key(uid) {
+        return false;
+    }
     let mut conditions = pod.status.conditions.iter();
     let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "False");
-    let Some(since) = ready.and_then(|c| nanos(c.last_transition_time.as_deref())) else {
+    let since = ready.and_then(|c| nanos(c.last_transition_time.as_deref()));
+    let left = since.map(|since| since.saturating_add(BACK).saturating_sub(now));
+    let left = left.or_else(|| min_ready::left(pod, now));
+    let Some(left) = left.filter(|left| *left > 0) else {
         return false;
     };
-    let left = since
-        .saturating_add(BACK)
-        .saturating_sub(facts.observed.now_nanos);
-    let is_back = refused.deletions.contains(uid) || refused.changes.contains_key(uid);
-    if is_back && left > 0 {
-        draft.again(left);
-    }
-    is_back && left > 0
+    draft.again(left);
+    true
 }
 
 /// A time of an object in nanoseconds since 1970.
@@ -231,7 +242,8 @@ fn given_up(
     if is_proven(facts) {
         return (usize::MAX, usize::MAX);
     }
-    vacant.retain(|id| !is_overdue(facts, draft, *id));
+    // One that has ended waits in its back-off, however often it does.
+    vacant.retain(|id| !is_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))
 }
@@ -341,6 +353,26 @@ pub fn surging<'a>(facts: &'a Facts, draft: &Draft) -> impl Iterator<Item = &'a 
         is_cancelled.then_some(origin)
     });
     open.chain(cancelled)
+}
+
+/// UIDs of the origins of pairs that an update has opened beyond `maxSurge`, as far as their new Pods are not there, from the end of the
+/// order.
+pub fn beyond_surge(facts: &Facts, draft: &Draft, order: &[i64]) -> BTreeSet<String> {
+    let most = facts.strategy.max_surge;
+    let Some(most) = most.filter(|_| facts.strategy.policy == Policy::Replace) else {
+        return BTreeSet::new();
+    };
+    let excess = surging(facts, draft).count().saturating_sub(most);
+    let origins = order.iter().rev().filter_map(|id| {
+        let origin = facts.members.get(id)?;
+        let is_own = origin
+            .label(keys::TO_REPLACE)
+            .is_some_and(lifecycle::is_own_word);
+        let new = draft.ids.get(id).and_then(pool::new_of);
+        let is_unmade = new.is_none_or(|new| !facts.is_held(new));
+        (is_own && is_unmade).then(|| origin.metadata.uid.clone())
+    });
+    origins.take(excess).collect()
 }
 
 /// Whether an update has opened a pair: the half of one that a user had asked for is of its origin's own revision.

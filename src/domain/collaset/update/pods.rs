@@ -121,6 +121,9 @@ fn is_replaced(facts: &Facts, pod: &Pod) -> bool {
 }
 
 fn replace(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>) {
+    if places.is_beyond_surge(pod) {
+        return stop_replacing(facts, draft, pod);
+    }
     let revision = &facts.history.updated.name;
     if pod.label(keys::TO_REPLACE).is_none() {
         let opened = match pair::open_half(facts, draft, pod) {
@@ -173,7 +176,14 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
     }
     let way = way(facts, id, pod);
     let deletes = !matches!(*way, InPlace::Yes { .. });
-    if deletes && is_unwritten(facts, id) || !places.begin(pod, deletes) {
+    if deletes && is_unwritten(facts, id) {
+        return;
+    }
+    let has_a_place = match is_refused(facts, id, pod) {
+        true => places.has_one(pod, deletes),
+        false => places.begin(pod, deletes),
+    };
+    if !has_a_place {
         return;
     }
     draft.labels(
@@ -207,6 +217,12 @@ fn is_kept(facts: &Facts, places: &Places, id: i64, pod: &Pod) -> bool {
     places.is_refused() && !lifecycle::waits_for_rules(pod)
         || is_deletion_refused(facts, pod)
         || is_unwritten(facts, id)
+}
+
+/// Whether the update of a Pod was refused. It is only tried by a dry run, takes no place for that from others, and begins once it has
+/// passed.
+pub fn is_refused(facts: &Facts, id: i64, pod: &Pod) -> bool {
+    is_change_refused(facts, id, pod) || is_deletion_refused(facts, pod)
 }
 
 /// Whether the API server did not let a Pod be deleted.
