@@ -222,7 +222,7 @@ pub(super) struct View {
     pub asked: Asked,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
-    awaited: Vec<String>,
+    awaited: Vec<Arc<Pod>>,
     /// What is asked of Pods and refused.
     refused: Vec<(&'static str, String)>,
     stuck: Option<String>,
@@ -517,13 +517,17 @@ impl View {
         );
         message += &self.asked.moving();
         if self.missing > 0 && !self.awaited.is_empty() {
-            message += &format!("; waiting for {} to end", self.awaited.join(", "));
+            let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
+            let finalizers = leaving::finalizers(self.awaited.iter().map(|pod| &**pod));
+            message += &format!("; waiting for {} to end{finalizers}", names.join(", "));
         } else if self.missing > 0
             && let Some((pod, claim)) = facts.awaited_claim()
         {
-            let pod = &pod.metadata.name;
-            message +=
-                &format!("; waiting for Pod {pod}, which still mounts claim {claim}, to end");
+            let name = &pod.metadata.name;
+            let finalizers = leaving::finalizers([pod]);
+            message += &format!(
+                "; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}"
+            );
         }
         if self.missing > 0 {
             message += &told::ended(facts);
@@ -577,16 +581,15 @@ fn recorded_as_updated(facts: &Facts, draft: &Draft, again: bool) -> usize {
     vacant.count()
 }
 
-/// Names of Pods that have to end before others of their names can be made, the first few. On a node that is lost they
+/// Pods that have to end before others of their names can be made, the first few. On a node that is lost they
 /// hang until the node is back, its object is deleted, or somebody deletes them by force.
-fn awaited(facts: &Facts) -> Vec<String> {
+fn awaited(facts: &Facts) -> Vec<Arc<Pod>> {
     let vacant = facts
         .terminating
         .iter()
         .filter(|(id, _)| facts.strategy.sequence && !facts.members.contains_key(id));
     let pods = vacant.flat_map(|(_, pods)| pods);
-    let names = pods.map(|p| p.metadata.name.clone());
-    names.take(told::NAMED).collect()
+    pods.take(told::NAMED).map(Arc::clone).collect()
 }
 
 /// Pods that use `maxUnavailable` up, without those that are on their way back and named as down: a rollout that goes on has them.
