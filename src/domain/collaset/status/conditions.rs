@@ -151,7 +151,10 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
         None => set(status, now, "Scale", true, "Scaled", String::new()),
-        Some((reason, message)) => set(status, now, "Scale", false, reason, message),
+        Some((reason, message)) => {
+            let message = with_remedy(reason, message);
+            set(status, now, "Scale", false, reason, message);
+        }
     }
     match &view.stuck {
         Some(why) => {
@@ -163,7 +166,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if facts.rollout.is_aborted() => {
-            let message = view.aborted(facts);
+            let waits = paused && view.behind + view.updates > 0;
+            let message = view.aborted(facts) + if waits { told::GO_ON } else { "" };
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if view.is_updating(facts) => {
@@ -174,6 +178,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
                 (false, None) => "Updating",
             };
             let message = pause.unwrap_or_else(|| view.update_left(facts));
+            let message = with_remedy(reason, message);
             set(status, now, "Update", false, reason, message);
         }
         None => {
@@ -182,6 +187,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         }
     }
     let (ready, reason, message) = view.ready(facts, status);
+    let message = with_remedy(reason, message);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
     if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
@@ -194,6 +200,14 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         set(status, now, "Stalled", true, progress::REASON, message);
     } else {
         status.conditions.retain(|c| c.type_ != "Stalled");
+    }
+}
+
+/// A message with the field that has a set go on which only waits for it.
+fn with_remedy(reason: &str, message: String) -> String {
+    match reason {
+        "Paused" => message + told::GO_ON,
+        _ => message,
     }
 }
 
@@ -407,7 +421,13 @@ impl View {
                 let (left, step) = (self.left(), told::step(facts, status));
                 return (false, "Updating", format!("{left}{step}; {message}"));
             }
-            return (false, reason, message);
+            let rollout = match self.behind {
+                _ if reason != "Paused" => String::new(),
+                0 => String::new(),
+                _ if facts.rollout.is_aborted() => format!("; {}", self.aborted(facts)),
+                _ => format!("; {}", self.left()),
+            };
+            return (false, reason, message + &rollout);
         }
         if let Some(why) = &self.stuck {
             let others = told::under_way(facts, |pod| !is_stuck(facts, pod));

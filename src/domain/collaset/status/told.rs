@@ -25,6 +25,9 @@ pub const NAMED: usize = 3;
 
 const SECOND: u64 = 1_000_000_000;
 
+/// What has a set that is paused go on, after `; `.
+pub const GO_ON: &str = "; set spec.paused to false to go on";
+
 /// Rules that hold Pods, by the UIDs of the Pods, see [`super::super::observed::Observed::held`].
 pub type Held = BTreeMap<String, Vec<String>>;
 
@@ -118,7 +121,7 @@ pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
     }
 }
 
-/// What an aborted rollout comes to. `behind` Pods are of another revision, and `updates` have been changed and are not over.
+/// What an aborted rollout comes to, and the remedy, unless the set has to go on first. `behind` Pods are of another revision, and `updates` have been changed and are not over.
 pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     let left = match (behind, updates) {
@@ -132,11 +135,15 @@ pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
             format!("{pods} to go back to revision {current}")
         }
     };
-    format!(
-        "the rollout of revision {revision} was aborted; {left}; change spec.template, or set the annotation {}={}",
-        keys::ROLLOUT,
-        rollout::RETRY
-    )
+    let remedy = match facts.strategy.paused && behind + updates > 0 {
+        true => String::new(), // the caller has it
+        false => format!(
+            "; change spec.template, or set the annotation {}={}",
+            keys::ROLLOUT,
+            rollout::RETRY
+        ),
+    };
+    format!("the rollout of revision {revision} was aborted; {left}{remedy}")
 }
 
 /// Whether a rollout is at a pause.

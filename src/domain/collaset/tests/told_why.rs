@@ -555,3 +555,57 @@ fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
     rounds(&mut world, 40);
     assert!(is_stalled(&world));
 }
+
+const GO_ON: &str = "; set spec.paused to false to go on";
+
+#[test]
+fn rollout_that_is_aborted_while_paused_names_the_field_as_the_remedy() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 30);
+    world.edit(json!({ "paused": true }));
+    world.command("abort");
+    rounds(&mut world, 10);
+    for (type_, reason) in [("Update", "RolloutAborted"), ("Ready", "Paused")] {
+        let (_, told, message) = condition(&world, type_);
+        assert_eq!(told, reason);
+        assert!(
+            message.contains("1 Pod is to go back to revision web-"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with(GO_ON) && !message.contains("retry"),
+            "{message}"
+        );
+    }
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    says(&world, "Update", "=retry");
+}
+
+#[test]
+fn paused_set_names_the_field_and_all_that_is_left_to_do() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.edit(json!({ "paused": true }));
+    world.image("app:2");
+    rounds(&mut world, 3);
+    for type_ in ["Update", "Ready"] {
+        let (_, reason, message) = condition(&world, type_);
+        assert_eq!(reason, "Paused");
+        assert!(
+            message.starts_with("3 Pods to update") && message.ends_with(GO_ON),
+            "{message}"
+        );
+    }
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 3);
+    let told = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
+    assert_eq!(condition(&world, "Ready").2, told);
+    assert_eq!(
+        condition(&world, "Scale").2,
+        format!("2 Pods missing, 0 to go{GO_ON}")
+    );
+}
