@@ -609,3 +609,18 @@ fn paused_set_names_the_field_and_all_that_is_left_to_do() {
         format!("2 Pods missing, 0 to go{GO_ON}")
     );
 }
+
+#[test]
+fn pod_that_leaves_since_its_labels_match_no_more_is_told() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    world.told.clear();
+    label(&mut world, &name, "app", "other");
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    let told = world.told.iter().filter(|(r, _)| *r == "ExcludeTarget");
+    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+    let left = format!("Pod {name} has left: spec.selector does not match its labels any more");
+    assert_eq!(told, [left]);
+}
