@@ -624,3 +624,20 @@ fn pod_that_leaves_since_its_labels_match_no_more_is_told() {
     let left = format!("Pod {name} has left: spec.selector does not match its labels any more");
     assert_eq!(told, [left]);
 }
+
+#[test]
+fn pause_of_another_revision_is_another_text() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    for image in ["app:2", "app:3"] {
+        world.image(image);
+        rounds(&mut world, 40);
+    }
+    let told = world.told.iter().filter(|(r, _)| *r == "RolloutPaused");
+    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_ne!(told[0], told[1]);
+    let revision = &world.set.status.as_ref().unwrap().updated_revision;
+    let pause = format!("revision {revision}: step 2 of 3 pauses until the annotation");
+    assert!(told[1].starts_with(&pause), "{told:?}");
+}
