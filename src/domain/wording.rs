@@ -31,6 +31,11 @@ pub fn listed(names: &[&str], most: usize) -> String {
     }
 }
 
+/// What a partition does not do that is larger than the number of older Pods.
+pub fn not_taken_back(partition: usize) -> String {
+    format!("the partition of {partition} takes no updated Pod back")
+}
+
 /// So many Pods: `1 Pod`, `3 Pods`.
 pub fn pods(count: usize) -> String {
     match count {

@@ -57,7 +57,27 @@ pub fn kept(facts: &Facts, count: usize) -> String {
         (Scope::Partition(_), _) => "the partition keeps them".to_owned(),
     };
     let pods = wording::pods_do(count, "stays", "stay");
-    format!("{pods} on older revisions: {why}")
+    let raised = raised(facts, count);
+    format!("{pods} on older revisions: {why}{raised}")
+}
+
+/// That a partition which keeps only so many Pods would have to take others back, and the way to that, after `; `; empty where it keeps
+/// as many as it says.
+fn raised(facts: &Facts, count: usize) -> String {
+    let Scope::Partition(partition) = facts.rollout.final_scope() else {
+        return String::new();
+    };
+    if !facts.rollout.is_on || count >= partition.min(facts.strategy.replicas) {
+        return String::new();
+    }
+    let way = match facts.history.current.name == facts.rollout.revision {
+        true => "apply the former template".to_owned(),
+        false => format!("set the annotation {}={}", keys::ROLLOUT, rollout::ABORT),
+    };
+    format!(
+        "; {}: {way} to take all back",
+        wording::not_taken_back(partition)
+    )
 }
 
 /// Whether the status notes an abort of which the plan knows nothing yet.

@@ -641,3 +641,36 @@ fn pause_of_another_revision_is_another_text() {
     let pause = format!("revision {revision}: step 2 of 3 pauses until the annotation");
     assert!(told[1].starts_with(&pause), "{told:?}");
 }
+
+#[test]
+fn partition_that_is_raised_takes_nobody_back_and_says_so() {
+    let with = |kept: usize| {
+        let by = json!({ "byPartition": { "partition": kept } });
+        json!({ "updateStrategy": { "rollingUpdate": by } })
+    };
+    let mut world = World::on_plane(4, with(2));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let kept = "2 Pods stay on older revisions: the partition keeps them";
+    assert_eq!(condition(&world, "Ready").2, kept);
+    world.edit(with(4));
+    world.settle();
+    let raised = "; the partition of 4 takes no updated Pod back";
+    let back = format!(
+        "set the annotation {}=abort to take all back",
+        keys::ROLLOUT
+    );
+    for type_ in ["Ready", "Update"] {
+        assert_eq!(
+            condition(&world, type_).2,
+            format!("{kept}{raised}: {back}")
+        );
+    }
+    let old = with_image(&world, "app:1");
+    let own = "its partition keeps 2 Pods on older revisions, this one is among them";
+    assert_eq!(remark(&world, &old), format!("{own}{raised}"));
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 4]);
+}
