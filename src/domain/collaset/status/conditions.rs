@@ -228,6 +228,8 @@ pub(super) struct View {
     kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
     updating: usize,
+    /// Pods that an operation of the set has left and that are on their way back on traffic.
+    returning: usize,
     /// Pods whose update goes on.
     updates: usize,
     /// Pairs of a Pod and the one that takes its place.
@@ -291,6 +293,7 @@ impl View {
             to_make,
             kept: older.saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
+            returning: pods.iter().filter(|p| is_returning(p)).count(),
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
             asked: Asked::of(facts, draft),
@@ -437,7 +440,8 @@ impl View {
             return (false, "UpdateFailed", message);
         }
         if self.behind > 0 || self.updating > 0 {
-            let (behind, updating) = (self.behind, self.updating);
+            let behind = self.behind;
+            let updating = self.updating + self.returning;
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(rules, self.down(facts));
@@ -615,9 +619,19 @@ fn awaited(facts: &Facts) -> Vec<Arc<Pod>> {
 /// Pods that use `maxUnavailable` up, without those that are on their way back and named as down: a rollout that goes on has them.
 fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
     let mut pods = update::using_up(facts, draft);
-    let comes_back = |pod: &Pod| pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
+    let comes_back = |pod: &Pod| {
+        let is_on_its_way = pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
+        is_on_its_way && !told::is_kept_off(pod)
+    };
     pods.retain(|pod| !is_down(facts, pod) || !comes_back(pod));
     pods
+}
+
+/// Whether an operation of the set has left a Pod that does not serve again yet.
+fn is_returning(pod: &Pod) -> bool {
+    let mut operations = [Operation::Update, Operation::ScaleIn].iter();
+    let is_over = !operations.any(|operation| operation.is_on(pod));
+    is_over && !pod.is_available() && phases(pod).contains_key(lifecycle::ID)
 }
 
 /// Whether a Pod, which does not serve, is of the updated revision, or held back by rules, and no operation of the set holds it.

@@ -372,6 +372,17 @@ fn of_traffic(pod: &Pod) -> String {
     }
 }
 
+/// Whether somebody wants the Pod off traffic.
+fn is_wanted(obstacle: &Obstacle) -> bool {
+    matches!(obstacle, Obstacle::Operation(..) | Obstacle::StayOffline)
+}
+
+/// Whether somebody else keeps a Pod off traffic.
+pub fn is_kept_off(pod: &Pod) -> bool {
+    let obstacles = offline::obstacles(pod, &[lifecycle::ID, grace::ID]);
+    obstacles.iter().any(is_wanted)
+}
+
 /// Why a Pod does not serve. `held` are the rules that hold Pods.
 fn of_pod(held: &Held, pod: &Pod) -> String {
     if lifecycle::stage_of_rules(pod) == Some(Stage::PostCheck) {
@@ -379,8 +390,7 @@ fn of_pod(held: &Held, pod: &Pod) -> String {
         return rules.unwrap_or_else(|| "waits to be let back on traffic".to_owned());
     }
     let obstacles = offline::obstacles(pod, &[lifecycle::ID, grace::ID]);
-    let wanted = |o: &&Obstacle| matches!(o, Obstacle::Operation(..) | Obstacle::StayOffline);
-    if let Some(wanted) = obstacles.iter().find(wanted) {
+    if let Some(wanted) = obstacles.iter().find(|obstacle| is_wanted(obstacle)) {
         return format!("waits for {wanted}");
     }
     let status = &pod.status;

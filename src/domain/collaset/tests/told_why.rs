@@ -674,3 +674,52 @@ fn partition_that_is_raised_takes_nobody_back_and_says_so() {
     world.settle();
     assert_eq!(world.images(), ["app:1"; 4]);
 }
+
+#[test]
+fn pod_that_comes_back_from_its_update_is_under_way_while_somebody_works_on_it() {
+    let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.image("app:2");
+    let operated = Family::Completing.key("collaset");
+    let comes_back = |world: &World| {
+        let mut pods = world.pods.values();
+        let pod = pods.find(|pod| pod.label(&operated).is_some());
+        pod.map(|pod| pod.metadata.name.clone())
+    };
+    while comes_back(&world).is_none() {
+        let operating: Vec<String> = names(&world);
+        for name in operating {
+            let update = Family::Operate.key("collaset");
+            if world.pods[&name].label(&update).is_some() {
+                label(&mut world, &name, &Family::Operating.key("mine"), "1");
+                label(
+                    &mut world,
+                    &name,
+                    &Family::OperationType.key("mine"),
+                    "mine",
+                );
+            }
+        }
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let name = comes_back(&world).unwrap();
+    rounds(&mut world, 20);
+    let before = condition(&world, "Ready").2;
+    assert!(
+        before.starts_with("2 Pods to update, 1 under way; "),
+        "{before}"
+    );
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for operation mine"),
+    );
+    says(
+        &world,
+        "Ready",
+        "; updateStrategy.maxUnavailable (1) is used up",
+    );
+    rounds(&mut world, 20);
+    assert_eq!(condition(&world, "Ready").2, before);
+}
