@@ -408,7 +408,10 @@ fn of_pod(held: &Held, pod: &Pod) -> String {
     match scheduled.filter(|c| c.status != "True") {
         Some(c) if c.reason.is_empty() => "has no node".to_owned(),
         Some(c) => match &c.message {
-            Some(sentence) => format!("has no node: {}: {sentence}", c.reason),
+            Some(sentence) => {
+                let claims = wording::claims_in(sentence, &pod.spec.claims);
+                format!("has no node: {}: {sentence}{claims}", c.reason)
+            }
             None => format!("has no node: {}", c.reason),
         },
         None => waiting.unwrap_or_else(|| of_readiness(&obstacles, pod)),

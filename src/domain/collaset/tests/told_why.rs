@@ -8,6 +8,7 @@ use super::cases::{condition, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::status::time;
+use crate::domain::explain::around::cause;
 use crate::domain::explain::{Around, Controller, Explanation, Observed, explain};
 
 const RULE: &str = "rule sessions of PodTransitionRule web: endpoint says no";
@@ -722,4 +723,28 @@ fn pod_that_comes_back_from_its_update_is_under_way_while_somebody_works_on_it()
     );
     rounds(&mut world, 20);
     assert_eq!(condition(&world, "Ready").2, before);
+}
+
+#[test]
+fn claims_of_a_pod_that_waits_for_its_volumes_are_named() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    take_down(&mut world, &name);
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.spec.claims = vec!["web-data-1".into()];
+    let unbound = "pod has unbound immediate PersistentVolumeClaims";
+    pod.status.conditions = serde_json::from_value(json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unbound,
+    }]))
+    .unwrap();
+    rounds(&mut world, 3);
+    let told = format!("{unbound} (claim web-data-1)");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} has no node: Unschedulable: {told}"),
+    );
+    let cause = cause(&world.pods[&name], Some(unbound)).unwrap();
+    assert!(cause.ends_with(&told), "{cause}");
 }
