@@ -1,5 +1,5 @@
 //! Events (core/v1) about objects, for people. The same reason about the same object is one Event that counts, written
-//! at most once a minute. Where each text matters, another text is another Event, up to a number for each object and reason: many
+//! at most once a minute; what is told in between is written when the minute is over. Where each text matters, another text is another Event, up to a number for each object and reason: many
 //! texts of one reason, such as Pods that are created, leave room for those of others. Nothing waits for an Event, and nothing depends on one.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use kube::core::params::{Patch, PostParams};
 use kube::{Client, Error};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tracing::debug;
 
 use super::path::Objects;
@@ -34,11 +34,21 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a message that the API server takes.
 const MESSAGE: usize = 1_024;
 
+/// Events that are written late at a time, between others.
+const LATE: usize = 20;
+
 /// Records Events.
 pub struct Recorder {
-    seen: Mutex<Aggregator>,
+    seen: Arc<Seeing>,
     writes: mpsc::Sender<Write>,
     now: fn() -> Timestamp,
+}
+
+/// What has been told, and a bell for what is to be written later.
+#[derive(Default)]
+struct Seeing {
+    all: Mutex<Aggregator>,
+    late: Notify,
 }
 
 impl Recorder {
@@ -68,59 +78,124 @@ impl Recorder {
         now: fn() -> Timestamp,
     ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
         let (writes, mut waiting) = mpsc::channel::<Write>(WAITING);
+        let seen = Arc::<Seeing>::default();
+        let seeing = Arc::clone(&seen);
         let work = async move {
-            while let Some(write) = waiting.recv().await {
-                match tokio::time::timeout(CALL_TIMEOUT, write.send(&client)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(e)) => {
-                        debug!(event = %write.name, error = super::failure::text(&e), "an Event was not written")
+            loop {
+                let due = seeing.all.lock().due();
+                let pause = due.map(|due| until(due, now()));
+                let writes = tokio::select! {
+                    write = waiting.recv() => match write {
+                        Some(write) => vec![write],
+                        None => return,
+                    },
+                    () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
+                        let late = seeing.all.lock().overdue(now());
+                        late.iter().map(|(what, told)| what.write(told)).collect()
                     }
-                    Err(_) => debug!(event = %write.name, "an Event was not written in time"),
+                    () = seeing.late.notified() => Vec::new(),
+                };
+                for write in writes {
+                    write.try_to_send(&client).await;
                 }
             }
         };
-        let recorder = Arc::new(Recorder {
-            seen: Mutex::default(),
-            writes,
-            now,
-        });
+        let recorder = Arc::new(Recorder { seen, writes, now });
         (recorder, work)
     }
 
     /// Tells of something about an object.
     pub fn record(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
-        let (uid, now) = (about.uid.as_deref().unwrap_or_default(), (self.now)());
-        let told = self.seen.lock().tell(uid, reason, now);
-        self.write(about, warning, reason, message, told);
+        let what = What::of(about, warning, reason, message);
+        self.write(what, |all, uid, now| all.tell(uid, reason, now));
     }
 
     /// Tells of something about an object whose texts each tell of something else, as those about a rollout do.
     pub fn record_text(&self, about: &ObjectReference, warning: bool, reason: &str, message: &str) {
-        let (uid, now) = (about.uid.as_deref().unwrap_or_default(), (self.now)());
-        let told = self.seen.lock().tell_text(uid, reason, message, now);
-        self.write(about, warning, reason, message, told);
+        let what = What::of(about, warning, reason, message);
+        self.write(what, |all, uid, now| {
+            all.tell_text(uid, reason, message, now)
+        });
     }
 
     fn write(
         &self,
-        about: &ObjectReference,
-        warning: bool,
-        reason: &str,
-        message: &str,
-        told: Option<Told>,
+        what: What,
+        tell: impl FnOnce(&mut Aggregator, &str, Timestamp) -> Result<Told, Key>,
     ) {
-        let Some(told) = told else {
-            return;
+        let uid = what.about.uid.as_deref().unwrap_or_default();
+        let mut all = self.seen.all.lock();
+        let told = match tell(&mut all, uid, (self.now)()) {
+            Ok(told) => told,
+            Err(key) => {
+                all.keep(&key, what);
+                self.seen.late.notify_one();
+                return;
+            }
         };
-        let write = Write {
+        drop(all);
+        if self.writes.try_send(what.write(&told)).is_err() {
+            let What {
+                reason, message, ..
+            } = what;
+            debug!(reason, message, "too many Events wait; dropped");
+        }
+    }
+}
+
+/// How long it is until a time; a moment where it has passed.
+fn until(due: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(due.duration_since(now)).unwrap_or_default();
+    left.max(Duration::from_secs(1))
+}
+
+/// What is told of an object.
+#[derive(Debug)]
+struct What {
+    about: ObjectReference,
+    warning: bool,
+    reason: String,
+    message: String,
+}
+
+impl What {
+    fn of(about: &ObjectReference, warning: bool, reason: &str, message: &str) -> What {
+        let end = message.floor_char_boundary(MESSAGE.min(message.len()));
+        What {
+            about: about.clone(),
+            warning,
+            reason: reason.to_owned(),
+            message: message[..end].to_owned(),
+        }
+    }
+
+    fn write(&self, told: &Told) -> Write {
+        let about = &self.about;
+        Write {
             namespace: about.namespace.clone().unwrap_or_default(),
             name: name(about, told.number),
             again: told.count > 1,
-            body: body(about, warning, reason, message, &told),
-        };
-        if self.writes.try_send(write).is_err() {
-            debug!(reason, message, "too many Events wait; dropped");
+            body: self.body(told),
         }
+    }
+
+    fn body(&self, told: &Told) -> Value {
+        let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let about = &self.about;
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": { "namespace": about.namespace, "name": name(about, told.number) },
+            "involvedObject": about,
+            "type": if self.warning { "Warning" } else { "Normal" },
+            "reason": self.reason,
+            "message": self.message,
+            "count": told.count,
+            "firstTimestamp": time(told.first),
+            "lastTimestamp": time(told.last),
+            "source": { "component": "operating" },
+            "reportingComponent": "operating",
+        })
     }
 }
 
@@ -146,9 +221,12 @@ struct Told {
     last: Timestamp,
 }
 
+/// UID of an object, and what makes an Event about it one.
+type Key = (String, String);
+
 #[derive(Debug, Default)]
 struct Aggregator {
-    seen: HashMap<(String, String), Seen>,
+    seen: HashMap<Key, Seen>,
 }
 
 #[derive(Debug)]
@@ -158,20 +236,22 @@ struct Seen {
     first: Timestamp,
     last: Timestamp,
     written: Timestamp,
+    /// What was told since it was written.
+    late: Option<What>,
 }
 
 impl Aggregator {
-    /// Counts; what to write, if anything.
-    fn tell(&mut self, uid: &str, reason: &str, now: Timestamp) -> Option<Told> {
+    /// Counts; what to write, or the key under which it is kept for later.
+    fn tell(&mut self, uid: &str, reason: &str, now: Timestamp) -> Result<Told, Key> {
         let key = (uid.to_owned(), reason.to_owned());
         let known = self.seen.get_mut(&key);
         let seen = match known.filter(|seen| now.duration_since(seen.last) < WINDOW) {
             Some(seen) => {
                 (seen.count, seen.last) = (seen.count.saturating_add(1), now);
                 if now.duration_since(seen.written) < PERIOD {
-                    return None;
+                    return Err(key);
                 }
-                seen.written = now;
+                (seen.written, seen.late) = (now, None);
                 seen
             }
             None => {
@@ -182,20 +262,48 @@ impl Aggregator {
                     first: now,
                     last: now,
                     written: now,
+                    late: None,
                 };
                 self.seen.entry(key).insert_entry(seen).into_mut()
             }
         };
-        Some(Told {
-            number: seen.number,
-            count: seen.count,
-            first: seen.first,
-            last: now,
-        })
+        Ok(seen.told())
+    }
+
+    /// Keeps what was told too early.
+    fn keep(&mut self, key: &Key, what: What) {
+        if let Some(seen) = self.seen.get_mut(key) {
+            seen.late = Some(what);
+        }
+    }
+
+    /// When the next is to be written that was told too early; `None` where none is left.
+    fn due(&self) -> Option<Timestamp> {
+        let late = self.seen.values().filter(|seen| seen.late.is_some());
+        late.map(|seen| seen.written.saturating_add(PERIOD).unwrap_or(seen.written))
+            .min()
+    }
+
+    /// What was told too early and can be written now, the first of several; counted as written.
+    fn overdue(&mut self, now: Timestamp) -> Vec<(What, Told)> {
+        let seen = self.seen.values_mut();
+        let due = seen.filter(|seen| now.duration_since(seen.written) >= PERIOD);
+        let late = due.filter_map(|seen| {
+            let what = seen.late.take()?;
+            seen.written = now;
+            Some((what, seen.told()))
+        });
+        late.take(LATE).collect()
     }
 
     /// As [`Aggregator::tell`], for a text by itself while there are few of its object and reason.
-    fn tell_text(&mut self, uid: &str, reason: &str, text: &str, now: Timestamp) -> Option<Told> {
+    fn tell_text(
+        &mut self,
+        uid: &str,
+        reason: &str,
+        text: &str,
+        now: Timestamp,
+    ) -> Result<Told, Key> {
         let prefix = format!("{reason}: ");
         let key = format!("{prefix}{text}");
         let known = self.seen.contains_key(&(uid.to_owned(), key.clone()));
@@ -223,6 +331,17 @@ impl Aggregator {
     }
 }
 
+impl Seen {
+    fn told(&self) -> Told {
+        Told {
+            number: self.number,
+            count: self.count,
+            first: self.first,
+            last: self.last,
+        }
+    }
+}
+
 /// One request.
 struct Write {
     namespace: String,
@@ -233,6 +352,16 @@ struct Write {
 }
 
 impl Write {
+    async fn try_to_send(&self, client: &Client) {
+        match tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => {
+                debug!(event = %self.name, error = super::failure::text(&e), "an Event was not written")
+            }
+            Err(_) => debug!(event = %self.name, "an Event was not written in time"),
+        }
+    }
+
     async fn send(&self, client: &Client) -> Result<(), Error> {
         let events = Objects::of("/api/v1", &self.namespace, "events")?;
         if self.again {
@@ -259,25 +388,6 @@ fn name(about: &ObjectReference, number: u64) -> String {
     format!("{}.{number:016x}", name.get(..most).unwrap_or(name))
 }
 
-fn body(about: &ObjectReference, warning: bool, reason: &str, message: &str, told: &Told) -> Value {
-    let end = message.floor_char_boundary(MESSAGE.min(message.len()));
-    let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": { "namespace": about.namespace, "name": name(about, told.number) },
-        "involvedObject": about,
-        "type": if warning { "Warning" } else { "Normal" },
-        "reason": reason,
-        "message": &message[..end],
-        "count": told.count,
-        "firstTimestamp": time(told.first),
-        "lastTimestamp": time(told.last),
-        "source": { "component": "operating" },
-        "reportingComponent": "operating",
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -292,16 +402,16 @@ mod tests {
         let mut all = Aggregator::default();
         let first = all.tell("a", "Scaled", at(0)).unwrap();
         assert_eq!(first.count, 1);
-        assert!(all.tell("a", "Other", at(1)).is_some());
-        assert!(all.tell("b", "Scaled", at(1)).is_some());
-        assert_eq!(all.tell("a", "Scaled", at(1)), None);
-        assert_eq!(all.tell("a", "Scaled", at(59)), None);
+        assert!(all.tell("a", "Other", at(1)).is_ok());
+        assert!(all.tell("b", "Scaled", at(1)).is_ok());
+        assert!(all.tell("a", "Scaled", at(1)).is_err());
+        assert!(all.tell("a", "Scaled", at(59)).is_err());
         let again = all.tell("a", "Scaled", at(60)).unwrap();
         assert_eq!(
             (again.number, again.count, again.first),
             (first.number, 4, at(0))
         );
-        assert_eq!(all.tell("a", "Scaled", at(61)), None);
+        assert!(all.tell("a", "Scaled", at(61)).is_err());
         let another = all.tell("a", "Scaled", at(61 + 600)).unwrap();
         assert_ne!(another.number, first.number);
         assert_eq!(another.count, 1);
@@ -310,7 +420,7 @@ mod tests {
     #[test]
     fn each_text_is_an_event_while_there_are_few() {
         let mut all = Aggregator::default();
-        let mut tell = |text: &str, at| all.tell_text("a", "Promoted", text, at).is_some();
+        let mut tell = |text: &str, at| all.tell_text("a", "Promoted", text, at).is_ok();
         assert!(tell("step 1", at(0)));
         assert!(tell("step 2", at(1)));
         assert!(!tell("step 1", at(2)), "it counts");
@@ -323,11 +433,12 @@ mod tests {
     fn texts_of_one_reason_leave_room_for_those_of_others() {
         let mut all = Aggregator::default();
         for n in 0..100 {
-            all.tell_text("set", "SuccessfulCreate", &format!("created {n}"), at(n));
+            let created = format!("created {n}");
+            let _ = all.tell_text("set", "SuccessfulCreate", &created, at(n));
         }
         let mut tell = |text: &str| {
             let told = all.tell_text("set", "Promoted", text, at(100));
-            told.map(|told| told.count)
+            told.ok().map(|told| told.count)
         };
         assert_eq!(tell("step 1"), Some(1));
         assert_eq!(tell("step 2"), Some(1), "an Event of its own");
@@ -337,13 +448,11 @@ mod tests {
     fn only_so_many_are_remembered() {
         let mut all = Aggregator::default();
         for n in 0..2 * MOST {
-            all.tell(&n.to_string(), "Scaled", at(n as i64 / 100));
+            let _ = all.tell(&n.to_string(), "Scaled", at(n as i64 / 100));
         }
         assert_eq!(all.seen.len(), MOST);
-        assert_eq!(
-            all.tell(&(2 * MOST - 1).to_string(), "Scaled", at(20)),
-            None
-        );
+        let last = (2 * MOST - 1).to_string();
+        assert!(all.tell(&last, "Scaled", at(20)).is_err());
     }
 
     #[test]
@@ -353,16 +462,51 @@ mod tests {
             ..ObjectReference::default()
         };
         let told = Aggregator::default().tell("a", "Scaled", at(0)).unwrap();
-        let event = body(&about, true, "Scaled", &"ü".repeat(2_000), &told);
+        let event = What::of(&about, true, "Scaled", &"ü".repeat(2_000)).body(&told);
         assert_eq!(event["message"].as_str().unwrap().len(), MESSAGE);
-        let odd = body(
-            &about,
-            true,
-            "Scaled",
-            &format!("x{}", "ü".repeat(2_000)),
-            &told,
-        );
+        let odd = format!("x{}", "ü".repeat(2_000));
+        let odd = What::of(&about, true, "Scaled", &odd).body(&told);
         assert_eq!(odd["message"].as_str().unwrap().len(), MESSAGE - 1);
         assert_eq!(event["type"], "Warning");
+    }
+
+    #[test]
+    fn text_that_is_told_again_is_written_once_the_period_is_over() {
+        let what = |text: &str| What {
+            about: ObjectReference::default(),
+            warning: false,
+            reason: "RolloutStarted".into(),
+            message: text.into(),
+        };
+        let mut all = Aggregator::default();
+        let tell = |all: &mut Aggregator, text: &str, at| match all.tell_text(
+            "a",
+            "RolloutStarted",
+            text,
+            at,
+        ) {
+            Ok(_) => true,
+            Err(key) => {
+                all.keep(&key, what(text));
+                false
+            }
+        };
+        assert!(tell(&mut all, "one", at(0)) && tell(&mut all, "two", at(10)));
+        assert_eq!(all.due(), None, "nothing is left to write");
+        assert!(!tell(&mut all, "one", at(20)) && !tell(&mut all, "two", at(30)));
+        assert!(!tell(&mut all, "one", at(40)));
+        assert_eq!(all.due(), Some(at(60)));
+        assert!(all.overdue(at(59)).is_empty());
+        let late = all.overdue(at(60));
+        assert_eq!(late.len(), 1);
+        let (told, said) = (&late[0].1, &late[0].0.message);
+        assert_eq!((&**said, told.count, told.last), ("one", 3, at(40)));
+        assert!(all.overdue(at(61)).is_empty(), "each once");
+        let late = all.overdue(at(70));
+        assert_eq!((late.len(), late[0].1.last), (1, at(30)));
+        assert_eq!(all.due(), None);
+        assert!(!tell(&mut all, "one", at(80)), "once a period");
+        assert!(tell(&mut all, "one", at(120)));
+        assert_eq!(all.due(), None, "it has been written");
     }
 }

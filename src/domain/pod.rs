@@ -55,6 +55,8 @@ pub struct Metadata {
     pub finalizers: Vec<String>,
     /// RFC 3339; present once deletion has begun.
     pub deletion_timestamp: Option<String>,
+    /// Seconds that its containers have had to end since deletion began; 0 once the kubelet has said that they have ended.
+    pub deletion_grace_period_seconds: Option<i64>,
     /// RFC 3339.
     pub creation_timestamp: Option<String>,
     /// Owners.

@@ -31,6 +31,23 @@ pub fn listed(names: &[&str], most: usize) -> String {
     }
 }
 
+/// What a partition does not do that is larger than the number of older Pods.
+pub fn not_taken_back(partition: usize) -> String {
+    format!("the partition of {partition} takes no updated Pod back")
+}
+
+/// The claims of a Pod of which a sentence of the scheduler says something without their names, in parentheses after a space; else
+/// empty.
+pub fn claims_in(sentence: &str, claims: &[String]) -> String {
+    let is_named = claims.iter().any(|claim| sentence.contains(claim));
+    if claims.is_empty() || is_named || !sentence.contains("PersistentVolumeClaim") {
+        return String::new();
+    }
+    let names: Vec<&str> = claims.iter().map(String::as_str).collect();
+    let word = if names.len() == 1 { "claim" } else { "claims" };
+    format!(" ({word} {})", listed(&names, 3))
+}
+
 /// So many Pods: `1 Pod`, `3 Pods`.
 pub fn pods(count: usize) -> String {
     match count {

@@ -1,6 +1,7 @@
 //! CollaSets: defaults, and validation with the API server's help.
 
 mod ask;
+mod back;
 mod bound;
 pub(crate) mod probe;
 mod room;
@@ -139,12 +140,25 @@ fn kept_replicas(request: &Request, new: &Reviewed) -> Option<i32> {
 struct Reviewed {
     metadata: Metadata,
     spec: CollaSetSpec,
+    status: Option<Progress>,
+}
+
+/// How far a rollout is, as the status says.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Progress {
+    observed_generation: i64,
+    replicas: usize,
+    updated_replicas: usize,
+    current_revision: String,
+    updated_revision: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Metadata {
     name: Option<String>,
+    generation: i64,
     generate_name: Option<String>,
     deletion_timestamp: Option<IgnoredAny>,
 }
@@ -217,6 +231,8 @@ impl Change {
             let mut all = validation::collaset::warnings(former, &new.spec);
             all.extend(warnings::of(former, &new.spec));
             all.extend(room::warning(&new.metadata.known_name(), former, &new.spec));
+            let back = old.as_ref().and_then(|old| back::warning(old, &new.spec));
+            all.extend(back);
             Change {
                 old,
                 new,

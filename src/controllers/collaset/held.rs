@@ -9,7 +9,8 @@ use crate::cluster::index::{Entry, State};
 use crate::domain::collaset::stage_of_rules;
 use crate::domain::lifecycle::Stage;
 use crate::domain::pod::Pod;
-use crate::domain::rules::stage::{candidates, rejections_of};
+use crate::domain::rules::stage::{candidates, rejections_of, written};
+use crate::domain::rules::webhook::UNANSWERED;
 use crate::domain::rules::{Availability, Expected};
 use crate::domain::wording;
 
@@ -31,11 +32,18 @@ pub fn held(state: &State, pods: &[Arc<Pod>], goes: bool) -> BTreeMap<String, Ve
         let covering = || state.covering(pod);
         let rejections = covering().flat_map(|entry| {
             let rules = &entry.snapshot.rules;
-            rejections_of(rules, stage, pod, &waiting, &entry.verdicts)
+            let rejections = rejections_of(rules, stage, pod, &waiting, &entry.verdicts);
+            rejections.map(move |rejection| (entry, rejection))
         });
         let rejections = rejections.take(RULES_NAMED);
         let mut told: Vec<_> = rejections
-            .map(|r| format!("{}: {}", r.named(), text(&r.reason, LONGEST)))
+            .map(|(entry, r)| {
+                // Only the controller of rules knows what an endpoint has said, or why it was not asked.
+                let is_asked = r.reason == UNANSWERED;
+                let said = is_asked.then(|| written(&entry.object, stage, pod, &r.rule));
+                let reason = said.flatten().unwrap_or(&r.reason);
+                format!("{}: {}", r.named(), text(reason, LONGEST))
+            })
             .collect();
         if told.is_empty() && is_before && !goes {
             let budgets = covering().filter_map(|entry| budget(entry, pod));
@@ -89,11 +97,17 @@ mod tests {
 
     /// The same where the first Pod carries the label of another stage.
     fn told_in(stage: Family, rules: Value, goes: bool) -> Vec<String> {
+        told_with(stage, rules, json!({}), goes)
+    }
+
+    /// The same under a rule with this status.
+    fn told_with(stage: Family, rules: Value, status: Value, goes: bool) -> Vec<String> {
         let index = Index::default();
         index.apply_rule(
             serde_json::from_value(json!({
                 "metadata": { "namespace": "n", "name": "web", "uid": "rule" },
                 "spec": { "selector": {}, "rules": rules },
+                "status": status,
             }))
             .unwrap(),
         );
@@ -155,5 +169,21 @@ mod tests {
         assert_eq!(told_in(Family::PostCheck, rules, false), wanted);
         let others = json!([budget("a", json!(1)), check()]);
         assert!(told_in(Family::PostCheck, others, false).is_empty());
+    }
+
+    #[test]
+    fn last_word_of_an_endpoint_is_told_as_the_rule_has_stored_it() {
+        let ask = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://a" } } }]);
+        let detail = |pod: &str, stage: &str| json!({ "details": [{ "name": pod, "stage": stage, "rejectInfo": [{ "ruleName": "ask", "reason": "no route" }] }] });
+        let told = |status: Value| told_with(Family::PreCheck, ask.clone(), status, false);
+        let rule = "rule ask of PodTransitionRule web: ";
+        let unanswered = format!("{rule}its endpoint has not let the Pod pass yet");
+        assert_eq!(
+            told(detail("web-0", "PreCheck")),
+            [format!("{rule}no route")]
+        );
+        assert_eq!(told(json!({})), [&*unanswered]);
+        assert_eq!(told(detail("web-1", "PreCheck")), [&*unanswered]);
+        assert_eq!(told(detail("web-0", "PostCheck")), [&*unanswered]);
     }
 }

@@ -34,6 +34,7 @@ mod unmanaged;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -58,6 +59,9 @@ pub struct CollaSets {
     begun: OnceCell<Begun>,
     caught_up: OnceCell<()>,
 }
+
+/// A set whose Pods wait for rules is looked at again after this, for the words of its conditions.
+const HELD_AGAIN: Duration = Duration::from_secs(10);
 
 /// How far etcd was when a term began.
 struct Begun {
@@ -106,7 +110,7 @@ impl CollaSets {
         plan.events.extend(memory.canaries(plan.pause.as_ref()));
         let work = apply::Work::new(&self.context, &observed, &memory);
         let done = apply::apply(&work, plan).await;
-        outcome(done, &memory, generation)
+        outcome(done, &memory, generation, !observed.held.is_empty())
     }
 
     async fn begun(&self, namespace: &str) -> anyhow::Result<u64> {
@@ -139,13 +143,15 @@ impl CollaSets {
     }
 }
 
-/// When to look again.
-fn outcome(done: apply::Done, memory: &Memory, generation: i64) -> Outcome {
+/// When to look again. `is_held` says whether rules hold Pods: what they say is in their status, which wakes no set.
+fn outcome(done: apply::Done, memory: &Memory, generation: i64, is_held: bool) -> Outcome {
     match done {
         apply::Done::Failed => Outcome::After(memory.failed(Instant::now(), generation)),
         apply::Done::Moved => Outcome::Retry,
         apply::Done::All(again) => {
             memory.succeeded();
+            let words = is_held.then_some(HELD_AGAIN);
+            let again = again.into_iter().chain(words).min();
             again.map_or(Outcome::Done, Outcome::After)
         }
     }

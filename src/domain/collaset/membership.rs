@@ -36,6 +36,10 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         let own = facts.claims_of_pod(pod);
         if !release_claims(draft, own) {
             release(facts, draft, pod);
+            let name = &pod.metadata.name;
+            let message =
+                format!("Pod {name} has left: spec.selector does not match its labels any more");
+            draft.event_once_written(pod, "ExcludeTarget", message);
             let id = facts.id_of(pod).filter(|id| !facts.is_held(*id));
             id.and_then(|id| draft.ids.remove(&id));
         }

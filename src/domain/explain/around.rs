@@ -6,6 +6,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use super::facts::{DisruptionBudgetFacts, Trial};
 use crate::api::selector::Selector;
 use crate::domain::pod::Pod;
+use crate::domain::wording;
 
 /// What is around a Pod. All of it may be missing: it is read with the rights of the user.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +30,10 @@ pub fn cause(pod: &Pod, unscheduled: Option<&str>) -> Option<String> {
     }
     if pod.condition("PodScheduled") == Some(false) {
         return Some(match unscheduled.filter(|message| !message.is_empty()) {
-            Some(message) => format!("it is not scheduled to a node: {message}"),
+            Some(message) => {
+                let claims = wording::claims_in(message, &pod.spec.claims);
+                format!("it is not scheduled to a node: {message}{claims}")
+            }
             None => "it is not scheduled to a node".to_owned(),
         });
     }

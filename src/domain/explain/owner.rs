@@ -172,12 +172,21 @@ fn remark(observed: &Observed, rollout: &RolloutFacts) -> Option<String> {
     match rollout.partition {
         Some(0) => None,
         Some(partition) => {
-            let kept = usize::try_from(partition).unwrap_or(usize::MAX);
-            let is_kept = own(observed).is_some_and(|own| older(&own, rollout) <= kept);
+            let partition = usize::try_from(partition).unwrap_or(usize::MAX);
+            let own = own(observed);
+            let older = own.as_ref().map(|own| older(own, rollout));
+            let is_kept = older.is_some_and(|older| older <= partition);
             let may = if is_kept { "is" } else { "may be" };
+            let kept = older.map_or(partition, |older| older.min(partition));
             let pods = wording::pods(kept);
+            // Others that are there are updated already.
+            let present = own.map_or(0, |own| own.len());
+            let raised = match kept < partition.min(present) {
+                true => format!("; {}", wording::not_taken_back(partition)),
+                false => String::new(),
+            };
             Some(format!(
-                "its partition keeps {pods} on older revisions, this one {may} among them"
+                "its partition keeps {pods} on older revisions, this one {may} among them{raised}"
             ))
         }
         None if pod.label(keys::UPDATE_INCLUDED).is_none() => Some(format!(

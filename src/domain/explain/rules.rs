@@ -11,7 +11,7 @@ use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, phases};
 use crate::domain::pod::{MOMENT, Pod};
 use crate::domain::rules::budget::Minimum;
-use crate::domain::rules::stage::candidates;
+use crate::domain::rules::stage::{candidates, written};
 use crate::domain::rules::{Limits, Rule, RuleKind, Stage};
 use crate::domain::wording;
 
@@ -272,16 +272,12 @@ fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
     let Some(said) = said.into_iter().find(|r| r.rule == rule.id) else {
         return (Verdict::Passes, "nothing speaks against it".to_owned());
     };
-    let written = || {
-        let details = &object.status()?.details;
-        let mut mine = details
-            .iter()
-            .filter(|d| d.name == pod.metadata.name && d.stage == rule.stage.as_str());
-        mine.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule.id))
-            .map(|r| r.reason.clone())
-    };
     // The controller knows what an endpoint has said.
-    (Verdict::Holds, written().unwrap_or(said.reason))
+    let written = written(&object.object, rule.stage, pod, &rule.id);
+    (
+        Verdict::Holds,
+        written.map_or(said.reason, ToOwned::to_owned),
+    )
 }
 
 fn budget(

@@ -19,7 +19,13 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
     let pod = &all.pod;
     let name = &pod.name;
     if pod.terminating {
-        return format!("Pod {name} is terminating: nothing holds it any more");
+        let finalizers = pod.finalizers.join(", ");
+        let why = match pod.finalizers.len() {
+            0 => "nothing holds it any more".to_owned(),
+            1 => format!("it waits until finalizer {finalizers} is taken off"),
+            _ => format!("it waits until finalizers {finalizers} are taken off"),
+        };
+        return format!("Pod {name} is terminating: {why}");
     }
     if observed.pod.is_finished() {
         let phase = &observed.pod.status.phase;
@@ -255,6 +261,10 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
                 "these finalizers are taken off: {}",
                 pod.finalizers.join(", ")
             ));
+        }
+        let metadata = &observed.pod.metadata;
+        if !next.is_empty() && metadata.deletion_grace_period_seconds == Some(0) {
+            return next; // the kubelet has said that the containers have ended
         }
         let due = pod
             .deletion_due

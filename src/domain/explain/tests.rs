@@ -463,3 +463,36 @@ fn bound_of_a_set_is_named_only_for_a_pod_that_nothing_else_keeps() {
     assert_eq!(at(2, 1, "step 1 of 2"), step, "the step keeps both Pods");
     assert_eq!(at(1, 1, "step 1 of 2"), format!("{step}; {bound}"));
 }
+
+#[test]
+fn terminating_pod_that_a_finalizer_holds_names_it() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut told = |finalizers: &[&str], grace: Option<i64>| {
+        let metadata = &mut Arc::make_mut(&mut observed.pod).metadata;
+        metadata.deletion_timestamp = Some("2026-01-01T11:59:00Z".to_owned());
+        metadata.deletion_grace_period_seconds = grace;
+        metadata.finalizers = finalizers.iter().map(|f| (*f).to_owned()).collect();
+        let explained = explain(&observed);
+        (explained.summary, explained.next)
+    };
+    let taken_off = "these finalizers are taken off: example.com/slow";
+    let (summary, next) = told(&["example.com/slow"], Some(0));
+    assert_eq!(
+        summary,
+        "Pod web-0 is terminating: it waits until finalizer example.com/slow is taken off"
+    );
+    assert_eq!(next, [taken_off], "the kubelet is done");
+    let (_, next) = told(&["example.com/slow"], Some(30));
+    let kubelet = "the kubelet ends its containers; that is overdue by 60s";
+    assert!(
+        next[0] == taken_off && next[1].starts_with(kubelet),
+        "{next:?}"
+    );
+    let (summary, next) = told(&["a/b", "c/d"], Some(0));
+    let both = "Pod web-0 is terminating: it waits until finalizers a/b, c/d are taken off";
+    assert_eq!((&*summary, next.len()), (both, 1));
+    let (summary, next) = told(&[], Some(0));
+    let free = "Pod web-0 is terminating: nothing holds it any more";
+    assert_eq!(summary, free);
+    assert!(next[0].starts_with(kubelet), "{next:?}");
+}

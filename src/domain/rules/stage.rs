@@ -3,6 +3,7 @@
 use super::webhook::{Candidate, UNANSWERED, Verdicts};
 use super::{Rule, RuleKind, RuleSet, Stage};
 use crate::api::keys::Family;
+use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::lifecycle::has_type;
 use crate::domain::pod::Pod;
 
@@ -68,6 +69,21 @@ pub fn rejections_of<'a>(
         .chain(rules)
 }
 
+/// Why a rule holds a Pod, as the controller of rules has stored it; `None` where it has not.
+pub fn written<'a>(
+    object: &'a PodTransitionRule,
+    stage: Stage,
+    pod: &Pod,
+    rule: &str,
+) -> Option<&'a str> {
+    let details = &object.status.as_ref()?.details;
+    let mut of_pod = details
+        .iter()
+        .filter(|d| d.name == pod.metadata.name && d.stage == stage.as_str());
+    let rejected = of_pod.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule))?;
+    Some(&rejected.reason)
+}
+
 /// Whether a rule of this object and stage that can be decided from the Pod alone keeps it waiting.
 pub fn rejects_at_once(set: &RuleSet, stage: Stage, pod: &Pod) -> bool {
     set.selects(pod)
@@ -122,7 +138,6 @@ mod tests {
 
     use super::*;
     use crate::api::keys;
-    use crate::api::podtransitionrule::PodTransitionRule;
 
     fn object(status: Value) -> PodTransitionRule {
         serde_json::from_value(json!({

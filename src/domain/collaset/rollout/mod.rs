@@ -7,7 +7,7 @@
 mod command;
 mod steps;
 
-pub use command::{PROMOTE, RETRY};
+pub use command::{ABORT, PROMOTE, RETRY};
 pub use steps::{SOON, Wait, awaited, command_of, step, wait};
 
 use super::revision::history::History;

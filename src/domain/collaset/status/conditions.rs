@@ -151,7 +151,10 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
         None => set(status, now, "Scale", true, "Scaled", String::new()),
-        Some((reason, message)) => set(status, now, "Scale", false, reason, message),
+        Some((reason, message)) => {
+            let message = with_remedy(reason, message);
+            set(status, now, "Scale", false, reason, message);
+        }
     }
     match &view.stuck {
         Some(why) => {
@@ -163,7 +166,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if facts.rollout.is_aborted() => {
-            let message = view.aborted(facts);
+            let waits = paused && view.behind + view.updates > 0;
+            let message = view.aborted(facts) + if waits { told::GO_ON } else { "" };
             set(status, now, "Update", false, "RolloutAborted", message);
         }
         None if view.is_updating(facts) => {
@@ -174,6 +178,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
                 (false, None) => "Updating",
             };
             let message = pause.unwrap_or_else(|| view.update_left(facts));
+            let message = with_remedy(reason, message);
             set(status, now, "Update", false, reason, message);
         }
         None => {
@@ -182,6 +187,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         }
     }
     let (ready, reason, message) = view.ready(facts, status);
+    let message = with_remedy(reason, message);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
     if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
@@ -194,6 +200,14 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         set(status, now, "Stalled", true, progress::REASON, message);
     } else {
         status.conditions.retain(|c| c.type_ != "Stalled");
+    }
+}
+
+/// A message with the field that has a set go on which only waits for it.
+fn with_remedy(reason: &str, message: String) -> String {
+    match reason {
+        "Paused" => message + told::GO_ON,
+        _ => message,
     }
 }
 
@@ -214,6 +228,8 @@ pub(super) struct View {
     kept: usize,
     /// Pods with an operation of the set, an update or a scale-in.
     updating: usize,
+    /// Pods that an operation of the set has left and that are on their way back on traffic.
+    returning: usize,
     /// Pods whose update goes on.
     updates: usize,
     /// Pairs of a Pod and the one that takes its place.
@@ -222,7 +238,7 @@ pub(super) struct View {
     pub asked: Asked,
     unavailable: Vec<Arc<Pod>>,
     /// Pods that are terminating and whose names, which persist, others need.
-    awaited: Vec<String>,
+    awaited: Vec<Arc<Pod>>,
     /// What is asked of Pods and refused.
     refused: Vec<(&'static str, String)>,
     stuck: Option<String>,
@@ -277,6 +293,7 @@ impl View {
             to_make,
             kept: older.saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
+            returning: pods.iter().filter(|p| is_returning(p)).count(),
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
             asked: Asked::of(facts, draft),
@@ -407,7 +424,13 @@ impl View {
                 let (left, step) = (self.left(), told::step(facts, status));
                 return (false, "Updating", format!("{left}{step}; {message}"));
             }
-            return (false, reason, message);
+            let rollout = match self.behind {
+                _ if reason != "Paused" => String::new(),
+                0 => String::new(),
+                _ if facts.rollout.is_aborted() => format!("; {}", self.aborted(facts)),
+                _ => format!("; {}", self.left()),
+            };
+            return (false, reason, message + &rollout);
         }
         if let Some(why) = &self.stuck {
             let others = told::under_way(facts, |pod| !is_stuck(facts, pod));
@@ -417,7 +440,8 @@ impl View {
             return (false, "UpdateFailed", message);
         }
         if self.behind > 0 || self.updating > 0 {
-            let (behind, updating) = (self.behind, self.updating);
+            let behind = self.behind;
+            let updating = self.updating + self.returning;
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(rules, self.down(facts));
@@ -519,13 +543,17 @@ impl View {
         );
         message += &self.asked.moving();
         if self.missing > 0 && !self.awaited.is_empty() {
-            message += &format!("; waiting for {} to end", self.awaited.join(", "));
+            let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
+            let finalizers = leaving::finalizers(self.awaited.iter().map(|pod| &**pod));
+            message += &format!("; waiting for {} to end{finalizers}", names.join(", "));
         } else if self.missing > 0
             && let Some((pod, claim)) = facts.awaited_claim()
         {
-            let pod = &pod.metadata.name;
-            message +=
-                &format!("; waiting for Pod {pod}, which still mounts claim {claim}, to end");
+            let name = &pod.metadata.name;
+            let finalizers = leaving::finalizers([pod]);
+            message += &format!(
+                "; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}"
+            );
         }
         if self.missing > 0 {
             message += &told::ended(facts);
@@ -579,24 +607,33 @@ fn recorded_as_updated(facts: &Facts, draft: &Draft, again: bool) -> usize {
     vacant.count()
 }
 
-/// Names of Pods that have to end before others of their names can be made, the first few. On a node that is lost they
+/// Pods that have to end before others of their names can be made, the first few. On a node that is lost they
 /// hang until the node is back, its object is deleted, or somebody deletes them by force.
-fn awaited(facts: &Facts) -> Vec<String> {
+fn awaited(facts: &Facts) -> Vec<Arc<Pod>> {
     let vacant = facts
         .terminating
         .iter()
         .filter(|(id, _)| facts.strategy.sequence && !facts.members.contains_key(id));
     let pods = vacant.flat_map(|(_, pods)| pods);
-    let names = pods.map(|p| p.metadata.name.clone());
-    names.take(told::NAMED).collect()
+    pods.take(told::NAMED).map(Arc::clone).collect()
 }
 
 /// Pods that use `maxUnavailable` up, without those that are on their way back and named as down: a rollout that goes on has them.
 fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
     let mut pods = update::using_up(facts, draft);
-    let comes_back = |pod: &Pod| pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
+    let comes_back = |pod: &Pod| {
+        let is_on_its_way = pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
+        is_on_its_way && !told::is_kept_off(pod)
+    };
     pods.retain(|pod| !is_down(facts, pod) || !comes_back(pod));
     pods
+}
+
+/// Whether an operation of the set has left a Pod that does not serve again yet.
+fn is_returning(pod: &Pod) -> bool {
+    let mut operations = [Operation::Update, Operation::ScaleIn].iter();
+    let is_over = !operations.any(|operation| operation.is_on(pod));
+    is_over && !pod.is_available() && phases(pod).contains_key(lifecycle::ID)
 }
 
 /// Whether a Pod, which does not serve, is of the updated revision, or held back by rules, and no operation of the set holds it.

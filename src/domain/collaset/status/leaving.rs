@@ -1,11 +1,14 @@
 //! What the Pods of a set that is deleted wait for, in the words of a condition.
 
+use std::collections::BTreeSet;
+
 use super::super::facts::Facts;
 use super::told::{self, NAMED};
 use crate::api::keys;
 use crate::domain::grace;
 use crate::domain::lifecycle::{Phase, phases};
 use crate::domain::pod::Pod;
+use crate::domain::wording;
 
 /// Why a Pod is still there. What may need somebody comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +62,22 @@ pub fn keeping(pod: &Pod) -> impl Iterator<Item = &str> {
     let finalizers = pod.metadata.finalizers.iter().map(String::as_str);
     let prefix = keys::PROTECTION_FINALIZER_PREFIX;
     finalizers.filter(move |f| pod.is_terminating() || f.starts_with(prefix))
+}
+
+/// The finalizers that keep these Pods from ending, in parentheses after a space; empty where there are none.
+pub fn finalizers<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> String {
+    let ending = pods.into_iter().filter(|pod| pod.is_terminating());
+    let all: BTreeSet<&str> = ending.flat_map(keeping).collect();
+    let all: Vec<&str> = all.into_iter().collect();
+    let word = if all.len() == 1 {
+        "finalizer"
+    } else {
+        "finalizers"
+    };
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(" ({word} {})", wording::listed(&all, NAMED)),
+    }
 }
 
 pub fn by_finalizers(pod: &Pod) -> String {

@@ -18,11 +18,15 @@ pub fn of(former: Option<&CollaSetStatus>, status: &CollaSetStatus, paused: bool
         };
         noted(status).filter(|_| noted(former).is_none() || is_next)
     };
-    // A pause may follow a pause.
+    // A pause may follow a pause, of this rollout or of another.
+    let revision = &status.updated_revision;
     let step = |s: &CollaSetStatus| s.rollout.as_ref().map(|rollout| rollout.step);
-    let is_next = step(former) != step(status);
+    let is_next = step(former) != step(status) || former.updated_revision != *revision;
     let pause = news("Update", is_next, |c| c.reason == "StepPaused");
-    let pause = pause.map(|message| event(false, "RolloutPaused", message));
+    let pause = pause.map(|message| {
+        let message = format!("revision {revision}: {message}");
+        event(false, "RolloutPaused", message)
+    });
     let stalled = news("Stalled", false, |c| c.status == "True");
     let stalled = stalled.map(|message| event(true, "Stalled", message));
     rollout.into_iter().chain(pause).chain(stalled).collect()

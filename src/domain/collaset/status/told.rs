@@ -25,6 +25,9 @@ pub const NAMED: usize = 3;
 
 const SECOND: u64 = 1_000_000_000;
 
+/// What has a set that is paused go on, after `; `.
+pub const GO_ON: &str = "; set spec.paused to false to go on";
+
 /// Rules that hold Pods, by the UIDs of the Pods, see [`super::super::observed::Observed::held`].
 pub type Held = BTreeMap<String, Vec<String>>;
 
@@ -54,7 +57,27 @@ pub fn kept(facts: &Facts, count: usize) -> String {
         (Scope::Partition(_), _) => "the partition keeps them".to_owned(),
     };
     let pods = wording::pods_do(count, "stays", "stay");
-    format!("{pods} on older revisions: {why}")
+    let raised = raised(facts, count);
+    format!("{pods} on older revisions: {why}{raised}")
+}
+
+/// That a partition which keeps only so many Pods would have to take others back, and the way to that, after `; `; empty where it keeps
+/// as many as it says.
+fn raised(facts: &Facts, count: usize) -> String {
+    let Scope::Partition(partition) = facts.rollout.final_scope() else {
+        return String::new();
+    };
+    if !facts.rollout.is_on || count >= partition.min(facts.strategy.replicas) {
+        return String::new();
+    }
+    let way = match facts.history.current.name == facts.rollout.revision {
+        true => "apply the former template".to_owned(),
+        false => format!("set the annotation {}={}", keys::ROLLOUT, rollout::ABORT),
+    };
+    format!(
+        "; {}: {way} to take all back",
+        wording::not_taken_back(partition)
+    )
 }
 
 /// Whether the status notes an abort of which the plan knows nothing yet.
@@ -118,7 +141,7 @@ pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
     }
 }
 
-/// What an aborted rollout comes to. `behind` Pods are of another revision, and `updates` have been changed and are not over.
+/// What an aborted rollout comes to, and the remedy, unless the set has to go on first. `behind` Pods are of another revision, and `updates` have been changed and are not over.
 pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     let left = match (behind, updates) {
@@ -132,11 +155,15 @@ pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
             format!("{pods} to go back to revision {current}")
         }
     };
-    format!(
-        "the rollout of revision {revision} was aborted; {left}; change spec.template, or set the annotation {}={}",
-        keys::ROLLOUT,
-        rollout::RETRY
-    )
+    let remedy = match facts.strategy.paused && behind + updates > 0 {
+        true => String::new(), // the caller has it
+        false => format!(
+            "; change spec.template, or set the annotation {}={}",
+            keys::ROLLOUT,
+            rollout::RETRY
+        ),
+    };
+    format!("the rollout of revision {revision} was aborted; {left}{remedy}")
 }
 
 /// Whether a rollout is at a pause.
@@ -345,6 +372,17 @@ fn of_traffic(pod: &Pod) -> String {
     }
 }
 
+/// Whether somebody wants the Pod off traffic.
+fn is_wanted(obstacle: &Obstacle) -> bool {
+    matches!(obstacle, Obstacle::Operation(..) | Obstacle::StayOffline)
+}
+
+/// Whether somebody else keeps a Pod off traffic.
+pub fn is_kept_off(pod: &Pod) -> bool {
+    let obstacles = offline::obstacles(pod, &[lifecycle::ID, grace::ID]);
+    obstacles.iter().any(is_wanted)
+}
+
 /// Why a Pod does not serve. `held` are the rules that hold Pods.
 fn of_pod(held: &Held, pod: &Pod) -> String {
     if lifecycle::stage_of_rules(pod) == Some(Stage::PostCheck) {
@@ -352,8 +390,7 @@ fn of_pod(held: &Held, pod: &Pod) -> String {
         return rules.unwrap_or_else(|| "waits to be let back on traffic".to_owned());
     }
     let obstacles = offline::obstacles(pod, &[lifecycle::ID, grace::ID]);
-    let wanted = |o: &&Obstacle| matches!(o, Obstacle::Operation(..) | Obstacle::StayOffline);
-    if let Some(wanted) = obstacles.iter().find(wanted) {
+    if let Some(wanted) = obstacles.iter().find(|obstacle| is_wanted(obstacle)) {
         return format!("waits for {wanted}");
     }
     let status = &pod.status;
@@ -371,7 +408,10 @@ fn of_pod(held: &Held, pod: &Pod) -> String {
     match scheduled.filter(|c| c.status != "True") {
         Some(c) if c.reason.is_empty() => "has no node".to_owned(),
         Some(c) => match &c.message {
-            Some(sentence) => format!("has no node: {}: {sentence}", c.reason),
+            Some(sentence) => {
+                let claims = wording::claims_in(sentence, &pod.spec.claims);
+                format!("has no node: {}: {sentence}{claims}", c.reason)
+            }
             None => format!("has no node: {}", c.reason),
         },
         None => waiting.unwrap_or_else(|| of_readiness(&obstacles, pod)),

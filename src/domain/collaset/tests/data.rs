@@ -440,3 +440,26 @@ fn pod_without_an_id_gets_none_whose_volumes_are_retained() {
         assert!(world.claims.contains_key(&kept));
     }
 }
+
+#[test]
+fn finalizers_of_a_pod_that_is_waited_for_are_named() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    for (spec, is_claim) in [(one_claim(), true), (sequence, false)] {
+        let mut world = settled(1, spec);
+        let name = name_of(&world, 0);
+        world.delete(&name);
+        let pod = world.pods.get_mut(&name).unwrap();
+        pod.metadata.finalizers = vec!["example.com/slow".to_owned()];
+        world.rest();
+        let said = match is_claim {
+            true => {
+                let claim = &world.pods[&name].spec.claims[0];
+                format!(
+                    "waiting for Pod {name}, which still mounts claim {claim}, to end (finalizer example.com/slow)"
+                )
+            }
+            false => format!("waiting for {name} to end (finalizer example.com/slow)"),
+        };
+        assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+    }
+}

@@ -321,7 +321,7 @@ fn pauses_side_by_side_are_told_one_by_one() {
         .filter(|(reason, _)| *reason == "RolloutPaused");
     let told: Vec<&str> = told.map(|(_, message)| message.as_str()).collect();
     assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].starts_with("step 2 of 3") && told[1].starts_with("step 3 of 3"));
+    assert!(told[0].contains(": step 2 of 3") && told[1].contains(": step 3 of 3"));
 }
 
 fn staying(world: &World) -> usize {

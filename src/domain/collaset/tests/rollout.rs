@@ -353,7 +353,7 @@ fn pauses_and_stalls_are_told_once() {
     };
     let pauses = told("RolloutPaused");
     assert!(
-        pauses.len() == 1 && pauses[0].starts_with("step 2 of 4 pauses until the annotation"),
+        pauses.len() == 1 && pauses[0].contains(": step 2 of 4 pauses until the annotation"),
         "{pauses:?}"
     );
     let stalls = told("Stalled");

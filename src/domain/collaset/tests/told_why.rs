@@ -8,6 +8,7 @@ use super::cases::{condition, settled};
 use super::world::World;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::status::time;
+use crate::domain::explain::around::cause;
 use crate::domain::explain::{Around, Controller, Explanation, Observed, explain};
 
 const RULE: &str = "rule sessions of PodTransitionRule web: endpoint says no";
@@ -554,4 +555,196 @@ fn deadline_runs_while_a_pod_is_down_beside_one_that_is_delayed() {
     take_down(&mut world, &other);
     rounds(&mut world, 40);
     assert!(is_stalled(&world));
+}
+
+const GO_ON: &str = "; set spec.paused to false to go on";
+
+#[test]
+fn rollout_that_is_aborted_while_paused_names_the_field_as_the_remedy() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 30);
+    world.edit(json!({ "paused": true }));
+    world.command("abort");
+    rounds(&mut world, 10);
+    for (type_, reason) in [("Update", "RolloutAborted"), ("Ready", "Paused")] {
+        let (_, told, message) = condition(&world, type_);
+        assert_eq!(told, reason);
+        assert!(
+            message.contains("1 Pod is to go back to revision web-"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with(GO_ON) && !message.contains("retry"),
+            "{message}"
+        );
+    }
+    world.edit(json!({ "paused": false }));
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    says(&world, "Update", "=retry");
+}
+
+#[test]
+fn paused_set_names_the_field_and_all_that_is_left_to_do() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.edit(json!({ "paused": true }));
+    world.image("app:2");
+    rounds(&mut world, 3);
+    for type_ in ["Update", "Ready"] {
+        let (_, reason, message) = condition(&world, type_);
+        assert_eq!(reason, "Paused");
+        assert!(
+            message.starts_with("3 Pods to update") && message.ends_with(GO_ON),
+            "{message}"
+        );
+    }
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 3);
+    let told = format!("2 Pods missing, 0 to go; 3 Pods to update, 2 to be made{GO_ON}");
+    assert_eq!(condition(&world, "Ready").2, told);
+    assert_eq!(
+        condition(&world, "Scale").2,
+        format!("2 Pods missing, 0 to go{GO_ON}")
+    );
+}
+
+#[test]
+fn pod_that_leaves_since_its_labels_match_no_more_is_told() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    world.told.clear();
+    label(&mut world, &name, "app", "other");
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    let told = world.told.iter().filter(|(r, _)| *r == "ExcludeTarget");
+    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+    let left = format!("Pod {name} has left: spec.selector does not match its labels any more");
+    assert_eq!(told, [left]);
+}
+
+#[test]
+fn pause_of_another_revision_is_another_text() {
+    let mut world = World::on_plane(3, canary());
+    world.settle();
+    for image in ["app:2", "app:3"] {
+        world.image(image);
+        rounds(&mut world, 40);
+    }
+    let told = world.told.iter().filter(|(r, _)| *r == "RolloutPaused");
+    let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_ne!(told[0], told[1]);
+    let revision = &world.set.status.as_ref().unwrap().updated_revision;
+    let pause = format!("revision {revision}: step 2 of 3 pauses until the annotation");
+    assert!(told[1].starts_with(&pause), "{told:?}");
+}
+
+#[test]
+fn partition_that_is_raised_takes_nobody_back_and_says_so() {
+    let with = |kept: usize| {
+        let by = json!({ "byPartition": { "partition": kept } });
+        json!({ "updateStrategy": { "rollingUpdate": by } })
+    };
+    let mut world = World::on_plane(4, with(2));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let kept = "2 Pods stay on older revisions: the partition keeps them";
+    assert_eq!(condition(&world, "Ready").2, kept);
+    world.edit(with(4));
+    world.settle();
+    let raised = "; the partition of 4 takes no updated Pod back";
+    let back = format!(
+        "set the annotation {}=abort to take all back",
+        keys::ROLLOUT
+    );
+    for type_ in ["Ready", "Update"] {
+        assert_eq!(
+            condition(&world, type_).2,
+            format!("{kept}{raised}: {back}")
+        );
+    }
+    let old = with_image(&world, "app:1");
+    let own = "its partition keeps 2 Pods on older revisions, this one is among them";
+    assert_eq!(remark(&world, &old), format!("{own}{raised}"));
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 4]);
+}
+
+#[test]
+fn pod_that_comes_back_from_its_update_is_under_way_while_somebody_works_on_it() {
+    let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.image("app:2");
+    let operated = Family::Completing.key("collaset");
+    let comes_back = |world: &World| {
+        let mut pods = world.pods.values();
+        let pod = pods.find(|pod| pod.label(&operated).is_some());
+        pod.map(|pod| pod.metadata.name.clone())
+    };
+    while comes_back(&world).is_none() {
+        let operating: Vec<String> = names(&world);
+        for name in operating {
+            let update = Family::Operate.key("collaset");
+            if world.pods[&name].label(&update).is_some() {
+                label(&mut world, &name, &Family::Operating.key("mine"), "1");
+                label(
+                    &mut world,
+                    &name,
+                    &Family::OperationType.key("mine"),
+                    "mine",
+                );
+            }
+        }
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let name = comes_back(&world).unwrap();
+    rounds(&mut world, 20);
+    let before = condition(&world, "Ready").2;
+    assert!(
+        before.starts_with("2 Pods to update, 1 under way; "),
+        "{before}"
+    );
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} waits for operation mine"),
+    );
+    says(
+        &world,
+        "Ready",
+        "; updateStrategy.maxUnavailable (1) is used up",
+    );
+    rounds(&mut world, 20);
+    assert_eq!(condition(&world, "Ready").2, before);
+}
+
+#[test]
+fn claims_of_a_pod_that_waits_for_its_volumes_are_named() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = names(&world).remove(0);
+    take_down(&mut world, &name);
+    let pod = world.pods.get_mut(&name).unwrap();
+    pod.spec.claims = vec!["web-data-1".into()];
+    let unbound = "pod has unbound immediate PersistentVolumeClaims";
+    pod.status.conditions = serde_json::from_value(json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unbound,
+    }]))
+    .unwrap();
+    rounds(&mut world, 3);
+    let told = format!("{unbound} (claim web-data-1)");
+    says(
+        &world,
+        "Ready",
+        &format!("Pod {name} has no node: Unschedulable: {told}"),
+    );
+    let cause = cause(&world.pods[&name], Some(unbound)).unwrap();
+    assert!(cause.ends_with(&told), "{cause}");
 }
