@@ -81,10 +81,18 @@ fn instances(world: &World, plan: &Plan) -> Verdict {
     };
     let strategy = Strategy::of(&world.set.spec);
     let is_of = |pod: &&Pod, id: i64| pod.label(keys::INSTANCE_ID) == Some(&id.to_string());
+    let to_exclude = |pod: &Pod| {
+        let is_named = strategy.exclude.contains(&pod.metadata.name);
+        is_named || pod.label(keys::TO_EXCLUDE).is_some()
+    };
+    // It leaves with its ID, though somebody has taken that label off.
+    let is_bare = |pod: &Pod| pod.label(keys::INSTANCE_ID).is_none() && to_exclude(pod);
+    if members(world).into_iter().any(is_bare) {
+        return Ok(());
+    }
     let leaves = |id: i64| {
         let mut pods = members(world).into_iter().filter(|pod| is_of(pod, id));
-        let is_named = |pod: &Pod| strategy.exclude.contains(&pod.metadata.name);
-        !strategy.sequence && pods.any(|pod| is_named(pod) || pod.label(keys::TO_EXCLUDE).is_some())
+        !strategy.sequence && pods.any(to_exclude)
     };
     let counts = |data: &BTreeMap<String, String>| {
         !data.contains_key(pool::REPLACE_ORIGIN) && !data.contains_key(pool::REPLACED)
