@@ -396,7 +396,7 @@ where
             let line = match line {
                 Ok(Some(Ok(line))) => line,
                 // The server ended this watch; continue from `version`. One that ends early may have ended with its server.
-                Ok(None) => break begin.elapsed() + EARLY >= life,
+                Ok(None) => break requested.elapsed() + EARLY >= life,
                 Ok(Some(Err(e))) => {
                     debug!(path = source.path, error = %e, "watch broke off");
                     return end(version, is_mute, fruitful);
@@ -414,7 +414,9 @@ where
             sink.heard(version);
             // A line may have been on its way for long, and the next one with it: only a bookmark says that there was none.
             if delivered.is_bookmark {
-                sink.known(requested + life.saturating_sub(BOOKMARK));
+                let (now, earliest) = (Instant::now(), requested + life.saturating_sub(BOOKMARK));
+                // One that comes before is not the one before the end.
+                sink.known(if now < earliest { requested } else { earliest });
             }
             due = Instant::now() + silence;
             if has_asked && source.seconds == LONG {

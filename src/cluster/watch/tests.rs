@@ -29,6 +29,8 @@ enum Watch {
     Ends(u64, u64),
     /// Sends a bookmark at once, and then nothing.
     FallsSilent,
+    /// Ends in time, with a bookmark before, and begins its answer and sends each event so many milliseconds late.
+    Slow(u64),
     /// Begins, and sends nothing.
     Mute,
     /// Sends an event at once that happened long ago, and then nothing.
@@ -125,6 +127,24 @@ impl Server {
                 return refusal;
             }
             Watch::Hangs => std::future::pending().await,
+            Watch::Slow(late) => {
+                let late = Duration::from_millis(late);
+                tokio::time::sleep(late).await;
+                let metadata = json!({ "resourceVersion": (from + 1).to_string() });
+                let event = json!({ "type": "BOOKMARK", "object": { "metadata": metadata } });
+                self.sent.store(from + 1, Ordering::Relaxed);
+                let life = Duration::from_secs(SECONDS.into());
+                let lines = stream::unfold(Some(event), move |event| async move {
+                    let Some(event) = event else {
+                        tokio::time::sleep(Duration::from_secs(2).saturating_sub(late)).await;
+                        return None;
+                    };
+                    tokio::time::sleep(life - Duration::from_secs(2)).await;
+                    let line = Bytes::from(format!("{event}\n"));
+                    Some((Ok::<_, std::io::Error>(Frame::data(line)), None))
+                });
+                return Response::new(StreamBody::new(lines).boxed_unsync());
+            }
             Watch::Quiet => {
                 let life = parameter("timeoutSeconds").unwrap().parse().unwrap();
                 return self.quiet(from, life);
@@ -314,6 +334,15 @@ async fn watch_that_begins_and_delivers_nothing_is_not_believed_however_often_it
     assert_eq!(alive[10..], [false; 110]);
     let lists = asked.iter().filter(|what| *what == "list").count();
     assert!((5..=15).contains(&lists), "{lists} lists in two minutes");
+}
+
+/// The API server counts the life of a watch from the request.
+#[tokio::test(start_paused = true)]
+async fn watch_whose_answer_begins_late_is_followed_throughout() {
+    for late in [500, 1_000, 1_100, 1_500, 1_900] {
+        let (alive, asked) = followed(&[Watch::Slow(late)], 60).await;
+        assert_eq!(alive, [true; 60], "{late} ms: {asked:?}");
+    }
 }
 
 /// What a connection delivers that stood still may be old, and what has happened since be yet to come.

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use crate::api::keys;
 use crate::domain::pod::Pod;
 
 /// First and longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(15));
-/// A Pod that has run for so long before it ended begins anew, as a container does with its kubelet.
+/// A Pod that has run for so long before it ended begins anew, as a container does with its kubelet. So does one of another revision.
 const LONG: Duration = Duration::from_mins(10);
 
 /// What is remembered of the ends of Pods.
@@ -18,6 +19,7 @@ pub struct Backoff(HashMap<i64, Ended>);
 #[derive(Debug)]
 struct Ended {
     uid: String,
+    revision: Option<String>,
     times: u32,
     /// Nanoseconds since 1970.
     until: u64,
@@ -38,14 +40,18 @@ impl Backoff {
             };
             let known = self.0.get(&id);
             if known.is_none_or(|ended| ended.uid != pod.metadata.uid) {
+                let revision = pod.label(keys::REVISION).map(str::to_owned);
                 let times = match known {
-                    Some(ended) if !ran_long(pod, now_nanos) => (ended.times + 1).min(20),
+                    Some(ended) if ended.revision == revision && !ran_long(pod, now_nanos) => {
+                        (ended.times + 1).min(20)
+                    }
                     _ => 0,
                 };
                 let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
                 let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
                 let ended = Ended {
                     uid: pod.metadata.uid.clone(),
+                    revision,
                     times,
                     until: now_nanos.saturating_add(pause),
                 };
@@ -97,6 +103,21 @@ mod tests {
         }
         assert_eq!(pause("last", 50), 900);
         assert_eq!(pause("long", 700), 1);
+    }
+
+    #[test]
+    fn pauses_begin_anew_with_another_revision() {
+        let mut backoff = Backoff::default();
+        let mut pause = |uid: &str, revision: &str| {
+            let mut pod = ended(uid, "1970-01-01T00:00:00Z");
+            let label = (keys::REVISION.to_owned(), revision.to_owned());
+            pod.metadata.labels.extend([label]);
+            backoff.note([&pod].into_iter(), |_| Some(0), SECOND)[uid] / SECOND - 1
+        };
+        assert_eq!(
+            [pause("a", "1"), pause("b", "1"), pause("c", "2")],
+            [1, 2, 1]
+        );
     }
 
     #[test]

@@ -270,10 +270,13 @@ impl Memory {
         self.inner.lock().deletions.remove(uid);
     }
 
-    /// Whether the update of a Pod to a revision, or its deletion, was refused when it was last tried.
+    /// Whether the change of a Pod to a revision was refused when it was last tried; without a revision its deletion.
     pub fn refuses(&self, uid: &str, revision: &str) -> bool {
         let inner = self.inner.lock();
-        inner.deletions.contains(uid) || inner.changes.get(uid).is_some_and(|to| to == revision)
+        match revision {
+            "" => inner.deletions.contains(uid),
+            _ => inner.changes.get(uid).is_some_and(|to| to == revision),
+        }
     }
 
     /// The dry run of a Pod's update to a revision has passed and is good until then. Without a revision it was that of its deletion.
@@ -378,6 +381,7 @@ impl Memory {
             resizes: inner.resizes.clone(),
             changes: inner.changes.clone(),
             deletions: inner.deletions.clone(),
+            late_deletions: inner.refusals.last(&Key::LateDeletions).is_some(),
             undeleted: BTreeMap::new(), // another controller knows
             late: inner.refusals.late().map(str::to_owned).collect(),
             pool: inner.refusals.last(&Key::Pool).is_some(),

@@ -20,6 +20,8 @@ pub struct Refused {
     pub creations: BTreeMap<i64, String>,
     /// UIDs of Pods that could not be deleted. A dry run may tell that they can be by now.
     pub deletions: BTreeSet<String>,
+    /// Whether a Pod that was off traffic for an update could not be deleted, and none could since.
+    pub late_deletions: bool,
     /// Why Pods can't be deleted that were told to go and that the rules have let go, by UID: they are off traffic.
     pub undeleted: BTreeMap<String, String>,
     /// Whether the pool of instance IDs can't be written.

@@ -46,7 +46,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
                     pool::mark(draft, *id, pool::SCALE_IN, "true");
                     draft.delete(ended);
                 }
-                None if facts.is_held(*id) => {}
+                None if facts.is_held(*id) => pool::mark(draft, *id, pool::SCALE_IN, "true"),
                 None => pool::free(draft, *id),
             },
         }

@@ -282,11 +282,14 @@ impl View {
             && !facts.strategy.paused
             && !told::is_pausing(facts, status)
             && recorded_as_updated(facts, draft, true) >= missing;
+        let surplus = draft.surplus.iter();
+        let going = surplus.filter(|id| facts.members.contains_key(id));
         View {
             is_remaking,
             is_under_way,
             missing,
-            surplus: there.saturating_sub(wanted)
+            // One may be missing while another goes.
+            surplus: there.saturating_sub(wanted).max(going.count())
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
             behind,

@@ -404,3 +404,23 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         assert!(halves.iter().all(|half| !world.pods.contains_key(half)));
     }
 }
+
+#[test]
+fn named_pod_that_ends_is_not_made_again_under_a_pause() {
+    for mut spec in [one_claim(), sequence(one_claim())] {
+        spec["replicas"] = json!(4);
+        let mut world = World::on_plane(4, spec);
+        world.settle();
+        let named = name(&world, 1);
+        ends_slowly(&mut world, &named);
+        rounds(&mut world, 3);
+        let by_name = json!({ "podToDelete": [named] });
+        world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
+        rounds(&mut world, 10);
+        world.edit(json!({ "paused": true }));
+        rounds(&mut world, 3);
+        world.kubelets.clear();
+        rounds(&mut world, 20);
+        assert_eq!(world.pods.len(), 3);
+    }
+}

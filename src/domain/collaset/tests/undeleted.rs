@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::World;
+use super::world::{World, Write};
 use crate::api::keys;
 use crate::domain::collaset::Operation;
 use crate::domain::pod::Pod;
@@ -95,6 +95,7 @@ fn down(spec: Value, seconds: u64) -> World {
     ready.last_transition_time = Some(since.to_string());
     world.troubles.undeletable.insert(uid.clone());
     world.refused.deletions.insert(uid.clone());
+    world.refused.late_deletions = true;
     world.image("app:2");
     world
 }
@@ -201,9 +202,71 @@ fn no_other_pod_goes_off_traffic_while_one_that_was_refused_has_to_be_ready_for_
     let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
     world.pods.insert(name, pod);
     world.refused.deletions.insert(uid.clone());
+    world.refused.late_deletions = true;
     world.troubles.undeletable.insert(uid);
     world.image("app:2");
     world.step();
     assert_eq!(serving(&world), 2, "both serve on");
     assert!(world.pods.values().all(|pod| !Operation::Update.is_on(pod)));
+}
+
+/// What is refused as a deletion takes its place as a change.
+#[test]
+fn update_in_place_keeps_to_max_unavailable_though_deletions_were_refused() {
+    let fewest = |world: &mut World| {
+        let mut fewest = usize::MAX;
+        for _ in 0..60 {
+            rounds(world, 1);
+            fewest = fewest.min(serving(world));
+        }
+        fewest
+    };
+    for lifted in [false, true] {
+        let mut world = World::on_plane(6, recreate(Some(1)));
+        world.settle();
+        world.troubles.refused.insert(Write::PodDeletion);
+        world.image("app:2");
+        rounds(&mut world, 60);
+        world.pass(100);
+        rounds(&mut world, 60);
+        if lifted {
+            world.troubles.refused.clear();
+        }
+        world.edit(json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } }));
+        assert!(fewest(&mut world) >= 5);
+        assert_eq!(updated(&world), 6);
+    }
+    let mut world = World::on_plane(6, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.troubles.refused.insert(Write::PodDeletion);
+    world.edit(json!({ "replicas": 3 }));
+    rounds(&mut world, 20);
+    world.troubles.refused.clear();
+    world.edit(json!({ "replicas": 6 }));
+    world.settle();
+    world.image("app:2");
+    assert!(fewest(&mut world) >= 5);
+    assert_eq!(updated(&world), 6);
+}
+
+/// Its dry run is refused, so nobody else goes off traffic in vain.
+#[test]
+fn others_go_as_many_at_a_time_as_max_unavailable_says_beside_a_pod_whose_dry_run_is_refused() {
+    let mut spec = recreate(Some(4));
+    spec["updateStrategy"]["operationDelaySeconds"] = json!(5);
+    let mut world = World::on_plane(8, spec);
+    world.settle();
+    let uid = world.members()[&7].metadata.uid.clone();
+    world.troubles.undeletable.insert(uid);
+    world.image("app:2");
+    let mut most = 0;
+    for _ in 0..100 {
+        rounds(&mut world, 1);
+        let begun = world
+            .pods
+            .values()
+            .filter(|pod| Operation::Update.is_on(pod));
+        most = most.max(begun.count());
+    }
+    assert_eq!((updated(&world), most), (7, 4));
 }

@@ -25,7 +25,7 @@ const BACK: u64 = 60_000_000_000;
 ///
 /// - While the API server refuses to create a Pod of the updated revision, no other Pod is given up for one.
 /// - Until a Pod of the updated revision has been created, one at a time is: the template may be refused.
-/// - While deletions are refused, or changes although their dry run has passed, one Pod at a time is off traffic for the update.
+/// - While deletions or changes are refused although their dry run has passed, one Pod at a time is off traffic for the update.
 /// - No more than `maxUnavailable` of the wanted Pods are unavailable for an update. One that is unavailable already takes
 ///   nothing away.
 /// - No more than `maxSurge` pairs are open for an update, or cancelled and not over, and no more than the pool has room for.
@@ -154,11 +154,7 @@ impl Doubts {
     fn of(facts: &Facts, draft: &mut Draft, counted: &[i64]) -> Doubts {
         let refused = &facts.observed.refused;
         let mut members = counted.iter().filter_map(|id| facts.members.get(id));
-        let is_refused = |pod: &Arc<Pod>| {
-            let is_known = refused.deletions.contains(&pod.metadata.uid);
-            is_known && !Operation::ScaleIn.is_on(pod)
-        };
-        let deletions = members.clone().any(is_refused);
+        let deletions = refused.late_deletions;
         let changes = refused.late.contains(&facts.history.updated.name);
         Doubts {
             deletions,

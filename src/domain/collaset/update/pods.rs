@@ -219,10 +219,11 @@ fn is_kept(facts: &Facts, places: &Places, id: i64, pod: &Pod) -> bool {
         || is_unwritten(facts, id)
 }
 
-/// Whether the update of a Pod was refused. It is only tried by a dry run, takes no place for that from others, and begins once it has
-/// passed.
+/// Whether the update of a Pod was refused, as a change or as a deletion. It is only tried by a dry run, takes no place for that from
+/// others, and begins once it has passed.
 pub fn is_refused(facts: &Facts, id: i64, pod: &Pod) -> bool {
-    is_change_refused(facts, id, pod) || is_deletion_refused(facts, pod)
+    is_change_refused(facts, id, pod)
+        || is_deletion_refused(facts, pod) && is_given_up(facts, id, pod)
 }
 
 /// Whether the API server did not let a Pod be deleted.

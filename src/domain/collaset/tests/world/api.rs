@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::World;
 use crate::api::keys;
+use crate::domain::collaset::Operation;
 use crate::domain::collaset::construct::owner;
 use crate::domain::collaset::observed::{Claim, Pool, Revision};
 use crate::domain::collaset::plan::{
@@ -455,10 +456,12 @@ impl World {
                 if stubborn || self.refuses_deletion(&pod.metadata.uid) {
                     done.refuse(Step::Update, &format!("Pod {name}"), "policy");
                     self.refused.deletions.insert(pod.metadata.uid.clone());
+                    self.refused.late_deletions |= Operation::Update.is_on(&pod);
                     self.refuse_pod(&pod.metadata.uid);
                     return;
                 }
                 self.refused.deletions.remove(&pod.metadata.uid);
+                self.refused.late_deletions = false;
                 self.delete(name);
                 self.told.extend(told.map(|e| (e.reason, e.message)));
                 done.written += 1;
