@@ -30,6 +30,8 @@ pub enum Act {
     Kubelet(usize, Kubelet),
     /// No write of the set to this Pod passes any more, or it does again.
     Stubborn(usize, bool),
+    /// This Pod can't be deleted any more, or can again.
+    Undeletable(usize, bool),
     /// Somebody edits the pool.
     LosePool,
     LoseEntry(usize),
@@ -61,7 +63,7 @@ pub enum Act {
 }
 
 /// Each kind of act is part of a walk or not: what is rare among all is frequent among few.
-const KINDS: [fn(&mut StdRng) -> Act; 54] = [
+const KINDS: [fn(&mut StdRng) -> Act; 55] = [
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
     |rng| image(rng),
@@ -177,6 +179,7 @@ const KINDS: [fn(&mut StdRng) -> Act; 54] = [
     },
     |rng| Act::Kubelet(pod(rng), kubelet(rng)),
     |rng| Act::Stubborn(pod(rng), rng.random_bool(0.6)),
+    |rng| Act::Undeletable(pod(rng), rng.random_bool(0.6)),
     |rng| match rng.random_range(0..3) {
         0 => Act::LosePool,
         1 => Act::LoseEntry(rng.random_range(0..5)),
@@ -408,7 +411,8 @@ pub fn act_on(world: &mut World, act: &Act) {
         | Act::Fail(pod)
         | Act::Orphan(pod)
         | Act::Kubelet(pod, _)
-        | Act::Stubborn(pod, _) => {
+        | Act::Stubborn(pod, _)
+        | Act::Undeletable(pod, _) => {
             if let Some(name) = name(world, *pod) {
                 act_on_pod(world, &name, act);
             }
@@ -448,6 +452,12 @@ fn act_on_pod(world: &mut World, name: &str, act: &Act) {
             match on {
                 true => world.troubles.stubborn.insert(uid),
                 false => world.troubles.stubborn.remove(&uid),
+            };
+        }
+        Act::Undeletable(_, on) => {
+            match on {
+                true => world.troubles.undeletable.insert(uid),
+                false => world.troubles.undeletable.remove(&uid),
             };
         }
         _ => {}
