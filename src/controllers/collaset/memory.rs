@@ -270,15 +270,6 @@ impl Memory {
         self.inner.lock().deletions.remove(uid);
     }
 
-    /// Whether the change of a Pod to a revision was refused when it was last tried; without a revision its deletion.
-    pub fn refuses(&self, uid: &str, revision: &str) -> bool {
-        let inner = self.inner.lock();
-        match revision {
-            "" => inner.deletions.contains(uid),
-            _ => inner.changes.get(uid).is_some_and(|to| to == revision),
-        }
-    }
-
     /// The dry run of a Pod's update to a revision has passed and is good until then. Without a revision it was that of its deletion.
     pub fn pass(&self, uid: &str, revision: &str, until: Instant) {
         let passed = (revision.to_owned(), until);

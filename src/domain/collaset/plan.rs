@@ -149,6 +149,9 @@ pub struct PodPatch {
     /// Whether the patch begins an update that deletes its Pod. While it is in doubt if the API server lets Pods be deleted, that is tried
     /// by a dry run first, and nothing is written if it is refused.
     pub deletes: bool,
+    /// Whether the patch begins an update that was refused: it is only tried by a dry run, as no place is kept for it, and nothing is
+    /// written. Once the dry run has passed the next plan begins it.
+    pub only_tried: bool,
     /// What is told once the patch is written.
     pub told: Option<Box<Event>>,
 }

@@ -92,8 +92,10 @@ pub enum Tried {
 /// Whether the update that a patch begins is to be tried first.
 pub fn is_trial(work: &Work<'_>, patch: &PodPatch) -> bool {
     let uid = &patch.pod.metadata.uid;
-    let revision = revision(patch);
-    if work.memory.has_passed(uid, revision, Instant::now()) {
+    if patch.only_tried {
+        return true;
+    }
+    if work.memory.has_passed(uid, revision(patch), Instant::now()) {
         return false;
     }
     let ahead = patch.ahead.as_ref();
@@ -109,8 +111,6 @@ fn revision(patch: &PodPatch) -> &str {
 /// Tries what the update that a patch begins is for.
 pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trouble> {
     let uid = &patch.pod.metadata.uid;
-    // The plan has kept no place for one that was refused.
-    let has_a_place = !work.memory.refuses(uid, revision(patch));
     if patch.deletes {
         may_delete(work, &patch.pod).await?;
     }
@@ -119,7 +119,7 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trou
     {
         return Ok(Tried::AnotherWay);
     }
-    if !has_a_place || work.is_older_than(SLOW) {
+    if patch.only_tried || work.is_older_than(SLOW) {
         let until = Instant::now() + PASSED;
         work.memory.pass(uid, revision(patch), until);
         work.again(SPACING);

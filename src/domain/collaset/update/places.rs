@@ -92,8 +92,8 @@ impl Places {
     /// Whether there is a place for the beginning of the update of a Pod.
     pub fn has_one(&self, pod: &Pod, deletes: bool) -> bool {
         let serves = pod.is_available();
-        let is_full = (deletes && self.begin == 0) || (serves && self.available == 0);
-        !is_full && !(serves && self.doubts.hold_up(deletes))
+        let is_held_up = self.available == 0 || self.doubts.hold_up(deletes);
+        !(deletes && self.begin == 0 || serves && is_held_up)
     }
 
     /// Takes a place for the beginning of the update of a Pod, if there is one.

@@ -179,7 +179,8 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
     if deletes && is_unwritten(facts, id) {
         return;
     }
-    let has_a_place = match is_refused(facts, id, pod) {
+    let only_tried = is_refused(facts, id, pod);
+    let has_a_place = match only_tried {
         true => places.has_one(pod, deletes),
         false => places.begin(pod, deletes),
     };
@@ -191,7 +192,8 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
         Operation::Update.begin(pod, deletes, facts.observed.now_nanos),
     );
     announce_resize(facts, draft, pod, &way);
-    draft.patch(pod).deletes = deletes;
+    let patch = draft.patch(pod);
+    (patch.deletes, patch.only_tried) = (deletes, only_tried);
     let refused = &facts.observed.refused;
     if !deletes && refused.is_untried(pod, &facts.history.updated.name) {
         draft.patch(pod).ahead = match facts.is_resized(pod) {

@@ -259,8 +259,17 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
         .filter(|p| !is_half(world, p))
         .collect();
     let type_ = Family::OperationType.key("collaset");
+    let only_tried = |pod: &Pod| {
+        plan.pods.iter().any(|change| match change {
+            PodChange::Patch(patch) => {
+                patch.only_tried && patch.pod.metadata.uid == pod.metadata.uid
+            }
+            _ => false,
+        })
+    };
     let begins = |pod: &Pod| {
         !is_on(pod, "update")
+            && !only_tried(pod)
             && after(plan, pod, &Family::Operating.key("collaset")).is_some()
             && after(plan, pod, &type_) == Some("update")
     };

@@ -604,9 +604,6 @@ impl World {
             done.refuse(Step::Update, &what, "policy");
             return self.refuse_pod(uid);
         }
-        let to = patch.ahead.as_ref().map(|ahead| &*ahead.revision);
-        let is_only_tried = patch.deletes && self.refused.deletions.contains(uid)
-            || to.is_some_and(|to| self.refused.refuses_change(&patch.pod, to));
         if patch.deletes && !self.refused.deletions.is_empty() {
             if self.refuses_deletion(uid) {
                 done.refuse(Step::Update, &what, "policy");
@@ -634,7 +631,7 @@ impl World {
                 _ => return,
             }
         }
-        if is_only_tried {
+        if patch.only_tried {
             return; // it begins with the next plan
         }
         if let Some(revision) = patch.leads_to.clone() {
