@@ -36,6 +36,7 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
         // A pool that was lost or edited: the Pods know their pairs.
         if let Some(new) = pod.label(keys::REPLACE_PAIR_NEW_ID)
             && pod.label(keys::TO_REPLACE).is_some()
+            && *new != id.to_string()
         {
             data.entry(REPLACE_NEW.to_owned())
                 .or_insert_with(|| new.to_owned());
@@ -107,6 +108,13 @@ fn part_doubles(facts: &Facts, draft: &mut Draft) {
             );
         }
         draft.send_away(pod, facts.observed.now_nanos);
+        // It is not updated any more, and its deletion may be refused.
+        let is_changed = [keys::LAST_POD_STATUS, keys::RESIZING]
+            .iter()
+            .any(|key| pod.annotation(key).is_some());
+        if Operation::Update.is_on(pod) && !is_changed {
+            draft.labels(pod, Operation::Update.undo(pod));
+        }
     }
 }
 

@@ -42,7 +42,8 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
         .ids
         .get(&id)
         .and_then(pool::new_of)
-        .filter(|new| draft.ids.contains_key(new));
+        // Its own ID it may have been given by hand.
+        .filter(|new| *new != id && draft.ids.contains_key(new));
     let new = match known {
         Some(new) => new,
         None => {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::cases::one_claim;
 use super::world::{Kubelet, World, Write};
 use crate::api::keys;
+use crate::domain::collaset::Operation;
 use crate::domain::collaset::room;
 use crate::domain::pod::Pod;
 
@@ -423,4 +424,43 @@ fn named_pod_that_ends_is_not_made_again_under_a_pause() {
         rounds(&mut world, 20);
         assert_eq!(world.pods.len(), 3);
     }
+}
+
+#[test]
+fn origin_that_is_given_the_id_of_its_new_pod_comes_to_rest() {
+    let policy = json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } });
+    let mut world = World::on_plane(4, policy);
+    world.settle();
+    world.troubles.holds = true;
+    world.image("app:2");
+    rounds(&mut world, 2);
+    let origin = world.members()[&1].clone();
+    let new = origin.metadata.labels[keys::REPLACE_PAIR_NEW_ID].clone();
+    assert!(world.write_pod(&origin.metadata.name, |pod| {
+        let label = (keys::INSTANCE_ID.to_owned(), new);
+        pod.metadata.labels.extend([label]);
+    }));
+    rounds(&mut world, 60);
+    assert!(!world.step(), "nothing is written any more");
+    world.troubles.holds = false;
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 4]);
+}
+
+#[test]
+fn double_whose_deletion_is_refused_is_not_kept_off_traffic_for_an_update() {
+    let mut world = World::on_plane(4, json!({}));
+    world.settle();
+    world.troubles.refused.insert(Write::PodDeletion);
+    world.edit(json!({ "template": { "metadata": { "labels": { "tier": "2" } } } }));
+    world.step();
+    let double = name(&world, 2);
+    let update = |world: &World| Operation::Update.is_on(&world.pods[&double]);
+    assert!(update(&world));
+    assert!(world.write_pod(&double, |pod| {
+        let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
+        pod.metadata.labels.extend([label]);
+    }));
+    rounds(&mut world, 60);
+    assert!(!update(&world));
 }
