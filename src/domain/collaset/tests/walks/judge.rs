@@ -85,9 +85,10 @@ fn instances(world: &World, plan: &Plan) -> Verdict {
         let is_named = strategy.exclude.contains(&pod.metadata.name);
         is_named || pod.label(keys::TO_EXCLUDE).is_some()
     };
-    // It leaves with its ID, though somebody has taken that label off.
-    let is_bare = |pod: &Pod| pod.label(keys::INSTANCE_ID).is_none() && to_exclude(pod);
-    if members(world).into_iter().any(is_bare) {
+    // Who leaves takes its ID along, though somebody has taken that label off.
+    let mut own = world.pods.values().filter(|pod| world.owns(pod));
+    let is_leaving = |pod: &Pod| to_exclude(pod) || pod.label("app") != Some("web");
+    if own.any(|pod| pod.label(keys::INSTANCE_ID).is_none() && is_leaving(pod)) {
         return Ok(());
     }
     let leaves = |id: i64| {
