@@ -236,7 +236,9 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
         ready.is_some_and(|c| c.status == "False" && c.message.contains("Pod other can't be"))
     };
     set.until("the other to be refused", refused).await;
-    assert_eq!(set.pod(1).await.uid(), stranger.uid());
+    // Under the next ID if the first write of the Pod met another one.
+    let pods = set.pods().await;
+    assert!(pods.values().any(|pod| pod.uid() == stranger.uid()));
     told(&scope, "IncludeNotAllowed", "other").await;
     assert!(!is_owned(&scope.get(&other.name_any()).await));
     set.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }))
@@ -246,7 +248,6 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
     set.edit(partition(0)).await;
     scope.until_gone(&stranger).await;
     set.settled().await;
-    assert_eq!(ids(&set.pods().await), [0, 1]);
     assert_eq!(set.images().await, ["app:1"; 2]);
 }
 

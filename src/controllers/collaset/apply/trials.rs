@@ -163,7 +163,9 @@ pub fn judge_deletion(work: &Work<'_>, pod: &Pod, done: &Result<u64, Trouble>) {
     match done {
         Ok(_) => {
             work.memory.accept_deletion(uid);
-            late.iter().for_each(|key| work.memory.accept(key));
+            if Operation::Update.is_on(pod) {
+                late.iter().for_each(|key| work.memory.accept(key));
+            }
         }
         Err(trouble) => {
             if let Some(why) = lasting(work, trouble, &Key::PodWrite(uid.clone())) {

@@ -270,3 +270,16 @@ fn others_go_as_many_at_a_time_as_max_unavailable_says_beside_a_pod_whose_dry_ru
     }
     assert_eq!((updated(&world), most), (7, 4));
 }
+
+#[test]
+fn pod_that_can_not_be_written_keeps_no_place_from_one_that_is_only_tried() {
+    let mut world = World::on_plane(6, recreate(Some(1)));
+    world.settle();
+    let uid = |world: &World, id: i64| world.members()[&id].metadata.uid.clone();
+    let (stubborn, refused) = (uid(&world, 5), uid(&world, 0));
+    world.troubles.stubborn.insert(stubborn);
+    world.refused.deletions.insert(refused);
+    world.image("app:2");
+    rounds(&mut world, 100);
+    assert_eq!(updated(&world), 5);
+}

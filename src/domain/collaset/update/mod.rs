@@ -38,11 +38,12 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     // Those under way have their places already. A Pod whose change or deletion is refused takes no place from another.
     pods.sort_by_cached_key(|(id, pod)| {
         let underway = Operation::Update.is_on(pod);
+        // Those whose update was refused take no place, and come before those that can't be written.
+        let is_stubborn = facts.observed.refused.pods.contains(&pod.metadata.uid);
         let is_refused = pods::is_refused(facts, *id, pod);
-        let refused = is_refused || facts.observed.refused.pods.contains(&pod.metadata.uid);
         let order = scope::first_to_update(facts, draft, *id);
         let ends_late = !is_proven && places::may_end_late(facts, pod);
-        (!underway, refused, ends_late, order)
+        (!underway, is_stubborn, is_refused, ends_late, order)
     });
     let underway = pods
         .iter()
