@@ -54,8 +54,10 @@ fn integer(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "integer" })
 }
 
-/// Keys of [`ContextDetail::data`].
+/// Keys of [`ContextDetail::data`], and what entries name by them.
 pub mod data {
+    use std::collections::BTreeMap;
+
     /// Name of the CollaSet.
     pub const OWNER: &str = "Owner";
     /// Name of the revision to make the Pod of.
@@ -73,4 +75,14 @@ pub mod data {
     /// Which Pod `podToDelete` has had deleted, while the list still holds its name: a name that persists comes back
     /// and must not be deleted again (contract 10.4 Q37). A digest of the UID; older builds noted the name.
     pub const DELETED: &str = "PodToDelete";
+
+    /// The origin's ID that an entry names.
+    pub fn origin_of(data: &BTreeMap<String, String>) -> Option<i64> {
+        data.get(REPLACE_ORIGIN)?.parse().ok()
+    }
+
+    /// The new Pod's ID that an entry names.
+    pub fn new_of(data: &BTreeMap<String, String>) -> Option<i64> {
+        data.get(REPLACE_NEW)?.parse().ok()
+    }
 }

@@ -35,7 +35,7 @@ pub const LONG: u32 = 290;
 const SILENCE: Duration = Duration::from_secs(90);
 /// How long the next watch may take to begin where one has ended in time. Its sink does not count as lost meanwhile.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// A watch of so many seconds brings a bookmark soon: the API server sends one two seconds before the end of a watch.
+/// A watch of so many seconds brings a bookmark soon: see [`BOOKMARK`].
 const SHORT_SECONDS: u32 = 3;
 /// The bookmark before the end of a watch is not sent earlier than this before it: the API server counts the two seconds in steps
 /// of one (`watcherBookmarkTimeBuckets`), so that it may come one before.

@@ -9,7 +9,6 @@ use super::claims::{self, hash::Known};
 use super::lifecycle::{self, Operation};
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
-use super::pool;
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace, Progress};
 use super::revision::resize;
@@ -245,7 +244,7 @@ impl<'a> Facts<'a> {
         };
         let mut entries = pool.contexts.iter().filter(|entry| entry.id == id);
         entries.any(|entry| {
-            let origin = pool::origin_of(&entry.data).and_then(|id| self.members.get(&id));
+            let origin = data::origin_of(&entry.data).and_then(|id| self.members.get(&id));
             if origin.is_some_and(|origin| origin.label(keys::TO_REPLACE).is_none()) {
                 return false; // the pair was called off
             }

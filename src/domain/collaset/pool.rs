@@ -10,7 +10,8 @@ use super::room::Room;
 use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 pub use crate::api::resourcecontext::data::{
-    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN,
+    DELETED, JUST_CREATE, OWNER, REPLACE_NEW, REPLACE_ORIGIN, REPLACED, REVISION, SCALE_IN, new_of,
+    origin_of,
 };
 use crate::domain::digest::Digest;
 use crate::domain::pod::Pod;
@@ -210,16 +211,6 @@ pub fn retire(facts: &Facts, draft: &mut Draft, id: i64) {
 /// Whether an ID belongs to the new Pod of a pair whose origin is still there.
 pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
     origin_of(data).is_some_and(|origin| facts.is_held(origin))
-}
-
-/// The origin's ID that an entry names.
-pub fn origin_of(data: &BTreeMap<String, String>) -> Option<i64> {
-    data.get(REPLACE_ORIGIN)?.parse().ok()
-}
-
-/// The new Pod's ID that an entry names.
-pub fn new_of(data: &BTreeMap<String, String>) -> Option<i64> {
-    data.get(REPLACE_NEW)?.parse().ok()
 }
 
 /// IDs that count for the replicas: new halves stand for their origins.

@@ -192,13 +192,10 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
         ClaimChange::Create { .. } | ClaimChange::Patch { .. } => None,
     });
     look.seen = creations.chain(deletions).max().unwrap_or(Seen::None);
-    let unmanaged = || {
-        let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
-        format!("{},{control}!={value}", keys::INSTANCE_ID)
-    };
+    let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
     let labels = match look.seen {
         Seen::All => Some(String::new()),
-        Seen::Unmanaged => Some(unmanaged()),
+        Seen::Unmanaged => Some(format!("{},{control}!={value}", keys::INSTANCE_ID)),
         Seen::None => None,
     };
     if let Some(labels) = labels {

@@ -110,7 +110,6 @@ fn revision(patch: &PodPatch) -> &str {
 
 /// Tries what the update that a patch begins is for.
 pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trouble> {
-    let uid = &patch.pod.metadata.uid;
     if patch.deletes {
         may_delete(work, &patch.pod).await?;
     }
@@ -121,6 +120,7 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trou
     }
     if patch.only_tried || work.is_older_than(SLOW) {
         let until = Instant::now() + PASSED;
+        let uid = &patch.pod.metadata.uid;
         work.memory.pass(uid, revision(patch), until);
         work.again(SPACING);
         return Ok(Tried::Later);

@@ -469,13 +469,7 @@ async fn pod_that_is_refused_late_is_left_alone_although_others_are_changed() {
         Arc::new(serde_json::from_value(object).unwrap())
     };
     let patch = format!("PATCH {PODS}/web-a");
-    let begins = || {
-        let bodies = bed.api.bodies(&patch);
-        let labels = bodies.iter().map(|body| &body["metadata"]["labels"]);
-        labels
-            .filter(|labels| labels["x"] == "1" && labels["y"].is_null())
-            .count()
-    };
+    let begins = || begun_and_tried(&bed, "web-a").0;
     // Its dry run passes each time and its change is refused, while the other's is not.
     let mut tries = 0;
     for _ in 0..60 {
@@ -894,9 +888,9 @@ async fn pod_whose_dry_run_took_long_goes_off_traffic_by_a_newer_plan() {
     assert_eq!(bodies[1]["metadata"]["labels"]["x"], "1");
 }
 
-/// How often the update of `web-0` has begun, and how often it was tried.
-fn begun_and_tried(bed: &Bed) -> (usize, usize) {
-    let bodies = bed.api.bodies(&format!("PATCH {PODS}/web-0"));
+/// How often the update of a Pod has begun, and how often it was tried.
+fn begun_and_tried(bed: &Bed, name: &str) -> (usize, usize) {
+    let bodies = bed.api.bodies(&format!("PATCH {PODS}/{name}"));
     let is_dry = |body: &&Value| body["metadata"]["labels"]["x"].is_null();
     let begins = |body: &&Value| !is_dry(body) && body["metadata"]["labels"]["y"].is_null();
     let begun = bodies.iter().filter(begins).count();
@@ -909,13 +903,13 @@ async fn slow_dry_run_that_has_passed_is_of_its_revision() {
     let pod = bed.pod("web-0");
     bed.api.0.lock().trial = Duration::from_secs(2);
     bed.apply(update(&pod)[0].clone()).await;
-    assert_eq!(begun_and_tried(&bed), (0, 1));
+    assert_eq!(begun_and_tried(&bed, "web-0"), (0, 1));
     let mut other = update(&pod)[0].clone();
     if let [PodChange::Patch(patch)] = &mut other.pods[..] {
         Arc::make_mut(patch.ahead.as_mut().unwrap()).revision = "web-3".into();
     }
     bed.apply(other).await;
-    assert_eq!(begun_and_tried(&bed), (0, 2));
+    assert_eq!(begun_and_tried(&bed, "web-0"), (0, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -928,9 +922,9 @@ async fn late_refusals_are_tried_less_and_less_where_dry_runs_are_slow() {
     };
     bed.api.0.lock().trial = Duration::from_secs(2);
     for _ in 0..60 {
-        let before = begun_and_tried(&bed).0;
+        let before = begun_and_tried(&bed, "web-0").0;
         bed.apply(update(&pod())[0].clone()).await;
-        if begun_and_tried(&bed).0 > before {
+        if begun_and_tried(&bed, "web-0").0 > before {
             bed.api
                 .refuse(refusal("PATCH /api/v1/namespaces/n/pods/web-0", 403));
             bed.apply(update(&pod())[1].clone()).await;
@@ -938,7 +932,7 @@ async fn late_refusals_are_tried_less_and_less_where_dry_runs_are_slow() {
         }
         tokio::time::advance(Duration::from_secs(1)).await;
     }
-    let (begun, _) = begun_and_tried(&bed);
+    let (begun, _) = begun_and_tried(&bed, "web-0");
     assert!((2..20).contains(&begun), "{begun} times in a minute");
 }
 
@@ -1387,11 +1381,7 @@ async fn update_that_is_only_tried_begins_with_another_plan() {
             pods: only_tried.collect(),
             ..Plan::default()
         };
-        let begins = || {
-            let bodies = bed.api.bodies(&format!("PATCH {PODS}/web-0"));
-            let labels = bodies.iter().map(|body| &body["metadata"]["labels"]);
-            labels.filter(|labels| labels["x"] == "1").count()
-        };
+        let begins = || begun_and_tried(&bed, "web-0").0;
         let (before, requests) = (begins(), bed.api.requests().len());
         bed.apply(only_tried).await;
         assert_eq!(begins(), before);

@@ -60,8 +60,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         scope.contains(id) && waits && pod.is_available()
     });
     let waiting = waiting.map(|(_, pod)| *pod);
-    let order: Vec<i64> = pods.iter().map(|(id, _)| *id).collect();
-    let unmade = places::beyond_surge(facts, draft, &order);
+    let unmade = places::beyond_surge(facts, draft, &pods);
     let mut places = Places::of(facts, draft, &counted, underway, waiting, unmade);
     for (id, pod) in pods {
         pods::step(facts, draft, &mut places, (id, pod), scope.contains(&id));

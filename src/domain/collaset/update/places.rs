@@ -326,11 +326,15 @@ fn room(facts: &Facts, draft: &Draft) -> usize {
 }
 
 fn surge(facts: &Facts, draft: &Draft) -> usize {
-    let most = facts.strategy.max_surge;
-    let most = most.filter(|_| facts.strategy.policy == Policy::Replace);
-    most.map_or(usize::MAX, |most| {
+    max_surge(facts).map_or(usize::MAX, |most| {
         most.saturating_sub(surging(facts, draft).count())
     })
+}
+
+/// `maxSurge` where pairs update the set.
+fn max_surge(facts: &Facts) -> Option<usize> {
+    let most = facts.strategy.max_surge;
+    most.filter(|_| facts.strategy.policy == Policy::Replace)
 }
 
 /// The origins of the pairs that count for `maxSurge`: those that an update has opened, also those that were cancelled, while both halves
@@ -353,22 +357,20 @@ pub fn surging<'a>(facts: &'a Facts, draft: &Draft) -> impl Iterator<Item = &'a 
 
 /// UIDs of the origins of pairs that an update has opened beyond `maxSurge`, as far as their new Pods are not there, from the end of the
 /// order.
-pub fn beyond_surge(facts: &Facts, draft: &Draft, order: &[i64]) -> BTreeSet<String> {
-    let most = facts.strategy.max_surge;
-    let Some(most) = most.filter(|_| facts.strategy.policy == Policy::Replace) else {
+pub fn beyond_surge(facts: &Facts, draft: &Draft, pods: &[(i64, &Arc<Pod>)]) -> BTreeSet<String> {
+    let Some(most) = max_surge(facts) else {
         return BTreeSet::new();
     };
     let excess = surging(facts, draft).count().saturating_sub(most);
-    let origins = order.iter().rev().filter_map(|id| {
-        let origin = facts.members.get(id)?;
+    let unmade = pods.iter().rev().filter(|(id, origin)| {
         let is_own = origin
             .label(keys::TO_REPLACE)
             .is_some_and(lifecycle::is_own_word);
         let new = draft.ids.get(id).and_then(pool::new_of);
-        let is_unmade = new.is_none_or(|new| !facts.is_held(new));
-        (is_own && is_unmade).then(|| origin.metadata.uid.clone())
+        is_own && new.is_none_or(|new| !facts.is_held(new))
     });
-    origins.take(excess).collect()
+    let uids = unmade.map(|(_, origin)| origin.metadata.uid.clone());
+    uids.take(excess).collect()
 }
 
 /// Whether an update has opened a pair: the half of one that a user had asked for is of its origin's own revision.
