@@ -236,14 +236,14 @@ async fn a_pod_of_no_revision_enters_and_is_updated_with_the_others() {
         ready.is_some_and(|c| c.status == "False" && c.message.contains("Pod other can't be"))
     };
     set.until("the other to be refused", refused).await;
-    // Under the next ID if the first write of the Pod met another one.
-    let pods = set.pods().await;
-    assert!(pods.values().any(|pod| pod.uid() == stranger.uid()));
+    assert_eq!(set.pod(1).await.uid(), stranger.uid());
     told(&scope, "IncludeNotAllowed", "other").await;
     assert!(!is_owned(&scope.get(&other.name_any()).await));
     set.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }))
         .await;
     set.settled().await;
+    let ids: Vec<i64> = set.pods().await.into_keys().collect();
+    assert_eq!(ids, [0, 1]);
 
     set.edit(partition(0)).await;
     scope.until_gone(&stranger).await;

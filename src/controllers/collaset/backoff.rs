@@ -14,15 +14,17 @@ const LONG: Duration = Duration::from_mins(10);
 
 /// What is remembered of the ends of Pods.
 #[derive(Debug, Default)]
-pub struct Backoff(HashMap<i64, Ended>);
+pub struct Backoff {
+    /// The last end of each instance ID.
+    last: HashMap<i64, Ended>,
+    /// Until when each Pod is left as it is, by UID. Several of one ID may be there, if they can't be deleted.
+    until: BTreeMap<String, u64>,
+}
 
 #[derive(Debug)]
 struct Ended {
-    uid: String,
     revision: Option<String>,
     times: u32,
-    /// Nanoseconds since 1970.
-    until: u64,
 }
 
 impl Backoff {
@@ -33,35 +35,32 @@ impl Backoff {
         id_of: impl Fn(&Pod) -> Option<i64>,
         now_nanos: u64,
     ) -> BTreeMap<String, u64> {
-        let mut until = BTreeMap::new();
+        let before = std::mem::take(&mut self.until);
         for pod in pods.filter(|pod| pod.is_finished() && !pod.is_terminating()) {
             let Some(id) = id_of(pod) else {
                 continue;
             };
-            let known = self.0.get(&id);
-            if known.is_none_or(|ended| ended.uid != pod.metadata.uid) {
-                let revision = pod.label(keys::REVISION).map(str::to_owned);
-                let times = match known {
-                    Some(ended) if ended.revision == revision && !ran_long(pod, now_nanos) => {
-                        (ended.times + 1).min(20)
-                    }
-                    _ => 0,
-                };
-                let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
-                let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-                let ended = Ended {
-                    uid: pod.metadata.uid.clone(),
-                    revision,
-                    times,
-                    until: now_nanos.saturating_add(pause),
-                };
-                self.0.insert(id, ended);
-            }
-            if let Some(ended) = self.0.get(&id) {
-                until.insert(pod.metadata.uid.clone(), ended.until);
-            }
+            let uid = &pod.metadata.uid;
+            let until = before.get(uid).copied();
+            let until = until.unwrap_or_else(|| self.end(id, pod, now_nanos));
+            self.until.insert(uid.clone(), until);
         }
-        until
+        self.until.clone()
+    }
+
+    /// Notes the end of a Pod; until when it is left as it is.
+    fn end(&mut self, id: i64, pod: &Pod, now_nanos: u64) -> u64 {
+        let revision = pod.label(keys::REVISION).map(str::to_owned);
+        let times = match self.last.get(&id) {
+            Some(last) if last.revision == revision && !ran_long(pod, now_nanos) => {
+                (last.times + 1).min(20)
+            }
+            _ => 0,
+        };
+        self.last.insert(id, Ended { revision, times });
+        let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
+        let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
+        now_nanos.saturating_add(pause)
     }
 }
 
@@ -103,6 +102,16 @@ mod tests {
         }
         assert_eq!(pause("last", 50), 900);
         assert_eq!(pause("long", 700), 1);
+    }
+
+    #[test]
+    fn ends_of_several_pods_of_an_instance_are_noted_once_each() {
+        let mut backoff = Backoff::default();
+        let pods = ["a", "b"].map(|uid| ended(uid, "1970-01-01T00:00:00Z"));
+        let mut until = |now: u64| backoff.note(pods.iter(), |_| Some(0), now * SECOND);
+        let first = until(10);
+        assert_eq!([first["a"], first["b"]], [11 * SECOND, 12 * SECOND]);
+        assert_eq!(until(11), first);
     }
 
     #[test]

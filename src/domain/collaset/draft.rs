@@ -18,6 +18,8 @@ pub struct Draft {
     pub ids: BTreeMap<i64, BTreeMap<String, String>>,
     /// IDs of Pods that enter the set: no other Pods are made for them.
     pub entering: BTreeSet<i64>,
+    /// IDs whose claims come back first: no Pods are made for them before.
+    pub returning: BTreeSet<i64>,
     /// IDs of Pods that leave the set.
     pub leaving: BTreeSet<i64>,
     /// IDs of Pods that are scaled in.
@@ -115,6 +117,11 @@ impl Draft {
             })
     }
 
+    /// Whether anything of a Pod is to be changed.
+    pub fn changes(&self, pod: &Pod) -> bool {
+        self.patches.get(&pod.metadata.uid).is_some_and(changes)
+    }
+
     /// Deletes a Pod.
     pub fn delete(&mut self, pod: &Arc<Pod>) {
         self.deletions
@@ -204,25 +211,37 @@ impl Draft {
 
 /// The patch without what is so already; `None` if nothing is left.
 fn effective(mut patch: PodPatch) -> Option<PodPatch> {
-    let has = &patch.pod.metadata;
+    let pod = &patch.pod;
     patch
         .labels
         .0
-        .retain(|key, value| has.labels.get(key) != value.as_ref());
-    // Of annotations a slim Pod keeps only what the project reads.
-    patch.annotations.retain(|key, value| {
-        let known = [
-            keys::LAST_POD_STATUS,
-            keys::MIN_READY_SECONDS,
-            keys::RESIZING,
-        ];
-        let known = known.contains(&&**key);
-        !known || has.annotations.get(key) != value.as_ref()
-    });
-    let empty = patch.labels.is_empty()
-        && patch.annotations.is_empty()
-        && patch.ownership == Ownership::Keep
-        && patch.spec.is_none()
-        && patch.resize.is_none();
-    (!empty).then_some(patch)
+        .retain(|key, value| !has_label(pod, key, value));
+    patch
+        .annotations
+        .retain(|key, value| !has_annotation(pod, key, value));
+    changes(&patch).then_some(patch)
+}
+
+/// Whether a patch changes anything.
+fn changes(patch: &PodPatch) -> bool {
+    let (mut labels, mut annotations) = (patch.labels.0.iter(), patch.annotations.iter());
+    labels.any(|(key, value)| !has_label(&patch.pod, key, value))
+        || annotations.any(|(key, value)| !has_annotation(&patch.pod, key, value))
+        || patch.ownership != Ownership::Keep
+        || patch.spec.is_some()
+        || patch.resize.is_some()
+}
+
+fn has_label(pod: &Pod, key: &str, value: &Option<String>) -> bool {
+    pod.metadata.labels.get(key) == value.as_ref()
+}
+
+/// Of annotations a slim Pod keeps only what the project reads.
+fn has_annotation(pod: &Pod, key: &str, value: &Option<String>) -> bool {
+    let known = [
+        keys::LAST_POD_STATUS,
+        keys::MIN_READY_SECONDS,
+        keys::RESIZING,
+    ];
+    known.contains(&key) && pod.metadata.annotations.get(key) == value.as_ref()
 }

@@ -30,6 +30,9 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
     let own = facts
         .id_of(pod)
         .filter(|id| is_free(facts, draft, pod, *id));
+    // Its entry was stored, and it could not be written.
+    let kept = || pool::kept_for(draft, pod).filter(|id| is_free(facts, draft, pod, *id));
+    let own = own.or_else(kept);
     let is_known = own.is_some_and(|id| draft.ids.contains_key(&id));
     let is_full = || {
         let full = !is_known && !room.take_entry();
@@ -44,7 +47,11 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
             pool::take(facts, draft, id, pod.label(keys::REVISION));
             id
         }
-        None => pool::allocate_empty(facts, draft, pod.label(keys::REVISION)),
+        None => {
+            let id = pool::allocate_empty(facts, draft, pod.label(keys::REVISION));
+            pool::keep_for(draft, id, pod);
+            id
+        }
     };
     if enter(facts, draft, pod, id) {
         let message = match facts.revision_of(pod) {

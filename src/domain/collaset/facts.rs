@@ -19,6 +19,9 @@ use crate::api::resourcecontext::data;
 use crate::api::selector::Selector;
 use crate::domain::pod::Pod;
 
+/// Entries of the pool by instance ID.
+type Entries<'a> = BTreeMap<i64, &'a BTreeMap<String, String>>;
+
 /// What the steps look at.
 pub struct Facts<'a> {
     /// The observation.
@@ -65,8 +68,8 @@ pub struct Facts<'a> {
     pub terminating: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// Controlled and selected Pods that ran to their end.
     pub finished: Vec<Arc<Pod>>,
-    /// Their instance IDs.
-    ended: BTreeSet<i64>,
+    /// The same by instance ID.
+    ended: BTreeMap<i64, Vec<Arc<Pod>>>,
     /// Of them those that are made again later, by instance ID, which they hold until then.
     pub waiting: BTreeMap<i64, Arc<Pod>>,
     /// Controlled Pods that the selector no longer matches.
@@ -107,7 +110,7 @@ impl<'a> Facts<'a> {
             misnumbered: Vec::new(),
             terminating: BTreeMap::new(),
             finished: Vec::new(),
-            ended: BTreeSet::new(),
+            ended: BTreeMap::new(),
             waiting: BTreeMap::new(),
             unselected: Vec::new(),
         };
@@ -137,9 +140,12 @@ impl<'a> Facts<'a> {
         for pod in pods {
             facts.sort(pod);
         }
+        for pod in &facts.finished {
+            if let Some(id) = facts.id_of(pod) {
+                facts.ended.entry(id).or_default().push(Arc::clone(pod));
+            }
+        }
         facts.number();
-        let ended = facts.finished.iter().filter_map(|pod| facts.id_of(pod));
-        facts.ended = ended.collect();
         facts.waiting = facts.waiting();
         facts.rolls = facts.members.values().any(|pod| !facts.is_updated(pod));
         facts
@@ -202,8 +208,8 @@ impl<'a> Facts<'a> {
     }
 
     fn is_vacant(&self, id: i64) -> bool {
-        let ended = self.finished.iter().any(|pod| self.id_of(pod) == Some(id));
-        !ended && !self.is_held(id) && !self.foreign.contains(&id)
+        let has_ended = self.ended.contains_key(&id);
+        !has_ended && !self.is_held(id) && !self.foreign.contains(&id)
     }
 
     /// Whether a write of a Pod, or of a claim that it mounts, was refused lately.
@@ -226,11 +232,18 @@ impl<'a> Facts<'a> {
     /// Pods that have ended and are made again later. One whose ID another has is none of them.
     fn waiting(&self) -> BTreeMap<i64, Arc<Pod>> {
         let mut waiting = BTreeMap::new();
+        if self.finished.is_empty() {
+            return waiting;
+        }
+        let pool = self.observed.pool.as_ref();
+        let entries = pool.map(|pool| pool.contexts.iter().map(|c| (c.id, &c.data)).collect());
         for pod in &self.finished {
             let until = self.observed.ended_until.get(&pod.metadata.uid);
             let waits = until.is_some_and(|until| *until > self.observed.now_nanos);
             let id = self.id_of(pod).filter(|id| !self.members.contains_key(id));
-            if let Some(id) = id.filter(|id| waits && self.is_made_again(*id, pod)) {
+            if let Some(id) =
+                id.filter(|id| waits && self.is_made_again(entries.as_ref(), *id, pod))
+            {
                 waiting.entry(id).or_insert_with(|| Arc::clone(pod));
             }
         }
@@ -238,29 +251,28 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether the next Pod of an ID, by the pool, fares no better than a Pod that has ended: there is to be one, and of its revision.
-    fn is_made_again(&self, id: i64, pod: &Pod) -> bool {
-        let Some(pool) = &self.observed.pool else {
-            return true;
+    fn is_made_again(&self, entries: Option<&Entries<'_>>, id: i64, pod: &Pod) -> bool {
+        let Some(entries) = entries else {
+            return true; // there is no pool
         };
-        let mut entries = pool.contexts.iter().filter(|entry| entry.id == id);
-        entries.any(|entry| {
-            let origin = data::origin_of(&entry.data).and_then(|id| self.members.get(&id));
-            if origin.is_some_and(|origin| origin.label(keys::TO_REPLACE).is_none()) {
-                return false; // the pair was called off
-            }
-            let next = entry.data.get(data::REVISION).map(String::as_str);
-            let own = pod.label(keys::REVISION);
-            let is_known = next.is_some_and(|next| self.history.find(next).is_some());
-            !is_known || own.is_none() || next == own
-        })
+        let Some(entry) = entries.get(&id) else {
+            return false;
+        };
+        let origin = data::origin_of(entry).and_then(|id| self.members.get(&id));
+        if origin.is_some_and(|origin| origin.label(keys::TO_REPLACE).is_none()) {
+            return false; // the pair was called off
+        }
+        let next = entry.get(data::REVISION).map(String::as_str);
+        let own = pod.label(keys::REVISION);
+        let is_known = next.is_some_and(|next| self.history.find(next).is_some());
+        !is_known || own.is_none() || next == own
     }
 
     /// The Pods of an ID that has none: those that have ended, or are about to.
     pub fn former(&self, id: i64) -> impl Iterator<Item = &Arc<Pod>> {
         let ending = self.terminating.get(&id).into_iter().flatten();
-        let ended = self.ended.contains(&id).then_some(&self.finished);
-        let ended = ended.into_iter().flatten();
-        ending.chain(ended.filter(move |pod| self.id_of(pod) == Some(id)))
+        let ended = self.ended.get(&id).into_iter().flatten();
+        ending.chain(ended)
     }
 
     /// When a Pod that has ended is made again, if that is later; nanoseconds since 1970.
@@ -474,13 +486,17 @@ impl<'a> Facts<'a> {
         controller.is_some() && controller == self.observed.set.metadata.uid.as_deref()
     }
 
+    /// Whether the set has a Pod of this instance ID, or is to make one again. One that is terminating never comes back.
+    pub fn is_there(&self, id: i64) -> bool {
+        self.members.contains_key(&id) || self.waiting.contains_key(&id)
+    }
+
     /// Whether a Pod stands in the way of another with this instance ID. A name that persists is free only when the
     /// Pod is gone (contract 6.0).
     pub fn is_held(&self, id: i64) -> bool {
-        self.members.contains_key(&id)
-            || self.waiting.contains_key(&id)
+        self.is_there(id)
             || (self.strategy.sequence
-                && (self.terminating.contains_key(&id) || self.ended.contains(&id)))
+                && (self.terminating.contains_key(&id) || self.ended.contains_key(&id)))
     }
 
     /// The instance ID of a Pod: where names persist, the one in its name; else the one of the claims that it mounts and the

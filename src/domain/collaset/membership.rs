@@ -49,9 +49,19 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         let id = facts.id_of(pod).filter(|_| facts.is_to_exclude(pod));
         let id = id.filter(|id| !facts.members.contains_key(id));
         if let Some(id) = id.filter(|id| may_leave(facts, draft, *id, pod)) {
-            exclude(facts, draft, id, pod);
-            draft.entering.insert(id); // no other Pod is made on its claims before they have left
+            exclude(facts, draft, id, pod); // no other Pod is made on its claims before they have left
             moved |= !facts.is_kept(id, pod);
+            continue;
+        }
+        // An exclusion was taken back half way: the next Pod of the ID is to have the volumes. Where another instance has taken its
+        // place they would go with a scale-in.
+        let id = facts
+            .id_of(pod)
+            .filter(|id| !facts.members.contains_key(id) && draft.ids.contains_key(id));
+        if let Some(id) = id
+            && enter::take_claims(facts, draft, pod, id)
+        {
+            draft.returning.insert(id);
             continue;
         }
         if let Some(until) = facts.made_again_at(pod) {
@@ -59,7 +69,16 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             continue;
         }
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        let message = format!("Pod {name} was {phase} and is deleted");
+        let left = pod
+            .spec
+            .claims
+            .iter()
+            .filter_map(|claim| facts.claim(claim));
+        let left = left.filter(|claim| claim.labels.contains_key(keys::ORPHANED));
+        let left: String = left
+            .map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
+            .collect();
+        let message = format!("Pod {name} was {phase} and is deleted{left}");
         draft.delete_and_tell(pod, "TargetDeleted", message);
     }
     tell_of_unknown(facts, draft);

@@ -13,6 +13,7 @@
 //! | `revision` | which revision the template is; how two compare; what is kept |
 //! | `pool` | instance IDs: who has which, which are taken and freed |
 //! | `room` | how many the pool has room for |
+//! | `doubles` | Pods whose instance ID another has |
 //! | `membership` | Pods that leave the set, broken ones that are cleaned away |
 //! | `enter` | Pods that enter the set: those that it is asked to include, and orphans |
 //! | `obstacles` | what stands in the way of a Pod that it is asked to include, and what mends it |
@@ -30,6 +31,7 @@ pub mod claims;
 pub mod construct;
 pub mod core_v1;
 mod create;
+mod doubles;
 mod draft;
 mod enter;
 mod facts;

@@ -7,7 +7,7 @@ use super::plan::{Event, Left, Plan};
 use super::revision::{self, history::Failure};
 use super::rollout::{self, Rollout};
 use super::strategy::Strategy;
-use super::{create, membership, pool, reclaim, replace, scale, status, update};
+use super::{create, doubles, membership, pool, reclaim, replace, scale, status, update};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
 use crate::api::selector::Selector;
@@ -32,6 +32,7 @@ pub fn plan(observed: &Observed) -> Plan {
     };
     let mut draft = Draft::default();
     pool::load(&facts, &mut draft);
+    doubles::step(&facts, &mut draft);
     let mut reclaimed = false;
     if deleting {
         reclaimed = reclaim::step(&facts, &mut draft);

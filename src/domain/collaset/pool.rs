@@ -28,7 +28,12 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
     }
     let origins = Origins::of(facts);
     for (id, pod) in &facts.members {
-        draft.label(pod, keys::INSTANCE_ID, Some(id.to_string())); // changed by hand
+        if pod
+            .label(keys::INSTANCE_ID)
+            .is_none_or(|carried| *carried != id.to_string())
+        {
+            draft.label(pod, keys::INSTANCE_ID, Some(id.to_string())); // changed by hand
+        }
         let data = draft.ids.entry(*id).or_default();
         if let Some(revision) = pod.label(keys::REVISION) {
             data.entry(REVISION.to_owned())
@@ -51,9 +56,10 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
         remember(facts, draft);
     }
     for data in draft.ids.values_mut() {
-        data.insert(OWNER.to_owned(), facts.name.to_owned());
+        if data.get(OWNER).is_none_or(|owner| owner != facts.name) {
+            data.insert(OWNER.to_owned(), facts.name.to_owned());
+        }
     }
-    part_doubles(facts, draft);
 }
 
 /// A pool that was lost: Pods that have ended, or are terminating, know their IDs too. Otherwise others would be made under other IDs, and
@@ -97,28 +103,6 @@ impl<'a> Origins<'a> {
     }
 }
 
-/// Of two Pods with one ID the younger goes.
-fn part_doubles(facts: &Facts, draft: &mut Draft) {
-    for pod in &facts.misnumbered {
-        let name = &pod.metadata.name;
-        if pod.label(keys::TO_DELETE).is_none() {
-            draft.event(
-                true,
-                "DupExIncludedTarget",
-                format!("Pod {name} has the instance ID of another Pod and is to be deleted"),
-            );
-        }
-        draft.send_away(pod, facts.observed.now_nanos);
-        // It is not updated any more, and its deletion may be refused.
-        let is_changed = [keys::LAST_POD_STATUS, keys::RESIZING]
-            .iter()
-            .any(|key| pod.annotation(key).is_some());
-        if Operation::Update.is_on(pod) && !is_changed {
-            draft.labels(pod, Operation::Update.undo(pod));
-        }
-    }
-}
-
 /// Takes the lowest ID that nobody has, with the volumes that were retained of it: for one more instance of the set. That the
 /// pool has room for it is for the caller to see.
 fn allocate(facts: &Facts, draft: &mut Draft, revision: Option<&str>) -> i64 {
@@ -154,7 +138,20 @@ fn first_free(facts: &Facts, draft: &Draft, from: i64, suits: impl Fn(i64) -> bo
     id
 }
 
-/// What an entry notes of a Pod that `podToDelete` names: a digest of its UID. Full pools have room for few UIDs.
+/// Keeps an ID for a Pod that enters without one, until the Pod carries it.
+pub fn keep_for(draft: &mut Draft, id: i64, pod: &Pod) {
+    mark(draft, id, JUST_CREATE, &note_of(pod));
+}
+
+/// The ID that is kept for a Pod.
+pub fn kept_for(draft: &Draft, pod: &Pod) -> Option<i64> {
+    let note = note_of(pod);
+    let is_its = |data: &BTreeMap<_, _>| data.get(JUST_CREATE) == Some(&note);
+    let kept = draft.ids.iter().find(|(_, data)| is_its(data));
+    kept.map(|(id, _)| *id)
+}
+
+/// What an entry notes of a Pod that `podToDelete` or `podToInclude` names: a digest of its UID. Full pools have room for few UIDs.
 pub fn note_of(pod: &Pod) -> String {
     let mut digest = Digest::default();
     digest.feed(&pod.metadata.uid);
@@ -210,7 +207,7 @@ pub fn retire(facts: &Facts, draft: &mut Draft, id: i64) {
 
 /// Whether an ID belongs to the new Pod of a pair whose origin is still there.
 pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
-    origin_of(data).is_some_and(|origin| facts.is_held(origin))
+    origin_of(data).is_some_and(|origin| facts.is_there(origin))
 }
 
 /// IDs that count for the replicas: new halves stand for their origins.
@@ -273,7 +270,9 @@ pub fn is_marked(draft: &Draft, id: i64, mark: &str) -> bool {
 
 /// Sets a mark.
 pub fn mark(draft: &mut Draft, id: i64, mark: &str, value: &str) {
-    if let Some(data) = draft.ids.get_mut(&id) {
+    if let Some(data) = draft.ids.get_mut(&id)
+        && data.get(mark).is_none_or(|known| known != value)
+    {
         data.insert(mark.to_owned(), value.to_owned());
     }
 }

@@ -195,7 +195,7 @@ fn send_half_away(facts: &Facts, draft: &mut Draft, half: &Arc<Pod>, why: &str) 
     }
 }
 
-/// Where the origin is gone, the new Pod stands on its own, and the origin's ID is free.
+/// Where the origin is gone, or is terminating and never comes back, the new Pod stands on its own, and the origin's ID is free.
 fn close(facts: &Facts, draft: &mut Draft) {
     let links: Vec<(i64, i64)> = draft
         .ids
@@ -203,7 +203,7 @@ fn close(facts: &Facts, draft: &mut Draft) {
         .filter_map(|(id, data)| Some((*id, pool::origin_of(data)?)))
         .collect();
     for (new, origin) in links {
-        if facts.is_held(origin) {
+        if facts.is_there(origin) {
             let linked = draft.ids.get(&origin).and_then(pool::new_of) == Some(new);
             if !linked {
                 part(facts, draft, new);

@@ -61,7 +61,8 @@ impl Sizes {
     /// What an entry of the set takes at most while it has these marks.
     fn bound<'a>(self, id: i64, data: impl IntoIterator<Item = (&'a String, &'a String)>) -> usize {
         let more = data.into_iter().map(|(key, value)| match key.as_str() {
-            OWNER | JUST_CREATE => 0,
+            OWNER => 0,
+            JUST_CREATE => value.len().saturating_sub("true".len()),
             REVISION => mark(key, value).saturating_sub(self.revision),
             _ => mark(key, value),
         });

@@ -34,7 +34,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     // An instance whose Pod is missing for now is as good as others: it is made again, and has its volumes.
     let mut instances = pool::counted(facts, draft);
     instances.retain(|id| !leaves(id));
-    instances.sort_by(|a, b| first_to_go(facts, draft, *a).cmp(&first_to_go(facts, draft, *b)));
+    instances.sort_by_cached_key(|id| first_to_go(facts, draft, *id));
     let surplus = instances.len().saturating_sub(facts.strategy.replicas);
     let (going, staying) = instances.split_at(surplus);
     for id in going {
@@ -115,6 +115,8 @@ fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'
         !is_named,
         chosen.unwrap_or((true, false)),
         facts.strategy.sequence.then_some(Reverse(id)),
+        // Of one that could not enter nothing is lost.
+        !draft.entering.contains(&id),
         pod.is_some(),
         !pool::is_marked(draft, id, pool::JUST_CREATE),
         pod.is_some_and(|pod| pod.is_ready()),

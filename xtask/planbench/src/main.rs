@@ -36,6 +36,8 @@ fn main() {
 mod tests {
     use super::*;
 
+    /// Pods of a set: debug builds are slow, and growth shows as well.
+    const SIZES: [usize; 2] = [300, 3_000];
     /// A Pod of the larger set may allocate so many times as much as one of the smaller.
     const MOST: f64 = 1.3;
     /// Allocations for each Pod. What is the same for many Pods, as the way from one revision to another, is worked out once.

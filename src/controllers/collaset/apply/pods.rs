@@ -208,7 +208,8 @@ fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
 }
 
 async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
-    if trials::is_trial(work, change) {
+    let is_trial = trials::is_trial(work, change);
+    if is_trial {
         match trials::try_update(work, change).await? {
             Tried::Passed => {}
             Tried::Later | Tried::AnotherWay => return Ok(()),
@@ -240,6 +241,9 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         let sent = send(work, &change.pod, by_status, body).await;
         if let Some(revision) = revision {
             trials::judge_change(work, &change.pod, revision, &sent);
+        }
+        if is_trial {
+            trials::judge_begin(work, &change.pod, &sent);
         }
         sent?;
         if change.ahead.is_some() || change.deletes {

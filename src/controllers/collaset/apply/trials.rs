@@ -139,7 +139,7 @@ async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
     };
     let uid = &pod.metadata.uid;
     match call(&deletion_of(&pod.metadata.name), request).await {
-        Ok(()) | Err(Trouble::Held | Trouble::Moved) => {
+        Ok(()) | Err(Trouble::Moved) => {
             work.memory.accept_deletion(uid);
             let last = work.memory.last_refusal(&Key::LateDeletions);
             pause_others(work, Key::LateDeletions, last);
@@ -244,9 +244,20 @@ async fn dry_run(
     let name = &*pod.metadata.name;
     let place = (work.namespace(), name);
     let request = pods::may_patch(work.client(), place, subresource, body);
-    match call(&change_of(name), request).await {
-        Err(Trouble::Held) => Ok(false),
-        tried => tried,
+    call(&change_of(name), request).await
+}
+
+/// Notes whether an update could be begun whose dry run has passed. A Pod that can't be written keeps no place from others.
+pub fn judge_begin<T>(work: &Work<'_>, pod: &Pod, done: &Result<T, Trouble>) {
+    let key = Key::PodWrite(pod.metadata.uid.clone());
+    match done {
+        Ok(_) => work.memory.accept(&key),
+        Err(trouble) => {
+            if let Trouble::Refused(why) | Trouble::Denied(why) | Trouble::Failed(why) = trouble {
+                let now = Instant::now();
+                work.memory.refuse(key, why, now, work.generation());
+            }
+        }
     }
 }
 

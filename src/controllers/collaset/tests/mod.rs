@@ -650,21 +650,53 @@ async fn refused_deletion_of_a_scale_in_holds_up_no_trial() {
     assert_eq!(begun(&bed, &[other], recreation).await, 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn dry_run_that_the_rules_hold_is_no_refusal() {
+/// A Pod whose change was refused, and another dry run of it that is answered by 429 with these words; whether its change counts as refused.
+async fn refused_after_429(message: &'static str) -> bool {
     let bed = Bed::new();
     let pod = bed.pod("web-0");
     let patch = "PATCH /api/v1/namespaces/n/pods/web-0";
     bed.api.refuse(refusal(patch, 403));
     bed.apply(update(&pod)[0].clone()).await;
     assert!(facts_of(&bed, &pod).refuses_change(&pod, "web-2"));
-    bed.api.refuse(refusal(patch, 429));
+    let answer = refusal(patch, 429).map(|refusal| Refusal { message, ..refusal });
+    bed.api.refuse(answer);
     tokio::time::advance(PAUSES.1).await;
     bed.apply(update(&pod)[0].clone()).await;
+    facts_of(&bed, &pod).refuses_change(&pod, "web-2")
+}
+
+#[tokio::test(start_paused = true)]
+async fn dry_run_that_the_rules_hold_is_no_refusal() {
+    let rules = "admission webhook \"pods.apps.kusionstack.io\" denied the request: held";
     assert!(
-        !facts_of(&bed, &pod).refuses_change(&pod, "web-2"),
+        !refused_after_429(rules).await,
         "the Pod would be called back as soon as it waits for its rules, without end"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn dry_run_that_an_overloaded_api_server_turns_away_tells_nothing() {
+    assert!(refused_after_429("Too many requests, please try again later.").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_whose_update_can_not_begin_although_its_dry_run_passes_keeps_no_place() {
+    let bed = Bed::new();
+    let pod = bed.pod("web-0");
+    let mut begin = update(&pod)[0].clone();
+    let PodChange::Patch(patch) = &mut begin.pods[0] else {
+        unreachable!()
+    };
+    let operating = Family::Operating.key("collaset");
+    patch.labels.0.insert(operating, Some("1".into()));
+    let status = "PATCH /api/v1/namespaces/n/pods/web-0/status";
+    bed.api.refuse(refusal(status, 403));
+    bed.apply(begin.clone()).await;
+    assert!(facts_of(&bed, &pod).pods.contains(&pod.metadata.uid));
+    bed.api.refuse(None);
+    tokio::time::advance(PAUSES.1).await;
+    bed.apply(begin).await;
+    assert!(facts_of(&bed, &pod).pods.is_empty());
 }
 
 #[tokio::test]

@@ -268,7 +268,13 @@ impl View {
                 .count(),
         };
         let unavailable = pods.iter().filter(|p| !p.is_available());
-        let missing = wanted.saturating_sub(there);
+        let going = draft.surplus.iter();
+        let going = going.filter(|id| facts.members.contains_key(id)).count();
+        let leaving = draft.leaving.iter();
+        let leaving = leaving.filter(|id| facts.members.contains_key(id)).count();
+        let staying = there.saturating_sub(leaving);
+        // One may be missing while another goes.
+        let missing = wanted.saturating_sub(there.saturating_sub(going));
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match facts.rollout.final_scope() {
             _ if !is_under_way => 0,
@@ -282,14 +288,11 @@ impl View {
             && !facts.strategy.paused
             && !told::is_pausing(facts, status)
             && recorded_as_updated(facts, draft, true) >= missing;
-        let surplus = draft.surplus.iter();
-        let going = surplus.filter(|id| facts.members.contains_key(id));
         View {
             is_remaking,
             is_under_way,
             missing,
-            // One may be missing while another goes.
-            surplus: there.saturating_sub(wanted).max(going.count())
+            surplus: staying.saturating_sub(wanted).max(going)
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
             behind,

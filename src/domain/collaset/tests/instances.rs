@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::cases::one_claim;
+use super::cases::{condition, one_claim};
 use super::world::{Kubelet, World, Write};
 use crate::api::keys;
 use crate::domain::collaset::Operation;
@@ -463,4 +463,185 @@ fn double_whose_deletion_is_refused_is_not_kept_off_traffic_for_an_update() {
     }));
     rounds(&mut world, 60);
     assert!(!update(&world));
+}
+
+#[test]
+fn doubles_that_may_not_go_serve_although_operations_had_begun() {
+    // An update in place that has changed the Pod, and a scale-in.
+    for scaled_in in [false, true] {
+        let mut world = World::on_plane(3, json!({}));
+        world.settle();
+        let double = name(&world, 2);
+        if scaled_in {
+            world.edit(json!({ "replicas": 2 }));
+        } else {
+            world.image("app:2");
+        }
+        let image = |world: &World| world.pods[&double].spec.containers[0].image.clone();
+        for _ in 0..20 {
+            if image(&world) == "app:2" || Operation::ScaleIn.is_on(&world.pods[&double]) {
+                break;
+            }
+            rounds(&mut world, 1);
+        }
+        world.troubles.holds = true;
+        assert!(world.write_pod(&double, |pod| {
+            let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
+            pod.metadata.labels.extend([label]);
+        }));
+        rounds(&mut world, 60);
+        let pod = &world.pods[&double];
+        let busy = [Operation::Update, Operation::ScaleIn].map(|operation| operation.is_on(pod));
+        assert_eq!(busy, [false; 2], "scaled in: {scaled_in}");
+        assert!(pod.is_available(), "scaled in: {scaled_in}");
+    }
+}
+
+#[test]
+fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept_for_it() {
+    for sequence_of_names in [false, true] {
+        let mut spec = json!({});
+        if sequence_of_names {
+            spec = sequence(spec);
+        }
+        let mut world = World::on_plane(1, spec);
+        world.settle();
+        let mut stranger = world.members()[&0].clone();
+        stranger.metadata.name = "stranger".into();
+        stranger.metadata.uid = "stranger".into();
+        stranger.metadata.owner_references.clear();
+        stranger.metadata.labels.remove(keys::INSTANCE_ID);
+        world.pods.insert("stranger".into(), stranger);
+        world.troubles.refused.insert(Write::PodPatch);
+        world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
+        rounds(&mut world, 6);
+        world.troubles.refused.clear();
+        for _ in 0..60 {
+            rounds(&mut world, 1);
+            assert!(world.pods.len() <= 2, "another is made");
+        }
+        assert_eq!(world.members()[&1].metadata.name, "stranger");
+    }
+}
+
+#[test]
+fn new_pod_of_a_replacement_whose_origin_does_not_end_is_one_of_the_set() {
+    let mut world = World::on_plane(
+        2,
+        sequence(json!({ "updateStrategy": { "podUpgradePolicy": "Replace" } })),
+    );
+    world.settle();
+    let lasts = Kubelet {
+        ends_slowly: true,
+        ..Kubelet::default()
+    };
+    let origin = world.pods["web-0"].metadata.uid.clone();
+    world.kubelets.insert(origin, lasts);
+    world.image("app:2");
+    rounds(&mut world, 40);
+    assert!(world.pods["web-0"].is_terminating());
+    assert_eq!(world.images(), ["app:2"; 2]);
+    world.image("app:1");
+    rounds(&mut world, 40);
+    assert_eq!(world.images(), ["app:1"; 2], "rolled back");
+    world.edit(json!({ "replicas": 0 }));
+    rounds(&mut world, 40);
+    assert!(world.members().is_empty());
+}
+
+#[test]
+fn failed_pod_that_can_not_be_deleted_holds_up_no_rollout() {
+    let mut world = World::on_plane(4, sequence(recreated()));
+    world.edit(json!({ "updateStrategy": { "maxUnavailable": 2 } }));
+    world.settle();
+    fail(&mut world, "web-1", 0);
+    let uid = world.pods["web-1"].metadata.uid.clone();
+    world.troubles.undeletable.insert(uid);
+    world.image("app:2");
+    rounds(&mut world, 60);
+    for id in [0, 2, 3] {
+        let image = &world.members()[&id].spec.containers[0].image;
+        assert_eq!(image, "app:2", "{id}");
+    }
+}
+
+/// A set of three, made again with another image after its Pods were left alone. One of them can't be adopted.
+fn with_an_orphan_that_can_not_enter() -> (World, String) {
+    let mut world = World::on_plane(3, recreated());
+    world.edit(json!({ "updateStrategy": { "maxUnavailable": 2 } }));
+    world.settle();
+    world.delete_set(true);
+    while !world.gone {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    let mut orphans = world.pods.values().filter(|pod| pod.controller().is_none());
+    let orphan = orphans
+        .find(|pod| pod.label(keys::INSTANCE_ID) == Some("1"))
+        .unwrap()
+        .clone();
+    world.make_again();
+    world.troubles.stubborn.insert(orphan.metadata.uid.clone());
+    world.image("app:2");
+    (world, orphan.metadata.name)
+}
+
+#[test]
+fn orphan_that_can_not_enter_holds_up_no_rollout_and_is_the_first_to_go() {
+    let (mut world, orphan) = with_an_orphan_that_can_not_enter();
+    rounds(&mut world, 60);
+    let of = |world: &World| -> Vec<(i64, String)> {
+        let members = world.members().into_iter();
+        members
+            .map(|(id, pod)| (id, pod.spec.containers[0].image.clone()))
+            .collect()
+    };
+    let updated = [0, 2].map(|id| (id, "app:2".to_owned()));
+    assert_eq!(of(&world), updated);
+
+    let (mut world, _) = with_an_orphan_that_can_not_enter();
+    rounds(&mut world, 4);
+    world.edit(json!({ "replicas": 2 }));
+    rounds(&mut world, 60);
+    assert_eq!(of(&world), updated);
+    assert_eq!(claims(&world), ["0", "1", "2"]);
+    assert!(world.pods.contains_key(&orphan));
+}
+
+/// A Pod of instance ID 0 whose exclusion is refused after its claim has left, that fails, and that is not to be excluded any more; its name
+/// and claim.
+fn failed_half_way_out(before: usize) -> (World, String, String) {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let excluded = world.members()[&0].clone();
+    let name = excluded.metadata.name;
+    world.troubles.stubborn.insert(excluded.metadata.uid);
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, before);
+    fail(&mut world, &name, 0);
+    rounds(&mut world, 3);
+    let told = condition(&world, "Ready").2;
+    assert!(!told.contains("enters"), "{told}");
+    world.troubles.stubborn.clear();
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
+    rounds(&mut world, 40);
+    (world, name, excluded.spec.claims[0].clone())
+}
+
+#[test]
+fn pod_that_fails_half_way_through_an_exclusion_leaves_its_claim_to_the_next_one() {
+    let (world, _, claim) = failed_half_way_out(1);
+    assert_eq!(world.members()[&0].spec.claims, [claim]);
+    assert_eq!(world.claims.len(), 2);
+}
+
+#[test]
+fn claim_that_has_left_with_nobody_is_named_once_another_instance_is_there() {
+    let (world, name, claim) = failed_half_way_out(6);
+    assert!(!world.members().contains_key(&0));
+    assert_eq!(world.claims[&claim].controller, None);
+    let told = format!(
+        "Pod {name} was Failed and is deleted; claim {claim} has left the CollaSet and stays"
+    );
+    assert!(world.told.iter().any(|(_, message)| *message == told));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::cases::{condition, settled};
-use super::world::World;
+use super::world::{Kubelet, World};
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::status::time;
 use crate::domain::explain::around::cause;
@@ -747,4 +747,25 @@ fn claims_of_a_pod_that_waits_for_its_volumes_are_named() {
     );
     let cause = cause(&world.pods[&name], Some(unbound)).unwrap();
     assert!(cause.ends_with(&told), "{cause}");
+}
+
+#[test]
+fn pod_is_told_as_missing_while_another_goes() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(4, sequence);
+    world.settle();
+    world.troubles.holds = true;
+    world.edit(json!({ "replicas": 3 }));
+    rounds(&mut world, 5);
+    let is_lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    let uid = world.pods["web-1"].metadata.uid.clone();
+    world.kubelets.insert(uid, is_lost);
+    world.delete("web-1");
+    rounds(&mut world, 20);
+    let (_, _, message) = condition(&world, "Ready");
+    let told = "1 Pod missing, 1 to go; waiting for web-1 to end";
+    assert!(message.contains(told), "{message}");
 }

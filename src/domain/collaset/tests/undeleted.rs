@@ -283,3 +283,20 @@ fn pod_that_can_not_be_written_keeps_no_place_from_one_that_is_only_tried() {
     rounds(&mut world, 100);
     assert_eq!(updated(&world), 5);
 }
+
+#[test]
+fn pods_whose_update_is_refused_are_told_how_long_they_are_to_be_ready() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    world.troubles.refused.insert(Write::PodChange);
+    world.image("app:2");
+    rounds(&mut world, 20);
+    world.edit(json!({ "minReadySeconds": 5 }));
+    rounds(&mut world, 20);
+    let told = |pod: &Pod| pod.annotation(keys::MIN_READY_SECONDS) == Some("5");
+    assert!(world.pods.values().all(told));
+    assert_eq!(world.images(), ["app:1"; 3]);
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 3]);
+}

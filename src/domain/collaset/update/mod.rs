@@ -15,6 +15,7 @@ use super::pool;
 use crate::domain::pod::Pod;
 pub use bound::{using_surge_up, using_up};
 use places::Places;
+pub use pods::come_back;
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
 pub fn step(facts: &Facts, draft: &mut Draft) {

@@ -240,6 +240,13 @@ fn given_up(
     }
     // One that has ended waits in its back-off, however often it does.
     vacant.retain(|id| !is_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
+    // Nor does it wait for those that can't be cleaned away, can't enter or can't leave.
+    vacant.retain(|id| {
+        let is_kept = facts
+            .former(*id)
+            .any(|pod| super::pods::is_deletion_refused(facts, pod));
+        !is_kept && !draft.entering.contains(id) && !draft.leaving.contains(id)
+    });
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))
 }

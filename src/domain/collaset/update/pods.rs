@@ -7,6 +7,7 @@ use super::super::claims;
 use super::super::draft::Draft;
 use super::super::facts::{self, Facts};
 use super::super::lifecycle::{self, Operation, Turn};
+use super::super::observed::Claim;
 use super::super::pool;
 use super::super::replace as pair;
 use super::super::revision::data;
@@ -109,9 +110,12 @@ fn needs_update(facts: &Facts, id: i64, pod: &Pod) -> bool {
 fn have_claims_changed(facts: &Facts, id: i64, pod: &Pod) -> bool {
     let observed = facts.observed;
     let templates = data::claim_templates(&facts.history.updated.data);
-    let claims = facts.claims_at(id).iter();
-    let mounted = claims.filter(|claim| pod.spec.claims.contains(&claim.name));
-    let mounted: Vec<_> = mounted.cloned().collect();
+    let claims = facts.claims_at(id);
+    let is_mounted = |claim: &&Arc<Claim>| pod.spec.claims.contains(&claim.name);
+    let mounted = match claims.iter().all(|claim| is_mounted(&claim)) {
+        true => Cow::Borrowed(claims),
+        false => Cow::Owned(claims.iter().filter(is_mounted).cloned().collect()),
+    };
     claims::changed(&observed.set, templates, id, &mounted, &facts.known_claims)
 }
 
@@ -180,6 +184,10 @@ fn begin(facts: &Facts, draft: &mut Draft, places: &mut Places, id: i64, pod: &A
         return;
     }
     let only_tried = is_refused(facts, id, pod);
+    // What is only tried writes nothing: whatever else is to be written comes first.
+    if only_tried && draft.changes(pod) {
+        return;
+    }
     let has_a_place = match only_tried {
         true => places.has_one(pod, deletes),
         false => places.begin(pod, deletes),
@@ -373,9 +381,9 @@ fn is_being_resized(facts: &Facts, pod: &Pod) -> bool {
         && matches!(inplace::resize_progress(pod), Progress::Waiting(_))
 }
 
-/// The Pod serves again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
+/// Has a Pod serve again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
 /// changed it is finished when the kubelet has followed, another is cancelled.
-fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+pub fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         return cancel(facts, draft, pod);
     }

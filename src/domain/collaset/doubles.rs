@@ -1,0 +1,29 @@
+//! Of two Pods with one instance ID the younger goes.
+
+use super::draft::Draft;
+use super::facts::Facts;
+use super::lifecycle::Operation;
+use super::update;
+use crate::api::keys;
+
+/// Sends them away. Their rules, or the API server, may keep them for long: they serve meanwhile, whatever of the set's operations had
+/// begun.
+pub fn step(facts: &Facts, draft: &mut Draft) {
+    for pod in &facts.misnumbered {
+        let name = &pod.metadata.name;
+        if pod.label(keys::TO_DELETE).is_none() {
+            draft.event(
+                true,
+                "DupExIncludedTarget",
+                format!("Pod {name} has the instance ID of another Pod and is to be deleted"),
+            );
+        }
+        draft.send_away(pod, facts.observed.now_nanos);
+        if Operation::Update.is_on(pod) {
+            update::come_back(facts, draft, pod);
+        }
+        if Operation::ScaleIn.is_on(pod) {
+            draft.labels(pod, Operation::ScaleIn.undo(pod));
+        }
+    }
+}
