@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
-use super::observed::UNMANAGED_NANOS;
+use super::observed::{Claim, UNMANAGED_NANOS};
 use super::obstacles;
 use super::plan::Ownership;
 use super::pool;
@@ -180,4 +180,13 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
         }
     }
     any
+}
+
+/// Whether an ID has claims beside those that a Pod mounts, of the same templates.
+pub fn has_other_claims(facts: &Facts, pod: &Pod, id: i64) -> bool {
+    let template = |claim: &Claim| claim.labels.get(keys::PVC_TEMPLATE_NAME).cloned();
+    let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+    let mounted: BTreeSet<_> = mounted.map(|claim| template(claim)).collect();
+    let mut others = facts.claims_of(id).filter(|claim| !claim.terminating);
+    others.any(|claim| !pod.spec.claims.contains(&claim.name) && mounted.contains(&template(claim)))
 }

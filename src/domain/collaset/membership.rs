@@ -59,6 +59,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             .id_of(pod)
             .filter(|id| !facts.members.contains_key(id) && draft.ids.contains_key(id));
         if let Some(id) = id
+            && !enter::has_other_claims(facts, pod, id)
             && enter::take_claims(facts, draft, pod, id)
         {
             draft.returning.insert(id);

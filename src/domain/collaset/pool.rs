@@ -69,7 +69,12 @@ fn remember(facts: &Facts, draft: &mut Draft) {
     for pod in facts.finished.iter().chain(terminating) {
         let new = pod.label(keys::REPLACE_PAIR_NEW_ID);
         let new = new.and_then(|id| id.parse::<i64>().ok());
+        // It was told to go once its new Pod served, whatever has become of that since.
+        let is_told = [keys::TO_REPLACE, keys::TO_DELETE, keys::REPLACE_PAIR_NEW_ID]
+            .iter()
+            .all(|key| pod.label(key).is_some());
         let is_replaced = new.is_some_and(|id| facts.members.contains_key(&id))
+            || is_told
             || pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
         let Some(id) = facts.id_of(pod).filter(|id| !facts.foreign.contains(id)) else {
             continue;
@@ -205,9 +210,15 @@ pub fn retire(facts: &Facts, draft: &mut Draft, id: i64) {
     }
 }
 
-/// Whether an ID belongs to the new Pod of a pair whose origin is still there.
-pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
-    origin_of(data).is_some_and(|origin| facts.is_there(origin))
+/// Whether an ID belongs to the new Pod of a pair that is not over.
+pub fn is_new_half(facts: &Facts, id: i64, data: &BTreeMap<String, String>) -> bool {
+    origin_of(data).is_some_and(|origin| is_pair(facts, id, origin))
+}
+
+/// Whether a pair is not over. One whose origin is terminating is once its new Pod is there: where names persist, the origin's may be taken
+/// for long.
+pub fn is_pair(facts: &Facts, new: i64, origin: i64) -> bool {
+    facts.is_there(origin) || facts.is_held(origin) && !facts.members.contains_key(&new)
 }
 
 /// IDs that count for the replicas: new halves stand for their origins.
@@ -215,7 +226,7 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
     draft
         .ids
         .iter()
-        .filter(|(_, data)| !data.contains_key(REPLACED) && !is_new_half(facts, data))
+        .filter(|(id, data)| !data.contains_key(REPLACED) && !is_new_half(facts, **id, data))
         .map(|(id, _)| *id)
         .collect()
 }
@@ -231,8 +242,10 @@ pub fn is_stored(facts: &Facts, id: i64, key: &str, value: &str) -> bool {
 pub fn lacks(facts: &Facts) -> usize {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     let own = contexts.filter(|context| facts.owns(&context.data));
-    let is_other = |data| is_new_half(facts, data) || data.contains_key(REPLACED);
-    let counted = own.filter(|context| !is_other(&context.data)).count();
+    let is_other = |context: &&ContextDetail| {
+        is_new_half(facts, context.id, &context.data) || context.data.contains_key(REPLACED)
+    };
+    let counted = own.filter(|context| !is_other(context)).count();
     let missing = facts.strategy.replicas.saturating_sub(counted);
     match missing > 0 && Room::stored(facts).is_full() {
         true => missing,

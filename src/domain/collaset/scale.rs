@@ -61,7 +61,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     // New halves stand for their origins, and are neither chosen nor counted.
     for (id, pod) in &facts.members {
         let half = draft.ids.get(id);
-        if half.is_some_and(|data| pool::is_new_half(facts, data)) {
+        if half.is_some_and(|data| pool::is_new_half(facts, *id, data)) {
             delete_by_name(facts, draft, *id, pod);
         }
     }

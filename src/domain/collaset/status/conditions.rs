@@ -270,11 +270,15 @@ impl View {
         let unavailable = pods.iter().filter(|p| !p.is_available());
         let going = draft.surplus.iter();
         let going = going.filter(|id| facts.members.contains_key(id)).count();
-        let leaving = draft.leaving.iter();
-        let leaving = leaving.filter(|id| facts.members.contains_key(id)).count();
+        // Of an origin its new Pod takes the place.
+        let leaves = |id: &&i64| {
+            let pod = facts.members.get(id);
+            pod.is_some_and(|pod| pod.label(keys::REPLACE_PAIR_NEW_ID).is_none())
+        };
+        let leaving = draft.leaving.iter().filter(leaves).count();
         let staying = there.saturating_sub(leaving);
         // One may be missing while another goes.
-        let missing = wanted.saturating_sub(there.saturating_sub(going));
+        let missing = wanted.saturating_sub(staying.saturating_sub(going));
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match facts.rollout.final_scope() {
             _ if !is_under_way => 0,

@@ -645,3 +645,94 @@ fn claim_that_has_left_with_nobody_is_named_once_another_instance_is_there() {
     );
     assert!(world.told.iter().any(|(_, message)| *message == told));
 }
+
+fn kubelet(world: &mut World, name: &str, kubelet: Kubelet) {
+    let uid = world.pods[name].metadata.uid.clone();
+    world.kubelets.insert(uid, kubelet);
+}
+
+fn replaced_in_sequence() -> World {
+    let mut spec = sequence(one_claim());
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    world
+}
+
+#[test]
+fn origin_that_does_not_end_has_given_its_id_up_also_for_a_pool_that_is_lost() {
+    let mut world = replaced_in_sequence();
+    let lasts = Kubelet {
+        ends_slowly: true,
+        ..Kubelet::default()
+    };
+    kubelet(&mut world, "web-0", lasts);
+    for image in ["app:2", "app:1"] {
+        world.image(image);
+        rounds(&mut world, 40);
+    }
+    let (ids, before) = (world.ids(), world.claims.len());
+    world.pool = None;
+    rounds(&mut world, 60);
+    assert_eq!((world.ids(), world.claims.len()), (ids, before));
+}
+
+#[test]
+fn replacement_of_a_pod_on_a_lost_node_is_made_although_the_pod_is_deleted_before_it() {
+    let mut world = replaced_in_sequence();
+    let is_lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    kubelet(&mut world, "web-0", is_lost);
+    rounds(&mut world, 5);
+    world.troubles.most_pods = Some(2);
+    assert!(world.write_pod("web-0", |pod| {
+        let label = (keys::TO_REPLACE.to_owned(), "true".to_owned());
+        pod.metadata.labels.extend([label]);
+    }));
+    rounds(&mut world, 10);
+    world.delete("web-0");
+    world.troubles.most_pods = None;
+    world.pass(100);
+    rounds(&mut world, 40);
+    assert_eq!(world.ids(), [1, 2]);
+    assert_eq!(condition(&world, "Ready").0, "True");
+}
+
+#[test]
+fn one_is_told_as_missing_while_another_can_not_leave() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let excluded = world.members()[&0].clone();
+    world.troubles.stubborn.insert(excluded.metadata.uid);
+    world.troubles.most_pods = Some(3);
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
+    rounds(&mut world, 20);
+    let told = condition(&world, "Scale").2;
+    let counts = "1 Pod missing, 0 to go; 1 Pod leaves the set";
+    assert!(told.contains(counts), "{told}");
+}
+
+#[test]
+fn claim_that_has_left_stays_where_its_instance_has_another_by_now() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let excluded = world.members()[&0].clone();
+    let (name, uid) = (excluded.metadata.name, excluded.metadata.uid);
+    world.troubles.stubborn.insert(uid.clone());
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 6);
+    fail(&mut world, &name, 0);
+    rounds(&mut world, 3);
+    world.troubles.stubborn.clear();
+    world.troubles.undeletable.insert(uid);
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
+    rounds(&mut world, 40);
+    assert_eq!(world.claims[&excluded.spec.claims[0]].controller, None);
+    let of_set = world
+        .claims
+        .values()
+        .filter(|claim| claim.controller.is_some());
+    assert_eq!(of_set.count(), 3);
+}

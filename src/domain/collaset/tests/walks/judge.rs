@@ -85,10 +85,15 @@ fn instances(world: &World, plan: &Plan) -> Verdict {
         let is_named = strategy.exclude.contains(&pod.metadata.name);
         is_named || pod.label(keys::TO_EXCLUDE).is_some()
     };
-    // Who leaves takes its ID along, though somebody has taken that label off.
+    // Who leaves takes its ID along, though somebody has taken that label off, or changed it.
+    let carries_its_own = |pod: &Pod| {
+        let mut ids = stored.contexts.iter().map(|entry| entry.id);
+        let is_named = |id: i64| !strategy.sequence || pod.metadata.name == format!("web-{id}");
+        ids.any(|id| is_of(&pod, id) && is_named(id))
+    };
     let mut own = world.pods.values().filter(|pod| world.owns(pod));
     let is_leaving = |pod: &Pod| to_exclude(pod) || pod.label("app") != Some("web");
-    if own.any(|pod| pod.label(keys::INSTANCE_ID).is_none() && is_leaving(pod)) {
+    if own.any(|pod| !carries_its_own(pod) && is_leaving(pod)) {
         return Ok(());
     }
     let leaves = |id: i64| {
