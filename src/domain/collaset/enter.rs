@@ -133,6 +133,8 @@ fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
     let paired = [pool::REPLACE_NEW, pool::REPLACE_ORIGIN];
     !facts.foreign.contains(&id)
         && !facts.is_held(id)
+        && !draft.entering.contains(&id)
+        && !pool::is_kept_for_another(draft, id, pod)
         && !paired.iter().any(|mark| pool::is_marked(draft, id, mark))
         && facts
             .claims_of(id)

@@ -53,6 +53,10 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             moved |= !facts.is_kept(id, pod);
             continue;
         }
+        if let Some(id) = id.filter(|_| facts.leaves_alive(pod)) {
+            draft.leaving.insert(id); // it stays until it can
+            continue;
+        }
         // An exclusion was taken back half way: the next Pod of the ID is to have the volumes. Where another instance has taken its
         // place they would go with a scale-in.
         let id = facts
@@ -75,7 +79,9 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             .claims
             .iter()
             .filter_map(|claim| facts.claim(claim));
-        let left = left.filter(|claim| claim.labels.contains_key(keys::ORPHANED));
+        let stays =
+            |claim: &&Arc<Claim>| claim.labels.contains_key(keys::ORPHANED) && !claim.terminating;
+        let left = left.filter(|claim| stays(claim));
         let left: String = left
             .map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
             .collect();
@@ -176,6 +182,9 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
     if facts.strategy.sequence {
         draft.refuse("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set"));
         return false;
+    }
+    if pod.is_finished() {
+        return pod.label(keys::TO_DELETE).is_none();
     }
     if replace::is_replaced(facts, draft, id, pod) {
         // While its exclusion is refused it is an origin as before.

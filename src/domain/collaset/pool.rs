@@ -63,25 +63,26 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
 }
 
 /// A pool that was lost: Pods that have ended, or are terminating, know their IDs too. Otherwise others would be made under other IDs, and
-/// the volumes would go. One that was scaled in, or has another in its place, has given its ID up.
+/// the volumes would go. One that was scaled in, or has another in its place, has given its ID up, and none takes the place of a Pod that is there.
 fn remember(facts: &Facts, draft: &mut Draft) {
+    let mut left = facts
+        .strategy
+        .replicas
+        .saturating_sub(counted(facts, draft).len());
     let terminating = facts.terminating.values().flatten();
     for pod in facts.finished.iter().chain(terminating) {
         let new = pod.label(keys::REPLACE_PAIR_NEW_ID);
         let new = new.and_then(|id| id.parse::<i64>().ok());
-        // It was told to go once its new Pod served, whatever has become of that since.
-        let is_told = [keys::TO_REPLACE, keys::TO_DELETE, keys::REPLACE_PAIR_NEW_ID]
-            .iter()
-            .all(|key| pod.label(key).is_some());
         let is_replaced = new.is_some_and(|id| facts.members.contains_key(&id))
-            || is_told
             || pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
         let Some(id) = facts.id_of(pod).filter(|id| !facts.foreign.contains(id)) else {
             continue;
         };
-        if is_replaced || Operation::ScaleIn.is_on(pod) || draft.ids.contains_key(&id) {
+        let is_known = draft.ids.contains_key(&id);
+        if is_replaced || Operation::ScaleIn.is_on(pod) || is_known || left == 0 {
             continue;
         }
+        left -= 1;
         let revision = pod.label(keys::REVISION);
         let revision = revision.map(|name| (REVISION.to_owned(), name.to_owned()));
         draft.ids.insert(id, revision.into_iter().collect());
@@ -210,15 +211,9 @@ pub fn retire(facts: &Facts, draft: &mut Draft, id: i64) {
     }
 }
 
-/// Whether an ID belongs to the new Pod of a pair that is not over.
-pub fn is_new_half(facts: &Facts, id: i64, data: &BTreeMap<String, String>) -> bool {
-    origin_of(data).is_some_and(|origin| is_pair(facts, id, origin))
-}
-
-/// Whether a pair is not over. One whose origin is terminating is once its new Pod is there: where names persist, the origin's may be taken
-/// for long.
-pub fn is_pair(facts: &Facts, new: i64, origin: i64) -> bool {
-    facts.is_there(origin) || facts.is_held(origin) && !facts.members.contains_key(&new)
+/// Whether an ID belongs to the new Pod of a pair whose origin is still there.
+pub fn is_new_half(facts: &Facts, data: &BTreeMap<String, String>) -> bool {
+    origin_of(data).is_some_and(|origin| facts.is_there(origin))
 }
 
 /// IDs that count for the replicas: new halves stand for their origins.
@@ -226,7 +221,7 @@ pub fn counted(facts: &Facts, draft: &Draft) -> Vec<i64> {
     draft
         .ids
         .iter()
-        .filter(|(id, data)| !data.contains_key(REPLACED) && !is_new_half(facts, **id, data))
+        .filter(|(_, data)| !data.contains_key(REPLACED) && !is_new_half(facts, data))
         .map(|(id, _)| *id)
         .collect()
 }
@@ -242,10 +237,8 @@ pub fn is_stored(facts: &Facts, id: i64, key: &str, value: &str) -> bool {
 pub fn lacks(facts: &Facts) -> usize {
     let contexts = facts.observed.pool.iter().flat_map(|pool| &pool.contexts);
     let own = contexts.filter(|context| facts.owns(&context.data));
-    let is_other = |context: &&ContextDetail| {
-        is_new_half(facts, context.id, &context.data) || context.data.contains_key(REPLACED)
-    };
-    let counted = own.filter(|context| !is_other(context)).count();
+    let is_other = |data| is_new_half(facts, data) || data.contains_key(REPLACED);
+    let counted = own.filter(|context| !is_other(&context.data)).count();
     let missing = facts.strategy.replicas.saturating_sub(counted);
     match missing > 0 && Room::stored(facts).is_full() {
         true => missing,
@@ -271,6 +264,12 @@ pub fn grow(facts: &Facts, draft: &mut Draft, wanted: usize) {
 /// Frees the ID of an instance that has no Pod and is not wanted.
 pub fn free(draft: &mut Draft, id: i64) {
     draft.ids.remove(&id);
+}
+
+/// Whether an ID is kept for another Pod than this one.
+pub fn is_kept_for_another(draft: &Draft, id: i64, pod: &Pod) -> bool {
+    let noted = draft.ids.get(&id).and_then(|data| data.get(JUST_CREATE));
+    noted.is_some_and(|noted| noted != "true" && *noted != note_of(pod))
 }
 
 /// Whether an entry carries a mark.

@@ -50,7 +50,7 @@ fn follow(facts: &Facts, draft: &mut Draft, room: &mut Room, id: i64, origin: &A
             let unfinished_new = draft
                 .ids
                 .get(&id)
-                .is_some_and(|data| pool::is_new_half(facts, id, data));
+                .is_some_and(|data| pool::is_new_half(facts, data));
             if facts.strategy.paused || unfinished_new || Operation::ScaleIn.is_on(origin) {
                 return; // one that is going, or has yet to take a place itself
             }
@@ -203,7 +203,7 @@ fn close(facts: &Facts, draft: &mut Draft) {
         .filter_map(|(id, data)| Some((*id, pool::origin_of(data)?)))
         .collect();
     for (new, origin) in links {
-        if pool::is_pair(facts, new, origin) {
+        if facts.is_there(origin) {
             let linked = draft.ids.get(&origin).and_then(pool::new_of) == Some(new);
             if !linked {
                 part(facts, draft, new);

@@ -43,6 +43,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
             Some(pod) => take_away(facts, draft, *id, pod),
             None => match facts.waiting.get(id) {
                 Some(ended) => {
+                    take_half_away(facts, draft, *id);
                     pool::mark(draft, *id, pool::SCALE_IN, "true");
                     draft.delete(ended);
                 }
@@ -61,7 +62,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
     // New halves stand for their origins, and are neither chosen nor counted.
     for (id, pod) in &facts.members {
         let half = draft.ids.get(id);
-        if half.is_some_and(|data| pool::is_new_half(facts, *id, data)) {
+        if half.is_some_and(|data| pool::is_new_half(facts, data)) {
             delete_by_name(facts, draft, *id, pod);
         }
     }
@@ -134,20 +135,25 @@ fn deletion_cost(pod: &Pod) -> i32 {
     cost.and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
-fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
-    let now = facts.observed.now_nanos;
-    // A new half has no place without its origin (contract 10.4 Q35), and is not made again.
-    if let Some(new) = draft.ids.get(&id).and_then(pool::new_of) {
-        match facts.members.get(&new) {
-            Some(half) if facts.must_leave(half) => {}
-            Some(half) => draft.send_away(half, now),
-            None if facts.is_held(new) => {}
-            None => {
-                pool::unmark(draft, id, pool::REPLACE_NEW);
-                pool::retire(facts, draft, new);
-            }
+/// A new half has no place without its origin (contract 10.4 Q35), and is not made again.
+fn take_half_away(facts: &Facts, draft: &mut Draft, origin: i64) {
+    let Some(new) = draft.ids.get(&origin).and_then(pool::new_of) else {
+        return;
+    };
+    match facts.members.get(&new) {
+        Some(half) if facts.must_leave(half) => {}
+        Some(half) => draft.send_away(half, facts.observed.now_nanos),
+        None if facts.is_held(new) => {}
+        None => {
+            pool::unmark(draft, origin, pool::REPLACE_NEW);
+            pool::retire(facts, draft, new);
         }
     }
+}
+
+fn take_away(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
+    let now = facts.observed.now_nanos;
+    take_half_away(facts, draft, id);
     if lifecycle::is_leaving(pod) {
         pool::mark(draft, id, pool::SCALE_IN, "true");
         if facts.may_stay(pod) {

@@ -253,7 +253,7 @@ pub fn judge_begin<T>(work: &Work<'_>, pod: &Pod, done: &Result<T, Trouble>) {
     match done {
         Ok(_) => work.memory.accept(&key),
         Err(trouble) => {
-            if let Trouble::Refused(why) | Trouble::Denied(why) | Trouble::Failed(why) = trouble {
+            if let Some(why) = lasting(work, trouble, &Key::PodChange(pod.metadata.uid.clone())) {
                 let now = Instant::now();
                 work.memory.refuse(key, why, now, work.generation());
             }

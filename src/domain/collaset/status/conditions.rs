@@ -259,7 +259,13 @@ impl View {
         let halves = pods.iter().filter(|p| facts.is_half(p) && !parts(p));
         let pairs = halves.count();
         let there = pods.len() - pairs;
-        let old = pods.iter().filter(|p| !facts.is_updated(p));
+        // Its place is free. That of an origin its new Pod takes.
+        let has_left = |pod: &&&Arc<Pod>| {
+            let id = facts.id_of(pod);
+            let is_out = |id| draft.leaving.contains(&id) && !draft.ids.contains_key(&id);
+            id.is_some_and(is_out) && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
+        };
+        let old = pods.iter().filter(|p| !facts.is_updated(p) && !has_left(p));
         let older = old.clone().count();
         let behind = match facts.rollout.final_scope() {
             Scope::Partition(partition) => old.count().saturating_sub(partition),
@@ -270,12 +276,7 @@ impl View {
         let unavailable = pods.iter().filter(|p| !p.is_available());
         let going = draft.surplus.iter();
         let going = going.filter(|id| facts.members.contains_key(id)).count();
-        // Of an origin its new Pod takes the place.
-        let leaves = |id: &&i64| {
-            let pod = facts.members.get(id);
-            pod.is_some_and(|pod| pod.label(keys::REPLACE_PAIR_NEW_ID).is_none())
-        };
-        let leaving = draft.leaving.iter().filter(leaves).count();
+        let leaving = pods.iter().filter(has_left).count();
         let staying = there.saturating_sub(leaving);
         // One may be missing while another goes.
         let missing = wanted.saturating_sub(staying.saturating_sub(going));
@@ -308,7 +309,7 @@ impl View {
             pairs,
             asked: Asked::of(facts, draft),
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
-            awaited: awaited(facts),
+            awaited: awaited(facts, draft),
             refused: draft.refused.clone(),
             stuck: stuck(facts, &pods),
             using_up: using_up(facts, draft),
@@ -619,11 +620,15 @@ fn recorded_as_updated(facts: &Facts, draft: &Draft, again: bool) -> usize {
 
 /// Pods that have to end before others of their names can be made, the first few. On a node that is lost they
 /// hang until the node is back, its object is deleted, or somebody deletes them by force.
-fn awaited(facts: &Facts) -> Vec<Arc<Pod>> {
-    let vacant = facts
-        .terminating
-        .iter()
-        .filter(|(id, _)| facts.strategy.sequence && !facts.members.contains_key(id));
+fn awaited(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
+    let is_wanted = |id: &i64| {
+        let data = draft.ids.get(id);
+        let marks = [pool::SCALE_IN, pool::REPLACED];
+        data.is_some_and(|data| !marks.iter().any(|mark| data.contains_key(*mark)))
+    };
+    let vacant = facts.terminating.iter().filter(|(id, _)| {
+        facts.strategy.sequence && !facts.members.contains_key(id) && is_wanted(id)
+    });
     let pods = vacant.flat_map(|(_, pods)| pods);
     pods.take(told::NAMED).map(Arc::clone).collect()
 }

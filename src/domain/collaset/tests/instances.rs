@@ -661,12 +661,26 @@ fn replaced_in_sequence() -> World {
 
 #[test]
 fn origin_that_does_not_end_has_given_its_id_up_also_for_a_pool_that_is_lost() {
+    for is_deleted in [false, true] {
+        given_up_for_a_lost_pool(is_deleted);
+    }
+}
+
+/// The origin is told to go by its pair, or somebody else deletes it.
+fn given_up_for_a_lost_pool(is_deleted: bool) {
     let mut world = replaced_in_sequence();
     let lasts = Kubelet {
         ends_slowly: true,
         ..Kubelet::default()
     };
     kubelet(&mut world, "web-0", lasts);
+    if is_deleted {
+        world.troubles.unpullable.insert("app:2".into());
+        world.image("app:2");
+        rounds(&mut world, 10);
+        world.delete("web-0");
+        world.troubles.unpullable.clear();
+    }
     for image in ["app:2", "app:1"] {
         world.image(image);
         rounds(&mut world, 40);
@@ -678,14 +692,15 @@ fn origin_that_does_not_end_has_given_its_id_up_also_for_a_pool_that_is_lost() {
 }
 
 #[test]
-fn replacement_of_a_pod_on_a_lost_node_is_made_although_the_pod_is_deleted_before_it() {
-    let mut world = replaced_in_sequence();
+fn origin_that_ends_before_its_new_pod_is_made_keeps_its_instance_and_its_claim() {
     let is_lost = Kubelet {
         is_lost: true,
         ..Kubelet::default()
     };
+    let mut world = replaced_in_sequence();
     kubelet(&mut world, "web-0", is_lost);
     rounds(&mut world, 5);
+    let claim = world.pods["web-0"].spec.claims.clone();
     world.troubles.most_pods = Some(2);
     assert!(world.write_pod("web-0", |pod| {
         let label = (keys::TO_REPLACE.to_owned(), "true".to_owned());
@@ -696,8 +711,69 @@ fn replacement_of_a_pod_on_a_lost_node_is_made_although_the_pod_is_deleted_befor
     world.troubles.most_pods = None;
     world.pass(100);
     rounds(&mut world, 40);
-    assert_eq!(world.ids(), [1, 2]);
-    assert_eq!(condition(&world, "Ready").0, "True");
+    let told = condition(&world, "Scale").2;
+    assert!(told.contains("waiting for web-0 to end"), "{told}");
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.ids(), [0, 1]);
+    assert_eq!(world.members()[&0].spec.claims, claim);
+}
+
+#[test]
+fn origin_that_fails_and_is_to_be_excluded_leaves_with_its_claim() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let origin = world.members()[&0].clone();
+    let (name, claim) = (origin.metadata.name, origin.spec.claims[0].clone());
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world, 20);
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 5);
+    fail(&mut world, &name, 0);
+    rounds(&mut world, 40);
+    assert!(world.pods.contains_key(&name));
+    assert_eq!(world.claims[&claim].controller, None);
+}
+
+#[test]
+fn pod_that_can_not_leave_is_not_made_again_by_a_rollout() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let excluded = world.members()[&0].clone();
+    world.troubles.refused.insert(Write::ClaimChange);
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
+    rounds(&mut world, 10);
+    world.image("app:2");
+    rounds(&mut world, 60);
+    let pod = &world.pods[&excluded.metadata.name];
+    assert_eq!(pod.metadata.uid, excluded.metadata.uid);
+    assert!(pod.is_available());
+    assert_eq!(world.images(), ["app:1", "app:2", "app:2"]);
+}
+
+#[test]
+fn two_pods_to_include_of_one_instance_id_both_enter() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    for name in ["a", "b"] {
+        let mut stranger = world.members()[&0].clone();
+        stranger.metadata.name = name.into();
+        stranger.metadata.uid = name.into();
+        stranger.metadata.owner_references.clear();
+        let label = (keys::INSTANCE_ID.to_owned(), "7".to_owned());
+        stranger.metadata.labels.extend([label]);
+        world.pods.insert(name.into(), stranger);
+    }
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToInclude": ["a", "b"] } }));
+    world.settle();
+    let names: BTreeSet<&str> = world.pods.keys().map(String::as_str).collect();
+    assert!(names.contains("a") && names.contains("b"), "{names:?}");
+    assert_eq!(world.ids(), [0, 1, 7]);
 }
 
 #[test]

@@ -245,7 +245,8 @@ fn given_up(
         let is_kept = facts
             .former(*id)
             .any(|pod| super::pods::is_deletion_refused(facts, pod));
-        !is_kept && !draft.entering.contains(id) && !draft.leaving.contains(id)
+        let moving = [&draft.entering, &draft.returning, &draft.leaving];
+        !is_kept && !moving.iter().any(|ids| ids.contains(id))
     });
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))
