@@ -68,6 +68,11 @@ impl Recorder {
         let (recorder, work) = Recorder::with_work(client, now);
         let stop = supervisor.stop().clone();
         supervisor.keep("the writer of Events", async move {
+            let work = async {
+                work.await;
+                // Nobody is left who tells: whatever ended them is the fault, and not this.
+                std::future::pending::<()>().await;
+            };
             stop.run_until_cancelled(work).await;
         });
         recorder

@@ -812,3 +812,29 @@ fn claim_that_has_left_stays_where_its_instance_has_another_by_now() {
         .filter(|claim| claim.controller.is_some());
     assert_eq!(of_set.count(), 3);
 }
+
+#[test]
+fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let other = name(&world, 1);
+    assert!(world.write_pod(&other, |pod| {
+        let label = (keys::ORPHANED.to_owned(), "true".to_owned());
+        pod.metadata.labels.extend([label]);
+        pod.metadata.owner_references.clear();
+    }));
+    world.image("app:2");
+    rounds(&mut world, 60);
+    let told = condition(&world, "Ready").2;
+    let waits = format!("waiting for Pod {other}, which still mounts claim");
+    assert!(told.contains(&waits), "{told}");
+    for id in [0, 2] {
+        assert_eq!(
+            world.members()[&id].spec.containers[0].image,
+            "app:2",
+            "{id}"
+        );
+    }
+}

@@ -283,9 +283,12 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
         let mut claims = facts.claims_of(id);
         claims.find_map(|claim| facts.writer(&claim.name))
     });
-    let Some(due) = awaited.and_then(|pod| nanos(pod.metadata.deletion_timestamp.as_deref()))
-    else {
+    let Some(awaited) = awaited else {
         return false;
+    };
+    // One that is not told to end, as a Pod that was excluded, keeps its claim for as long as it runs.
+    let Some(due) = nanos(awaited.metadata.deletion_timestamp.as_deref()) else {
+        return true;
     };
     let left = due
         .saturating_add(OVERDUE)
