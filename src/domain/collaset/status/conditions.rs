@@ -265,8 +265,9 @@ impl View {
             let is_out = |id| draft.leaving.contains(&id) && !draft.ids.contains_key(&id);
             id.is_some_and(is_out) && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
         };
-        let old = pods.iter().filter(|p| !facts.is_updated(p) && !has_left(p));
+        let old = pods.iter().filter(|p| !facts.is_updated(p));
         let older = old.clone().count();
+        let made_anew = old.clone().filter(has_left).count(); // under other IDs, counted as missing
         let behind = match facts.rollout.final_scope() {
             Scope::Partition(partition) => old.count().saturating_sub(partition),
             Scope::ByLabel => old
@@ -283,7 +284,9 @@ impl View {
         let is_under_way = status.current_revision != status.updated_revision;
         let to_make = match facts.rollout.final_scope() {
             _ if !is_under_way => 0,
-            Scope::Partition(kept) => (missing + older).saturating_sub(kept) - behind,
+            Scope::Partition(kept) => (missing + older - made_anew)
+                .saturating_sub(kept)
+                .saturating_sub(behind),
             Scope::ByLabel => missing.min(recorded_as_updated(facts, draft, false)),
         };
         let none_goes = facts.misnumbered.is_empty() && facts.unselected.is_empty();
