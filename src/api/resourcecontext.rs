@@ -62,7 +62,7 @@ pub mod data {
     pub const OWNER: &str = "Owner";
     /// Name of the revision to make the Pod of.
     pub const REVISION: &str = "Revision";
-    /// `true` until a Pod of this ID has been seen.
+    /// Until a Pod of this ID has been seen: `true`, or a digest of the UID of the Pod that enters under it.
     pub const JUST_CREATE: &str = "PodJustCreate";
     /// `true` once the Pod is going for good.
     pub const SCALE_IN: &str = "ScaleIn";

@@ -27,11 +27,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         .ids
         .keys()
         .copied()
-        .filter(|id| !facts.is_held(*id))
-        .filter(|id| {
-            let moving = [&draft.entering, &draft.returning, &draft.leaving];
-            !moving.iter().any(|ids| ids.contains(id))
-        })
+        .filter(|id| !facts.is_held(*id) && !draft.is_moving(*id))
         .filter(|id| !pool::is_marked(draft, *id, pool::REPLACED))
         // Scaled in when the set was paused.
         .filter(|id| !(facts.strategy.paused && pool::is_marked(draft, *id, pool::SCALE_IN)))

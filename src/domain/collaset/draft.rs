@@ -16,9 +16,9 @@ use crate::domain::pod::Pod;
 pub struct Draft {
     /// The set's own entries of the pool, by instance ID.
     pub ids: BTreeMap<i64, BTreeMap<String, String>>,
-    /// IDs of Pods that enter the set: no other Pods are made for them.
+    /// IDs of Pods that enter the set.
     pub entering: BTreeSet<i64>,
-    /// IDs whose claims come back first: no Pods are made for them before.
+    /// IDs whose claims come back to the set.
     pub returning: BTreeSet<i64>,
     /// IDs of Pods that leave the set.
     pub leaving: BTreeSet<i64>,
@@ -115,6 +115,12 @@ impl Draft {
                 pod: Arc::clone(pod),
                 ..PodPatch::default()
             })
+    }
+
+    /// Whether a Pod of an ID, or its claims, enter, leave or come back: no Pod is made for the ID before.
+    pub fn is_moving(&self, id: i64) -> bool {
+        let moving = [&self.entering, &self.returning, &self.leaving];
+        moving.iter().any(|ids| ids.contains(&id))
     }
 
     /// Whether anything of a Pod is to be changed.

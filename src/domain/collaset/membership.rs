@@ -74,17 +74,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
             continue;
         }
         let (name, phase) = (&pod.metadata.name, &pod.status.phase);
-        let left = pod
-            .spec
-            .claims
-            .iter()
-            .filter_map(|claim| facts.claim(claim));
-        let stays =
-            |claim: &&Arc<Claim>| claim.labels.contains_key(keys::ORPHANED) && !claim.terminating;
-        let left = left.filter(|claim| stays(claim));
-        let left: String = left
-            .map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
-            .collect();
+        let left = left_behind(facts, pod);
         let message = format!("Pod {name} was {phase} and is deleted{left}");
         draft.delete_and_tell(pod, "TargetDeleted", message);
     }
@@ -118,6 +108,14 @@ pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
             draft.annotation(pod, keys::MIN_READY_SECONDS, wanted.clone());
         }
     }
+}
+
+/// The claims of a Pod that have left the set and that nobody takes back, in words; empty without any.
+fn left_behind(facts: &Facts, pod: &Pod) -> String {
+    let claims = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+    let left = claims.filter(|c| c.labels.contains_key(keys::ORPHANED) && !c.terminating);
+    left.map(|claim| format!("; claim {} has left the CollaSet and stays", claim.name))
+        .collect()
 }
 
 /// Names in the lists of a spec that is new that no Pod has.

@@ -497,6 +497,18 @@ fn doubles_that_may_not_go_serve_although_operations_had_begun() {
     }
 }
 
+/// A Pod like that of instance ID 0, under nobody's control, with this instance ID.
+fn stranger(world: &mut World, name: &str, id: Option<&str>) {
+    let mut stranger = world.members()[&0].clone();
+    stranger.metadata.name = name.into();
+    stranger.metadata.uid = name.into();
+    stranger.metadata.owner_references.clear();
+    let labels = &mut stranger.metadata.labels;
+    labels.remove(keys::INSTANCE_ID);
+    labels.extend(id.map(|id| (keys::INSTANCE_ID.to_owned(), id.to_owned())));
+    world.pods.insert(name.into(), stranger);
+}
+
 #[test]
 fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept_for_it() {
     for sequence_of_names in [false, true] {
@@ -506,12 +518,7 @@ fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept
         }
         let mut world = World::on_plane(1, spec);
         world.settle();
-        let mut stranger = world.members()[&0].clone();
-        stranger.metadata.name = "stranger".into();
-        stranger.metadata.uid = "stranger".into();
-        stranger.metadata.owner_references.clear();
-        stranger.metadata.labels.remove(keys::INSTANCE_ID);
-        world.pods.insert("stranger".into(), stranger);
+        stranger(&mut world, "stranger", None);
         world.troubles.refused.insert(Write::PodPatch);
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
         rounds(&mut world, 6);
@@ -535,8 +542,7 @@ fn new_pod_of_a_replacement_whose_origin_does_not_end_is_one_of_the_set() {
         ends_slowly: true,
         ..Kubelet::default()
     };
-    let origin = world.pods["web-0"].metadata.uid.clone();
-    world.kubelets.insert(origin, lasts);
+    kubelet(&mut world, "web-0", lasts);
     world.image("app:2");
     rounds(&mut world, 40);
     assert!(world.pods["web-0"].is_terminating());
@@ -761,13 +767,7 @@ fn two_pods_to_include_of_one_instance_id_both_enter() {
     let mut world = World::on_plane(1, json!({}));
     world.settle();
     for name in ["a", "b"] {
-        let mut stranger = world.members()[&0].clone();
-        stranger.metadata.name = name.into();
-        stranger.metadata.uid = name.into();
-        stranger.metadata.owner_references.clear();
-        let label = (keys::INSTANCE_ID.to_owned(), "7".to_owned());
-        stranger.metadata.labels.extend([label]);
-        world.pods.insert(name.into(), stranger);
+        stranger(&mut world, name, Some("7"));
     }
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToInclude": ["a", "b"] } }));
     world.settle();

@@ -11,6 +11,7 @@ use super::super::lifecycle::{self, Operation};
 use super::super::pool;
 use super::super::room::Room;
 use super::super::strategy::Policy;
+use super::pods::is_deletion_refused;
 use crate::api::keys;
 use crate::domain::lifecycle::{Phase, min_ready, phases};
 use crate::domain::pod::Pod;
@@ -242,11 +243,8 @@ fn given_up(
     vacant.retain(|id| !is_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
     // Nor does it wait for those that can't be cleaned away, can't enter or can't leave.
     vacant.retain(|id| {
-        let is_kept = facts
-            .former(*id)
-            .any(|pod| super::pods::is_deletion_refused(facts, pod));
-        let moving = [&draft.entering, &draft.returning, &draft.leaving];
-        !is_kept && !moving.iter().any(|ids| ids.contains(id))
+        let mut former = facts.former(*id);
+        !former.any(|pod| is_deletion_refused(facts, pod)) && !draft.is_moving(*id)
     });
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))

@@ -7,7 +7,6 @@ use super::super::claims;
 use super::super::draft::Draft;
 use super::super::facts::{self, Facts};
 use super::super::lifecycle::{self, Operation, Turn};
-use super::super::observed::Claim;
 use super::super::pool;
 use super::super::replace as pair;
 use super::super::revision::data;
@@ -110,12 +109,9 @@ fn needs_update(facts: &Facts, id: i64, pod: &Pod) -> bool {
 fn have_claims_changed(facts: &Facts, id: i64, pod: &Pod) -> bool {
     let observed = facts.observed;
     let templates = data::claim_templates(&facts.history.updated.data);
-    let claims = facts.claims_at(id);
-    let is_mounted = |claim: &&Arc<Claim>| pod.spec.claims.contains(&claim.name);
-    let mounted = match claims.iter().all(|claim| is_mounted(&claim)) {
-        true => Cow::Borrowed(claims),
-        false => Cow::Owned(claims.iter().filter(is_mounted).cloned().collect()),
-    };
+    let claims = facts.claims_at(id).iter();
+    let mounted = claims.filter(|claim| pod.spec.claims.contains(&claim.name));
+    let mounted: Vec<_> = mounted.cloned().collect();
     claims::changed(&observed.set, templates, id, &mounted, &facts.known_claims)
 }
 
