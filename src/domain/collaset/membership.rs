@@ -93,10 +93,11 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         return moved;
     }
     let mut room = Room::beside(facts, draft);
+    moved |= enter::adopt(facts, draft, &mut room); // first: an orphan enters under its own ID or not at all
     for pod in strangers {
         moved |= enter::include(facts, draft, &mut room, pod);
     }
-    moved | enter::adopt(facts, draft, &mut room)
+    moved
 }
 
 /// Tells the lifecycle how long Pods must have been Ready, where the set says otherwise since they were made.
@@ -182,7 +183,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
         return false;
     }
     if pod.is_finished() {
-        return pod.label(keys::TO_DELETE).is_none();
+        return pod.label(keys::TO_DELETE).is_none() || facts.may_stay(pod);
     }
     if replace::is_replaced(facts, draft, id, pod) {
         // While its exclusion is refused it is an origin as before.

@@ -63,12 +63,13 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
 }
 
 /// A pool that was lost: Pods that have ended, or are terminating, know their IDs too. Otherwise others would be made under other IDs, and
-/// the volumes would go. One that was scaled in, or has another in its place, has given its ID up, and none takes the place of a Pod that is there.
+/// the volumes would go. One that was scaled in, or has another in its place, has given its ID up, and none takes the place of
+/// a Pod that is there and stays.
 fn remember(facts: &Facts, draft: &mut Draft) {
-    let mut left = facts
-        .strategy
-        .replicas
-        .saturating_sub(counted(facts, draft).len());
+    let goes = |pod: &Pod| facts.leaves_alive(pod) || Operation::ScaleIn.is_on(pod);
+    let mut staying = counted(facts, draft);
+    staying.retain(|id| !facts.members.get(id).is_some_and(|pod| goes(pod)));
+    let mut left = facts.strategy.replicas.saturating_sub(staying.len());
     let terminating = facts.terminating.values().flatten();
     for pod in facts.finished.iter().chain(terminating) {
         let new = pod.label(keys::REPLACE_PAIR_NEW_ID);

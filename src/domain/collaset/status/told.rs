@@ -36,14 +36,12 @@ pub type Held = BTreeMap<String, Vec<String>>;
 pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
     let going = facts.misnumbered.iter().chain(&facts.unselected);
     let members = facts.members.values().chain(going);
-    let members = members.filter(|pod| is_told(pod));
-    let waiting = members.filter_map(|pod| {
-        Some(format!(
-            "; Pod {} {}",
-            pod.metadata.name,
-            of_operation(facts, pod)?
-        ))
-    });
+    let members = members.map(|pod| (pod, of_operation(facts, pod)));
+    let ended = facts.finished.iter().filter(|pod| facts.leaves_alive(pod));
+    let ended = ended.map(|pod| (pod, of_deletion(facts, pod)));
+    let told = members.chain(ended).filter(|(pod, _)| is_told(pod));
+    let waiting =
+        told.filter_map(|(pod, why)| Some(format!("; Pod {} {}", pod.metadata.name, why?)));
     waiting.take(NAMED).collect()
 }
 
@@ -269,7 +267,9 @@ pub fn ended(facts: &Facts) -> String {
 }
 
 fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
-    if !Operation::Update.is_on(pod) && !Operation::ScaleIn.is_on(pod) {
+    let is_idle = !Operation::Update.is_on(pod) && !Operation::ScaleIn.is_on(pod);
+    let goes = lifecycle::is_leaving(pod) && phases(pod).get(grace::ID) == Some(&Phase::Operate);
+    if is_idle || goes {
         return of_deletion(facts, pod);
     }
     match phases(pod).get(lifecycle::ID)? {

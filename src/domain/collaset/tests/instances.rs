@@ -154,7 +154,7 @@ fn pod_that_is_lost_while_another_is_scaled_in_is_made_again() {
 }
 
 /// A Pod fails, and is made again in so many seconds.
-fn fail(world: &mut World, name: &str, seconds: u64) {
+pub fn fail(world: &mut World, name: &str, seconds: u64) {
     let until = world.now() + seconds * 1_000_000_000;
     let pod = world.pods.get_mut(name).unwrap();
     pod.status.phase = "Failed".into();
@@ -498,7 +498,7 @@ fn doubles_that_may_not_go_serve_although_operations_had_begun() {
 }
 
 /// A Pod like that of instance ID 0, under nobody's control, with this instance ID.
-fn stranger(world: &mut World, name: &str, id: Option<&str>) {
+pub fn stranger(world: &mut World, name: &str, id: Option<&str>) {
     let mut stranger = world.members()[&0].clone();
     stranger.metadata.name = name.into();
     stranger.metadata.uid = name.into();

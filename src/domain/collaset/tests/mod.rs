@@ -5,6 +5,7 @@
 mod cases;
 mod data;
 mod found;
+mod held_back;
 mod instances;
 mod readers_places;
 mod readers_pool;

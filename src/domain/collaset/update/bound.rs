@@ -25,10 +25,7 @@ pub fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
         return Vec::new();
     }
     let waits = |id: &i64| {
-        let pod = facts
-            .members
-            .get(id)
-            .filter(|_| !draft.leaving.contains(id));
+        let pod = facts.members.get(id);
         pod.is_some_and(|pod| {
             let is_older = !facts.is_updated(pod) && !pods::is_change_refused(facts, *id, pod);
             is_older && places::stays(draft, pod)

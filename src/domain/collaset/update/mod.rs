@@ -20,12 +20,11 @@ pub use pods::come_back;
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
 pub fn step(facts: &Facts, draft: &mut Draft) {
     let counted = pool::counted(facts, draft);
-    let mut scope = if facts.strategy.paused {
+    let scope = if facts.strategy.paused {
         BTreeSet::new()
     } else {
         scope::of(facts, draft, &counted)
     };
-    scope.retain(|id| !draft.leaving.contains(id)); // those that can't leave yet are not made again
     let (present, vacant): (Vec<i64>, Vec<i64>) = counted
         .iter()
         .partition(|id| facts.members.contains_key(id));

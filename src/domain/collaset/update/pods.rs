@@ -44,7 +44,9 @@ pub fn step(
                 false => stop_replacing(facts, draft, pod),
             }
         }
-        if lifecycle::waits_to_leave(pod) && Operation::Update.is_on(pod) {
+        // One that a policy does not let go may stay for good: its update is none, and holds up no other.
+        let stays = lifecycle::waits_to_leave(pod) || facts.undeleted(pod).is_some();
+        if stays && Operation::Update.is_on(pod) {
             come_back(facts, draft, pod);
         }
         return;
@@ -83,7 +85,7 @@ pub fn step(
         (true, Turn::Allowed) => carry_out(facts, draft, places, id, pod),
         (false, turn) => {
             stop_replacing(facts, draft, pod);
-            settle(facts, draft, places, pod, turn);
+            settle(facts, draft, places, (id, pod), turn);
         }
     }
 }
@@ -421,7 +423,13 @@ fn finish(draft: &mut Draft, pod: &Arc<Pod>, reached: bool) {
 
 /// The Pod is where it is to be: an operation that is under way is finished when the kubelet has followed, and
 /// cancelled when it has changed nothing yet.
-fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>, turn: Turn) {
+fn settle(
+    facts: &Facts,
+    draft: &mut Draft,
+    places: &mut Places,
+    (id, pod): (i64, &Arc<Pod>),
+    turn: Turn,
+) {
     if turn == Turn::Idle {
         // While a rollout goes on, one that it has reached must not be dragged into the next. At rest the label is a choice
         // for the rollout to come.
@@ -441,8 +449,8 @@ fn settle(facts: &Facts, draft: &mut Draft, places: &mut Places, pod: &Arc<Pod>,
     match inplace::progress(pod) {
         Progress::Waiting(_) => {}
         Progress::Refused(why) => {
-            let is_refused = is_deletion_refused(facts, pod);
-            if !facts.strategy.paused && !is_refused && places.delete() {
+            let stays = is_deletion_refused(facts, pod) || draft.is_moving(id);
+            if !facts.strategy.paused && !stays && places.delete() {
                 tell_of_refusal(draft, pod, &why);
                 draft.delete(pod);
             } else {

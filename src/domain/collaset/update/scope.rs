@@ -17,30 +17,26 @@ use crate::domain::pod::Pod;
 /// Pods that run: a set that grows under a partition gets Pods of the updated revision, and nobody is restarted for that
 /// (contract 6.2).
 pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
+    // Whose Pod enters or leaves, and can't for now, is left as it is, and takes no place from another.
+    let stays = |id: &i64| !draft.is_moving(*id);
+    let staying = counted.iter().copied().filter(stays);
+    let unfinished = unfinished(facts).filter(stays);
     let Scope::Partition(partition) = facts.strategy.scope else {
-        return counted
-            .iter()
-            .filter(|id| {
-                facts
-                    .members
-                    .get(id)
-                    .is_some_and(|pod| pod.label(keys::UPDATE_INCLUDED).is_some())
-            })
-            .copied()
-            .chain(unfinished(facts))
-            .collect();
+        let is_labelled = |pod: &Arc<Pod>| pod.label(keys::UPDATE_INCLUDED).is_some();
+        let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
+        return labelled.chain(unfinished).collect();
     };
     let size = facts.strategy.replicas;
     // Without an ID for want of room in the pool.
     let missing = size.saturating_sub(counted.len());
     let reached = size.saturating_sub(partition.saturating_add(missing));
-    let mut ids = counted.to_vec();
+    let mut ids: Vec<i64> = staying.collect();
     ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
     // A Pod that is scaled in keeps its place while it is there, and takes none from one that stays.
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
-    reached.chain(unfinished(facts)).collect()
+    reached.chain(unfinished).collect()
 }
 
 /// IDs of the Pods that are of the updated revision by their label, and have yet to get its resources: no choice keeps them as they are.

@@ -1,0 +1,227 @@
+//! Pods that are to go, and can't for now: the others go on without them, and the status says why.
+
+use serde_json::json;
+
+use super::cases::{condition, one_claim};
+use super::instances::{fail, stranger};
+use super::world::{Kubelet, Resizing, World, Write};
+use crate::api::keys;
+use crate::domain::collaset::Operation;
+use crate::domain::pod::Pod;
+
+fn rounds(world: &mut World, rounds: usize) {
+    for _ in 0..rounds {
+        world.step();
+        world.turn(u8::MAX);
+    }
+}
+
+fn member(world: &World, id: i64) -> Pod {
+    world.members()[&id].clone()
+}
+
+fn exclude(world: &mut World, pod: &Pod) {
+    let name = &pod.metadata.name;
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+}
+
+/// Somebody else sets a label.
+fn label(world: &mut World, pod: &Pod, key: &str) {
+    assert!(world.write_pod(&pod.metadata.name, |pod| {
+        let label = (key.to_owned(), "true".to_owned());
+        pod.metadata.labels.extend([label]);
+    }));
+}
+
+#[test]
+fn pod_that_a_user_deletes_in_the_middle_of_its_update_and_that_stays_holds_up_no_other() {
+    let strategy = json!({ "podUpgradePolicy": "Recreate", "operationDelaySeconds": 60 });
+    let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
+    world.settle();
+    world.image("app:2");
+    rounds(&mut world, 6);
+    let members = world.members();
+    let mut begun = members
+        .values()
+        .filter(|pod| Operation::Update.is_on(pod) && !pod.is_available());
+    let pod = (*begun.next().unwrap()).clone();
+    assert_eq!(begun.count(), 0, "the revision is yet to be proven");
+    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    label(&mut world, &pod, keys::TO_DELETE);
+    for _ in 0..10 {
+        rounds(&mut world, 20);
+        world.pass(60);
+    }
+    let updated = world.images().iter().filter(|i| **i == "app:2").count();
+    assert_eq!(updated, 2);
+    let told = condition(&world, "Ready").2;
+    let why = format!(
+        "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
+        pod.metadata.name
+    );
+    assert!(told.contains(&why), "{told}");
+}
+
+#[test]
+fn pod_that_can_not_leave_takes_no_place_of_a_partition() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    world.troubles.refused.insert(Write::ClaimChange);
+    let leaves = member(&world, 2);
+    exclude(&mut world, &leaves);
+    rounds(&mut world, 10);
+    world.edit(json!({ "updateStrategy": {
+        "rollingUpdate": { "byPartition": { "partition": 2 } },
+    } }));
+    world.image("app:2");
+    rounds(&mut world, 60);
+    assert_eq!(world.images(), ["app:1", "app:2", "app:1"]);
+}
+
+#[test]
+fn pod_that_can_not_leave_is_not_made_again_for_a_resize_that_its_node_never_makes() {
+    let resources = |cpu: &str| {
+        json!({ "template": { "spec": { "containers": [{
+            "name": "app", "image": "app:1", "resources": { "requests": { "cpu": cpu } },
+        }] } } })
+    };
+    let mut spec = one_claim();
+    json_patch::merge(&mut spec, &resources("1"));
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let leaves = member(&world, 0);
+    let never = Kubelet {
+        resizing: Resizing::Infeasible,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(leaves.metadata.uid.clone(), never);
+    world.edit(resources("2"));
+    let is_resized = |world: &World| {
+        let pod = &world.pods[&leaves.metadata.name];
+        pod.annotation(keys::LAST_POD_STATUS).is_some()
+    };
+    for _ in 0..20 {
+        if is_resized(&world) {
+            break;
+        }
+        rounds(&mut world, 1);
+    }
+    assert!(is_resized(&world), "the test is about one that was resized");
+    world.troubles.refused.insert(Write::ClaimChange);
+    exclude(&mut world, &leaves);
+    rounds(&mut world, 60);
+    assert_eq!(member(&world, 0).metadata.uid, leaves.metadata.uid);
+    assert!(member(&world, 0).is_available());
+    world.troubles.refused.clear();
+    world.settle();
+    let left = &world.pods[&leaves.metadata.name];
+    assert!(left.controller().is_none() && left.is_available());
+}
+
+/// Pods of three instances, of which two are wanted and the first is to go and can't.
+fn lost_beside_one_that_stays(going: impl FnOnce(&mut World, &Pod)) -> (World, String) {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let (first, last) = (member(&world, 0), member(&world, 2));
+    going(&mut world, &first);
+    rounds(&mut world, 20);
+    assert_eq!(world.ids(), [0, 1, 2]);
+    world.delete(&last.metadata.name);
+    world.pool = None;
+    (world, last.spec.claims[0].clone())
+}
+
+#[test]
+fn lost_pool_knows_an_instance_that_ends_while_another_can_not_leave() {
+    let (mut world, claim) = lost_beside_one_that_stays(|world, first| {
+        world.troubles.stubborn.extend(first.spec.claims.clone());
+        let name = &first.metadata.name;
+        world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
+    });
+    rounds(&mut world, 20);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    assert_eq!(member(&world, 2).spec.claims, [claim]);
+}
+
+#[test]
+fn lost_pool_knows_an_instance_that_ends_while_another_is_held_as_it_is_scaled_in() {
+    let (mut world, claim) = lost_beside_one_that_stays(|world, first| {
+        world.troubles.held.insert(first.metadata.uid.clone());
+        let name = &first.metadata.name;
+        world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": [name] } }));
+    });
+    rounds(&mut world, 20);
+    world.troubles.held.clear();
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    assert_eq!(member(&world, 2).spec.claims, [claim]);
+}
+
+/// A Pod of instance 0 that a user deletes, while the deletion is refused, that fails and is to be excluded.
+fn failed_to_go_and_to_leave() -> (World, Pod) {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let pod = member(&world, 0);
+    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    label(&mut world, &pod, keys::TO_DELETE);
+    rounds(&mut world, 5);
+    fail(&mut world, &pod.metadata.name, 0);
+    exclude(&mut world, &pod);
+    rounds(&mut world, 20);
+    (world, pod)
+}
+
+#[test]
+fn failed_pod_that_is_to_be_deleted_and_excluded_is_told_with_the_reason() {
+    let (mut world, pod) = failed_to_go_and_to_leave();
+    let told = condition(&world, "Ready").2;
+    let why = format!(
+        "Pod {} is to be deleted, and off traffic; its deletion is refused: policy",
+        pod.metadata.name
+    );
+    assert!(told.contains(&why), "{told}");
+    world.troubles.undeletable.clear();
+    world.settle();
+    assert!(!world.pods.contains_key(&pod.metadata.name));
+    assert_eq!(member(&world, 0).spec.claims, pod.spec.claims);
+}
+
+#[test]
+fn pod_that_the_set_told_to_go_and_that_fails_leaves_with_its_claim_once_it_is_to_be_excluded() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let pod = member(&world, 0);
+    world.troubles.held.insert(pod.metadata.uid.clone());
+    let name = &pod.metadata.name;
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    rounds(&mut world, 5);
+    let sent = |world: &World| world.pods[name].label(keys::TO_DELETE).is_some();
+    assert!(sent(&world));
+    fail(&mut world, name, 0);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [], "podToExclude": [name] } }));
+    world.settle();
+    assert!(world.pods[name].controller().is_none());
+    assert_eq!(world.claims[&pod.spec.claims[0]].controller, None);
+}
+
+#[test]
+fn pod_to_include_takes_the_instance_id_of_no_orphan() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let before: Vec<String> = world.pods.keys().cloned().collect();
+    stranger(&mut world, "guest", None);
+    world.delete_set(true);
+    while !world.gone {
+        rounds(&mut world, 1);
+    }
+    world.make_again();
+    let lists = json!({ "podToInclude": ["guest"] });
+    world.edit(json!({ "replicas": 3, "scaleStrategy": lists }));
+    world.settle();
+    let mut now: Vec<&str> = world.pods.keys().map(String::as_str).collect();
+    now.retain(|name| *name != "guest");
+    assert_eq!(now, before);
+    assert_eq!(world.ids(), [0, 1, 2]);
+}
