@@ -28,9 +28,11 @@ const MOST: usize = 1_000;
 /// Texts of one reason about one object that are Events of their own within a [`PERIOD`]; further ones count by their reason.
 const TEXTS: usize = 20;
 /// Writes that wait; beyond that they are dropped.
-const WAITING: usize = 256;
+const WAITING: usize = 1_000;
 /// No single write takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Seconds to wait before a write that failed for a moment is tried again; after the last it is dropped.
+const RETRIES: [u64; 3] = [1, 2, 4];
 /// Bytes of a message that the API server takes.
 const MESSAGE: usize = 1_024;
 
@@ -358,12 +360,18 @@ struct Write {
 
 impl Write {
     async fn try_to_send(&self, client: &Client) {
-        match tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => {
-                debug!(event = %self.name, error = super::failure::text(&e), "an Event was not written")
+        for pause in RETRIES.map(Some).into_iter().chain([None]) {
+            let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await;
+            let (error, is_over) = match sent {
+                Ok(Ok(())) => return,
+                Ok(Err(e)) => (super::failure::text(&e), is_final(&e)),
+                Err(_) => ("not in time".into(), false),
+            };
+            debug!(event = %self.name, error, "an Event was not written");
+            match pause.filter(|_| !is_over) {
+                Some(pause) => tokio::time::sleep(Duration::from_secs(pause)).await,
+                None => return,
             }
-            Err(_) => debug!(event = %self.name, "an Event was not written in time"),
         }
     }
 
@@ -384,6 +392,15 @@ impl Write {
         let body = serde_json::to_vec(&self.body).map_err(Error::SerdeError)?;
         let create = events.create(&PostParams::default(), body)?;
         client.request::<Value>(create).await.map(|_| ())
+    }
+}
+
+/// Whether the API server would say the same again. It takes no Event for a moment where it is overloaded, fails, or can't be reached.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => status.code != 429 && status.code < 500,
+        Error::SerdeError(_) | Error::BuildRequest(_) => true,
+        _ => false,
     }
 }
 

@@ -27,7 +27,7 @@ impl Tenure {
     }
 
     /// The lease was renewed by a request that began `at` this moment; it holds for so long.
-    pub(super) fn renew(&self, at: Instant, holds: Duration) {
+    pub(crate) fn renew(&self, at: Instant, holds: Duration) {
         *self.0.lock() = Until::At(at + holds);
     }
 

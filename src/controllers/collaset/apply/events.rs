@@ -12,6 +12,14 @@ const NAMED: usize = 20;
 /// Tells of the plan's events, of what was written, and of the failure.
 pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
     record(work, events);
+    written(work);
+    if let Err(Halt::Failed(step, _)) = result {
+        failure(work, step.reason(), result);
+    }
+}
+
+/// Tells of what was written: nobody else knows, whoever leads by now.
+pub fn written(work: &Work<'_>) {
     record(work, &work.told.lock());
     let about = owner::subject(work.set);
     let created = work.created.lock();
@@ -30,9 +38,6 @@ pub fn tell(work: &Work<'_>, events: &[Event], result: &Result<(), Halt>) {
         let message = format!("deleted claims that no Pod of the CollaSet needs any more: {names}");
         let recorder = &work.context.events;
         recorder.record_text(&about, false, "ClaimDeleted", &message);
-    }
-    if let Err(Halt::Failed(step, _)) = result {
-        failure(work, step.reason(), result);
     }
 }
 

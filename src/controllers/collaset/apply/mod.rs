@@ -152,6 +152,7 @@ pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
 /// What comes last: the status and what is told.
 async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done {
     if !work.context.tenure.holds() {
+        events::written(work);
         return Done::Moved;
     }
     if plan.forget_command {

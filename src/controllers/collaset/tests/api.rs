@@ -36,6 +36,8 @@ pub struct State {
     pub trial: Duration,
     /// How long a list of Pods takes.
     pub reading: Duration,
+    /// How long a write takes, that of an Event aside.
+    pub writing: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -60,6 +62,11 @@ impl FakeApi {
                 if head.method == Method::GET && head.uri.path().ends_with("/pods") {
                     let reading = state.lock().reading;
                     tokio::time::sleep(reading).await;
+                }
+                let writes = head.method != Method::GET && !is_dry;
+                if writes && !head.uri.path().ends_with("/events") {
+                    let writing = state.lock().writing;
+                    tokio::time::sleep(writing).await;
                 }
                 let (code, answer) = {
                     let mut state = state.lock();

@@ -1085,6 +1085,45 @@ async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
     assert_eq!(event["message"], message);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_was_written_is_told_by_a_process_that_leads_no_more() {
+    let mut bed = Bed::new();
+    let tenure = Tenure::default();
+    tenure.renew(Instant::now(), Duration::from_secs(1));
+    Arc::get_mut(&mut bed.context).unwrap().tenure = tenure;
+    let said_by_the_next = Event {
+        warning: false,
+        reason: "RolloutStarted",
+        message: String::new(),
+    };
+    let plan = Plan {
+        pods: vec![deletion(bed.pod("web-a"))],
+        events: vec![said_by_the_next],
+        ..Plan::default()
+    };
+    bed.api.0.lock().writing = Duration::from_secs(2);
+    assert_eq!(bed.apply(plan).await, Done::Moved);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    let reasons: Vec<_> = events.iter().map(|event| &event["reason"]).collect();
+    assert_eq!(reasons, ["TargetDeleted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_that_the_api_server_does_not_take_for_a_moment_is_written_again() {
+    for (code, written) in [(500, true), (429, true), (403, false)] {
+        let bed = Bed::new();
+        bed.api
+            .refuse(refusal("POST /api/v1/namespaces/n/events", code));
+        bed.apply(creates(0..1)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        bed.api.refuse(None);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let requests = bed.api.bodies("POST /api/v1/namespaces/n/events").len();
+        assert_eq!(requests, if written { 2 } else { 1 }, "{code}");
+    }
+}
+
 #[tokio::test]
 async fn pod_is_not_made_on_a_claim_that_an_unseen_pod_mounts() {
     let bed = Bed::new();
