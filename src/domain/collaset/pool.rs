@@ -165,6 +165,11 @@ pub fn note_of(pod: &Pod) -> String {
     format!("{:08x}", digest.value() & 0xffff_ffff)
 }
 
+/// The name of the Pods of an ID, where names persist (contract 6.0).
+pub fn name_of(facts: &Facts, id: i64) -> String {
+    format!("{}-{id}", facts.name)
+}
+
 /// What an entry notes where no Pod is meant: `podToDelete` has named it before there was one. No Pod has this note.
 const NOBODY: &str = "nobody";
 
@@ -174,12 +179,7 @@ fn insert(facts: &Facts, draft: &mut Draft, id: i64, revision: Option<&str>) {
         data.insert(REVISION.to_owned(), revision.to_owned());
     }
     // One that was scaled in by this name comes back.
-    if facts.strategy.sequence
-        && facts
-            .strategy
-            .delete
-            .contains(&format!("{}-{id}", facts.name))
-    {
+    if facts.strategy.sequence && facts.strategy.delete.contains(&name_of(facts, id)) {
         data.insert(DELETED.to_owned(), NOBODY.to_owned());
     }
     draft.ids.insert(id, data);

@@ -98,7 +98,10 @@ fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'
     let mut any = pod
         .into_iter()
         .chain(facts.former(id).filter(|_| pod.is_none()));
-    let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name));
+    // A name that persists tells which instance was meant though its Pod has gone, and nobody has noted why.
+    let is_vacant = strategy.sequence && pod.is_none() && !strategy.delete.is_empty();
+    let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name))
+        || is_vacant && strategy.delete.contains(&pool::name_of(facts, id));
     let chosen = pod.or_else(|| facts.waiting.get(&id)).map(|pod| {
         (
             !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),

@@ -225,3 +225,17 @@ fn pod_to_include_takes_the_instance_id_of_no_orphan() {
     assert_eq!(now, before);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
+
+#[test]
+fn named_pod_is_scaled_in_once_though_the_pool_can_not_be_written() {
+    let spec = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": ["web-0"] } }));
+    world.troubles.refused.insert(Write::Pool);
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+}
