@@ -2,7 +2,7 @@
 //! at most once a minute; what is told in between is written when the minute is over. Where each text matters, another text is another Event, up to a number for each object and reason: many
 //! texts of one reason, such as Pods that are created, leave room for those of others. Nothing waits for an Event, and nothing depends on one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use kube::{Client, Error};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::path::Objects;
@@ -31,8 +32,8 @@ const TEXTS: usize = 20;
 const WAITING: usize = 1_000;
 /// No single write takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Seconds to wait before a write that failed for a moment is tried again; after the last it is dropped.
-const RETRIES: [u64; 3] = [1, 2, 4];
+/// How long a write that failed for a moment waits until it is tried again, and how often it is tried before it is dropped.
+const RETRY: (Duration, usize) = (Duration::from_secs(2), 4);
 /// Bytes of a message that the API server takes.
 const MESSAGE: usize = 1_024;
 
@@ -88,9 +89,12 @@ impl Recorder {
         let seen = Arc::<Seeing>::default();
         let seeing = Arc::clone(&seen);
         let work = async move {
+            // Those that failed for a moment: no other waits for them.
+            let mut failed = VecDeque::<(Instant, Write)>::new();
             loop {
                 let due = seeing.all.lock().due();
                 let pause = due.map(|due| until(due, now()));
+                let again = failed.front().map(|(at, _)| *at);
                 let writes = tokio::select! {
                     write = waiting.recv() => match write {
                         Some(write) => vec![write],
@@ -100,10 +104,16 @@ impl Recorder {
                         let late = seeing.all.lock().overdue(now());
                         late.iter().map(|(what, told)| what.write(told)).collect()
                     }
+                    () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
+                        failed.pop_front().map(|(_, write)| write).into_iter().collect()
+                    }
                     () = seeing.late.notified() => Vec::new(),
                 };
-                for write in writes {
-                    write.try_to_send(&client).await;
+                for mut write in writes {
+                    let is_sent = write.try_to_send(&client).await;
+                    if !is_sent && write.tries < RETRY.1 && failed.len() < WAITING {
+                        failed.push_back((Instant::now() + RETRY.0, write));
+                    }
                 }
             }
         };
@@ -182,6 +192,7 @@ impl What {
             namespace: about.namespace.clone().unwrap_or_default(),
             name: name(about, told.number),
             again: told.count > 1,
+            tries: 0,
             body: self.body(told),
         }
     }
@@ -355,24 +366,23 @@ struct Write {
     name: String,
     /// Whether the Event should be there already.
     again: bool,
+    /// How often it was tried.
+    tries: usize,
     body: Value,
 }
 
 impl Write {
-    async fn try_to_send(&self, client: &Client) {
-        for pause in RETRIES.map(Some).into_iter().chain([None]) {
-            let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await;
-            let (error, is_over) = match sent {
-                Ok(Ok(())) => return,
-                Ok(Err(e)) => (super::failure::text(&e), is_final(&e)),
-                Err(_) => ("not in time".into(), false),
-            };
-            debug!(event = %self.name, error, "an Event was not written");
-            match pause.filter(|_| !is_over) {
-                Some(pause) => tokio::time::sleep(Duration::from_secs(pause)).await,
-                None => return,
-            }
-        }
+    /// False where it may be sent another time.
+    async fn try_to_send(&mut self, client: &Client) -> bool {
+        self.tries += 1;
+        let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(client)).await;
+        let (error, is_over) = match sent {
+            Ok(Ok(())) => return true,
+            Ok(Err(e)) => (super::failure::text(&e), is_final(&e)),
+            Err(_) => ("not in time".to_owned(), false),
+        };
+        debug!(event = %self.name, error, "an Event was not written");
+        is_over
     }
 
     async fn send(&self, client: &Client) -> Result<(), Error> {

@@ -86,7 +86,10 @@ fn refuse(facts: &Facts, draft: &mut Draft, pod: &Pod, why: &str) {
 /// them, on their claims. Those for whose IDs the pool has no room wait; no others are made for those IDs. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
 pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
     let (mut taken, mut moved) = (BTreeSet::new(), false);
-    for pod in &facts.observed.orphans {
+    // One that has ended is made again, unless another has its ID.
+    let mut orphans: Vec<_> = facts.observed.orphans.iter().collect();
+    orphans.sort_by_key(|pod| pod.is_finished());
+    for pod in orphans {
         let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
             continue;
         };
@@ -122,7 +125,6 @@ fn is_orphan(facts: &Facts, pod: &Pod) -> bool {
         && pod.controller().is_none()
         && (pod.label(keys::INSTANCE_ID).is_some() || facts.id_of_claims(pod).is_some())
         && !pod.is_terminating()
-        && !pod.is_finished()
         && has_name_of(facts.name, name)
         && facts.selector.matches(&pod.metadata.labels)
 }
@@ -180,6 +182,28 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
             draft.claim(claim, LabelPatch(labels.into()), Ownership::Adopt);
             any = true;
         }
+    }
+    any
+}
+
+/// Gives the claims back that were to enter with a Pod that has left the set before, and does not enter any more: they would go with a
+/// scale-in, and the instance would wait for the end of that Pod.
+pub fn give_back(facts: &Facts, draft: &mut Draft) {
+    let is_outside = |pod: &Arc<Pod>| pod.label(keys::ORPHANED).is_some() && !facts.controls(pod);
+    let given = facts.claims_mounted_by(is_outside);
+    let given = given.filter(|(id, _)| !draft.entering.contains(id));
+    let given: Vec<_> = given.map(|(_, claim)| claim).collect();
+    release_claims(draft, given.into_iter());
+}
+
+/// Has claims leave, before their Pod does, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
+/// still owned once the Pod has left would be deleted when the Pod has ended.
+pub fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Claim>>) -> bool {
+    let mut any = false;
+    for claim in claims {
+        any = true;
+        let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
+        draft.claim(claim, labels, Ownership::Release);
     }
     any
 }

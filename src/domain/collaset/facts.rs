@@ -447,11 +447,35 @@ impl<'a> Facts<'a> {
         at.filter(move |c| c.controller.as_deref() == uid)
     }
 
+    /// The IDs of which the set controls claims that nobody mounts, in order.
+    pub fn ids_of_claims_left(&self) -> impl Iterator<Item = i64> {
+        let ids = self.claims.keys().copied();
+        ids.filter(|id| {
+            let mut own = self.claims_of(*id).filter(|claim| !claim.terminating);
+            let is_left = |claim: &Arc<Claim>| self.mounting(&claim.name).is_empty();
+            own.next()
+                .is_some_and(|first| is_left(first) && own.all(is_left))
+        })
+    }
+
     /// The claims that a Pod mounts and the set controls.
     pub fn claims_of_pod(&self, pod: &Pod) -> impl Iterator<Item = &'a Arc<Claim>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let mounted = pod.spec.claims.iter().filter_map(|name| self.claim(name));
         mounted.filter(move |claim| claim.controller.as_deref() == uid)
+    }
+
+    /// The set's own claims, with the IDs that they carry, which only Pods mount of which this is so.
+    pub fn claims_mounted_by(
+        &self,
+        is_so: impl Fn(&Arc<Pod>) -> bool,
+    ) -> impl Iterator<Item = (i64, &'a Arc<Claim>)> {
+        let own = self.own_claims.iter().filter(move |(name, _)| {
+            let mut pods = self.mounting(name).iter();
+            pods.next()
+                .is_some_and(|first| is_so(first) && pods.all(&is_so))
+        });
+        own.filter_map(|(name, id)| Some((*id, self.claim(name)?)))
     }
 
     /// A claim that the set controls, or nobody does.

@@ -7,14 +7,12 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::lifecycle::{self, Operation};
-use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
 use super::replace;
 use super::room::Room;
 use super::status::told;
 use crate::api::keys;
-use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
@@ -34,7 +32,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     let mut moved = false;
     for pod in &facts.unselected {
         let own = facts.claims_of_pod(pod);
-        if !release_claims(draft, own) {
+        if !enter::release_claims(draft, own) {
             release(facts, draft, pod);
             let name = &pod.metadata.name;
             let message =
@@ -59,13 +57,13 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         }
         // An exclusion was taken back half way: the next Pod of the ID is to have the volumes. Where another instance has taken its
         // place they would go with a scale-in.
-        let id = facts
-            .id_of(pod)
-            .filter(|id| !facts.members.contains_key(id) && draft.ids.contains_key(id));
-        if let Some(id) = id
+        let id = facts.id_of(pod);
+        let id = id.filter(|id| !facts.members.contains_key(id));
+        if let Some(id) = id.filter(|id| comes_back(facts, draft, *id))
             && !enter::has_other_claims(facts, pod, id)
             && enter::take_claims(facts, draft, pod, id)
         {
+            pool::take(facts, draft, id, None); // given up when the claims had left
             draft.returning.insert(id);
             continue;
         }
@@ -109,6 +107,13 @@ pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
             draft.annotation(pod, keys::MIN_READY_SECONDS, wanted.clone());
         }
     }
+}
+
+/// Whether an ID is the set's, or may be again: an instance is missing.
+fn comes_back(facts: &Facts, draft: &Draft, id: i64) -> bool {
+    let is_short = || pool::counted(facts, draft).len() < facts.strategy.replicas;
+    let is_free = || !facts.foreign.contains(&id) && Room::beside(facts, draft).take_entry();
+    draft.ids.contains_key(&id) || is_short() && is_free()
 }
 
 /// The claims of a Pod that have left the set and that nobody takes back, in words; empty without any.
@@ -201,7 +206,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
 fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.leaving.insert(id);
     draft.call_back(facts, pod); // its rules may let it go before its claims have left
-    if release_claims(draft, facts.claims_of(id)) {
+    if enter::release_claims(draft, facts.claims_of(id)) {
         return;
     }
     // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40). So would those of a pair have it
@@ -233,16 +238,4 @@ fn release(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     }
     draft.call_back(facts, pod);
     draft.own(pod, Ownership::Release);
-}
-
-/// Claims leave before their Pod, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
-/// still owned once the Pod has left would be deleted when the Pod has ended.
-fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Claim>>) -> bool {
-    let mut any = false;
-    for claim in claims {
-        any = true;
-        let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
-        draft.claim(claim, labels, Ownership::Release);
-    }
-    any
 }

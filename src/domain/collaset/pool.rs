@@ -26,6 +26,7 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
     for context in contexts.filter(|c| c.id >= 0 && facts.owns(&c.data)) {
         draft.ids.insert(context.id, context.data.clone());
     }
+    let is_lost = draft.ids.is_empty();
     let origins = Origins::of(facts);
     for (id, pod) in &facts.members {
         if pod
@@ -52,7 +53,7 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
                 .or_insert_with(|| origin.to_string());
         }
     }
-    if facts.observed.pool.is_none() {
+    if is_lost {
         remember(facts, draft);
     }
     for data in draft.ids.values_mut() {
@@ -62,9 +63,9 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// A pool that was lost: Pods that have ended, or are terminating, know their IDs too. Otherwise others would be made under other IDs, and
-/// the volumes would go. One that was scaled in, or has another in its place, has given its ID up, and none takes the place of
-/// a Pod that is there and stays.
+/// A pool that was lost, or emptied: Pods that have ended, or are terminating, know their IDs too, and of those that have gone their claims
+/// do. Otherwise others would be made under other IDs, and the volumes would go. One that was scaled in, leaves, or has another in its
+/// place, has given its ID up, and none takes the place of a Pod that is there and stays.
 fn remember(facts: &Facts, draft: &mut Draft) {
     let goes = |pod: &Pod| facts.leaves_alive(pod) || Operation::ScaleIn.is_on(pod);
     let mut staying = counted(facts, draft);
@@ -76,11 +77,12 @@ fn remember(facts: &Facts, draft: &mut Draft) {
         let new = new.and_then(|id| id.parse::<i64>().ok());
         let is_replaced = new.is_some_and(|id| facts.members.contains_key(&id))
             || pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
+        let leaves = facts.leaves_alive(pod) && !pod.is_terminating();
         let Some(id) = facts.id_of(pod).filter(|id| !facts.foreign.contains(id)) else {
             continue;
         };
         let is_known = draft.ids.contains_key(&id);
-        if is_replaced || Operation::ScaleIn.is_on(pod) || is_known || left == 0 {
+        if is_replaced || leaves || Operation::ScaleIn.is_on(pod) || is_known || left == 0 {
             continue;
         }
         left -= 1;
@@ -88,6 +90,18 @@ fn remember(facts: &Facts, draft: &mut Draft) {
         let revision = revision.map(|name| (REVISION.to_owned(), name.to_owned()));
         draft.ids.insert(id, revision.into_iter().collect());
     }
+    // Where they are retained, they may be those of a Pod that was scaled in.
+    if facts.strategy.retain_scaled {
+        return;
+    }
+    let gone = facts
+        .ids_of_claims_left()
+        .filter(|id| !facts.foreign.contains(id));
+    let gone = gone.filter(|id| !draft.ids.contains_key(id));
+    let gone: Vec<i64> = gone.take(left).collect();
+    draft
+        .ids
+        .extend(gone.into_iter().map(|id| (id, BTreeMap::new())));
 }
 
 /// The members by name, as the new half of a pair knows its origin: no search for each of ten thousand.

@@ -109,7 +109,8 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
             let version = Some(&*claim.resource_version);
             let request =
                 write::delete::<ClaimObject>(work.client(), work.objects(), object, version);
-            let deleted = call(&what(&claim.name), request).await;
+            let what = format!("deletion of {}", what(&claim.name));
+            let deleted = call(&what, request).await;
             if deleted.is_ok() {
                 work.deleted_claims.lock().push(claim.name.clone());
             }

@@ -244,7 +244,6 @@ async fn no_unseen_orphans(work: &Work<'_>) -> Result<(), Halt> {
         let is_orphan = pod.controller().is_none()
             && pod.is_managed()
             && !pod.is_terminating()
-            && !pod.is_finished()
             && has_name_of(work.name(), &pod.metadata.name);
         if is_orphan
             && !work

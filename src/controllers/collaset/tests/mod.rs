@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -1122,6 +1123,29 @@ async fn event_that_the_api_server_does_not_take_for_a_moment_is_written_again()
         let requests = bed.api.bodies("POST /api/v1/namespaces/n/events").len();
         assert_eq!(requests, if written { 2 } else { 1 }, "{code}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_one_namespace_does_not_take_hold_up_no_other() {
+    let bed = Bed::new();
+    let refused = "POST /api/v1/namespaces/full/events";
+    bed.api.refuse(refusal(refused, 429));
+    let about = |namespace: &str, name: &str| ObjectReference {
+        namespace: Some(namespace.into()),
+        name: Some(name.into()),
+        uid: Some(name.into()),
+        ..ObjectReference::default()
+    };
+    let events = &bed.context.events;
+    for n in 0..20 {
+        events.record(&about("full", &n.to_string()), false, "Told", "");
+    }
+    events.record(&about("n", "web"), false, "Told", "");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let other = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    assert_eq!(other.len(), 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.api.bodies(refused).len(), 20 * 4, "dropped after that");
 }
 
 #[tokio::test]

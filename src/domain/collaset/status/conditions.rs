@@ -279,6 +279,8 @@ impl View {
         let going = going.filter(|id| facts.members.contains_key(id)).count();
         let leaving = pods.iter().filter(has_left).count();
         let staying = there.saturating_sub(leaving);
+        let leaves = |id: &&i64| facts.members.contains_key(id);
+        let leaving = draft.leaving.iter().filter(leaves).count(); // also those whose places are not free yet
         // One may be missing while another goes.
         let missing = wanted.saturating_sub(staying.saturating_sub(going));
         let is_under_way = status.current_revision != status.updated_revision;
@@ -300,7 +302,7 @@ impl View {
             is_remaking,
             is_under_way,
             missing,
-            surplus: staying.saturating_sub(wanted).max(going)
+            surplus: there.saturating_sub(leaving + wanted).max(going)
                 + facts.misnumbered.len()
                 + facts.unselected.len(),
             behind,

@@ -7,6 +7,7 @@ use super::instances::{fail, stranger};
 use super::world::{Kubelet, Resizing, World, Write};
 use crate::api::keys;
 use crate::domain::collaset::Operation;
+use crate::domain::collaset::planner::plan;
 use crate::domain::pod::Pod;
 
 fn rounds(world: &mut World, rounds: usize) {
@@ -238,4 +239,260 @@ fn named_pod_is_scaled_in_once_though_the_pool_can_not_be_written() {
     world.troubles.refused.clear();
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
+}
+
+fn updated(world: &World) -> usize {
+    let images = world.images();
+    images.iter().filter(|image| **image == "app:2").count()
+}
+
+fn by_partition(partition: u32) -> serde_json::Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } })
+}
+
+/// A set of so many Pods of which one is the canary, and that one.
+fn canary(replicas: i32) -> (World, Pod) {
+    let mut world = World::on_plane(replicas, one_claim());
+    world.settle();
+    world.edit(by_partition(replicas.unsigned_abs() - 1));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(updated(&world), 1);
+    let members = world.members();
+    let mut canary = members.values();
+    let canary = canary.find(|pod| pod.spec.containers[0].image == "app:2");
+    let canary = (*canary.unwrap()).clone();
+    (world, canary)
+}
+
+#[test]
+fn canary_that_can_not_leave_keeps_its_place() {
+    for replicas in [2, 3] {
+        let (mut world, pod) = canary(replicas);
+        world.troubles.stubborn.extend(pod.spec.claims.clone());
+        exclude(&mut world, &pod);
+        rounds(&mut world, 30);
+        assert_eq!(updated(&world), 1);
+        world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
+        rounds(&mut world, 30);
+        assert_eq!(updated(&world), 1);
+        // Once it leaves the Pod that is made in its place is the canary: nobody is restarted for that.
+        let before = super::cases::uids(&world);
+        world.troubles.stubborn.clear();
+        exclude(&mut world, &pod);
+        world.settle();
+        assert_eq!(updated(&world), 1);
+        assert!(before.is_subset(&super::cases::uids(&world)));
+    }
+}
+
+#[test]
+fn pod_that_can_not_be_deleted_takes_no_place_of_a_partition() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    let pod = member(&world, 0);
+    world.troubles.undeletable.insert(pod.metadata.uid.clone());
+    label(&mut world, &pod, keys::TO_DELETE);
+    rounds(&mut world, 10);
+    world.edit(by_partition(2));
+    world.image("app:2");
+    rounds(&mut world, 60);
+    assert_eq!(updated(&world), 1);
+    assert!(member(&world, 0).spec.containers[0].image == "app:1");
+    world.troubles.undeletable.clear();
+    world.settle();
+    assert_eq!(updated(&world), 1);
+}
+
+#[test]
+fn lost_pool_knows_an_instance_that_ends_while_a_failed_pod_can_not_leave() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let (first, last) = (member(&world, 0), member(&world, 1));
+    world.troubles.refused.insert(Write::ClaimChange);
+    let name = &first.metadata.name;
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 10);
+    fail(&mut world, name, 1000);
+    rounds(&mut world, 2);
+    world.delete(&last.metadata.name);
+    world.pool = None;
+    rounds(&mut world, 20);
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(world.ids(), [1]);
+    assert_eq!(member(&world, 1).spec.claims, last.spec.claims);
+}
+
+/// Three Pods of the instances 1, 2 and 3, of which the second has gone and can't be made.
+fn without_the_second() -> (World, Pod) {
+    let mut world = World::on_plane(4, one_claim());
+    world.settle();
+    let first = member(&world, 0).metadata.name;
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [first] } }));
+    world.settle();
+    assert_eq!(world.ids(), [1, 2, 3]);
+    let second = member(&world, 2);
+    world.troubles.refused.insert(Write::PodCreation);
+    world.delete(&second.metadata.name);
+    rounds(&mut world, 10);
+    assert_eq!(world.ids(), [1, 3]);
+    (world, second)
+}
+
+#[test]
+fn lost_pool_knows_an_instance_whose_pod_has_gone_by_its_claim() {
+    for is_emptied in [false, true] {
+        let (mut world, second) = without_the_second();
+        match is_emptied {
+            true => world.pool.as_mut().unwrap().contexts.clear(),
+            false => world.pool = None,
+        }
+        rounds(&mut world, 10);
+        world.troubles.refused.clear();
+        world.pass(100);
+        world.settle();
+        assert_eq!(world.ids(), [1, 2, 3]);
+        assert_eq!(member(&world, 2).spec.claims, second.spec.claims);
+    }
+}
+
+#[test]
+fn emptied_pool_knows_the_instance_of_a_pod_that_is_terminating() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let first = member(&world, 0).metadata.name;
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToDelete": [first] } }));
+    world.settle();
+    let last = member(&world, 2);
+    let slow = Kubelet {
+        ends_slowly: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(last.metadata.uid.clone(), slow);
+    world.delete(&last.metadata.name);
+    rounds(&mut world, 2);
+    world.pool.as_mut().unwrap().contexts.clear();
+    rounds(&mut world, 5);
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    assert_eq!(member(&world, 2).spec.claims, last.spec.claims);
+}
+
+/// A Pod that has left with its claim and whose inclusion is refused once the claim has entered, and the name of the claim.
+fn half_included() -> (World, String, String) {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let pod = member(&world, 1);
+    let (name, claim) = (pod.metadata.name.clone(), pod.spec.claims[0].clone());
+    exclude(&mut world, &pod);
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    assert_eq!(world.claims[&claim].controller, None);
+    world.troubles.stubborn.insert(pod.metadata.uid);
+    let lists = json!({ "podToExclude": [], "podToInclude": [name] });
+    world.edit(json!({ "replicas": 2, "scaleStrategy": lists }));
+    rounds(&mut world, 10);
+    let uid = Some(world.uid().to_owned());
+    assert_eq!(world.claims[&claim].controller, uid);
+    (world, name, claim)
+}
+
+#[test]
+fn claim_is_given_back_once_its_pod_is_not_to_be_included_any_more() {
+    for replicas in [1, 2] {
+        let (mut world, name, claim) = half_included();
+        let lists = json!({ "podToInclude": [] });
+        world.edit(json!({ "replicas": replicas, "scaleStrategy": lists }));
+        world.troubles.stubborn.clear();
+        world.settle();
+        assert_eq!(world.claims[&claim].controller, None);
+        assert_eq!(world.members().len(), replicas);
+        world.delete(&name);
+        world.settle();
+        assert!(world.claims.contains_key(&claim));
+        assert_eq!(world.members().len(), replicas);
+    }
+}
+
+#[test]
+fn refused_exclusion_uses_no_place_of_max_unavailable_up() {
+    for policy in ["InPlaceIfPossible", "Recreate"] {
+        let mut spec = one_claim();
+        spec["updateStrategy"] = json!({ "podUpgradePolicy": policy, "maxUnavailable": 1 });
+        let mut world = World::on_plane(3, spec);
+        world.settle();
+        world.troubles.refused.insert(Write::ClaimChange);
+        let leaves = member(&world, 0);
+        exclude(&mut world, &leaves);
+        rounds(&mut world, 10);
+        world.image("app:2");
+        let mut fewest = 3;
+        for _ in 0..60 {
+            rounds(&mut world, 1);
+            let members = world.members();
+            let serving = members.values().filter(|pod| pod.is_available());
+            fewest = fewest.min(serving.count());
+        }
+        assert_eq!((updated(&world), fewest), (2, 2), "{policy}");
+    }
+}
+
+#[test]
+fn pod_that_fails_half_way_out_has_its_claim_for_the_next_one_once_more_are_wanted() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let pod = member(&world, 0);
+    let name = &pod.metadata.name;
+    world.troubles.stubborn.insert(pod.metadata.uid.clone());
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 10);
+    assert_eq!(world.claims[&pod.spec.claims[0]].controller, None);
+    fail(&mut world, name, 0);
+    rounds(&mut world, 3);
+    world.troubles.stubborn.clear();
+    world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
+    world.settle();
+    assert_eq!(world.ids(), [0, 1, 2]);
+    assert_eq!(member(&world, 0).spec.claims, pod.spec.claims);
+}
+
+#[test]
+fn failed_pod_is_made_again_by_a_set_that_is_made_again() {
+    let sequence = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    for naming in [json!({}), sequence] {
+        let mut spec = one_claim();
+        spec["namingStrategy"] = naming;
+        let mut world = World::on_plane(2, spec);
+        world.settle();
+        let failed = member(&world, 1);
+        fail(&mut world, &failed.metadata.name, 10_000);
+        world.delete_set(true);
+        while !world.gone {
+            rounds(&mut world, 1);
+        }
+        world.make_again();
+        world.ended_until.clear();
+        world.settle();
+        assert_eq!(world.pods.len(), 2);
+        assert_ne!(member(&world, 1).metadata.uid, failed.metadata.uid);
+        assert_eq!(member(&world, 1).spec.claims, failed.spec.claims);
+    }
+}
+
+#[test]
+fn pod_that_can_not_leave_is_not_told_as_one_to_go() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    world.troubles.refused.insert(Write::ClaimChange);
+    let name = member(&world, 0).metadata.name;
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 10);
+    // Before the refusal is told.
+    let conditions = plan(&world.observe()).status.unwrap().conditions;
+    let scale = conditions.into_iter().find(|c| c.type_ == "Scale");
+    let told = scale.unwrap().message;
+    let counts = "0 Pods missing, 0 to go; 1 Pod leaves the set";
+    assert!(told.contains(counts), "{told}");
 }

@@ -303,11 +303,16 @@ pub fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> (usize, usize
     let Some(most) = facts.strategy.max_unavailable else {
         return (usize::MAX, 0);
     };
-    let staying = counted.iter().filter(|id| !draft.leaving.contains(id));
-    let staying = staying.filter_map(|id| facts.members.get(id));
-    let staying = staying.filter(|pod| stays(draft, pod));
+    let (leaving, wanted): (Vec<i64>, Vec<i64>) =
+        counted.iter().partition(|id| draft.leaving.contains(id));
+    let serving = |ids: &[i64]| {
+        let pods = ids.iter().filter_map(|id| facts.members.get(id));
+        pods.filter(|pod| stays(draft, pod)).count()
+    };
+    // One that can't leave serves for the Pod that is made once it has.
+    let unmade = facts.strategy.replicas.saturating_sub(wanted.len());
     let needed = facts.strategy.replicas.saturating_sub(most);
-    let staying = staying.count();
+    let staying = serving(&wanted) + serving(&leaving).min(unmade);
     (
         staying.saturating_sub(needed),
         needed.saturating_sub(staying),

@@ -17,14 +17,18 @@ use crate::domain::pod::Pod;
 /// Pods that run: a set that grows under a partition gets Pods of the updated revision, and nobody is restarted for that
 /// (contract 6.2).
 pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
-    // Whose Pod enters or leaves, and can't for now, is left as it is, and takes no place from another.
-    let stays = |id: &i64| !draft.is_moving(*id);
-    let staying = counted.iter().copied().filter(stays);
+    // A Pod that leaves, or is to be deleted, and can't for now, is left as it is, and takes no place from another but the one that it has.
+    let stays = |id: &i64| !draft.leaving.contains(id);
+    let is_undeleted =
+        |pod: &Arc<Pod>| facts.undeleted(pod).is_some() && pod.label(keys::TO_REPLACE).is_none();
+    let is_free = |id: &i64| stays(id) && !facts.members.get(id).is_some_and(is_undeleted);
+    let takes = |id: &i64| is_free(id) || is_done(facts, draft, *id);
+    let staying = counted.iter().copied().filter(takes);
     let unfinished = unfinished(facts).filter(stays);
     let Scope::Partition(partition) = facts.strategy.scope else {
         let is_labelled = |pod: &Arc<Pod>| pod.label(keys::UPDATE_INCLUDED).is_some();
         let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
-        return labelled.chain(unfinished).collect();
+        return labelled.chain(unfinished).filter(stays).collect();
     };
     let size = facts.strategy.replicas;
     // Without an ID for want of room in the pool.
@@ -36,7 +40,18 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
-    reached.chain(unfinished).collect()
+    reached.chain(unfinished).filter(stays).collect()
+}
+
+/// Whether the Pod of an ID is of the updated revision, or the next one is to be.
+fn is_done(facts: &Facts, draft: &Draft, id: i64) -> bool {
+    match facts.members.get(&id) {
+        Some(pod) => facts.is_updated(pod),
+        None => {
+            let recorded = draft.ids.get(&id).and_then(|data| data.get(pool::REVISION));
+            recorded == Some(&facts.history.updated.name)
+        }
+    }
 }
 
 /// IDs of the Pods that are of the updated revision by their label, and have yet to get its resources: no choice keeps them as they are.
@@ -50,11 +65,7 @@ fn unfinished(facts: &Facts) -> impl Iterator<Item = i64> {
 /// Orders IDs, first those that are updated first.
 pub fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<> {
     let pod = facts.members.get(&id);
-    let recorded = draft.ids.get(&id).and_then(|data| data.get(pool::REVISION));
-    let updated = match pod {
-        Some(pod) => facts.is_updated(pod),
-        None => recorded == Some(&facts.history.updated.name),
-    };
+    let updated = is_done(facts, draft, id);
     let underway = pod.is_some_and(|p| Operation::Update.is_on(p));
     let replaced = pod.is_some_and(|p| p.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some());
     let ready_since = pod
