@@ -229,7 +229,7 @@ fn effective(mut patch: PodPatch) -> Option<PodPatch> {
 }
 
 /// Whether a patch changes anything.
-fn changes(patch: &PodPatch) -> bool {
+pub fn changes(patch: &PodPatch) -> bool {
     let (mut labels, mut annotations) = (patch.labels.0.iter(), patch.annotations.iter());
     labels.any(|(key, value)| !has_label(&patch.pod, key, value))
         || annotations.any(|(key, value)| !has_annotation(&patch.pod, key, value))

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::draft::changes;
 use super::observed::Pool;
 use super::plan::{ClaimChange, Plan, PodChange};
 use super::pool::{DELETED, REPLACE_ORIGIN, REVISION, SCALE_IN};
@@ -27,14 +28,19 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
         ClaimChange::Patch { labels, .. } => entries.knows(labels),
         ClaimChange::Delete(_) => true,
     });
-    plan.pods.retain(|change| match change {
+    plan.pods.retain_mut(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),
         PodChange::Patch(patch) => {
+            // The link to a new half that is not stored can wait, and what else is to be changed can't.
+            if !entries.knows_as(&patch.labels, keys::REPLACE_PAIR_NEW_ID) {
+                patch.labels.0.remove(keys::REPLACE_PAIR_NEW_ID);
+            }
             let deletes = matches!(patch.labels.0.get(keys::TO_DELETE), Some(Some(_)));
             let forgotten = id_of(&patch.pod).is_some_and(|id| !entries.is_deletion_written(id));
             let id = id_of(&patch.pod).filter(|_| patch.deletes);
             let is_written = id.is_none_or(|id| entries.is_written(id));
-            entries.knows(&patch.labels) && !(deletes && forgotten) && is_written
+            let may = entries.knows(&patch.labels) && !(deletes && forgotten) && is_written;
+            may && changes(patch)
         }
         PodChange::Delete(pod, _) => {
             id_of(pod).is_none_or(|id| entries.is_written(id) || entries.goes(id))
@@ -74,11 +80,15 @@ impl Entries<'_> {
         wanted.is_none_or(|data| data.contains_key(SCALE_IN))
     }
 
-    /// Whether the IDs that labels give are stored.
+    /// Whether the instance ID that labels give is stored.
     fn knows(&self, labels: &LabelPatch) -> bool {
-        let given = [keys::INSTANCE_ID, keys::REPLACE_PAIR_NEW_ID];
-        let mut ids = given.iter().filter_map(|key| labels.0.get(*key)?.as_ref());
-        ids.all(|id| id.parse().is_ok_and(|id| self.stored.contains_key(&id)))
+        self.knows_as(labels, keys::INSTANCE_ID)
+    }
+
+    /// The same of the ID under another key.
+    fn knows_as(&self, labels: &LabelPatch, key: &str) -> bool {
+        let given = labels.0.get(key).and_then(Option::as_ref);
+        given.is_none_or(|id| id.parse().is_ok_and(|id| self.stored.contains_key(&id)))
     }
 }
 

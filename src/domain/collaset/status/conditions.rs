@@ -277,8 +277,8 @@ impl View {
         let unavailable = pods.iter().filter(|p| !p.is_available());
         let going = draft.surplus.iter();
         let going = going.filter(|id| facts.members.contains_key(id)).count();
-        let leaving = pods.iter().filter(has_left).count();
-        let staying = there.saturating_sub(leaving);
+        let left = pods.iter().filter(has_left).count();
+        let staying = there.saturating_sub(left);
         let leaves = |id: &&i64| facts.members.contains_key(id);
         let leaving = draft.leaving.iter().filter(leaves).count(); // also those whose places are not free yet
         // One may be missing while another goes.

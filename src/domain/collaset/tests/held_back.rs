@@ -496,3 +496,42 @@ fn pod_that_can_not_leave_is_not_told_as_one_to_go() {
     let counts = "0 Pods missing, 0 to go; 1 Pod leaves the set";
     assert!(told.contains(counts), "{told}");
 }
+
+#[test]
+fn pair_that_is_called_off_as_the_pool_is_lost_is_parted_in_order() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(1, spec);
+    world.settle();
+    let origin = member(&world, 0);
+    let name = &origin.metadata.name;
+    label(&mut world, &origin, keys::TO_REPLACE);
+    rounds(&mut world, 2);
+    assert_eq!(world.ids(), [0, 1]);
+    world.pool = None;
+    assert!(world.write_pod(name, |pod| {
+        pod.metadata.labels.remove(keys::TO_REPLACE);
+    }));
+    world.step();
+    let half = &world.pods.values().find(|pod| pod.metadata.name != *name);
+    let half = half.unwrap();
+    assert!(half.label(keys::TO_DELETE).is_some());
+    assert!(!Operation::ScaleIn.is_on(half));
+    world.settle();
+    assert_eq!(world.ids(), [0]);
+    assert_eq!(member(&world, 0).metadata.uid, origin.metadata.uid);
+}
+
+#[test]
+fn pod_to_replace_in_the_middle_of_its_update_serves_though_the_pool_can_not_be_written() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    world.troubles.refused.insert(Write::Pool);
+    world.edit(json!({ "template": { "metadata": { "labels": { "tier": "0" } } } }));
+    world.step();
+    let pod = member(&world, 0);
+    assert!(Operation::Update.is_on(&pod));
+    label(&mut world, &pod, keys::TO_REPLACE);
+    rounds(&mut world, 20);
+    assert!(member(&world, 0).is_available());
+}
