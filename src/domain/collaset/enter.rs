@@ -93,6 +93,11 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
             continue;
         };
+        if pod.is_finished() && facts.members.contains_key(&id) {
+            draft.own(pod, Ownership::Adopt); // it is cleaned away
+            moved |= !facts.is_refused(pod);
+            continue;
+        }
         if !is_free(facts, draft, pod, id) || !taken.insert(id) {
             continue;
         }
@@ -187,13 +192,14 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
 }
 
 /// Gives the claims back that were to enter with a Pod that has left the set before, and does not enter any more: they would go with a
-/// scale-in, and the instance would wait for the end of that Pod.
+/// scale-in, and the instance would wait for the end of that Pod. For one that has ended, or is to enter, no instance waits in vain.
 pub fn give_back(facts: &Facts, draft: &mut Draft) {
-    let is_outside = |pod: &Arc<Pod>| pod.label(keys::ORPHANED).is_some() && !facts.controls(pod);
-    let given = facts.claims_mounted_by(is_outside);
-    let given = given.filter(|(id, _)| !draft.entering.contains(id));
-    let given: Vec<_> = given.map(|(_, claim)| claim).collect();
-    release_claims(draft, given.into_iter());
+    let is_outside = |pod: &Arc<Pod>| {
+        let enters = facts.strategy.include.contains(&pod.metadata.name);
+        let has_left = pod.label(keys::ORPHANED).is_some() && !facts.controls(pod);
+        has_left && !enters && !pod.is_finished()
+    };
+    release_claims(draft, facts.claims_mounted_by(is_outside));
 }
 
 /// Has claims leave, before their Pod does, marked so that no other Pod of the set takes them; whether there are any. A claim that the set

@@ -200,7 +200,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Names of the origins of pairs, by the ID of the new half.
-    fn halves(&self) -> BTreeMap<i64, String> {
+    pub fn halves(&self) -> BTreeMap<i64, String> {
         let new = |origin: &Pod| parse(origin.label(keys::REPLACE_PAIR_NEW_ID)?);
         let members = self.members.values();
         let pairs = members.filter_map(|origin| Some((new(origin)?, origin.metadata.name.clone())));
@@ -465,17 +465,16 @@ impl<'a> Facts<'a> {
         mounted.filter(move |claim| claim.controller.as_deref() == uid)
     }
 
-    /// The set's own claims, with the IDs that they carry, which only Pods mount of which this is so.
+    /// The set's own claims which only Pods mount of which this is so.
     pub fn claims_mounted_by(
         &self,
         is_so: impl Fn(&Arc<Pod>) -> bool,
-    ) -> impl Iterator<Item = (i64, &'a Arc<Claim>)> {
-        let own = self.own_claims.iter().filter(move |(name, _)| {
+    ) -> impl Iterator<Item = &'a Arc<Claim>> {
+        let own = self.own_claims.keys().filter(move |name| {
             let mut pods = self.mounting(name).iter();
-            pods.next()
-                .is_some_and(|first| is_so(first) && pods.all(&is_so))
+            pods.next().is_some_and(&is_so) && pods.all(&is_so)
         });
-        own.filter_map(|(name, id)| Some((*id, self.claim(name)?)))
+        own.filter_map(|name| self.claim(name))
     }
 
     /// A claim that the set controls, or nobody does.

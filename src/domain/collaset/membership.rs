@@ -111,7 +111,8 @@ pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
 
 /// Whether an ID is the set's, or may be again: an instance is missing.
 fn comes_back(facts: &Facts, draft: &Draft, id: i64) -> bool {
-    let is_short = || pool::counted(facts, draft).len() < facts.strategy.replicas;
+    let entering = facts.observed.strangers.len();
+    let is_short = || pool::counted(facts, draft).len() + entering < facts.strategy.replicas;
     let is_free = || !facts.foreign.contains(&id) && Room::beside(facts, draft).take_entry();
     draft.ids.contains_key(&id) || is_short() && is_free()
 }

@@ -94,10 +94,11 @@ fn remember(facts: &Facts, draft: &mut Draft) {
     if facts.strategy.retain_scaled {
         return;
     }
-    let gone = facts
-        .ids_of_claims_left()
-        .filter(|id| !facts.foreign.contains(id));
-    let gone = gone.filter(|id| !draft.ids.contains_key(id));
+    let halves = facts.halves(); // they have no data yet
+    let gone = facts.ids_of_claims_left().filter(|id| {
+        let is_other = facts.foreign.contains(id) || halves.contains_key(id);
+        !is_other && !draft.ids.contains_key(id)
+    });
     let gone: Vec<i64> = gone.take(left).collect();
     draft
         .ids

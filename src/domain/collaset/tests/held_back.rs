@@ -535,3 +535,111 @@ fn pod_to_replace_in_the_middle_of_its_update_serves_though_the_pool_can_not_be_
     rounds(&mut world, 20);
     assert!(member(&world, 0).is_available());
 }
+
+/// The Pod that is to enter fails, or is deleted, while `podToInclude` names it.
+fn ends_half_included(is_deleted: bool) {
+    let (mut world, name, claim) = half_included();
+    match is_deleted {
+        true => world.delete(&name),
+        false => fail(&mut world, &name, 0),
+    }
+    rounds(&mut world, 20);
+    world.troubles.stubborn.clear();
+    let lists = json!({ "podToInclude": [] });
+    world.edit(json!({ "scaleStrategy": lists }));
+    world.settle();
+    let own = |world: &World| {
+        let mut pods = world.members().into_values();
+        let mounting = pods.find(|pod| pod.spec.claims.contains(&claim));
+        mounting.map(|pod| pod.metadata.name.clone())
+    };
+    let pod = own(&world).unwrap();
+    world.troubles.refused.insert(Write::PodCreation);
+    world.delete(&pod);
+    rounds(&mut world, 10);
+    world.troubles.refused.clear();
+    world.pass(100);
+    world.settle();
+    assert!(own(&world).is_some());
+}
+
+#[test]
+fn claim_of_a_pod_that_ends_half_included_stays_with_its_instance() {
+    for is_deleted in [false, true] {
+        ends_half_included(is_deleted);
+    }
+}
+
+#[test]
+fn claim_that_has_left_does_not_come_back_to_go_with_a_scale_in() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let guest = member(&world, 2);
+    exclude(&mut world, &guest);
+    world.settle();
+    let pod = member(&world, 0);
+    let (name, guest) = (&pod.metadata.name, &guest.metadata.name);
+    world.troubles.stubborn.insert(pod.metadata.uid.clone());
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 10);
+    fail(&mut world, name, 0);
+    rounds(&mut world, 3);
+    world.troubles.stubborn.clear();
+    let lists = json!({ "podToExclude": [], "podToInclude": [guest] });
+    world.edit(json!({ "replicas": 3, "scaleStrategy": lists }));
+    world.settle();
+    assert_eq!(world.members().len(), 3);
+    assert_eq!(world.claims[&pod.spec.claims[0]].controller, None);
+}
+
+#[test]
+fn failed_orphan_is_cleaned_away_beside_the_one_that_was_made_in_its_place() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let failed = member(&world, 1);
+    world
+        .troubles
+        .undeletable
+        .insert(failed.metadata.uid.clone());
+    // Its place is taken while it can't be deleted.
+    let mut running = failed.clone();
+    running.metadata.name = "web-other".into();
+    running.metadata.uid = "other".into();
+    world.pods.insert("web-other".into(), running);
+    fail(&mut world, &failed.metadata.name, 0);
+    world.delete_set(true);
+    while !world.gone {
+        rounds(&mut world, 1);
+    }
+    world.troubles.undeletable.clear();
+    world.make_again();
+    world.settle();
+    assert!(!world.pods.contains_key(&failed.metadata.name));
+    assert_eq!(world.pods["web-other"].metadata.uid, "other");
+    assert_eq!(world.pods.len(), 2);
+}
+
+#[test]
+fn lost_pool_takes_no_new_half_for_an_instance_whose_pod_has_gone() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Replace" });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.ids(), [3, 4, 5]);
+    let gone = member(&world, 4);
+    world.troubles.refused.insert(Write::PodCreation);
+    world.image("app:3");
+    rounds(&mut world, 10);
+    world.delete(&gone.metadata.name);
+    rounds(&mut world, 10);
+    world.pool = None;
+    rounds(&mut world, 10);
+    world.troubles.refused.clear();
+    world.image("app:2");
+    world.pass(100);
+    world.settle();
+    let mut claims = world.members().into_values().map(|pod| &pod.spec.claims);
+    assert!(claims.any(|claims| *claims == gone.spec.claims));
+}
