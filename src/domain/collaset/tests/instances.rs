@@ -837,3 +837,28 @@ fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
         );
     }
 }
+
+#[test]
+fn instance_whose_ownerless_claim_a_pod_that_has_left_mounts_holds_up_no_rollout() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let other = name(&world, 1);
+    assert!(world.write_pod(&other, |pod| {
+        let label = (keys::ORPHANED.to_owned(), "true".to_owned());
+        pod.metadata.labels.extend([label]);
+    }));
+    world.delete_set(true);
+    while !world.gone {
+        rounds(&mut world, 1);
+    }
+    world.make_again();
+    world.image("app:2");
+    rounds(&mut world, 60);
+    assert!(world.pods[&other].controller().is_none());
+    let waits = format!("waiting for Pod {other}, which still mounts claim");
+    let told = condition(&world, "Ready").2;
+    assert!(told.contains(&waits), "{told}");
+    assert_eq!(world.images(), ["app:2"; 2]);
+}

@@ -278,7 +278,9 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
     let named = facts.strategy.sequence.then(|| facts.terminating.get(&id));
     let mut named = named.flatten().into_iter().flatten();
     let awaited = named.next().or_else(|| {
-        let mut claims = facts.claims_of(id);
+        // Also those that nobody owns: the next Pod takes them up.
+        let claims = facts.claims_at(id).iter();
+        let mut claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
         claims.find_map(|claim| facts.writer(&claim.name))
     });
     let Some(awaited) = awaited else {
