@@ -17,10 +17,13 @@ use crate::domain::pod::Pod;
 /// Pods that run: a set that grows under a partition gets Pods of the updated revision, and nobody is restarted for that
 /// (contract 6.2).
 pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
-    // A Pod that leaves, or is to be deleted, and can't for now, is left as it is, and takes no place from another but the one that it has.
+    // A Pod that leaves, or is to be deleted, and can't for now, is left as it is, and takes no place from another but the one that it
+    // has. The halves of a pair have one between them.
     let stays = |id: &i64| !draft.leaving.contains(id);
-    let is_undeleted =
-        |pod: &Arc<Pod>| facts.undeleted(pod).is_some() && pod.label(keys::TO_REPLACE).is_none();
+    let is_undeleted = |pod: &Arc<Pod>| {
+        let paired = [keys::TO_REPLACE, keys::REPLACE_PAIR_ORIGIN_NAME];
+        facts.undeleted(pod).is_some() && paired.iter().all(|key| pod.label(key).is_none())
+    };
     let is_free = |id: &i64| stays(id) && !facts.members.get(id).is_some_and(is_undeleted);
     let takes = |id: &i64| is_free(id) || is_done(facts, draft, *id);
     let staying = counted.iter().copied().filter(takes);

@@ -259,11 +259,11 @@ fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
 fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     let strategy = Strategy::of(&world.set.spec);
     let members = members(world);
-    let counted: Vec<&Pod> = members
-        .iter()
-        .copied()
-        .filter(|p| !is_half(world, p))
-        .collect();
+    // The new half of a pair that is over with this plan counts like any other.
+    let is_paired = |pod: &Pod| {
+        is_half(world, pod) && after(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME).is_some()
+    };
+    let counted: Vec<&Pod> = members.iter().copied().filter(|p| !is_paired(p)).collect();
     let type_ = Family::OperationType.key("collaset");
     let only_tried = |pod: &Pod| {
         plan.pods.iter().any(|change| match change {
