@@ -31,16 +31,18 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
     plan.pods.retain_mut(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),
         PodChange::Patch(patch) => {
-            // The link to a new half that is not stored can wait, and what else is to be changed can't.
+            // The link to a new half, and a deletion, that are not stored can wait; what else is to be changed can't.
             if !entries.knows_as(&patch.labels, keys::REPLACE_PAIR_NEW_ID) {
                 patch.labels.0.remove(keys::REPLACE_PAIR_NEW_ID);
             }
-            let deletes = matches!(patch.labels.0.get(keys::TO_DELETE), Some(Some(_)));
             let forgotten = id_of(&patch.pod).is_some_and(|id| !entries.is_deletion_written(id));
+            if forgotten && matches!(patch.labels.0.get(keys::TO_DELETE), Some(Some(_))) {
+                patch.labels.0.remove(keys::TO_DELETE);
+                patch.annotations.remove(keys::SENT_AWAY);
+            }
             let id = id_of(&patch.pod).filter(|_| patch.deletes);
             let is_written = id.is_none_or(|id| entries.is_written(id));
-            let may = entries.knows(&patch.labels) && !(deletes && forgotten) && is_written;
-            may && changes(patch)
+            entries.knows(&patch.labels) && is_written && changes(patch)
         }
         PodChange::Delete(pod, _) => {
             id_of(pod).is_none_or(|id| entries.is_written(id) || entries.goes(id))

@@ -643,3 +643,41 @@ fn lost_pool_takes_no_new_half_for_an_instance_whose_pod_has_gone() {
     let mut claims = world.members().into_values().map(|pod| &pod.spec.claims);
     assert!(claims.any(|claims| *claims == gone.spec.claims));
 }
+
+#[test]
+fn failed_canary_that_leaves_has_no_other_pod_updated_in_its_place() {
+    let (mut world, pod) = canary(2);
+    let is_other = |other: &&Pod| other.metadata.uid != pod.metadata.uid;
+    let other = world.pods.values().find(is_other).unwrap().clone();
+    // The plan goes on beside a write that is refused.
+    world.troubles.stubborn.insert(pod.metadata.uid.clone());
+    fail(&mut world, &pod.metadata.name, 0);
+    exclude(&mut world, &pod);
+    rounds(&mut world, 20);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert_eq!(updated(&world), 1);
+    let stays = &world.pods[&other.metadata.name];
+    assert_eq!(stays.spec.containers[0].image, "app:1");
+    assert_eq!(stays.metadata.uid, other.metadata.uid);
+}
+
+#[test]
+fn named_pod_ends_its_update_while_its_deletion_can_not_be_noted() {
+    let spec = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut world = World::on_plane(1, spec);
+    world.settle();
+    world.troubles.refused.insert(Write::Pool);
+    world.edit(json!({ "template": { "metadata": { "labels": { "tier": "0" } } } }));
+    world.step();
+    let before = member(&world, 0);
+    assert!(Operation::Update.is_on(&before));
+    world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-0"] } }));
+    rounds(&mut world, 20);
+    let pod = member(&world, 0);
+    assert!(pod.is_available());
+    assert_eq!(pod.metadata.uid, before.metadata.uid);
+    world.troubles.refused.clear();
+    world.settle();
+    assert_ne!(member(&world, 0).metadata.uid, before.metadata.uid);
+}

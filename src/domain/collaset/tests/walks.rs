@@ -146,11 +146,15 @@ fn step(world: &mut World, most: usize) -> Result<bool, String> {
         show::show(world, why);
         println!("{plan:#?}");
     })?;
+    let before = (world.pods.clone(), world.claims.clone(), world.pool.clone());
     let done = world.carry_out(plan, most);
     let useless = done.useless;
     ensure!(useless.is_empty(), "written for nothing: {useless:?}");
     judge::world(world)?;
-    Ok(done.written > 0)
+    // That another one is refused, as each of several that are tried again from time to time, is told and no more.
+    let is_told = !done.refused.is_empty()
+        && before == (world.pods.clone(), world.claims.clone(), world.pool.clone());
+    Ok(done.written > 0 && !is_told)
 }
 
 /// Goes on until nothing happens any more, however long something is waited for.

@@ -19,7 +19,9 @@ use crate::domain::pod::Pod;
 pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     // A Pod that leaves, or is to be deleted, and can't for now, is left as it is, and takes no place from another but the one that it
     // has. The halves of a pair have one between them.
-    let stays = |id: &i64| !draft.leaving.contains(id);
+    let is_vacant = |id: &i64| !facts.members.contains_key(id);
+    let is_another = |id: &i64| is_vacant(id) && pool::is_marked(draft, *id, pool::JUST_CREATE);
+    let stays = |id: &i64| !draft.leaving.contains(id) || is_another(id);
     let is_undeleted = |pod: &Arc<Pod>| {
         let paired = [keys::TO_REPLACE, keys::REPLACE_PAIR_ORIGIN_NAME];
         facts.undeleted(pod).is_some() && paired.iter().all(|key| pod.label(key).is_none())
