@@ -28,8 +28,9 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use crate::at_rest::{Rest, until_at_rest};
-use crate::bed::Bed;
+use crate::bed::objects::availability;
 use crate::bed::observer::Observer;
+use crate::bed::{Bed, wait};
 use crate::claims::{self, template, volumes};
 use crate::sets::{Set, label};
 use acts::{Act, REPLICAS, draw};
@@ -85,9 +86,12 @@ async fn walk(bed: &Bed, seed: u64) -> usize {
     );
     // Each step makes at most as many new IDs, and so claims, as there are Pods.
     volumes(&scope, 6 * STEPS + 20).await;
-    scope
-        .rule("web", json!({ "app": "web" }), json!(manner.rule))
-        .await;
+    // Another walk may just have killed the replica that is asked.
+    let rule = availability(json!({ "app": "web" }), json!(manner.rule));
+    wait::until("the rule to be stored", async || {
+        world::passed(scope.try_rule("web", rule.clone()).await)
+    })
+    .await;
     let pods = Observer::start(&scope).await;
     let volumes = Observer::follow(claims::api(&scope)).await;
     let sets = Observer::follow(Set::of(&scope, "web").api).await;

@@ -361,7 +361,7 @@ impl<'a> World<'a> {
 
 /// Whether a request had its way. 404 and 409: the object has gone, or moved on. 429: a rule holds it. 403 and 422: it is refused.
 /// 500 and 504 is what the API server makes of a webhook that is killed.
-fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
+pub fn passed<T: Debug>(outcome: kube::Result<T>) -> bool {
     match outcome {
         Ok(_) => true,
         Err(kube::Error::Api(status))

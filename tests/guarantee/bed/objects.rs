@@ -132,13 +132,8 @@ impl Scope {
         selector: Value,
         max_unavailable: Value,
     ) -> PodTransitionRule {
-        let rules = json!([{"name": "availability", "availablePolicy": {"maxUnavailableValue": max_unavailable}}]);
-        self.try_rule(
-            name,
-            json!({"selector": {"matchLabels": selector}, "rules": rules}),
-        )
-        .await
-        .unwrap()
+        let spec = availability(selector, max_unavailable);
+        self.try_rule(name, spec).await.unwrap()
     }
 
     /// A rule with any spec.
@@ -467,6 +462,12 @@ pub async fn at_once<T, F: Future<Output = T>>(
     request: impl Fn(String) -> F,
 ) -> Vec<T> {
     join_all(pods.iter().cloned().map(request)).await
+}
+
+/// The spec of a rule with one availability rule `availability` over the Pods that carry `selector`.
+pub fn availability(selector: Value, max_unavailable: Value) -> Value {
+    let rules = json!([{"name": "availability", "availablePolicy": {"maxUnavailableValue": max_unavailable}}]);
+    json!({"selector": {"matchLabels": selector}, "rules": rules})
 }
 
 /// Waits until the API server calls the webhooks: the gate is there, and a rule can be made.
