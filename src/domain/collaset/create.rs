@@ -8,6 +8,7 @@ use super::construct;
 use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
+use super::membership;
 use super::plan::ClaimChange;
 use super::pool;
 use super::replace;
@@ -91,7 +92,7 @@ fn await_end(facts: &Facts, draft: &mut Draft, pod: &Pod) {
 
 /// What becomes of claims that no Pod asks for any more, or again. A claim that a Pod mounts stays until that Pod has ended.
 pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
-    enter::give_back(facts, draft);
+    membership::give_back(facts, draft);
     for (id, pod) in &facts.members {
         if !draft.leaving.contains(id) {
             enter::take_claims(facts, draft, pod, *id);

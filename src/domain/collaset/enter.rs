@@ -191,29 +191,6 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
     any
 }
 
-/// Gives the claims back that were to enter with a Pod that has left the set before, and does not enter any more: they would go with a
-/// scale-in, and the instance would wait for the end of that Pod. For one that has ended, or is to enter, no instance waits in vain.
-pub fn give_back(facts: &Facts, draft: &mut Draft) {
-    let is_outside = |pod: &Arc<Pod>| {
-        let enters = facts.strategy.include.contains(&pod.metadata.name);
-        let has_left = pod.label(keys::ORPHANED).is_some() && !facts.controls(pod);
-        has_left && !enters && !pod.is_finished()
-    };
-    release_claims(draft, facts.claims_mounted_by(is_outside));
-}
-
-/// Has claims leave, before their Pod does, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
-/// still owned once the Pod has left would be deleted when the Pod has ended.
-pub fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Claim>>) -> bool {
-    let mut any = false;
-    for claim in claims {
-        any = true;
-        let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
-        draft.claim(claim, labels, Ownership::Release);
-    }
-    any
-}
-
 /// Whether an ID has claims beside those that a Pod mounts, of the same templates.
 pub fn has_other_claims(facts: &Facts, pod: &Pod, id: i64) -> bool {
     let template = |claim: &Claim| claim.labels.get(keys::PVC_TEMPLATE_NAME).cloned();

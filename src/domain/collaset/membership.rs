@@ -7,12 +7,14 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::lifecycle::{self, Operation};
+use super::observed::Claim;
 use super::plan::Ownership;
 use super::pool;
 use super::replace;
 use super::room::Room;
 use super::status::told;
 use crate::api::keys;
+use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
@@ -32,7 +34,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     let mut moved = false;
     for pod in &facts.unselected {
         let own = facts.claims_of_pod(pod);
-        if !enter::release_claims(draft, own) {
+        if !release_claims(draft, own) {
             release(facts, draft, pod);
             let name = &pod.metadata.name;
             let message =
@@ -207,7 +209,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
 fn exclude(facts: &Facts, draft: &mut Draft, id: i64, pod: &Arc<Pod>) {
     draft.leaving.insert(id);
     draft.call_back(facts, pod); // its rules may let it go before its claims have left
-    if enter::release_claims(draft, facts.claims_of(id)) {
+    if release_claims(draft, facts.claims_of(id)) {
         return;
     }
     // The label goes with the exclusion, or it would undo a later inclusion (contract 10.4 Q40). So would those of a pair have it
@@ -239,4 +241,27 @@ fn release(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     }
     draft.call_back(facts, pod);
     draft.own(pod, Ownership::Release);
+}
+
+/// Gives the claims back that were to enter with a Pod that has left the set before, and does not enter any more: they would go with a
+/// scale-in, and the instance would wait for the end of that Pod. For one that has ended, or is to enter, no instance waits in vain.
+pub fn give_back(facts: &Facts, draft: &mut Draft) {
+    let is_outside = |pod: &Arc<Pod>| {
+        let enters = facts.strategy.include.contains(&pod.metadata.name);
+        let has_left = pod.label(keys::ORPHANED).is_some() && !facts.controls(pod);
+        has_left && !enters && !pod.is_finished()
+    };
+    release_claims(draft, facts.claims_mounted_by(is_outside));
+}
+
+/// Has claims leave, before their Pod does, marked so that no other Pod of the set takes them; whether there are any. A claim that the set
+/// still owned once the Pod has left would be deleted when the Pod has ended.
+fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Claim>>) -> bool {
+    let mut any = false;
+    for claim in claims {
+        any = true;
+        let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
+        draft.claim(claim, labels, Ownership::Release);
+    }
+    any
 }

@@ -42,7 +42,7 @@ pub fn load(facts: &Facts, draft: &mut Draft) {
         }
         // A pool that was lost or edited: the Pods know their pairs.
         if let Some(new) = pod.label(keys::REPLACE_PAIR_NEW_ID)
-            && (pod.label(keys::TO_REPLACE).is_some() || origins.has_half(facts, pod, *id, new))
+            && (pod.label(keys::TO_REPLACE).is_some() || origins.has_half(facts, *id, new))
             && *new != id.to_string()
         {
             data.entry(REPLACE_NEW.to_owned())
@@ -118,11 +118,10 @@ impl<'a> Origins<'a> {
         )
     }
 
-    /// Whether the Pod of an ID says that it is the new half of this Pod: the pair was called off, and is not over.
-    fn has_half(&self, facts: &Facts, pod: &Pod, id: i64, new: &str) -> bool {
+    /// Whether the Pod of the ID `new` says that it is the new half of the Pod of `id`: the pair was called off, and is not over.
+    fn has_half(&self, facts: &Facts, id: i64, new: &str) -> bool {
         let half = new.parse().ok().and_then(|new| facts.members.get(&new));
-        let own = half.and_then(|half| self.of_half(half)) == Some(id);
-        own && half.is_some_and(|half| half.metadata.uid != pod.metadata.uid)
+        half.and_then(|half| self.of_half(half)) == Some(id)
     }
 
     fn of_half(&self, pod: &Pod) -> Option<i64> {

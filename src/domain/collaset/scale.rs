@@ -64,7 +64,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
         let half = draft.ids.get(id);
         if half.is_some_and(|data| pool::is_new_half(facts, data)) {
             if Operation::ScaleIn.is_on(pod) && !lifecycle::is_leaving(pod) {
-                draft.labels(pod, Operation::ScaleIn.undo(pod)); // it counted like any other for a while
+                draft.labels(pod, Operation::ScaleIn.undo(pod)); // its pair was lost for a while
             }
             delete_by_name(facts, draft, *id, pod);
         }

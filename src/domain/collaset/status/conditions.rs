@@ -275,12 +275,12 @@ impl View {
                 .count(),
         };
         let unavailable = pods.iter().filter(|p| !p.is_available());
-        let going = draft.surplus.iter();
-        let going = going.filter(|id| facts.members.contains_key(id)).count();
+        let is_there = |id: &&i64| facts.members.contains_key(id);
+        let going = draft.surplus.iter().filter(is_there).count();
         let left = pods.iter().filter(has_left).count();
         let staying = there.saturating_sub(left);
-        let leaves = |id: &&i64| facts.members.contains_key(id);
-        let leaving = draft.leaving.iter().filter(leaves).count(); // also those whose places are not free yet
+        // Pods whose places are not free yet leave too.
+        let leaving = draft.leaving.iter().filter(is_there).count();
         // One may be missing while another goes.
         let missing = wanted.saturating_sub(staying.saturating_sub(going));
         let is_under_way = status.current_revision != status.updated_revision;

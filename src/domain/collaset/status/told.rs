@@ -31,17 +31,22 @@ pub const GO_ON: &str = "; set spec.paused to false to go on";
 /// Rules that hold Pods, by the UIDs of the Pods, see [`super::super::observed::Observed::held`].
 pub type Held = BTreeMap<String, Vec<String>>;
 
+/// Says what a Pod waits for, if it is known.
+type Why = fn(&Facts, &Pod) -> Option<String>;
+
 /// What the first of these Pods that are under way wait for, each after `; `; empty where none waits for anything that is known
 /// here.
 pub fn under_way(facts: &Facts, is_told: impl Fn(&Pod) -> bool) -> String {
     let going = facts.misnumbered.iter().chain(&facts.unselected);
     let members = facts.members.values().chain(going);
-    let members = members.map(|pod| (pod, of_operation(facts, pod)));
+    let members = members.map(|pod| (pod, of_operation as Why));
     let ended = facts.finished.iter().filter(|pod| facts.leaves_alive(pod));
-    let ended = ended.map(|pod| (pod, of_deletion(facts, pod)));
+    let ended = ended.map(|pod| (pod, of_deletion as Why));
     let told = members.chain(ended).filter(|(pod, _)| is_told(pod));
-    let waiting =
-        told.filter_map(|(pod, why)| Some(format!("; Pod {} {}", pod.metadata.name, why?)));
+    let waiting = told.filter_map(|(pod, why)| {
+        let why = why(facts, pod)?;
+        Some(format!("; Pod {} {why}", pod.metadata.name))
+    });
     waiting.take(NAMED).collect()
 }
 

@@ -278,7 +278,7 @@ fn is_overdue(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
     let named = facts.strategy.sequence.then(|| facts.terminating.get(&id));
     let mut named = named.flatten().into_iter().flatten();
     let awaited = named.next().or_else(|| {
-        // Also those that nobody owns: the next Pod takes them up.
+        // A claim without an owner counts too: the next Pod of the ID takes it up.
         let claims = facts.claims_at(id).iter();
         let mut claims = claims.filter(|claim| !claim.labels.contains_key(keys::ORPHANED));
         claims.find_map(|claim| facts.writer(&claim.name))
@@ -311,7 +311,7 @@ pub fn available(facts: &Facts, draft: &Draft, counted: &[i64]) -> (usize, usize
         let pods = ids.iter().filter_map(|id| facts.members.get(id));
         pods.filter(|pod| stays(draft, pod)).count()
     };
-    // One that can't leave serves for the Pod that is made once it has.
+    // A Pod that can't leave yet serves in place of the Pod that is made once it has left.
     let unmade = facts.strategy.replicas.saturating_sub(wanted.len());
     let needed = facts.strategy.replicas.saturating_sub(most);
     let staying = serving(&wanted) + serving(&leaving).min(unmade);

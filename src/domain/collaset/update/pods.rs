@@ -44,7 +44,7 @@ pub fn step(
                 false => stop_replacing(facts, draft, pod),
             }
         }
-        // One that a policy does not let go may stay for good: its update is none, and holds up no other.
+        // A Pod whose deletion a policy refuses may stay for good. Its update is undone, so that the Pod holds up no other.
         let stays = lifecycle::waits_to_leave(pod) || facts.undeleted(pod).is_some();
         if stays && Operation::Update.is_on(pod) {
             come_back(facts, draft, pod);

@@ -29,11 +29,10 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let is_free = |id: &i64| stays(id) && !facts.members.get(id).is_some_and(is_undeleted);
     let takes = |id: &i64| is_free(id) || is_done(facts, draft, *id);
     let staying = counted.iter().copied().filter(takes);
-    let unfinished = unfinished(facts).filter(stays);
     let Scope::Partition(partition) = facts.strategy.scope else {
         let is_labelled = |pod: &Arc<Pod>| pod.label(keys::UPDATE_INCLUDED).is_some();
         let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
-        return labelled.chain(unfinished).filter(stays).collect();
+        return labelled.chain(unfinished(facts)).filter(stays).collect();
     };
     let size = facts.strategy.replicas;
     // Without an ID for want of room in the pool.
@@ -45,7 +44,7 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
-    reached.chain(unfinished).filter(stays).collect()
+    reached.chain(unfinished(facts)).filter(stays).collect()
 }
 
 /// Whether the Pod of an ID is of the updated revision, or the next one is to be.
