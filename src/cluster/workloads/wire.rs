@@ -218,6 +218,7 @@ impl Wire for ClaimObject {
             uid: self.metadata.uid,
             resource_version: self.metadata.resource_version.to_string(),
             labels: self.metadata.labels,
+            creation_timestamp: self.metadata.creation_timestamp,
             terminating: self.metadata.deletion_timestamp.is_some(),
         })
     }

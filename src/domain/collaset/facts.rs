@@ -447,15 +447,21 @@ impl<'a> Facts<'a> {
         at.filter(move |c| c.controller.as_deref() == uid)
     }
 
-    /// The IDs of which the set controls claims that nobody mounts, in order.
-    pub fn ids_of_claims_left(&self) -> impl Iterator<Item = i64> {
+    /// The IDs of which the set controls claims that nobody mounts, those of the oldest claims first.
+    pub fn ids_of_claims_left(&self) -> Vec<i64> {
         let ids = self.claims.keys().copied();
-        ids.filter(|id| {
-            let mut own = self.claims_of(*id).filter(|claim| !claim.terminating);
-            let is_left = |claim: &Arc<Claim>| self.mounting(&claim.name).is_empty();
-            own.next()
-                .is_some_and(|first| is_left(first) && own.all(is_left))
-        })
+        let mut left: Vec<_> = ids
+            .filter_map(|id| {
+                let own = || self.claims_of(id).filter(|claim| !claim.terminating);
+                let since = own()
+                    .map(|claim| claim.creation_timestamp.as_deref())
+                    .min()?;
+                let mut mounting = own().flat_map(|claim| self.mounting(&claim.name));
+                mounting.next().is_none().then_some((since, id))
+            })
+            .collect();
+        left.sort_unstable();
+        left.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The claims that a Pod mounts and the set controls.
@@ -501,6 +507,12 @@ impl<'a> Facts<'a> {
         let mut mounted =
             claims.filter_map(|claim| Some((&**self.writer(&claim.name)?, &*claim.name)));
         mounted.next()
+    }
+
+    /// Whether a Pod is the one that stands for its instance.
+    pub fn is_member(&self, pod: &Pod) -> bool {
+        let member = self.id_of(pod).and_then(|id| self.members.get(&id));
+        member.is_some_and(|member| member.metadata.uid == pod.metadata.uid)
     }
 
     /// Whether the set controls a Pod: its end makes a new plan.

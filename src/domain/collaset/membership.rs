@@ -33,7 +33,10 @@ const NAMED: usize = 20;
 pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
     let mut moved = false;
     for pod in &facts.unselected {
+        // Another may have been made on the claims of one that has ended: they are its own.
+        let stays = |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
         let own = facts.claims_of_pod(pod);
+        let own = own.filter(|claim| !facts.mounting(&claim.name).iter().any(stays));
         if !release_claims(draft, own) {
             release(facts, draft, pod);
             let name = &pod.metadata.name;
@@ -63,6 +66,7 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         let id = id.filter(|id| !facts.members.contains_key(id));
         if let Some(id) = id.filter(|id| comes_back(facts, draft, *id))
             && !enter::has_other_claims(facts, pod, id)
+            && !leave_with_another(facts, pod)
             && enter::take_claims(facts, draft, pod, id)
         {
             pool::take(facts, draft, id, None); // given up when the claims had left
@@ -117,6 +121,20 @@ fn comes_back(facts: &Facts, draft: &Draft, id: i64) -> bool {
     let is_short = || pool::counted(facts, draft).len() + entering < facts.strategy.replicas;
     let is_free = || !facts.foreign.contains(&id) && Room::beside(facts, draft).take_entry();
     draft.ids.contains_key(&id) || is_short() && is_free()
+}
+
+/// Whether claims that a Pod mounts leave, or have left, with another that mounts them: both had one ID, one of them after the other's end.
+fn leave_with_another(facts: &Facts, pod: &Pod) -> bool {
+    let mut mounting = pod
+        .spec
+        .claims
+        .iter()
+        .flat_map(|claim| facts.mounting(claim));
+    mounting.any(|other| {
+        let leaves = facts.leaves_alive(other) || !facts.selector.matches(&other.metadata.labels);
+        let is_out = !facts.controls(other) && !other.is_finished();
+        other.metadata.uid != pod.metadata.uid && (is_out || leaves)
+    })
 }
 
 /// The claims of a Pod that have left the set and that nobody takes back, in words; empty without any.

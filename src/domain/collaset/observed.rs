@@ -90,6 +90,8 @@ pub struct Claim {
     pub labels: BTreeMap<String, String>,
     /// UID of its controller; `None` when it has none.
     pub controller: Option<String>,
+    /// creationTimestamp, as the API server writes it, in whole seconds.
+    pub creation_timestamp: Option<String>,
     /// Whether its deletion has begun.
     pub terminating: bool,
 }

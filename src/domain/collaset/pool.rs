@@ -95,14 +95,13 @@ fn remember(facts: &Facts, draft: &mut Draft) {
         return;
     }
     let halves = facts.halves(); // they have no data yet
-    let gone = facts.ids_of_claims_left().filter(|id| {
+    let mut gone = facts.ids_of_claims_left(); // younger ones may be of a scale-out that was never made, and empty
+    gone.retain(|id| {
         let is_other = facts.foreign.contains(id) || halves.contains_key(id);
         !is_other && !draft.ids.contains_key(id)
     });
-    let gone: Vec<i64> = gone.take(left).collect();
-    draft
-        .ids
-        .extend(gone.into_iter().map(|id| (id, BTreeMap::new())));
+    let gone = gone.into_iter().take(left);
+    draft.ids.extend(gone.map(|id| (id, BTreeMap::new())));
 }
 
 /// The members by name, as the new half of a pair knows its origin: no search for each of ten thousand.

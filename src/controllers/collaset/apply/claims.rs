@@ -74,6 +74,7 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
             Ownership::Adopt if includes => Step::Include,
             Ownership::Adopt | Ownership::Keep => Step::Claims,
         },
+        ClaimChange::Delete(_) => Step::ScaleIn,
         _ => Step::Claims,
     }
 }

@@ -1084,6 +1084,8 @@ async fn deletion_of_claims_is_told_and_a_refused_one_is_not() {
     assert_eq!(event["type"], "Normal");
     let message = "deleted claims that no Pod of the CollaSet needs any more: a, b";
     assert_eq!(event["message"], message);
+    let reasons: BTreeSet<_> = events.iter().map(|e| e["reason"].as_str()).collect();
+    assert_eq!(reasons, ["ClaimDeleted", "ScaleInFailed"].map(Some).into());
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,6 +141,9 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         let message = format!("{} left{}", wording::pods(left), leaving::told(facts));
         set(status, now, "Terminating", done, reason, message.clone());
         set(status, now, "Ready", false, "Terminating", message);
+        // Nobody is scaled or updated any more, and nothing is late.
+        let is_kept = |type_: &str| !["Scale", "Update", "Stalled"].contains(&type_);
+        status.conditions.retain(|c| is_kept(&c.type_));
         return;
     }
     let view = View::of(facts, draft, status);

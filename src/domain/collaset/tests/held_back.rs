@@ -351,6 +351,23 @@ fn lost_pool_knows_an_instance_whose_pod_has_gone_by_its_claim() {
 }
 
 #[test]
+fn lost_pool_takes_the_oldest_claims_for_those_of_an_instance_that_is_missing() {
+    let (mut world, second) = without_the_second();
+    world.pass(100);
+    world.edit(json!({ "replicas": 4 }));
+    rounds(&mut world, 5);
+    assert_eq!(world.claims.len(), 4, "that of a scale-out, under ID 0");
+    world.edit(json!({ "replicas": 3 }));
+    world.pool = None;
+    rounds(&mut world, 10);
+    world.troubles.refused.clear();
+    world.pass(100);
+    world.settle();
+    assert_eq!(world.ids(), [1, 2, 3]);
+    assert_eq!(member(&world, 2).spec.claims, second.spec.claims);
+}
+
+#[test]
 fn emptied_pool_knows_the_instance_of_a_pod_that_is_terminating() {
     let mut world = World::on_plane(3, one_claim());
     world.settle();
@@ -673,4 +690,63 @@ fn named_pod_ends_its_update_while_its_deletion_can_not_be_noted() {
     world.troubles.refused.clear();
     world.settle();
     assert_ne!(member(&world, 0).metadata.uid, before.metadata.uid);
+}
+
+#[test]
+fn claims_that_leave_with_a_pod_stay_with_it_beside_a_failed_one_of_its_id() {
+    for (is_excluded, fails_too) in [(true, false), (false, false), (false, true)] {
+        let mut world = World::on_plane(1, one_claim());
+        world.settle();
+        let failed = member(&world, 0);
+        world
+            .troubles
+            .undeletable
+            .insert(failed.metadata.uid.clone());
+        fail(&mut world, &failed.metadata.name, 0);
+        rounds(&mut world, 30);
+        let mut pods = world.pods.values();
+        let leaver = pods.find(|pod| !pod.is_finished()).unwrap().clone();
+        assert_eq!(leaver.spec.claims, failed.spec.claims);
+        if fails_too {
+            fail(&mut world, &leaver.metadata.name, 0);
+        }
+        match is_excluded {
+            true => exclude(&mut world, &leaver),
+            false => assert!(world.write_pod(&leaver.metadata.name, |pod| {
+                let label = ("app".to_owned(), "debug".to_owned());
+                pod.metadata.labels.extend([label]);
+            })),
+        }
+        rounds(&mut world, 30);
+        let claim = &world.claims[&leaver.spec.claims[0]];
+        assert_eq!(claim.controller, None, "{is_excluded} {fails_too}");
+        world.troubles.undeletable.clear();
+        world.pass(1_000);
+        world.settle();
+        let next = member(&world, 0);
+        assert_ne!(next.spec.claims, leaver.spec.claims);
+        assert!(!world.pods.contains_key(&failed.metadata.name));
+    }
+}
+
+#[test]
+fn claims_that_another_pod_is_made_on_do_not_leave_with_a_failed_one() {
+    let mut world = World::on_plane(1, one_claim());
+    world.settle();
+    let failed = member(&world, 0);
+    world
+        .troubles
+        .undeletable
+        .insert(failed.metadata.uid.clone());
+    fail(&mut world, &failed.metadata.name, 0);
+    rounds(&mut world, 30);
+    assert!(world.write_pod(&failed.metadata.name, |pod| {
+        let label = ("app".to_owned(), "debug".to_owned());
+        pod.metadata.labels.extend([label]);
+    }));
+    world.settle();
+    let next = world.members()[&0].clone();
+    assert_ne!(next.metadata.uid, failed.metadata.uid);
+    assert_eq!(next.spec.claims, failed.spec.claims);
+    assert!(world.claims[&next.spec.claims[0]].controller.is_some());
 }

@@ -1,8 +1,10 @@
 //! What Events and conditions say is so, whatever the API server refuses.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use super::cases::{condition, settled};
+use super::cases::{condition, one_claim, settled};
 use super::world::{World, Write};
 
 fn recreate() -> serde_json::Value {
@@ -93,4 +95,39 @@ fn refusal_tells_in_ready_how_many_pods_are_down_and_why_the_first_is() {
     let told = format!("; 3 of 3 {down}: Pod {first} is not Ready");
     assert!(message.ends_with(&told), "{message}");
     assert!(!condition(&world, "Update").2.contains(down));
+}
+
+#[test]
+fn set_that_is_deleted_keeps_nothing_of_what_it_was_scaled_and_updated_to() {
+    let mut world = settled(3, json!({ "progressDeadlineSeconds": 30 }));
+    world.troubles.refused.insert(Write::PodCreation);
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world);
+    world.pass(100);
+    rounds(&mut world);
+    let of = |types: &[&str]| types.iter().map(ToString::to_string).collect();
+    let types = |world: &World| {
+        let status = world.set.status.clone().unwrap();
+        let types = status.conditions.into_iter().map(|c| c.type_);
+        types.collect::<BTreeSet<_>>()
+    };
+    assert_eq!(types(&world), of(&["Ready", "Scale", "Stalled", "Update"]));
+    let now = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    world.set.metadata.deletion_timestamp = Some(now);
+    world.step();
+    assert_eq!(types(&world), of(&["Ready", "Terminating"]));
+}
+
+#[test]
+fn refused_deletion_of_a_claim_fails_the_scale_in() {
+    let mut world = settled(2, one_claim());
+    world.troubles.refused.insert(Write::ClaimDeletion);
+    world.edit(json!({ "replicas": 1 }));
+    rounds(&mut world);
+    assert_eq!(condition(&world, "Scale").1, "ScaleInFailed");
+    world.troubles.refused.clear();
+    world.settle();
+    assert_eq!(condition(&world, "Scale").1, "Scaled");
 }

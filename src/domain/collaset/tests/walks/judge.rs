@@ -291,9 +291,11 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
     let moves = |pod: &Pod| begins(pod) || opens(pod);
     if let Scope::Partition(kept) = scope(world, status, &strategy) {
+        // One whose update is taken back stays as it is.
+        let undo = Family::UndoOperationType.key("collaset");
         let stays = |pod: &&Pod| {
-            let goes =
-                is_on(pod, "update") || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+            let is_updated = is_on(pod, "update") && after(plan, pod, &undo).is_none();
+            let goes = is_updated || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
             is_old(pod) && !goes
         };
         let before = counted.iter().copied().filter(stays);

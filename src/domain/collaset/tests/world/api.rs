@@ -394,6 +394,7 @@ impl World {
                         name,
                         labels,
                         controller: Some(uid),
+                        creation_timestamp: Some(time(self.clock).to_string()),
                         ..Claim::default()
                     },
                 );
@@ -437,7 +438,7 @@ impl World {
                     return;
                 }
                 if self.is_refused(Write::ClaimDeletion) {
-                    done.refuse(Step::Claims, &what(&claim.name), "policy");
+                    done.refuse(Step::ScaleIn, &what(&claim.name), "policy");
                     self.refuse_claim(&claim.name);
                     return;
                 }
