@@ -125,7 +125,10 @@ impl<'a> Facts<'a> {
         let uid = set.metadata.uid.as_deref();
         for claim in &observed.claims {
             let id = claim.labels.get(keys::INSTANCE_ID);
-            if let Some(id) = id.and_then(|id| parse(id)) {
+            // That of a Pod that lives on outside serves nobody else, though it does not say so.
+            let mut mounting = facts.mounting(&claim.name).iter();
+            let has_left = claim.controller.is_none() && mounting.any(|pod| facts.has_left(pod));
+            if let Some(id) = id.and_then(|id| parse(id)).filter(|_| !has_left) {
                 facts.claims.entry(id).or_default().push(claim.clone());
                 if claim.controller.as_deref() == uid {
                     facts.own_claims.insert(&claim.name, id);
@@ -513,6 +516,13 @@ impl<'a> Facts<'a> {
     pub fn is_member(&self, pod: &Pod) -> bool {
         let member = self.id_of(pod).and_then(|id| self.members.get(&id));
         member.is_some_and(|member| member.metadata.uid == pod.metadata.uid)
+    }
+
+    /// Whether a Pod was excluded, lives on, and is not to enter again.
+    pub fn has_left(&self, pod: &Pod) -> bool {
+        let enters = self.strategy.include.contains(&pod.metadata.name);
+        let is_out = pod.label(keys::ORPHANED).is_some() && !self.controls(pod);
+        is_out && !enters && !pod.is_finished()
     }
 
     /// Whether the set controls a Pod: its end makes a new plan.

@@ -261,13 +261,17 @@ fn release(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     draft.own(pod, Ownership::Release);
 }
 
-/// Gives the claims back that were to enter with a Pod that has left the set before, and does not enter any more: they would go with a
+/// Gives the claims back that were to enter with a Pod of this or another set, and does not enter any more: they would go with a
 /// scale-in, and the instance would wait for the end of that Pod. For one that has ended, or is to enter, no instance waits in vain.
 pub fn give_back(facts: &Facts, draft: &mut Draft) {
+    let is_of_another = |pod: &Pod| {
+        let was_of_a_set = pod.is_managed() && pod.label(keys::INSTANCE_ID).is_some();
+        was_of_a_set && !enter::has_name_of(facts.name, &pod.metadata.name)
+    };
     let is_outside = |pod: &Arc<Pod>| {
         let enters = facts.strategy.include.contains(&pod.metadata.name);
-        let has_left = pod.label(keys::ORPHANED).is_some() && !facts.controls(pod);
-        has_left && !enters && !pod.is_finished()
+        let is_free = pod.controller().is_none() && !pod.is_finished();
+        facts.has_left(pod) || is_of_another(pod) && is_free && !enters
     };
     release_claims(draft, facts.claims_mounted_by(is_outside));
 }
@@ -278,8 +282,12 @@ fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Cl
     let mut any = false;
     for claim in claims {
         any = true;
-        let labels = LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into());
-        draft.claim(claim, labels, Ownership::Release);
+        draft.claim(claim, left(), Ownership::Release);
     }
     any
+}
+
+/// The label of a claim that goes with a Pod.
+pub fn left() -> LabelPatch {
+    LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into())
 }

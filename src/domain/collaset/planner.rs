@@ -105,7 +105,12 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     let mut strategy = Strategy::of(&set.spec);
-    let rollout = Rollout::of(set, &history, &strategy);
+    let alive = observed.pods.iter().filter(|pod| !pod.is_terminating());
+    let revisions = alive.map(|pod| pod.label(keys::REVISION).unwrap_or_default());
+    let unknown = revisions
+        .filter(|name| history.find(name).is_none())
+        .count();
+    let rollout = Rollout::of(set, &history, &strategy, unknown);
     strategy.scope = rollout.scope();
     if rollout.is_aborted() {
         history.go_back();

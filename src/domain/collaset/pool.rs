@@ -156,7 +156,9 @@ pub fn allocate_empty(facts: &Facts, draft: &mut Draft, revision: Option<&str>) 
 
 fn first_free(facts: &Facts, draft: &Draft, from: i64, suits: impl Fn(i64) -> bool) -> i64 {
     let is_free = |id: i64| {
-        !draft.ids.contains_key(&id) && !facts.foreign.contains(&id) && !facts.is_held(id)
+        let is_known = draft.ids.contains_key(&id) || facts.foreign.contains(&id);
+        // That of a Pod that leaves is free once it has left.
+        !is_known && !facts.is_held(id) && !draft.leaving.contains(&id)
     };
     let mut id = from;
     while !is_free(id) || !suits(id) {

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::draft::Draft;
 use super::facts::Facts;
+use super::membership;
 use super::plan::{ClaimChange, Ownership};
 use crate::domain::lifecycle::LabelPatch;
 
@@ -43,7 +44,12 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
         // The garbage collector would delete a claim that is still the set's own. A Pod that left the set mounts it.
         if facts.strategy.retain_deleted || !facts.mounting(&claim.name).is_empty() {
             released = true;
-            draft.claim(claim, LabelPatch::default(), Ownership::Release);
+            let mut mounting = facts.mounting(&claim.name).iter();
+            let labels = match mounting.any(|pod| facts.has_left(pod)) {
+                true => membership::left(), // no set of this name takes it from that Pod
+                false => LabelPatch::default(),
+            };
+            draft.claim(claim, labels, Ownership::Release);
         } else if !claim.terminating {
             draft.claims.push(ClaimChange::Delete(claim.clone()));
         }

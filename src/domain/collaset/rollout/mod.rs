@@ -34,8 +34,8 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// What the set says.
-    pub fn of(set: &CollaSet, history: &History, strategy: &Strategy) -> Rollout {
+    /// What the set says. `unknown` Pods are of revisions that are not known.
+    pub fn of(set: &CollaSet, history: &History, strategy: &Strategy, unknown: usize) -> Rollout {
         let revision = history.updated.name.clone();
         let is_on = revision != history.stable && !history.stands_in;
         let stored = set
@@ -43,7 +43,14 @@ impl Rollout {
             .as_ref()
             .and_then(|status| status.rollout.clone());
         let noted = stored.as_ref().map(|stored| stored.command.clone());
-        let (steps, whole) = (strategy.steps.clone(), strategy.scope);
+        let steps = strategy.steps.clone();
+        // A partition keeps Pods on the current revision. Once the template is that one again those that a rollout had reached go back.
+        let whole = match strategy.scope {
+            Scope::Partition(kept) if revision == history.stable => {
+                Scope::Partition(kept.min(unknown))
+            }
+            whole => whole,
+        };
         Rollout {
             noted: noted.unwrap_or_default(),
             stored: stored.filter(|stored| is_on && stored.revision == revision),

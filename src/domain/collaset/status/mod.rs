@@ -31,7 +31,10 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
     let mut status = CollaSetStatus {
         observed_generation: set.metadata.generation.unwrap_or(0),
         label_selector: facts.selector.to_string(),
-        current_revision: current(facts, &pods),
+        current_revision: match &rollout {
+            Some(next) if next.aborted => facts.history.stable.clone(), // though this plan sees it complete
+            _ => current(facts, &pods),
+        },
         updated_revision: facts.history.updated.name.clone(),
         collision_count: facts.history.collisions,
         replicas: number(pods.len()),

@@ -22,7 +22,7 @@ fn canary() -> Value {
 }
 
 /// How many Pods run an image.
-fn running(world: &World, image: &str) -> usize {
+pub fn running(world: &World, image: &str) -> usize {
     world.images().into_iter().filter(|i| *i == image).count()
 }
 

@@ -229,6 +229,27 @@ fn stored(world: &World) -> Option<&RolloutStatus> {
 
 /// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
 fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
+    let scope = scope_of_rollout(world, status, strategy);
+    let known = world
+        .set
+        .status
+        .as_ref()
+        .map(|status| &status.current_revision);
+    let is_on = known.is_none_or(|known| known.is_empty() || *known != status.updated_revision);
+    match scope {
+        Scope::Partition(kept) if !is_on => {
+            let revisions = &world.revisions;
+            let is_unknown = |pod: &&Pod| {
+                let revision = pod.label(keys::REVISION);
+                revision.is_none_or(|name| !revisions.contains_key(name))
+            };
+            Scope::Partition(kept.min(members(world).into_iter().filter(is_unknown).count()))
+        }
+        scope => scope,
+    }
+}
+
+fn scope_of_rollout(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
     let Some(next) = status.rollout.as_ref() else {
         return strategy.scope;
     };
@@ -295,7 +316,8 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
         let undo = Family::UndoOperationType.key("collaset");
         let stays = |pod: &&Pod| {
             let is_updated = is_on(pod, "update") && after(plan, pod, &undo).is_none();
-            let goes = is_updated || pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some();
+            let replaced = [keys::REPLACED_BY_REPLACE_UPDATE, keys::TO_REPLACE];
+            let goes = is_updated || replaced.iter().all(|key| pod.label(key).is_some());
             is_old(pod) && !goes
         };
         let before = counted.iter().copied().filter(stays);
@@ -338,6 +360,7 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
                 && after(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME).is_some()
                 && origin.is_some_and(|origin| {
                     origin.label(keys::TO_REPLACE).is_none()
+                        && !opens(origin) // goes on
                         && origin.label(keys::REVISION) != pod.label(keys::REVISION)
                 })
         };

@@ -1,0 +1,203 @@
+//! What was seen on a plane of rollouts that are taken back, and of Pods and claims that live on outside of the set.
+
+use serde_json::{Value, json};
+
+use super::cases::{condition, one_claim, uids};
+use super::instances::fail;
+use super::rollout::running;
+use super::world::World;
+use crate::api::keys;
+
+fn rounds(world: &mut World, rounds: usize) {
+    for _ in 0..rounds {
+        world.step();
+        world.turn(u8::MAX);
+    }
+}
+
+fn name_of(world: &World, id: i64) -> String {
+    world.members()[&id].metadata.name.clone()
+}
+
+fn under_a_partition(mut spec: Value, policy: &str) -> World {
+    let by = json!({ "byPartition": { "partition": 2 } });
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": policy, "rollingUpdate": by });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world
+}
+
+#[test]
+fn rollout_that_is_aborted_as_its_last_pod_is_ready_goes_back() {
+    let mut spec = json!({});
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "steps": [{ "partition": 2 }] } });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let before = world.set.status.as_ref().unwrap().current_revision.clone();
+    world.image("app:2");
+    while running(&world, "app:2") < 3 || world.pods.values().any(|pod| !pod.is_ready()) {
+        rounds(&mut world, 1);
+        let status = world.set.status.as_ref().unwrap();
+        assert_eq!(status.current_revision, before, "it is not complete yet");
+    }
+    world.command("abort");
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 3);
+    assert_eq!(condition(&world, "Ready").1, "RolloutAborted");
+}
+
+#[test]
+fn canary_that_a_partition_kept_goes_back_with_the_template() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = under_a_partition(json!({}), policy);
+        let before = uids(&world);
+        world.troubles.unpullable.insert("app:2".into());
+        world.image("app:2");
+        rounds(&mut world, 40);
+        assert!(running(&world, "app:2") > 0, "{policy}");
+        world.image("app:1");
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3], "{policy}");
+        assert_eq!(condition(&world, "Ready").1, "AsWanted");
+        let stay = before.intersection(&uids(&world)).count();
+        assert!(stay >= 2, "{policy}: {stay}");
+    }
+}
+
+#[test]
+fn canary_of_another_claim_template_finds_its_data_when_it_goes_back() {
+    for is_paused in [false, true] {
+        let mut world = under_a_partition(one_claim(), "Recreate");
+        let claims: Vec<_> = world.claims.keys().cloned().collect();
+        let mut other = one_claim();
+        other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
+        world.edit(other);
+        world.image("app:2");
+        world.settle();
+        assert_eq!(running(&world, "app:2"), 1);
+        world.edit(one_claim());
+        world.edit(json!({ "paused": is_paused }));
+        world.image("app:1");
+        world.settle();
+        world.edit(json!({ "paused": false }));
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3]);
+        let left: Vec<_> = world.claims.keys().cloned().collect();
+        assert_eq!(left, claims);
+    }
+}
+
+#[test]
+fn set_is_scaled_out_while_a_failed_pod_can_not_leave() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let leaver = world.members()[&0].clone();
+    let name = &leaver.metadata.name;
+    world.troubles.stubborn.insert(leaver.metadata.uid.clone());
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    rounds(&mut world, 10);
+    fail(&mut world, name, 0);
+    rounds(&mut world, 5);
+    world.edit(json!({ "replicas": 4 }));
+    rounds(&mut world, 20);
+    let running = world.pods.values().filter(|pod| pod.is_available());
+    assert_eq!(running.count(), 4);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(!world.owns(&world.pods[name]));
+    assert_eq!(world.claims[&leaver.spec.claims[0]].controller, None);
+}
+
+/// A Pod and a claim of a set of another name, and a set whose inclusion of the Pod is refused once the claim has entered.
+fn half_of_another_set() -> World {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let name = name_of(&world, 1);
+    let mut pod = world.pods.remove(&name).unwrap();
+    let mut claim = world.claims.remove(&pod.spec.claims[0]).unwrap();
+    world.edit(json!({ "replicas": 1 }));
+    world.settle();
+    (claim.name, claim.uid) = ("old-data-x".into(), "old-data-x".into());
+    claim.controller = None;
+    (pod.metadata.name, pod.metadata.uid) = ("old-x".into(), "old-x".into());
+    pod.metadata.owner_references.clear();
+    pod.spec.claims = vec![claim.name.clone()];
+    world.claims.insert(claim.name.clone(), claim);
+    world.pods.insert("old-x".into(), pod);
+    world.troubles.stubborn.insert("old-x".into());
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["old-x"] } }));
+    rounds(&mut world, 10);
+    assert!(world.claims["old-data-x"].controller.is_some());
+    world
+}
+
+#[test]
+fn claim_of_another_set_is_given_back_once_its_pod_is_not_to_be_included_any_more() {
+    for replicas in [1, 2] {
+        let mut world = half_of_another_set();
+        let lists = json!({ "podToInclude": [] });
+        world.edit(json!({ "replicas": replicas, "scaleStrategy": lists }));
+        world.troubles.stubborn.clear();
+        world.settle();
+        assert_eq!(world.claims["old-data-x"].controller, None);
+        assert_eq!(world.members().len(), replicas);
+        world.delete("old-x");
+        world.settle();
+        assert!(world.claims.contains_key("old-data-x"));
+    }
+}
+
+#[test]
+fn claim_of_a_half_included_pod_serves_no_set_that_is_made_again() {
+    for orphans in [false, true] {
+        let mut world = World::on_plane(2, one_claim());
+        world.settle();
+        let pod = world.members()[&1].clone();
+        let (name, claim) = (&pod.metadata.name, &pod.spec.claims[0]);
+        let exclude = json!({ "podToExclude": [name] });
+        world.edit(json!({ "replicas": 1, "scaleStrategy": exclude }));
+        world.settle();
+        world.troubles.stubborn.insert(pod.metadata.uid.clone());
+        let include = json!({ "podToExclude": [], "podToInclude": [name] });
+        world.edit(json!({ "replicas": 2, "scaleStrategy": include }));
+        rounds(&mut world, 10);
+        assert!(world.claims[claim].controller.is_some());
+        world.edit(json!({ "scaleStrategy": { "podToInclude": [] } }));
+        world.delete_set(orphans);
+        while !world.gone {
+            rounds(&mut world, 1);
+        }
+        world.troubles.stubborn.clear();
+        world.make_again();
+        world.settle();
+        assert_eq!(world.members().len(), 2, "{orphans}");
+        assert_eq!(world.claims[claim].controller, None, "{orphans}");
+    }
+}
+
+#[test]
+fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
+    let mut spec = one_claim();
+    spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let (before, claims) = (uids(&world), world.claims.len());
+    let label = |world: &mut World, app: &str| {
+        assert!(world.write_pod("web-1", |pod| {
+            let label = ("app".to_owned(), app.to_owned());
+            pod.metadata.labels.extend([label]);
+        }));
+    };
+    label(&mut world, "debug");
+    rounds(&mut world, 20);
+    assert!(!world.owns(&world.pods["web-1"]));
+    let told = condition(&world, "Ready").2;
+    let why = "Pod web-1 is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels";
+    assert!(told.contains(why), "{told}");
+    label(&mut world, "web");
+    world.settle();
+    assert_eq!((uids(&world), world.claims.len()), (before, claims));
+    let claim = &world.claims[&world.pods["web-1"].spec.claims[0]];
+    assert!(claim.controller.is_some());
+    assert!(!claim.labels.contains_key(keys::ORPHANED));
+}
