@@ -245,8 +245,8 @@ pub(super) struct View {
     /// What is asked of Pods and refused.
     refused: Vec<(&'static str, String)>,
     stuck: Option<String>,
-    /// Pods that use `maxUnavailable` up while the update of another Pod waits for a place.
-    using_up: Vec<Arc<Pod>>,
+    /// What uses `maxUnavailable` up while the update of another Pod waits for a place.
+    using_up: update::UsingUp,
     /// Pods whose replacements use `maxSurge` up while another Pod waits to be replaced.
     using_surge_up: Vec<Arc<Pod>>,
     /// That the pool has no room for the Pods, or for the pairs, that are wanted.
@@ -641,15 +641,16 @@ fn awaited(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
     pods.take(told::NAMED).map(Arc::clone).collect()
 }
 
-/// Pods that use `maxUnavailable` up, without those that are on their way back and named as down: a rollout that goes on has them.
-fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
-    let mut pods = update::using_up(facts, draft);
+/// What uses `maxUnavailable` up, without Pods that are on their way back and named as down: a rollout that goes on has them.
+fn using_up(facts: &Facts, draft: &Draft) -> update::UsingUp {
+    let mut using_up = update::using_up(facts, draft);
     let comes_back = |pod: &Pod| {
         let is_on_its_way = pod.is_ready() || phases(pod).contains_key(lifecycle::ID);
         is_on_its_way && !told::is_kept_off(pod)
     };
-    pods.retain(|pod| !is_down(facts, pod) || !comes_back(pod));
-    pods
+    let stays = |pod: &Arc<Pod>| !is_down(facts, pod) || !comes_back(pod);
+    using_up.pods.retain(stays);
+    using_up
 }
 
 /// Whether an operation of the set has left a Pod that does not serve again yet.

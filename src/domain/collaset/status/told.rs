@@ -10,6 +10,7 @@ use super::super::revision::inplace::{Progress, progress, resize_progress};
 use super::super::rollout;
 use super::super::room::Room;
 use super::super::strategy::Scope;
+use super::super::update::UsingUp;
 use super::{leaving, time};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::int_or_percent::IntOrPercent;
@@ -221,28 +222,32 @@ pub fn unavailable<'a>(held: &Held, pods: impl Iterator<Item = &'a Arc<Pod>>) ->
     told.take(NAMED).collect()
 }
 
-/// That `maxUnavailable` of the set is used up, after `; `, and by which Pods, the first of those that are not `named` elsewhere. Empty
-/// where only operations of the set use it: what they wait for is told.
-pub fn used_up(facts: &Facts, by: &[Arc<Pod>], named: impl Fn(&Pod) -> bool) -> String {
+/// That `maxUnavailable` of the set is used up, after `; `, by how many Pods that are missing and by which that are there, the first of
+/// those that are not `named` elsewhere. Empty where only operations of the set use it: what they wait for is told.
+pub fn used_up(facts: &Facts, by: &UsingUp, named: impl Fn(&Pod) -> bool) -> String {
     let is_idle = |pod: &&Arc<Pod>| {
         let mut operations = [Operation::Update, Operation::ScaleIn].iter();
         let goes = lifecycle::is_leaving(pod) && facts.undeleted(pod).is_none();
         !operations.any(|operation| operation.is_on(pod)) && !goes
     };
-    let idle: Vec<_> = by.iter().filter(is_idle).collect();
+    let idle: Vec<_> = by.pods.iter().filter(is_idle).collect();
     let update = facts.observed.set.spec.update_strategy.as_ref();
     let bound = update.and_then(|update| update.max_unavailable.as_ref());
     let bound = bound.and_then(|bound| IntOrPercent::parse(bound).ok());
-    let Some(bound) = bound.filter(|_| !idle.is_empty()) else {
+    let Some(bound) = bound.filter(|_| !idle.is_empty() || by.missing > 0) else {
         return String::new();
     };
     let others = idle.into_iter().filter(|pod| !named(pod));
     let told = unavailable(&facts.observed.held, others);
-    let pods = match told.strip_prefix("; ") {
-        Some(pods) => format!(": {pods}"),
-        None => String::new(),
+    let missing = wording::pods_do(by.missing, "is missing", "are missing");
+    let missing = (by.missing > 0).then_some(missing);
+    let told = told.strip_prefix("; ").map(str::to_owned);
+    let parts: Vec<String> = missing.into_iter().chain(told).collect();
+    let parts = match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join("; ")),
     };
-    format!("; updateStrategy.maxUnavailable ({bound}) is used up{pods}")
+    format!("; updateStrategy.maxUnavailable ({bound}) is used up{parts}")
 }
 
 /// That `maxSurge` of the set is used up, after `; `, and by the replacements of which Pods; empty where none is named.

@@ -303,6 +303,24 @@ fn label_to_exclude_of_a_pod_that_is_included_is_a_contradiction() {
 }
 
 #[test]
+fn max_unavailable_is_told_where_pods_of_a_scale_out_use_it_up() {
+    let mut world = World::on_plane(3, json!({ "updateStrategy": { "maxUnavailable": 1 } }));
+    world.settle();
+    world.troubles.most_pods = Some(3);
+    world.edit(json!({ "replicas": 5 }));
+    rounds(&mut world, 10);
+    world.image("app:2");
+    rounds(&mut world, 20);
+    let told = condition(&world, "Update").2;
+    let up = "updateStrategy.maxUnavailable (1) is used up: 2 Pods are missing";
+    assert!(told.contains(up), "{told}");
+    world.troubles.most_pods = None;
+    world.pass(100);
+    world.settle();
+    assert_eq!(world.images(), ["app:2"; 5]);
+}
+
+#[test]
 fn partition_in_percent_is_told_of_a_pod_that_it_keeps() {
     let by = json!({ "byPartition": { "partitionPercent": 50 } });
     let strategy = json!({ "maxUnavailable": 1, "rollingUpdate": by });

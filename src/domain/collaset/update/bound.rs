@@ -12,17 +12,26 @@ use super::{places, pods, scope};
 use crate::api::keys;
 use crate::domain::pod::Pod;
 
-/// The Pods that use `maxUnavailable` up, while the update of at least one other Pod waits for a place; empty where none does.
-pub fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
+/// What uses `maxUnavailable` up while the update of at least one Pod waits for a place; nothing where none does.
+#[derive(Debug, Default)]
+pub struct UsingUp {
+    /// The Pods that do not serve, or go.
+    pub pods: Vec<Arc<Pod>>,
+    /// How many Pods of a scale-out are not there.
+    pub missing: usize,
+}
+
+/// See there.
+pub fn using_up(facts: &Facts, draft: &Draft) -> UsingUp {
     let strategy = &facts.strategy;
     let is_bound = strategy.max_unavailable.is_some() && strategy.policy != Policy::Replace;
     if !is_bound || strategy.paused || !facts.rolls {
-        return Vec::new();
+        return UsingUp::default();
     }
     let counted = pool::counted(facts, draft);
     let (free, _) = places::available(facts, draft, &counted);
     if free > 0 {
-        return Vec::new();
+        return UsingUp::default();
     }
     let waits = |id: &i64| {
         let pod = facts.members.get(id);
@@ -32,11 +41,18 @@ pub fn using_up(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
         })
     };
     if !scope::of(facts, draft, &counted).iter().any(waits) {
-        return Vec::new();
+        return UsingUp::default();
     }
     let members = counted.iter().filter_map(|id| facts.members.get(id));
     let away = members.filter(|pod| !places::stays(draft, pod));
-    away.cloned().collect()
+    let is_new = |id: &&i64| {
+        !facts.members.contains_key(id) && pool::is_marked(draft, **id, pool::JUST_CREATE)
+    };
+    let unmade = strategy.replicas.saturating_sub(counted.len());
+    UsingUp {
+        pods: away.cloned().collect(),
+        missing: counted.iter().filter(is_new).count() + unmade,
+    }
 }
 
 /// The Pods whose replacements use `maxSurge` up, while at least one other Pod waits to be replaced; empty where none does.

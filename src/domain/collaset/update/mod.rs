@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::lifecycle::{self, Operation};
 use super::pool;
 use crate::domain::pod::Pod;
-pub use bound::{using_surge_up, using_up};
+pub use bound::{UsingUp, using_surge_up, using_up};
 use places::Places;
 pub use pods::come_back;
 

@@ -82,8 +82,8 @@ pub fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<
         !updated,
         !underway,
         !pod.is_some_and(|p| facts.is_resized(p)), // of no revision as it is
-        pod.is_some_and(|p| facts.revision_of(p).is_none()),
         !replaced,
+        pod.is_some_and(|p| facts.revision_of(p).is_none()),
         pod.is_some(),
         Reverse(priority(facts, pod)),
         pod.is_some_and(|p| p.is_ready()),
