@@ -63,7 +63,12 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     let existing = facts.claims_at(id);
     let wanted = claims::for_instance(set, templates, id, existing, &facts.known_claims);
     let ready = wanted.ready;
-    if !ready && is_taken(facts, draft, id) {
+    if !ready && facts.is_name_taken(id) {
+        let name = pool::name_of(facts, id);
+        let message = format!(
+            "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
+        );
+        draft.refuse("ScaleOutFailed", message);
         return; // it would not come back to its data beside claims that are made for the next Pod
     }
     draft.claims.extend(wanted.create);
@@ -84,24 +89,6 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
             format!("no Pod can be made of revision {}: {why}", revision.name),
         ),
     }
-}
-
-/// Whether the name of an instance is that of a Pod which has left because of its labels; says so.
-fn is_taken(facts: &Facts, draft: &mut Draft, id: i64) -> bool {
-    if !facts.strategy.sequence {
-        return false;
-    }
-    let name = pool::name_of(facts, id);
-    let mut orphans = facts.observed.orphans.iter();
-    let is_its = |pod: &&Arc<Pod>| pod.metadata.name == name && !pod.is_finished();
-    let is_out = |pod: &Arc<Pod>| !facts.selector.matches(&pod.metadata.labels);
-    let is_taken = orphans.find(is_its).is_some_and(is_out);
-    if is_taken {
-        draft.refuse("ScaleOutFailed", format!(
-            "Pod {name} is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels; delete it to have another made with an empty volume, the name is that of instance ID {id}"
-        ));
-    }
-    is_taken
 }
 
 /// The end of a Pod of the set makes a new plan. That of another Pod does not.

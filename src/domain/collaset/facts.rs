@@ -518,6 +518,19 @@ impl<'a> Facts<'a> {
         member.is_some_and(|member| member.metadata.uid == pod.metadata.uid)
     }
 
+    /// Whether a Pod that has left because of its labels has the name of an instance, where names persist.
+    pub fn is_name_taken(&self, id: i64) -> bool {
+        if !self.strategy.sequence {
+            return false;
+        }
+        let name = super::pool::name_of(self, id);
+        let mut orphans = self.observed.orphans.iter();
+        orphans.any(|pod| {
+            let is_out = !self.selector.matches(&pod.metadata.labels);
+            pod.metadata.name == name && is_out && !pod.is_finished()
+        })
+    }
+
     /// Whether a Pod was excluded, lives on, and is not to enter again.
     pub fn has_left(&self, pod: &Pod) -> bool {
         let enters = self.strategy.include.contains(&pod.metadata.name);

@@ -176,6 +176,23 @@ fn claim_of_a_half_included_pod_serves_no_set_that_is_made_again() {
 }
 
 #[test]
+fn instance_whose_name_a_pod_outside_has_holds_up_no_rollout() {
+    let mut spec = one_claim();
+    spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.write_pod("web-0", |pod| {
+        let label = ("app".to_owned(), "debug".to_owned());
+        pod.metadata.labels.extend([label]);
+    });
+    world.image("app:2");
+    rounds(&mut world, 60);
+    let of = |name: &str| &world.pods[name].spec.containers[0].image;
+    assert_eq!(["web-1", "web-2"].map(of), ["app:2"; 2]);
+}
+
+#[test]
 fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
     let mut spec = one_claim();
     spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });

@@ -241,10 +241,11 @@ fn given_up(
     }
     // One that has ended waits in its back-off, however often it does.
     vacant.retain(|id| !is_overdue(facts, draft, *id) && !facts.waiting.contains_key(id));
-    // Nor does it wait for those that can't be cleaned away, can't enter or can't leave.
+    // Nor does it wait for those that can't be cleaned away, can't enter or can't leave, or whose names others have.
     vacant.retain(|id| {
         let mut former = facts.former(*id);
-        !former.any(|pod| is_deletion_refused(facts, pod)) && !draft.is_moving(*id)
+        let is_kept = former.any(|pod| is_deletion_refused(facts, pod));
+        !is_kept && !draft.is_moving(*id) && !facts.is_name_taken(*id)
     });
     let one_but = |others: usize| 1usize.saturating_sub(others);
     (one_but(vacant.len() + underway), one_but(vacant.len()))

@@ -312,12 +312,14 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     let is_old = |pod: &Pod| pod.label(keys::REVISION) != Some(&status.updated_revision);
     let moves = |pod: &Pod| begins(pod) || opens(pod);
     if let Scope::Partition(kept) = scope(world, status, &strategy) {
-        // One whose update is taken back stays as it is.
+        // One whose update is taken back stays as it is, unless it is replaced in its stead.
         let undo = Family::UndoOperationType.key("collaset");
         let stays = |pod: &&Pod| {
-            let is_updated = is_on(pod, "update") && after(plan, pod, &undo).is_none();
-            let replaced = [keys::REPLACED_BY_REPLACE_UPDATE, keys::TO_REPLACE];
-            let goes = is_updated || replaced.iter().all(|key| pod.label(key).is_some());
+            let is_updated =
+                is_on(pod, "update") && (opens(pod) || after(plan, pod, &undo).is_none());
+            let is_replaced = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
+                && (pod.label(keys::TO_REPLACE).is_some() || pod.label(keys::TO_DELETE).is_none());
+            let goes = is_updated || is_replaced;
             is_old(pod) && !goes
         };
         let before = counted.iter().copied().filter(stays);
