@@ -1,5 +1,6 @@
 //! How the kinds look on the wire, and what is kept of them.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -181,6 +182,7 @@ impl Wire for RevisionObject {
     fn keep(self) -> Option<Revision> {
         is_ours(&self.metadata).then(|| Revision {
             controller: controller_uid(&self.metadata),
+            creation_timestamp: created(&self.metadata),
             name: self.metadata.name,
             uid: self.metadata.uid,
             resource_version: self.metadata.resource_version.to_string(),
@@ -189,6 +191,10 @@ impl Wire for RevisionObject {
             labels: self.metadata.labels,
         })
     }
+}
+
+fn created(metadata: &Metadata) -> Option<Timestamp> {
+    metadata.creation_timestamp.as_deref()?.parse().ok()
 }
 
 /// A PersistentVolumeClaim.
@@ -214,11 +220,11 @@ impl Wire for ClaimObject {
     fn keep(self) -> Option<Claim> {
         is_ours(&self.metadata).then(|| Claim {
             controller: controller_uid(&self.metadata),
+            creation_timestamp: created(&self.metadata),
             name: self.metadata.name,
             uid: self.metadata.uid,
             resource_version: self.metadata.resource_version.to_string(),
             labels: self.metadata.labels,
-            creation_timestamp: self.metadata.creation_timestamp,
             terminating: self.metadata.deletion_timestamp.is_some(),
         })
     }

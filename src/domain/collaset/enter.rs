@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
+use super::membership;
 use super::observed::{Claim, UNMANAGED_NANOS};
 use super::obstacles;
 use super::plan::Ownership;
@@ -96,6 +97,12 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         if pod.is_finished() && facts.members.contains_key(&id) {
             draft.own(pod, Ownership::Adopt); // it is cleaned away
             moved |= !facts.is_refused(pod);
+            continue;
+        }
+        // One that has left with its claims comes back where an instance is missing: else it would be scaled in with them.
+        let mut claims = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+        let has_left = claims.any(|claim| claim.labels.contains_key(keys::ORPHANED));
+        if has_left && !membership::comes_back(facts, draft, id) {
             continue;
         }
         if !is_free(facts, draft, pod, id) || !taken.insert(id) {

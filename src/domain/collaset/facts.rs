@@ -456,9 +456,7 @@ impl<'a> Facts<'a> {
         let mut left: Vec<_> = ids
             .filter_map(|id| {
                 let own = || self.claims_of(id).filter(|claim| !claim.terminating);
-                let since = own()
-                    .map(|claim| claim.creation_timestamp.as_deref())
-                    .min()?;
+                let since = own().map(|claim| claim.creation_timestamp).min()?;
                 let mut mounting = own().flat_map(|claim| self.mounting(&claim.name));
                 mounting.next().is_none().then_some((since, id))
             })
@@ -527,7 +525,7 @@ impl<'a> Facts<'a> {
         let mut orphans = self.observed.orphans.iter();
         orphans.any(|pod| {
             let is_out = !self.selector.matches(&pod.metadata.labels);
-            pod.metadata.name == name && is_out && !pod.is_finished()
+            pod.metadata.name == name && is_out
         })
     }
 
@@ -586,7 +584,8 @@ impl<'a> Facts<'a> {
 
     /// Names of revisions that Pods and IDs refer to.
     pub fn revisions_in_use(observed: &Observed) -> BTreeSet<String> {
-        let pods = observed.pods.iter().flat_map(|pod| {
+        let pods = observed.pods.iter().chain(&observed.orphans);
+        let pods = pods.flat_map(|pod| {
             let labels = [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE];
             let labels = labels.into_iter().filter_map(|key| pod.label(key));
             labels.chain(marked(pod).map(|(name, _)| name))

@@ -116,7 +116,7 @@ pub fn tell_min_ready(facts: &Facts, draft: &mut Draft) {
 }
 
 /// Whether an ID is the set's, or may be again: an instance is missing.
-fn comes_back(facts: &Facts, draft: &Draft, id: i64) -> bool {
+pub fn comes_back(facts: &Facts, draft: &Draft, id: i64) -> bool {
     let entering = facts.observed.strangers.len();
     let is_short = || pool::counted(facts, draft).len() + entering < facts.strategy.replicas;
     let is_free = || !facts.foreign.contains(&id) && Room::beside(facts, draft).take_entry();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::refused::Refused;
@@ -73,6 +74,8 @@ pub struct Revision {
     pub data: Value,
     /// UID of its controller; `None` when it has none.
     pub controller: Option<String>,
+    /// creationTimestamp, in whole seconds.
+    pub creation_timestamp: Option<Timestamp>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
 }
@@ -90,8 +93,8 @@ pub struct Claim {
     pub labels: BTreeMap<String, String>,
     /// UID of its controller; `None` when it has none.
     pub controller: Option<String>,
-    /// creationTimestamp, as the API server writes it, in whole seconds.
-    pub creation_timestamp: Option<String>,
+    /// creationTimestamp, in whole seconds.
+    pub creation_timestamp: Option<Timestamp>,
     /// Whether its deletion has begun.
     pub terminating: bool,
 }

@@ -64,7 +64,7 @@ pub struct Pause {
 pub enum RevisionChange {
     /// Creates it, controlled by the CollaSet. `uid` and `resource_version` are empty. Where the name is taken by
     /// other data, the collision count of the status is raised and the next plan finds another name.
-    Create(Revision),
+    Create(Arc<Revision>),
     /// Sets its position in the history: a rollback.
     Renumber(Arc<Revision>, i64),
     /// Sets the CollaSet as its controller.

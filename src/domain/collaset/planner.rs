@@ -106,11 +106,8 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     let mut strategy = Strategy::of(&set.spec);
     let alive = observed.pods.iter().filter(|pod| !pod.is_terminating());
-    let revisions = alive.map(|pod| pod.label(keys::REVISION).unwrap_or_default());
-    let unknown = revisions
-        .filter(|name| history.find(name).is_none())
-        .count();
-    let rollout = Rollout::of(set, &history, &strategy, unknown);
+    let older = alive.filter(|pod| history.is_older(pod)).count();
+    let rollout = Rollout::of(set, &history, &strategy, older);
     strategy.scope = rollout.scope();
     if rollout.is_aborted() {
         history.go_back();

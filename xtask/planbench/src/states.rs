@@ -249,7 +249,7 @@ fn image(observed: &mut Observed, image: &str) {
 fn revision(observed: &mut Observed) -> Arc<Revision> {
     let planned = plan(observed).revisions;
     let created = planned.into_iter().find_map(|change| match change {
-        RevisionChange::Create(revision) => Some(revision),
+        RevisionChange::Create(revision) => Some((*revision).clone()),
         _ => None,
     });
     let created = created.unwrap_or_else(|| unreachable!("the template has a revision already"));

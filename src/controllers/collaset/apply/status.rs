@@ -147,7 +147,7 @@ mod tests {
         let planned = || {
             let conditions = json!([
                 { "type": "Scale", "status": "True", "reason": "Scaled" },
-                { "type": "Terminating", "status": "False" },
+                { "type": "Update", "status": "True" },
             ]);
             Some(status(json!({ "replicas": 2, "conditions": conditions })))
         };
@@ -169,6 +169,20 @@ mod tests {
         assert_eq!(difference(Some(&first), &second), None);
         let mended = wanted(&first, (planned(), &Left::default()), &Ok(()), at(3));
         assert!(difference(Some(&first), &mended).is_some());
+    }
+
+    #[test]
+    fn failure_of_a_set_that_is_deleted_is_told_by_ready_alone() {
+        let conditions = json!([{ "type": "Terminating", "status": "False" }]);
+        let planned = Some(status(json!({ "conditions": conditions })));
+        let told = wanted(
+            &CollaSetStatus::default(),
+            (planned, &Left::default()),
+            &Err(Halt::Failed(Step::ScaleIn, "policy".into())),
+            Timestamp::UNIX_EPOCH,
+        );
+        let types: Vec<_> = told.conditions.iter().map(|c| &*c.type_).collect();
+        assert_eq!(types, ["Terminating", "Ready"]);
     }
 
     #[test]

@@ -160,11 +160,11 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     patch.labels.0.insert("a".into(), Some("1".into()));
     let mut plan = creates(0..1);
     plan.add_finalizer = true;
-    plan.revisions = vec![RevisionChange::Create(Revision {
+    plan.revisions = vec![RevisionChange::Create(Arc::new(Revision {
         name: "web-1".into(),
         data: json!({}),
         ..Revision::default()
-    })];
+    }))];
     plan.pool = Some(vec![ContextDetail::default()]);
     plan.claims = vec![ClaimChange::Create {
         id: 0,
@@ -355,11 +355,11 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
         403,
     ));
     let mut plan = creates(0..1);
-    plan.revisions = vec![RevisionChange::Create(Revision {
+    plan.revisions = vec![RevisionChange::Create(Arc::new(Revision {
         name: "web-1".into(),
         data: json!({}),
         ..Revision::default()
-    })];
+    }))];
     assert!(matches!(bed.apply(plan).await, Done::All(Some(_))));
     assert_eq!(
         bed.api.requests(),
@@ -802,11 +802,11 @@ async fn a_revision_of_other_data_raises_the_collision_count() {
     };
     bed.api.put(path, of(json!({ "other": true })));
     let plan = || Plan {
-        revisions: vec![RevisionChange::Create(Revision {
+        revisions: vec![RevisionChange::Create(Arc::new(Revision {
             name: "web-1".into(),
             data: json!({}),
             ..Revision::default()
-        })],
+        }))],
         ..Plan::default()
     };
     assert_eq!(bed.apply(plan()).await, Done::Moved);

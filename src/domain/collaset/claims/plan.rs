@@ -1,6 +1,6 @@
 //! Planning of claims (contract 6.8, Q45).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -102,13 +102,21 @@ pub fn leftovers(
         templates.is_some_and(|templates| is_of(claim, templates, known))
     };
 
+    // One is enough: with two the next Pod might mount the other.
+    let place = |claim: &Claim| Some((instance(claim)?, template_name(claim)?.to_owned()));
+    let own = existing
+        .iter()
+        .filter(|c| is_owned(set, c) && !c.terminating);
+    let own: BTreeSet<_> = own.filter_map(|claim| place(claim)).collect();
+    let has_own = |claim: &Claim| place(claim).is_some_and(|place| own.contains(&place));
+
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
     claims.sort_by(|a, b| a.name.cmp(&b.name));
     claims
         .into_iter()
         .filter_map(|claim| {
             if !is_owned(set, claim) {
-                let wanted = is_adoptable(set, claim) && is_needed(claim);
+                let wanted = is_adoptable(set, claim) && is_needed(claim) && !has_own(claim);
                 return wanted.then(|| ClaimChange::Patch {
                     claim: claim.clone(),
                     labels: LabelPatch::default(),

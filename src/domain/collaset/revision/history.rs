@@ -8,6 +8,7 @@ use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::RevisionChange;
+use crate::domain::pod::Pod;
 
 /// Unused revisions that are kept where the spec does not say. A 0 is taken at its word: Kuperator never stored one
 /// that was not given.
@@ -46,6 +47,16 @@ impl History {
     /// A revision whose data can be read.
     pub fn find(&self, name: &str) -> Option<&Arc<Revision>> {
         self.by_name.get(name)
+    }
+
+    /// Whether a Pod is of another revision than the updated one, and of none that was made after it: a partition may keep it. The number of a
+    /// revision does not tell, since that of a former template grows when the template is applied again.
+    pub fn is_older(&self, pod: &Pod) -> bool {
+        let name = pod.label(keys::REVISION).unwrap_or_default();
+        let made = |revision: &Arc<Revision>| revision.creation_timestamp;
+        let updated = made(&self.updated);
+        let is_newer = updated.is_some() && self.find(name).and_then(made) > updated;
+        name != self.updated.name && !is_newer
     }
 
     /// Has the current revision stand in for that of the template: an aborted rollout goes back to it.
@@ -143,9 +154,9 @@ pub fn plan(
             collisions = Some(collisions.unwrap_or(0).saturating_add(1));
             new = hash::hash(&wanted, collisions);
         }
-        let created = create(set, wanted, next, &new, collisions);
-        changes.push(RevisionChange::Create(created.clone()));
-        Arc::new(created)
+        let created = Arc::new(create(set, wanted, next, &new, collisions));
+        changes.push(RevisionChange::Create(Arc::clone(&created)));
+        created
     };
 
     let mut by_name: BTreeMap<_, _> = readable

@@ -77,7 +77,9 @@ pub fn failed(
     // A rollout that has deleted a Pod, or replaces it, wants the new one.
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
     blame(status, message);
+    let is_deleted = status.conditions.iter().any(|c| c.type_ == "Terminating");
     let failed = match of_rollout {
+        _ if is_deleted => vec![("Ready", reason)],
         true => vec![
             (type_, reason),
             ("Update", "UpdateFailed"),

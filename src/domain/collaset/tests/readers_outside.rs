@@ -218,3 +218,112 @@ fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
     assert!(claim.controller.is_some());
     assert!(!claim.labels.contains_key(keys::ORPHANED));
 }
+
+#[test]
+fn set_that_is_made_again_amid_a_canary_keeps_what_its_partition_keeps() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = under_a_partition(one_claim(), policy);
+        world.image("app:2");
+        world.settle();
+        assert_eq!(running(&world, "app:2"), 1);
+        let before = uids(&world);
+        world.delete_set(true);
+        while !world.gone {
+            rounds(&mut world, 1);
+        }
+        world.make_again();
+        world.settle();
+        assert_eq!((uids(&world), running(&world, "app:1")), (before, 2));
+    }
+}
+
+#[test]
+fn included_pod_of_an_older_revision_is_kept_by_a_partition_at_rest() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let pod = world.members()[&2].clone();
+    let name = &pod.metadata.name;
+    let exclude = json!({ "podToExclude": [name] });
+    world.edit(json!({ "replicas": 2, "scaleStrategy": exclude }));
+    world.settle();
+    world.image("app:2");
+    world.pass(10);
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 3 } });
+    let include = json!({ "podToExclude": [], "podToInclude": [name] });
+    world.edit(json!({
+        "replicas": 3,
+        "updateStrategy": { "rollingUpdate": by },
+        "scaleStrategy": include,
+    }));
+    world.settle();
+    assert!(world.owns(&world.pods[name]));
+    assert_eq!(world.pods[name].spec.containers[0].image, "app:1");
+}
+
+#[test]
+fn no_claim_of_somebody_else_is_adopted_beside_one_that_an_instance_has() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let own = world.members()[&1].spec.claims.clone();
+    let mut other = world.claims[&own[0]].clone();
+    (other.name, other.uid) = ("web-data-0".into(), "other".into());
+    other.controller = None;
+    world.claims.insert(other.name.clone(), other);
+    world.settle();
+    assert_eq!(world.claims["web-data-0"].controller, None);
+    world.delete(&name_of(&world, 1));
+    world.settle();
+    assert_eq!(world.members()[&1].spec.claims, own);
+}
+
+#[test]
+fn pod_whose_labels_come_back_after_a_scale_in_stays_outside_with_its_data() {
+    for suffix in ["Random", "PersistentSequence"] {
+        let mut spec = one_claim();
+        spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": suffix });
+        let mut world = World::on_plane(2, spec);
+        world.settle();
+        let pod = world.members()[&1].clone();
+        let (name, claim) = (&pod.metadata.name, &pod.spec.claims[0]);
+        for app in ["debug", "web"] {
+            assert!(world.write_pod(name, |pod| {
+                let label = ("app".to_owned(), app.to_owned());
+                pod.metadata.labels.extend([label]);
+            }));
+            rounds(&mut world, 20);
+            world.edit(json!({ "replicas": 1 }));
+            world.settle();
+        }
+        assert!(world.pods.contains_key(name), "{suffix}");
+        assert!(world.claims.contains_key(claim), "{suffix}");
+        // Wanted again, it comes back to them.
+        world.edit(json!({ "replicas": 2 }));
+        world.settle();
+        assert!(world.owns(&world.pods[name]), "{suffix}");
+    }
+}
+
+#[test]
+fn no_claims_are_made_for_a_name_that_a_failed_pod_outside_has() {
+    let mut spec = one_claim();
+    spec["namingStrategy"] = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    for (app, fails) in [("debug", true), ("web", false)] {
+        world.write_pod("web-1", |pod| {
+            let label = ("app".to_owned(), app.to_owned());
+            pod.metadata.labels.extend([label]);
+        });
+        rounds(&mut world, 10);
+        if fails {
+            fail(&mut world, "web-1", 0);
+            rounds(&mut world, 10);
+        }
+    }
+    world.pass(1_000);
+    world.settle();
+    assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+    assert!(world.pods["web-1"].is_available());
+}

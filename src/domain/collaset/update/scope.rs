@@ -83,7 +83,7 @@ pub fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<
         !underway,
         !pod.is_some_and(|p| facts.is_resized(p)), // of no revision as it is
         !replaced,
-        pod.is_some_and(|p| facts.revision_of(p).is_none()),
+        pod.is_some_and(|p| facts.history.is_older(p)),
         pod.is_some(),
         Reverse(priority(facts, pod)),
         pod.is_some_and(|p| p.is_ready()),

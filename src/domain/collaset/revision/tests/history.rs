@@ -48,7 +48,7 @@ fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec
     };
     for change in changes {
         match change {
-            RevisionChange::Create(r) => edit(&Arc::new(r.clone()), Some(r.clone())),
+            RevisionChange::Create(r) => edit(r, Some((**r).clone())),
             RevisionChange::Renumber(r, n) => edit(
                 r,
                 Some(Revision {

@@ -238,12 +238,14 @@ fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
     let is_on = known.is_none_or(|known| known.is_empty() || *known != status.updated_revision);
     match scope {
         Scope::Partition(kept) if !is_on => {
-            let revisions = &world.revisions;
-            let is_unknown = |pod: &&Pod| {
-                let revision = pod.label(keys::REVISION);
-                revision.is_none_or(|name| !revisions.contains_key(name))
+            let made = |name: &str| world.revisions.get(name)?.creation_timestamp;
+            let updated = made(&status.updated_revision);
+            let is_newer = |name: &str| updated.is_some() && made(name) > updated;
+            let is_older = |pod: &&Pod| {
+                let name = pod.label(keys::REVISION).unwrap_or_default();
+                name != status.updated_revision && !is_newer(name)
             };
-            Scope::Partition(kept.min(members(world).into_iter().filter(is_unknown).count()))
+            Scope::Partition(kept.min(members(world).into_iter().filter(is_older).count()))
         }
         scope => scope,
     }
@@ -455,7 +457,7 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
         status.observed_generation
     );
     let created = plan.revisions.iter().find_map(|change| match change {
-        crate::domain::collaset::plan::RevisionChange::Create(new) => Some(new),
+        crate::domain::collaset::plan::RevisionChange::Create(new) => Some(&**new),
         _ => None,
     });
     let stored = world.revisions.get(&status.updated_revision);

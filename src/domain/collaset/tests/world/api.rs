@@ -354,7 +354,8 @@ impl World {
                     Revision {
                         uid: format!("uid-{}", revision.name),
                         controller: Some(self.uid().into()),
-                        ..revision
+                        creation_timestamp: Some(time(self.clock)),
+                        ..(*revision).clone()
                     },
                 );
                 assert_eq!(known, None, "created twice");
@@ -394,7 +395,7 @@ impl World {
                         name,
                         labels,
                         controller: Some(uid),
-                        creation_timestamp: Some(time(self.clock).to_string()),
+                        creation_timestamp: Some(time(self.clock)),
                         ..Claim::default()
                     },
                 );
