@@ -89,7 +89,11 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
     let (mut taken, mut moved) = (BTreeSet::new(), false);
     // One that has ended is made again, unless another has its ID.
     let mut orphans: Vec<_> = facts.observed.orphans.iter().collect();
-    orphans.sort_by_key(|pod| pod.is_finished());
+    let has_left = |pod: &Pod| {
+        let mut claims = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+        claims.any(|claim| claim.labels.contains_key(keys::ORPHANED))
+    };
+    orphans.sort_by_key(|pod| (pod.is_finished(), has_left(pod)));
     for pod in orphans {
         let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
             continue;
@@ -100,9 +104,7 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
             continue;
         }
         // One that has left with its claims comes back where an instance is missing: else it would be scaled in with them.
-        let mut claims = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
-        let has_left = claims.any(|claim| claim.labels.contains_key(keys::ORPHANED));
-        if has_left && !membership::comes_back(facts, draft, id) {
+        if has_left(pod) && !membership::comes_back(facts, draft, id) {
             continue;
         }
         if !is_free(facts, draft, pod, id) || !taken.insert(id) {

@@ -583,8 +583,10 @@ impl<'a> Facts<'a> {
     }
 
     /// Names of revisions that Pods and IDs refer to.
-    pub fn revisions_in_use(observed: &Observed) -> BTreeSet<String> {
-        let pods = observed.pods.iter().chain(&observed.orphans);
+    pub fn revisions_in_use(observed: &Observed, selector: &Selector) -> BTreeSet<String> {
+        let orphans = observed.orphans.iter();
+        let orphans = orphans.filter(|pod| selector.matches(&pod.metadata.labels));
+        let pods = observed.pods.iter().chain(orphans);
         let pods = pods.flat_map(|pod| {
             let labels = [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE];
             let labels = labels.into_iter().filter_map(|key| pod.label(key));

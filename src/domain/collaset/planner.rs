@@ -100,14 +100,12 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
         .map_err(|why| Failure::Invalid(why.to_owned()))?;
     let selector =
         Selector::compile(selector).map_err(|e| Failure::Invalid(format!("spec.selector: {e}")))?;
-    let in_use = Facts::revisions_in_use(observed);
+    let in_use = Facts::revisions_in_use(observed, &selector);
     let deleting = set.metadata.deletion_timestamp.is_some();
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     let mut strategy = Strategy::of(&set.spec);
-    let alive = observed.pods.iter().filter(|pod| !pod.is_terminating());
-    let older = alive.filter(|pod| history.is_older(pod)).count();
-    let rollout = Rollout::of(set, &history, &strategy, older);
+    let rollout = Rollout::of(set, &history, &strategy);
     strategy.scope = rollout.scope();
     if rollout.is_aborted() {
         history.go_back();

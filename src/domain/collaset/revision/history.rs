@@ -49,14 +49,13 @@ impl History {
         self.by_name.get(name)
     }
 
-    /// Whether a Pod is of another revision than the updated one, and of none that was made after it: a partition may keep it. The number of a
-    /// revision does not tell, since that of a former template grows when the template is applied again.
-    pub fn is_older(&self, pod: &Pod) -> bool {
+    /// Whether a Pod is of a revision that was made after the updated one. The number of a revision does not tell, since that of a former
+    /// template grows when the template is applied again.
+    pub fn is_later(&self, pod: &Pod) -> bool {
         let name = pod.label(keys::REVISION).unwrap_or_default();
         let made = |revision: &Arc<Revision>| revision.creation_timestamp;
         let updated = made(&self.updated);
-        let is_newer = updated.is_some() && self.find(name).and_then(made) > updated;
-        name != self.updated.name && !is_newer
+        updated.is_some() && self.find(name).and_then(made) > updated
     }
 
     /// Has the current revision stand in for that of the template: an aborted rollout goes back to it.

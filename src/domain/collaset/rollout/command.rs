@@ -72,7 +72,9 @@ fn apply(
     }
     if !rollout.is_on {
         let remedy = match command {
-            ABORT => "; to take a complete one back, apply the former template",
+            ABORT => {
+                "; to take a complete one back, apply the former template, and lower a partition that keeps Pods"
+            }
             _ => "",
         };
         return Err(format!("no rollout is under way{remedy}"));

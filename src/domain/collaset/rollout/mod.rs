@@ -34,8 +34,8 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// What the set says. So many Pods are `older`, see [`History::is_older`].
-    pub fn of(set: &CollaSet, history: &History, strategy: &Strategy, older: usize) -> Rollout {
+    /// What the set says.
+    pub fn of(set: &CollaSet, history: &History, strategy: &Strategy) -> Rollout {
         let revision = history.updated.name.clone();
         let is_on = revision != history.stable && !history.stands_in;
         let stored = set
@@ -43,14 +43,7 @@ impl Rollout {
             .as_ref()
             .and_then(|status| status.rollout.clone());
         let noted = stored.as_ref().map(|stored| stored.command.clone());
-        let steps = strategy.steps.clone();
-        // A partition keeps Pods on older revisions. Once the template is the current one again those that a rollout had reached go back.
-        let whole = match strategy.scope {
-            Scope::Partition(kept) if revision == history.stable => {
-                Scope::Partition(kept.min(older))
-            }
-            whole => whole,
-        };
+        let (steps, whole) = (strategy.steps.clone(), strategy.scope);
         Rollout {
             noted: noted.unwrap_or_default(),
             stored: stored.filter(|stored| is_on && stored.revision == revision),

@@ -274,7 +274,10 @@ impl View {
         let older = old.clone().count();
         let made_anew = old.clone().filter(has_left).count(); // under other IDs, counted as missing
         let behind = match facts.rollout.final_scope() {
-            Scope::Partition(partition) => old.count().saturating_sub(partition),
+            Scope::Partition(partition) => {
+                let back = update::taken_back(facts).count();
+                old.count().saturating_sub(partition).max(back)
+            }
             Scope::ByLabel => old
                 .filter(|p| p.label(keys::UPDATE_INCLUDED).is_some())
                 .count(),

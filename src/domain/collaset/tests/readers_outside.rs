@@ -327,3 +327,22 @@ fn no_claims_are_made_for_a_name_that_a_failed_pod_outside_has() {
     assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
     assert!(world.pods["web-1"].is_available());
 }
+
+#[test]
+fn instance_that_a_partition_keeps_at_rest_is_made_again_of_its_revision() {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    world.image("app:2");
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 2);
+    // As another implementation, which moves on while Pods are kept, may have left it.
+    let status = world.set.status.as_mut().unwrap();
+    status.current_revision = status.updated_revision.clone();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let mut pods = world.pods.values();
+    let lost = pods.find(|pod| pod.spec.containers[0].image == "app:1");
+    let lost = lost.unwrap().metadata.name.clone();
+    world.delete(&lost);
+    world.settle();
+    assert_eq!(running(&world, "app:1"), 2);
+    assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+}

@@ -44,7 +44,17 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
-    reached.chain(unfinished(facts)).filter(stays).collect()
+    let beyond = unfinished(facts).chain(taken_back(facts));
+    reached.chain(beyond).filter(stays).collect()
+}
+
+/// IDs of the Pods that a rollout had reached whose template was then taken back to that of the current revision: a partition keeps Pods on older
+/// revisions, and these are of one that was made later.
+pub fn taken_back(facts: &Facts) -> impl Iterator<Item = i64> {
+    let is_back = facts.history.updated.name == facts.history.stable;
+    let members = facts.members.iter().filter(move |_| is_back);
+    let later = members.filter(|(_, pod)| facts.history.is_later(pod));
+    later.map(|(id, _)| *id)
 }
 
 /// Whether the Pod of an ID is of the updated revision, or the next one is to be.
@@ -83,7 +93,6 @@ pub fn first_to_update(facts: &Facts, draft: &Draft, id: i64) -> impl Ord + use<
         !underway,
         !pod.is_some_and(|p| facts.is_resized(p)), // of no revision as it is
         !replaced,
-        pod.is_some_and(|p| facts.history.is_older(p)),
         pod.is_some(),
         Reverse(priority(facts, pod)),
         pod.is_some_and(|p| p.is_ready()),

@@ -227,31 +227,18 @@ fn stored(world: &World) -> Option<&RolloutStatus> {
     world.set.status.as_ref()?.rollout.as_ref()
 }
 
-/// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
-fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
-    let scope = scope_of_rollout(world, status, strategy);
-    let known = world
-        .set
-        .status
-        .as_ref()
-        .map(|status| &status.current_revision);
-    let is_on = known.is_none_or(|known| known.is_empty() || *known != status.updated_revision);
-    match scope {
-        Scope::Partition(kept) if !is_on => {
-            let made = |name: &str| world.revisions.get(name)?.creation_timestamp;
-            let updated = made(&status.updated_revision);
-            let is_newer = |name: &str| updated.is_some() && made(name) > updated;
-            let is_older = |pod: &&Pod| {
-                let name = pod.label(keys::REVISION).unwrap_or_default();
-                name != status.updated_revision && !is_newer(name)
-            };
-            Scope::Partition(kept.min(members(world).into_iter().filter(is_older).count()))
-        }
-        scope => scope,
-    }
+/// Whether a Pod goes back to the current revision, which is that of the template again, from one that was made later.
+fn is_taken_back(world: &World, status: &CollaSetStatus, pod: &Pod) -> bool {
+    let updated = &status.updated_revision;
+    let known = world.set.status.as_ref();
+    let is_back = known.is_some_and(|known| known.current_revision == *updated);
+    let made = |name: &str| world.revisions.get(name)?.creation_timestamp;
+    let of = pod.label(keys::REVISION).unwrap_or_default();
+    is_back && made(updated).is_some() && made(of) > made(updated)
 }
 
-fn scope_of_rollout(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
+/// Which Pods may be updated by now. A plan goes by the position that is stored, and an aborted rollout takes all back.
+fn scope(world: &World, status: &CollaSetStatus, strategy: &Strategy) -> Scope {
     let Some(next) = status.rollout.as_ref() else {
         return strategy.scope;
     };
@@ -322,7 +309,7 @@ fn begins(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
             let is_replaced = pod.label(keys::REPLACED_BY_REPLACE_UPDATE).is_some()
                 && (pod.label(keys::TO_REPLACE).is_some() || pod.label(keys::TO_DELETE).is_none());
             let goes = is_updated || is_replaced;
-            is_old(pod) && !goes
+            is_old(pod) && !goes && !is_taken_back(world, status, pod)
         };
         let before = counted.iter().copied().filter(stays);
         let after = before.clone().filter(|pod| !moves(pod)).count();
