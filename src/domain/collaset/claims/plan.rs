@@ -87,7 +87,7 @@ pub fn changed(
 ///
 /// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is deleted unless
 ///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
-/// - A claim that was left by Retain is adopted as soon as its instance is there again.
+/// - A claim that was left by Retain is adopted as soon as its instance is there again, unless that has one of its own.
 pub fn leftovers(
     set: &CollaSet,
     existing: &[Arc<Claim>],

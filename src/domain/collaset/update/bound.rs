@@ -21,7 +21,7 @@ pub struct UsingUp {
     pub missing: usize,
 }
 
-/// See there.
+/// What uses `maxUnavailable` up, see [`UsingUp`].
 pub fn using_up(facts: &Facts, draft: &Draft) -> UsingUp {
     let strategy = &facts.strategy;
     let is_bound = strategy.max_unavailable.is_some() && strategy.policy != Policy::Replace;
