@@ -9,6 +9,7 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::membership;
+use super::observed::Revision;
 use super::plan::ClaimChange;
 use super::pool;
 use super::replace;
@@ -124,6 +125,13 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
         let current = Some(&facts.history.current).filter(|_| facts.rollout.is_on);
         // One that is taken back without a rollout is yet to be recorded.
         let updated = Some(&facts.history.updated);
+        // Each once: their templates are compared for each claim.
+        let is_other = |one: Option<&Arc<Revision>>, other: &Arc<Revision>| {
+            one.is_none_or(|one| one.name != other.name)
+        };
+        let current = current.filter(|current| is_other(present.flatten(), current));
+        let updated = updated.filter(|updated| is_other(recorded, updated));
+        let updated = updated.filter(|updated| is_other(present.flatten(), updated));
         let templates = [recorded, present.flatten(), current, updated];
         let templates = templates.into_iter().flatten();
         let templates = templates.flat_map(|revision| data::claim_templates(&revision.data));

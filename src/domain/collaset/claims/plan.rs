@@ -103,7 +103,9 @@ pub fn leftovers(
     };
 
     // One is enough: with two the next Pod might mount the other.
-    let place = |claim: &Claim| Some((instance(claim)?, template_name(claim)?.to_owned()));
+    fn place(claim: &Claim) -> Option<(i64, &str)> {
+        Some((instance(claim)?, template_name(claim)?))
+    }
     let own = existing
         .iter()
         .filter(|c| is_owned(set, c) && !c.terminating);
