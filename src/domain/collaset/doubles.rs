@@ -2,12 +2,10 @@
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::lifecycle::Operation;
 use super::update;
 use crate::api::keys;
 
-/// Sends them away. Their rules, or the API server, may keep them for long: they serve meanwhile, whatever of the set's operations had
-/// begun.
+/// Sends them away. Their rules, or the API server, may keep them for long.
 pub fn step(facts: &Facts, draft: &mut Draft) {
     for pod in &facts.misnumbered {
         let name = &pod.metadata.name;
@@ -19,11 +17,6 @@ pub fn step(facts: &Facts, draft: &mut Draft) {
             );
         }
         draft.send_away(pod, facts.observed.now_nanos);
-        if Operation::Update.is_on(pod) {
-            update::come_back(facts, draft, pod);
-        }
-        if Operation::ScaleIn.is_on(pod) {
-            draft.labels(pod, Operation::ScaleIn.undo(pod));
-        }
+        update::serve_meanwhile(facts, draft, pod);
     }
 }

@@ -12,6 +12,7 @@ use super::plan::Ahead;
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace, Progress};
 use super::revision::resize;
+use super::revision::stable::InUse;
 use super::rollout::Rollout;
 use super::strategy::Strategy;
 use crate::api::keys;
@@ -582,22 +583,28 @@ impl<'a> Facts<'a> {
         ids.all(|id| id == first).then_some(*first)
     }
 
-    /// Names of revisions that Pods and IDs refer to.
-    pub fn revisions_in_use(observed: &Observed, selector: &Selector) -> BTreeSet<String> {
+    /// The revisions that Pods and IDs refer to.
+    pub fn revisions_in_use(observed: &Observed, selector: &Selector) -> InUse {
         let orphans = observed.orphans.iter();
         let orphans = orphans.filter(|pod| selector.matches(&pod.metadata.labels));
-        let pods = observed.pods.iter().chain(orphans);
-        let pods = pods.flat_map(|pod| {
-            let labels = [keys::REVISION, keys::REPLACED_BY_REPLACE_UPDATE];
-            let labels = labels.into_iter().filter_map(|key| pod.label(key));
-            labels.chain(marked(pod).map(|(name, _)| name))
-        });
-        let ids = observed
-            .pool
-            .iter()
-            .flat_map(|p| &p.contexts)
-            .filter_map(|c| c.data.get(data::REVISION));
-        pods.map(str::to_owned).chain(ids.cloned()).collect()
+        let mut in_use = InUse::new();
+        for pod in observed.pods.iter().chain(orphans) {
+            let replaced_by = pod.label(keys::REPLACED_BY_REPLACE_UPDATE);
+            let others = replaced_by
+                .into_iter()
+                .chain(marked(pod).map(|(name, _)| name));
+            for name in others {
+                in_use.entry(name.to_owned()).or_default();
+            }
+            if let Some(own) = pod.label(keys::REVISION) {
+                *in_use.entry(own.to_owned()).or_default() += 1;
+            }
+        }
+        let contexts = observed.pool.iter().flat_map(|p| &p.contexts);
+        for name in contexts.filter_map(|c| c.data.get(data::REVISION)) {
+            in_use.entry(name.clone()).or_default();
+        }
+        in_use
     }
 }
 

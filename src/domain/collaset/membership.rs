@@ -13,6 +13,7 @@ use super::pool;
 use super::replace;
 use super::room::Room;
 use super::status::told;
+use super::update;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -37,7 +38,9 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         let stays = |other: &Arc<Pod>| facts.is_member(other) && !facts.leaves_alive(other);
         let own = facts.claims_of_pod(pod);
         let own = own.filter(|claim| !facts.mounting(&claim.name).iter().any(stays));
-        if !release_claims(draft, own) {
+        if release_claims(draft, own) {
+            update::serve_meanwhile(facts, draft, pod); // they may be kept for long
+        } else {
             release(facts, draft, pod);
             let name = &pod.metadata.name;
             let message =

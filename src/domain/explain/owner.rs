@@ -32,7 +32,7 @@ pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Option<OwnerFacts> {
             let paused = rollout.paused.then(|| PAUSED.to_owned());
             let step = of_steps(set);
             let pauses = step.as_ref().is_some_and(|step| step.pauses);
-            let kept = remark(observed, &rollout).filter(|_| step.is_none());
+            let kept = remark(observed, set, &rollout).filter(|_| step.is_none());
             let bound = (!pauses).then(|| of_bound(observed, set, &rollout));
             let surge = (!pauses).then(|| of_surge(observed, set, &rollout));
             let step = step.map(|step| step.text);
@@ -164,13 +164,18 @@ fn troubles(set: &CollaSet) -> Vec<String> {
 }
 
 /// Why a Pod of an older revision is not updated.
-fn remark(observed: &Observed, rollout: &RolloutFacts) -> Option<String> {
+fn remark(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Option<String> {
     let pod = &observed.pod;
     if rollout.paused || !is_behind(rollout, pod) {
         return None;
     }
     match rollout.partition {
         Some(0) => None,
+        Some(_) if is_taken_back(set) => Some(format!(
+            "the template is that of its current revision {}: Pods of revisions that were made later go back to it, its partition \
+             keeps those of older ones",
+            rollout.updated_revision
+        )),
         Some(partition) => {
             let partition = usize::try_from(partition).unwrap_or(usize::MAX);
             let own = own(observed);
@@ -242,7 +247,7 @@ fn of_bound(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
     }
     let own = own(observed)?;
     let operations = ["update", "scale-in"];
-    let kept = kept_by_step(set, &strategy).max(kept_by_partition(&strategy));
+    let kept = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
     if older(&own, rollout) <= kept {
         return None;
     }
@@ -299,7 +304,7 @@ fn of_surge(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
     let waiting = present
         .clone()
         .filter(|pod| is_older(pod) && !is_replaced(pod));
-    let kept = kept_by_step(set, &strategy).max(kept_by_partition(&strategy));
+    let kept = kept_by_step(set, &strategy).max(kept_by_partition(set, &strategy));
     let open = present.filter(|pod| is_replaced(pod)).count();
     if open < most || waiting.count() <= kept {
         return None;
@@ -310,12 +315,18 @@ fn of_surge(observed: &Observed, set: &CollaSet, rollout: &RolloutFacts) -> Opti
     ))
 }
 
-/// Pods that the partition keeps on older revisions.
-fn kept_by_partition(strategy: &Strategy) -> usize {
+/// Pods that the partition keeps on older revisions, for certain.
+fn kept_by_partition(set: &CollaSet, strategy: &Strategy) -> usize {
     match strategy.scope {
-        Scope::Partition(kept) => kept,
-        Scope::ByLabel => 0,
+        Scope::Partition(kept) if !is_taken_back(set) => kept,
+        _ => 0,
     }
+}
+
+/// Whether the template is that of the revision from which a rollout would begin. The status does not tell which revisions were made later.
+fn is_taken_back(set: &CollaSet) -> bool {
+    let current = set.status.as_ref().map(|s| &*s.current_revision);
+    current.is_some() && current == updated_revision(set)
 }
 
 /// Pods that the steps of a rollout, as far as it has come, keep on older revisions.

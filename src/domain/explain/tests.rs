@@ -442,6 +442,13 @@ fn bound_of_a_set_is_named_only_for_a_pod_that_nothing_else_keeps() {
         partition(2),
         "its partition keeps 2 Pods on older revisions, this one is among them"
     );
+    let taken_back = json!({
+        "spec": rolling(json!({ "byPartition": { "partition": 2 } })),
+        "status": { "currentRevision": "web-2" },
+    });
+    let back = "the template is that of its current revision web-2: Pods of revisions that were made later go back to it, its partition \
+                keeps those of older ones";
+    assert_eq!(remark_with(taken_back), format!("{back}; {bound}"));
     let at = |kept: usize, step: i32, told: &str| {
         let reason = if told.contains("pauses") {
             "StepPaused"

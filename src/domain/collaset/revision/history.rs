@@ -1,14 +1,14 @@
 //! Which stored revision the template is, and which are kept (contract 6.1).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::stable::{self, InUse};
 use super::{data, hash};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::RevisionChange;
-use crate::domain::pod::Pod;
 
 /// Unused revisions that are kept where the spec does not say. A 0 is taken at its word: Kuperator never stored one
 /// that was not given.
@@ -49,10 +49,9 @@ impl History {
         self.by_name.get(name)
     }
 
-    /// Whether a Pod is of a revision that was made after the updated one. The number of a revision does not tell, since that of a former
+    /// Whether a revision was made after the updated one. The number of a revision does not tell, since that of a former
     /// template grows when the template is applied again.
-    pub fn is_later(&self, pod: &Pod) -> bool {
-        let name = pod.label(keys::REVISION).unwrap_or_default();
+    pub fn is_later(&self, name: &str) -> bool {
         let made = |revision: &Arc<Revision>| revision.creation_timestamp;
         let updated = made(&self.updated);
         updated.is_some() && self.find(name).and_then(made) > updated
@@ -70,7 +69,7 @@ impl History {
 }
 
 /// Finds the revision of the template. `revisions` are those that the set controls, and ones without a controller;
-/// `in_use` are the names on Pods and in the pool.
+/// `in_use` are those on Pods and in the pool.
 ///
 /// - The latest revision that equals the template stays; an older one becomes the latest (a rollback); else one is
 ///   created. Only the latest may have lost fields to Kuperator, see [`data::equal_taken_over`].
@@ -88,7 +87,7 @@ impl History {
 pub fn plan(
     set: &CollaSet,
     revisions: &[Arc<Revision>],
-    in_use: &BTreeSet<String>,
+    in_use: &InUse,
     refused: bool,
 ) -> Result<History, Failure> {
     let wanted = data::of(&set.spec);
@@ -163,13 +162,10 @@ pub fn plan(
         .map(|r| (r.name.clone(), r.clone()))
         .collect();
     by_name.insert(updated.name.clone(), updated.clone());
-    // A status or a revision that is lost must not end a rollout: the latest other one in use was the stable one.
-    let in_use_still = |r: &&Arc<Revision>| r.name != updated.name && in_use.contains(&r.name);
     let current = by_name
         .get(&status.current_revision)
-        .or_else(|| readable.iter().rfind(in_use_still))
-        .unwrap_or(&updated)
-        .clone();
+        .cloned()
+        .unwrap_or_else(|| stable::of(&updated, &readable, in_use));
     let stable = match status.current_revision.as_str() {
         "" => current.name.clone(),
         known => known.to_owned(),
@@ -177,7 +173,7 @@ pub fn plan(
 
     let unused: Vec<_> = readable
         .iter()
-        .filter(|r| r.controller.is_some() && !in_use.contains(&r.name))
+        .filter(|r| r.controller.is_some() && !in_use.contains_key(&r.name))
         .filter(|r| ![&updated.name, &current.name, &status.updated_revision].contains(&&r.name))
         .collect();
     let limit = set.spec.history_limit.unwrap_or(HISTORY_LIMIT);

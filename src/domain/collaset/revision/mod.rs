@@ -8,5 +8,6 @@ pub mod inplace;
 mod progress;
 mod qos;
 pub mod resize;
+pub mod stable;
 #[cfg(test)]
 mod tests;

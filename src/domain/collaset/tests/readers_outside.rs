@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 use super::cases::{condition, one_claim, uids};
 use super::instances::fail;
 use super::rollout::running;
-use super::world::World;
+use super::world::{World, Write};
 use crate::api::keys;
+use crate::domain::collaset::Operation;
+use crate::domain::pod::Pod;
 
 fn rounds(world: &mut World, rounds: usize) {
     for _ in 0..rounds {
@@ -85,6 +87,96 @@ fn canary_of_another_claim_template_finds_its_data_when_it_goes_back() {
         let left: Vec<_> = world.claims.keys().cloned().collect();
         assert_eq!(left, claims);
     }
+}
+
+#[test]
+fn canary_that_can_not_be_made_goes_back_with_the_template() {
+    for partition in [2, 3] {
+        let mut world = under_a_partition(one_claim(), "Recreate");
+        let claims: Vec<_> = world.claims.keys().cloned().collect();
+        world.forbidden.insert("app:2".into());
+        world.image("app:2");
+        rounds(&mut world, 40);
+        assert_eq!(world.images(), ["app:1"; 2]);
+        let by = json!({ "byPartition": { "partition": partition } });
+        world.edit(json!({ "updateStrategy": { "rollingUpdate": by } }));
+        world.image("app:1");
+        world.pass(100);
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3]);
+        assert_eq!(condition(&world, "Ready").1, "AsWanted");
+        let left: Vec<_> = world.claims.keys().cloned().collect();
+        assert_eq!(left, claims);
+    }
+}
+
+#[test]
+fn canary_goes_back_when_the_set_is_made_again_of_the_former_template() {
+    for policy in ["InPlaceIfPossible", "Recreate", "Replace"] {
+        let mut world = under_a_partition(one_claim(), policy);
+        world.troubles.unpullable.insert("app:2".into());
+        world.image("app:2");
+        rounds(&mut world, 40);
+        assert!(running(&world, "app:2") > 0, "{policy}");
+        world.delete_set(true);
+        while !world.gone {
+            rounds(&mut world, 1);
+        }
+        world.make_again();
+        world.image("app:1");
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3], "{policy}");
+        assert_eq!(condition(&world, "Ready").1, "AsWanted", "{policy}");
+    }
+}
+
+#[test]
+fn set_that_is_made_again_of_a_third_template_is_aborted_to_the_first() {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    let mut other = one_claim();
+    other["volumeClaimTemplates"][0]["metadata"]["name"] = json!("store");
+    world.edit(other);
+    world.image("app:2");
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 1);
+    world.delete_set(true);
+    while !world.gone {
+        rounds(&mut world, 1);
+    }
+    world.make_again();
+    world.image("app:3");
+    world.settle();
+    world.edit(one_claim());
+    world.image("app:1");
+    world.settle();
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    let is_kept = |claim: &&String| world.claims.contains_key(*claim);
+    assert!(claims.iter().filter(is_kept).count() >= 2);
+}
+
+#[test]
+fn set_that_is_made_again_of_a_template_that_no_pod_is_of_keeps_to_its_partition() {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    world.image("app:2");
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 0 } } } }),
+    );
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 3);
+    world.delete_set(true);
+    while !world.gone {
+        rounds(&mut world, 1);
+    }
+    world.make_again();
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } }),
+    );
+    world.image("app:1");
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 2);
 }
 
 #[test]
@@ -345,4 +437,28 @@ fn instance_that_a_partition_keeps_at_rest_is_made_again_of_its_revision() {
     world.settle();
     assert_eq!(running(&world, "app:1"), 2);
     assert_eq!(world.claims.keys().cloned().collect::<Vec<_>>(), claims);
+}
+
+#[test]
+fn pod_whose_claim_can_not_leave_with_it_serves() {
+    let strategy = json!({ "podUpgradePolicy": "Recreate" });
+    let mut spec = one_claim();
+    spec["updateStrategy"] = strategy;
+    let mut world = World::on_plane(2, spec);
+    world.settle();
+    let is_off = |pod: &Pod| Operation::Update.is_on(pod) && !pod.is_available();
+    world.image("app:2");
+    while !world.pods.values().any(is_off) {
+        world.step();
+    }
+    let pod = world.pods.values().find(|pod| is_off(pod)).unwrap();
+    let name = pod.metadata.name.clone();
+    world.troubles.refused.insert(Write::ClaimChange);
+    world.write_pod(&name, |pod| {
+        let label = ("app".to_owned(), "debug".to_owned());
+        pod.metadata.labels.extend([label]);
+    });
+    rounds(&mut world, 20);
+    assert!(world.owns(&world.pods[&name]));
+    assert!(world.pods[&name].is_available());
 }

@@ -379,9 +379,19 @@ fn is_being_resized(facts: &Facts, pod: &Pod) -> bool {
         && matches!(inplace::resize_progress(pod), Progress::Waiting(_))
 }
 
+/// Has a Pod serve that is to go or to leave, and can't yet, whatever of the set's operations had begun.
+pub fn serve_meanwhile(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+    if Operation::Update.is_on(pod) {
+        come_back(facts, draft, pod);
+    }
+    if Operation::ScaleIn.is_on(pod) {
+        draft.labels(pod, Operation::ScaleIn.undo(pod));
+    }
+}
+
 /// Has a Pod serve again although it is not updated: it is to go, and its rules hold it, or its change is refused. An update that has
 /// changed it is finished when the kubelet has followed, another is cancelled.
-pub fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
+fn come_back(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>) {
     if pod.annotation(keys::LAST_POD_STATUS).is_none() {
         return cancel(facts, draft, pod);
     }

@@ -44,17 +44,35 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
-    let beyond = unfinished(facts).chain(taken_back(facts));
+    let unmade = unmade_taken_back(facts, draft, counted);
+    let beyond = unfinished(facts).chain(taken_back(facts)).chain(unmade);
     reached.chain(beyond).filter(stays).collect()
 }
 
 /// IDs of the Pods that a rollout had reached whose template was then taken back to that of the current revision: a partition keeps Pods on older
 /// revisions, and these are of one that was made later.
 pub fn taken_back(facts: &Facts) -> impl Iterator<Item = i64> {
-    let is_back = facts.history.updated.name == facts.history.stable;
-    let members = facts.members.iter().filter(move |_| is_back);
-    let later = members.filter(|(_, pod)| facts.history.is_later(pod));
+    let members = facts.members.iter().filter(|_| is_back(facts));
+    let later = members.filter(|(_, pod)| {
+        let revision = pod.label(keys::REVISION);
+        revision.is_some_and(|name| facts.history.is_later(name))
+    });
     later.map(|(id, _)| *id)
+}
+
+/// IDs whose next Pods would be of such a revision: they could not be made of it.
+fn unmade_taken_back(facts: &Facts, draft: &Draft, counted: &[i64]) -> impl Iterator<Item = i64> {
+    let vacant = counted.iter().copied().filter(|_| is_back(facts));
+    let vacant = vacant.filter(|id| !facts.members.contains_key(id));
+    vacant.filter(|id| {
+        let recorded = draft.ids.get(id).and_then(|data| data.get(pool::REVISION));
+        recorded.is_some_and(|name| facts.history.is_later(name))
+    })
+}
+
+/// Whether the template is that of the stable revision.
+fn is_back(facts: &Facts) -> bool {
+    facts.history.updated.name == facts.history.stable
 }
 
 /// Whether the Pod of an ID is of the updated revision, or the next one is to be.

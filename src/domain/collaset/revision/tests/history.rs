@@ -1,4 +1,3 @@
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -10,6 +9,7 @@ use crate::api::keys;
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::RevisionChange;
 use crate::domain::collaset::revision::history::{Failure, History, plan};
+use crate::domain::collaset::revision::stable::InUse;
 use crate::domain::collaset::revision::{data, hash};
 
 fn web(image: &str) -> CollaSet {
@@ -37,7 +37,7 @@ fn ours(name: &str, revision: i64, image: &str) -> Arc<Revision> {
 }
 
 fn unused(set: &CollaSet, revisions: &[Arc<Revision>]) -> History {
-    plan(set, revisions, &BTreeSet::new(), false).unwrap()
+    plan(set, revisions, &InUse::new(), false).unwrap()
 }
 
 /// The revisions as they are once the changes are written.
@@ -253,7 +253,7 @@ fn a_revision_that_cannot_be_read_neither_crashes_nor_rolls() {
 
 #[test]
 fn a_template_that_is_none_is_an_error() {
-    let error = plan(&set(json!("text"), json!([])), &[], &BTreeSet::new(), false).unwrap_err();
+    let error = plan(&set(json!("text"), json!([])), &[], &InUse::new(), false).unwrap_err();
     assert_eq!(
         error,
         Failure::Invalid("spec.template is not an object".into())
@@ -263,7 +263,7 @@ fn a_template_that_is_none_is_an_error() {
 #[test]
 fn the_latest_stands_in_for_a_revision_that_cannot_be_written() {
     let first = ours("web-1", 1, "a:1");
-    let plan = |revisions: &[Arc<Revision>]| plan(&web("a:2"), revisions, &BTreeSet::new(), true);
+    let plan = |revisions: &[Arc<Revision>]| plan(&web("a:2"), revisions, &InUse::new(), true);
     let history = plan(std::slice::from_ref(&first)).unwrap();
     assert_eq!((&history.updated, history.changes), (&first, vec![]));
     assert_eq!(plan(&[]).unwrap_err(), Failure::NoRevision);
@@ -281,7 +281,7 @@ fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
             current_revision: "web-29".into(),
             ..Default::default()
         });
-        let in_use = in_use.iter().map(|name| (*name).to_owned()).collect();
+        let in_use = in_use.iter().map(|name| ((*name).to_owned(), 1)).collect();
         let history = plan(&set, &revisions, &in_use, false).unwrap();
         let name = |change: &RevisionChange| match change {
             RevisionChange::Delete(revision) => revision.name.clone(),
@@ -306,14 +306,14 @@ proptest! {
             let mut set = web(&format!("a:{image}"));
             set.spec.history_limit = Some(limit);
             set.status = Some(CollaSetStatus { current_revision: current.clone(), ..Default::default() });
-            let in_use: BTreeSet<String> = revisions.first().map(|r: &Arc<Revision>| r.name.clone()).into_iter().collect();
+            let in_use: InUse = revisions.first().map(|r: &Arc<Revision>| (r.name.clone(), 1)).into_iter().collect();
             let first = plan(&set, &revisions, &in_use, false).unwrap();
             revisions = written(revisions, &first.changes);
             let second = plan(&set, &revisions, &in_use, false).unwrap();
             prop_assert_eq!(&second.changes, &vec![]);
             prop_assert_eq!(&second.updated.name, &first.updated.name);
             prop_assert_eq!(&second.updated.data, &data::of(&set.spec));
-            prop_assert!(in_use.iter().chain([&first.current.name]).all(|name| second.find(name).is_some()));
+            prop_assert!(in_use.keys().chain([&first.current.name]).all(|name| second.find(name).is_some()));
             prop_assert!(revisions.len() <= limit as usize + 3);
             prop_assert_eq!(revisions.iter().map(|r| r.revision).max(), Some(second.updated.revision));
             current = first.current.name.clone();
