@@ -104,7 +104,9 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
             continue;
         }
         // One that has left with its claims comes back where an instance is missing: else it would be scaled in with them.
-        if has_left(pod) && !membership::comes_back(facts, draft, id) {
+        let is_taken = facts.members.contains_key(&id);
+        if has_left(pod) && (is_taken || !membership::comes_back(facts, draft, id)) {
+            tell_of_outsider(draft, pod);
             continue;
         }
         if !is_free(facts, draft, pod, id) || !taken.insert(id) {
@@ -122,6 +124,18 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         }
     }
     moved
+}
+
+/// A Pod that matches the selector is counted by whoever counts by it.
+fn tell_of_outsider(draft: &mut Draft, pod: &Pod) {
+    if pod.is_finished() {
+        return;
+    }
+    let message = format!(
+        "Pod {} matches spec.selector and stays outside, since no instance is missing: name it in podToInclude and add a replica, or delete it",
+        pod.metadata.name
+    );
+    draft.event(true, REFUSED, message);
 }
 
 /// Whether a Pod has a name that a set of this name gives its Pods. Selectors may overlap: an orphan of another set is

@@ -102,15 +102,16 @@ pub fn leftovers(
         templates.is_some_and(|templates| is_of(claim, templates, known))
     };
 
-    // One is enough: with two the next Pod might mount the other.
-    fn place(claim: &Claim) -> Option<(i64, &str)> {
-        Some((instance(claim)?, template_name(claim)?))
+    // An instance has one claim of a template: with two its next Pod might mount the other.
+    type Place<'a> = (i64, &'a str, Option<&'a str>);
+    fn place(claim: &Claim) -> Option<Place<'_>> {
+        let hash = label(claim, keys::PVC_TEMPLATE_HASH);
+        Some((instance(claim)?, template_name(claim)?, hash))
     }
     let own = existing
         .iter()
         .filter(|c| is_owned(set, c) && !c.terminating);
-    let own: BTreeSet<_> = own.filter_map(|claim| place(claim)).collect();
-    let has_own = |claim: &Claim| place(claim).is_some_and(|place| own.contains(&place));
+    let mut own: BTreeSet<_> = own.filter_map(|claim| place(claim)).collect();
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
     claims.sort_by(|a, b| a.name.cmp(&b.name));
@@ -118,8 +119,10 @@ pub fn leftovers(
         .into_iter()
         .filter_map(|claim| {
             if !is_owned(set, claim) {
-                let wanted = is_adoptable(set, claim) && is_needed(claim) && !has_own(claim);
-                return wanted.then(|| ClaimChange::Patch {
+                let is_wanted = is_adoptable(set, claim)
+                    && is_needed(claim)
+                    && place(claim).is_some_and(|place| own.insert(place));
+                return is_wanted.then(|| ClaimChange::Patch {
                     claim: claim.clone(),
                     labels: LabelPatch::default(),
                     ownership: Ownership::Adopt,

@@ -29,6 +29,13 @@ fn under_a_partition(mut spec: Value, policy: &str) -> World {
     world
 }
 
+/// Another size of the claims.
+fn grown() -> Value {
+    let mut spec = one_claim();
+    spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    spec
+}
+
 #[test]
 fn rollout_that_is_aborted_as_its_last_pod_is_ready_goes_back() {
     let mut spec = json!({});
@@ -461,4 +468,45 @@ fn pod_whose_claim_can_not_leave_with_it_serves() {
     rounds(&mut world, 20);
     assert!(world.owns(&world.pods[&name]));
     assert!(world.pods[&name].is_available());
+}
+
+#[test]
+fn former_claim_of_a_canary_goes_with_its_set_that_is_made_again() {
+    for replicas in [3, 0] {
+        let mut world = under_a_partition(one_claim(), "Recreate");
+        world.edit(grown());
+        world.settle();
+        assert_eq!(world.claims.len(), 4);
+        world.delete_set(true);
+        while !world.gone {
+            rounds(&mut world, 1);
+        }
+        world.make_again();
+        world.settle();
+        assert_eq!(world.claims.len(), 4, "the way back");
+        let all = json!({ "byPartition": { "partition": 0 } });
+        world.edit(json!({ "replicas": replicas, "updateStrategy": { "rollingUpdate": all } }));
+        world.settle();
+        assert_eq!(world.claims.len(), replicas);
+    }
+}
+
+#[test]
+fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let name = name_of(&world, 1);
+    for app in ["debug", "web"] {
+        assert!(world.write_pod(&name, |pod| {
+            let label = ("app".to_owned(), app.to_owned());
+            pod.metadata.labels.extend([label]);
+        }));
+        world.settle();
+    }
+    assert!(!world.owns(&world.pods[&name]));
+    let told = format!(
+        "Pod {name} matches spec.selector and stays outside, since no instance is missing: name it in podToInclude and add a replica, or delete it"
+    );
+    let mut events = world.told.iter();
+    assert!(events.any(|(_, message)| *message == told));
 }
