@@ -10,13 +10,6 @@ use crate::domain::collaset::Operation;
 use crate::domain::collaset::planner::plan;
 use crate::domain::pod::Pod;
 
-fn rounds(world: &mut World, rounds: usize) {
-    for _ in 0..rounds {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 fn member(world: &World, id: i64) -> Pod {
     world.members()[&id].clone()
 }
@@ -26,21 +19,13 @@ fn exclude(world: &mut World, pod: &Pod) {
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
 }
 
-/// Somebody else sets a label.
-fn label(world: &mut World, pod: &Pod, key: &str) {
-    assert!(world.write_pod(&pod.metadata.name, |pod| {
-        let label = (key.to_owned(), "true".to_owned());
-        pod.metadata.labels.extend([label]);
-    }));
-}
-
 #[test]
 fn pod_that_a_user_deletes_in_the_middle_of_its_update_and_that_stays_holds_up_no_other() {
     let strategy = json!({ "podUpgradePolicy": "Recreate", "operationDelaySeconds": 60 });
     let mut world = World::on_plane(3, json!({ "updateStrategy": strategy }));
     world.settle();
     world.image("app:2");
-    rounds(&mut world, 6);
+    world.rounds(6);
     let members = world.members();
     let mut begun = members
         .values()
@@ -48,9 +33,9 @@ fn pod_that_a_user_deletes_in_the_middle_of_its_update_and_that_stays_holds_up_n
     let pod = (*begun.next().unwrap()).clone();
     assert_eq!(begun.count(), 0, "the revision is yet to be proven");
     world.troubles.undeletable.insert(pod.metadata.uid.clone());
-    label(&mut world, &pod, keys::TO_DELETE);
+    world.relabel(&pod.metadata.name, keys::TO_DELETE, "true");
     for _ in 0..10 {
-        rounds(&mut world, 20);
+        world.rounds(20);
         world.pass(60);
     }
     let updated = world.images().iter().filter(|i| **i == "app:2").count();
@@ -70,12 +55,12 @@ fn pod_that_can_not_leave_takes_no_place_of_a_partition() {
     world.troubles.refused.insert(Write::ClaimChange);
     let leaves = member(&world, 2);
     exclude(&mut world, &leaves);
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.edit(json!({ "updateStrategy": {
         "rollingUpdate": { "byPartition": { "partition": 2 } },
     } }));
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert_eq!(world.images(), ["app:1", "app:2", "app:1"]);
 }
 
@@ -105,12 +90,12 @@ fn pod_that_can_not_leave_is_not_made_again_for_a_resize_that_its_node_never_mak
         if is_resized(&world) {
             break;
         }
-        rounds(&mut world, 1);
+        world.rounds(1);
     }
     assert!(is_resized(&world), "the test is about one that was resized");
     world.troubles.refused.insert(Write::ClaimChange);
     exclude(&mut world, &leaves);
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert_eq!(member(&world, 0).metadata.uid, leaves.metadata.uid);
     assert!(member(&world, 0).is_available());
     world.troubles.refused.clear();
@@ -128,11 +113,11 @@ fn ends_beside_one_that_goes(list: &str, hold: impl FnOnce(&mut World, &Pod)) {
     hold(&mut world, &first);
     let name = &first.metadata.name;
     world.edit(json!({ "replicas": 2, "scaleStrategy": { list: [name] } }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert_eq!(world.ids(), [0, 1, 2]);
     world.delete(&last.metadata.name);
     world.pool = None;
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.troubles = Default::default();
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
@@ -159,11 +144,11 @@ fn failed_to_go_and_to_leave() -> (World, Pod) {
     world.settle();
     let pod = member(&world, 0);
     world.troubles.undeletable.insert(pod.metadata.uid.clone());
-    label(&mut world, &pod, keys::TO_DELETE);
-    rounds(&mut world, 5);
+    world.relabel(&pod.metadata.name, keys::TO_DELETE, "true");
+    world.rounds(5);
     fail(&mut world, &pod.metadata.name, 0);
     exclude(&mut world, &pod);
-    rounds(&mut world, 20);
+    world.rounds(20);
     (world, pod)
 }
 
@@ -190,7 +175,7 @@ fn pod_that_the_set_told_to_go_and_that_fails_leaves_with_its_claim_once_it_is_t
     world.troubles.held.insert(pod.metadata.uid.clone());
     let name = &pod.metadata.name;
     world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
-    rounds(&mut world, 5);
+    world.rounds(5);
     let sent = |world: &World| world.pods[name].label(keys::TO_DELETE).is_some();
     assert!(sent(&world));
     fail(&mut world, name, 0);
@@ -208,7 +193,7 @@ fn pod_to_include_takes_the_instance_id_of_no_orphan() {
     stranger(&mut world, "guest", None);
     world.delete_set(true);
     while !world.gone {
-        rounds(&mut world, 1);
+        world.rounds(1);
     }
     world.make_again();
     let lists = json!({ "podToInclude": ["guest"] });
@@ -264,10 +249,10 @@ fn canary_that_can_not_leave_keeps_its_place() {
         let (mut world, pod) = canary(replicas);
         world.troubles.stubborn.extend(pod.spec.claims.clone());
         exclude(&mut world, &pod);
-        rounds(&mut world, 30);
+        world.rounds(30);
         assert_eq!(updated(&world), 1);
         world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
-        rounds(&mut world, 30);
+        world.rounds(30);
         assert_eq!(updated(&world), 1);
         // Once it leaves the Pod that is made in its place is the canary: nobody is restarted for that.
         let before = super::cases::uids(&world);
@@ -285,11 +270,11 @@ fn pod_that_can_not_be_deleted_takes_no_place_of_a_partition() {
     world.settle();
     let pod = member(&world, 0);
     world.troubles.undeletable.insert(pod.metadata.uid.clone());
-    label(&mut world, &pod, keys::TO_DELETE);
-    rounds(&mut world, 10);
+    world.relabel(&pod.metadata.name, keys::TO_DELETE, "true");
+    world.rounds(10);
     world.edit(by_partition(2));
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert_eq!(updated(&world), 1);
     assert!(member(&world, 0).spec.containers[0].image == "app:1");
     world.troubles.undeletable.clear();
@@ -305,12 +290,12 @@ fn lost_pool_knows_an_instance_that_ends_while_a_failed_pod_can_not_leave() {
     world.troubles.refused.insert(Write::ClaimChange);
     let name = &first.metadata.name;
     world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     fail(&mut world, name, 1000);
-    rounds(&mut world, 2);
+    world.rounds(2);
     world.delete(&last.metadata.name);
     world.pool = None;
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.troubles.refused.clear();
     world.settle();
     assert_eq!(world.ids(), [1]);
@@ -328,7 +313,7 @@ fn without_the_second() -> (World, Pod) {
     let second = member(&world, 2);
     world.troubles.refused.insert(Write::PodCreation);
     world.delete(&second.metadata.name);
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert_eq!(world.ids(), [1, 3]);
     (world, second)
 }
@@ -341,7 +326,7 @@ fn lost_pool_knows_an_instance_whose_pod_has_gone_by_its_claim() {
             true => world.pool.as_mut().unwrap().contexts.clear(),
             false => world.pool = None,
         }
-        rounds(&mut world, 10);
+        world.rounds(10);
         world.troubles.refused.clear();
         world.pass(100);
         world.settle();
@@ -355,11 +340,11 @@ fn lost_pool_takes_the_oldest_claims_for_those_of_an_instance_that_is_missing() 
     let (mut world, second) = without_the_second();
     world.pass(100);
     world.edit(json!({ "replicas": 4 }));
-    rounds(&mut world, 5);
+    world.rounds(5);
     assert_eq!(world.claims.len(), 4, "that of a scale-out, under ID 0");
     world.edit(json!({ "replicas": 3 }));
     world.pool = None;
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.troubles.refused.clear();
     world.pass(100);
     world.settle();
@@ -381,9 +366,9 @@ fn emptied_pool_knows_the_instance_of_a_pod_that_is_terminating() {
     };
     world.kubelets.insert(last.metadata.uid.clone(), slow);
     world.delete(&last.metadata.name);
-    rounds(&mut world, 2);
+    world.rounds(2);
     world.pool.as_mut().unwrap().contexts.clear();
-    rounds(&mut world, 5);
+    world.rounds(5);
     world.kubelets.clear();
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
@@ -403,7 +388,7 @@ fn half_included() -> (World, String, String) {
     world.troubles.stubborn.insert(pod.metadata.uid);
     let lists = json!({ "podToExclude": [], "podToInclude": [name] });
     world.edit(json!({ "replicas": 2, "scaleStrategy": lists }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     let uid = Some(world.uid().to_owned());
     assert_eq!(world.claims[&claim].controller, uid);
     (world, name, claim)
@@ -436,11 +421,11 @@ fn refused_exclusion_uses_no_place_of_max_unavailable_up() {
         world.troubles.refused.insert(Write::ClaimChange);
         let leaves = member(&world, 0);
         exclude(&mut world, &leaves);
-        rounds(&mut world, 10);
+        world.rounds(10);
         world.image("app:2");
         let mut fewest = 3;
         for _ in 0..60 {
-            rounds(&mut world, 1);
+            world.rounds(1);
             let members = world.members();
             let serving = members.values().filter(|pod| pod.is_available());
             fewest = fewest.min(serving.count());
@@ -457,10 +442,10 @@ fn pod_that_fails_half_way_out_has_its_claim_for_the_next_one_once_more_are_want
     let name = &pod.metadata.name;
     world.troubles.stubborn.insert(pod.metadata.uid.clone());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert_eq!(world.claims[&pod.spec.claims[0]].controller, None);
     fail(&mut world, name, 0);
-    rounds(&mut world, 3);
+    world.rounds(3);
     world.troubles.stubborn.clear();
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
     world.settle();
@@ -480,7 +465,7 @@ fn failed_pod_is_made_again_by_a_set_that_is_made_again() {
         fail(&mut world, &failed.metadata.name, 10_000);
         world.delete_set(true);
         while !world.gone {
-            rounds(&mut world, 1);
+            world.rounds(1);
         }
         world.make_again();
         world.ended_until.clear();
@@ -498,7 +483,7 @@ fn pod_that_can_not_leave_is_not_told_as_one_to_go() {
     world.troubles.refused.insert(Write::ClaimChange);
     let name = member(&world, 0).metadata.name;
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     // Before the refusal is told.
     let conditions = plan(&world.observe()).status.unwrap().conditions;
     let scale = conditions.into_iter().find(|c| c.type_ == "Scale");
@@ -515,8 +500,8 @@ fn pair_that_is_called_off_as_the_pool_is_lost_is_parted_in_order() {
     world.settle();
     let origin = member(&world, 0);
     let name = &origin.metadata.name;
-    label(&mut world, &origin, keys::TO_REPLACE);
-    rounds(&mut world, 2);
+    world.relabel(&origin.metadata.name, keys::TO_REPLACE, "true");
+    world.rounds(2);
     assert_eq!(world.ids(), [0, 1]);
     world.pool = None;
     assert!(world.write_pod(name, |pod| {
@@ -541,8 +526,8 @@ fn pod_to_replace_in_the_middle_of_its_update_serves_though_the_pool_can_not_be_
     world.step();
     let pod = member(&world, 0);
     assert!(Operation::Update.is_on(&pod));
-    label(&mut world, &pod, keys::TO_REPLACE);
-    rounds(&mut world, 20);
+    world.relabel(&pod.metadata.name, keys::TO_REPLACE, "true");
+    world.rounds(20);
     assert!(member(&world, 0).is_available());
 }
 
@@ -553,7 +538,7 @@ fn ends_half_included(is_deleted: bool) {
         true => world.delete(&name),
         false => fail(&mut world, &name, 0),
     }
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.troubles.stubborn.clear();
     let lists = json!({ "podToInclude": [] });
     world.edit(json!({ "scaleStrategy": lists }));
@@ -566,7 +551,7 @@ fn ends_half_included(is_deleted: bool) {
     let pod = own(&world).unwrap();
     world.troubles.refused.insert(Write::PodCreation);
     world.delete(&pod);
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.troubles.refused.clear();
     world.pass(100);
     world.settle();
@@ -591,9 +576,9 @@ fn claim_that_has_left_does_not_come_back_to_go_with_a_scale_in() {
     let (name, guest) = (&pod.metadata.name, &guest.metadata.name);
     world.troubles.stubborn.insert(pod.metadata.uid.clone());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     fail(&mut world, name, 0);
-    rounds(&mut world, 3);
+    world.rounds(3);
     world.troubles.stubborn.clear();
     let lists = json!({ "podToExclude": [], "podToInclude": [guest] });
     world.edit(json!({ "replicas": 3, "scaleStrategy": lists }));
@@ -619,7 +604,7 @@ fn failed_orphan_is_cleaned_away_beside_the_one_that_was_made_in_its_place() {
     fail(&mut world, &failed.metadata.name, 0);
     world.delete_set(true);
     while !world.gone {
-        rounds(&mut world, 1);
+        world.rounds(1);
     }
     world.troubles.undeletable.clear();
     world.make_again();
@@ -641,11 +626,11 @@ fn lost_pool_takes_no_new_half_for_an_instance_whose_pod_has_gone() {
     let gone = member(&world, 4);
     world.troubles.refused.insert(Write::PodCreation);
     world.image("app:3");
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.delete(&gone.metadata.name);
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.pool = None;
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.troubles.refused.clear();
     world.image("app:2");
     world.pass(100);
@@ -663,7 +648,7 @@ fn failed_canary_that_leaves_has_no_other_pod_updated_in_its_place() {
     world.troubles.stubborn.insert(pod.metadata.uid.clone());
     fail(&mut world, &pod.metadata.name, 0);
     exclude(&mut world, &pod);
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.troubles.stubborn.clear();
     world.settle();
     assert_eq!(updated(&world), 1);
@@ -683,7 +668,7 @@ fn named_pod_ends_its_update_while_its_deletion_can_not_be_noted() {
     let before = member(&world, 0);
     assert!(Operation::Update.is_on(&before));
     world.edit(json!({ "scaleStrategy": { "podToDelete": ["web-0"] } }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     let pod = member(&world, 0);
     assert!(pod.is_available());
     assert_eq!(pod.metadata.uid, before.metadata.uid);
@@ -692,18 +677,22 @@ fn named_pod_ends_its_update_while_its_deletion_can_not_be_noted() {
     assert_ne!(member(&world, 0).metadata.uid, before.metadata.uid);
 }
 
+/// A Failed Pod that can't be deleted, beside the one that was made in its place.
+fn beside_a_failed_one() -> (World, Pod) {
+    let mut world = World::on_plane(1, one_claim());
+    world.settle();
+    let failed = member(&world, 0);
+    let uid = failed.metadata.uid.clone();
+    world.troubles.undeletable.insert(uid);
+    fail(&mut world, &failed.metadata.name, 0);
+    world.rounds(30);
+    (world, failed)
+}
+
 #[test]
 fn claims_that_leave_with_a_pod_stay_with_it_beside_a_failed_one_of_its_id() {
     for (is_excluded, fails_too) in [(true, false), (false, false), (false, true)] {
-        let mut world = World::on_plane(1, one_claim());
-        world.settle();
-        let failed = member(&world, 0);
-        world
-            .troubles
-            .undeletable
-            .insert(failed.metadata.uid.clone());
-        fail(&mut world, &failed.metadata.name, 0);
-        rounds(&mut world, 30);
+        let (mut world, failed) = beside_a_failed_one();
         let mut pods = world.pods.values();
         let leaver = pods.find(|pod| !pod.is_finished()).unwrap().clone();
         assert_eq!(leaver.spec.claims, failed.spec.claims);
@@ -712,12 +701,9 @@ fn claims_that_leave_with_a_pod_stay_with_it_beside_a_failed_one_of_its_id() {
         }
         match is_excluded {
             true => exclude(&mut world, &leaver),
-            false => assert!(world.write_pod(&leaver.metadata.name, |pod| {
-                let label = ("app".to_owned(), "debug".to_owned());
-                pod.metadata.labels.extend([label]);
-            })),
+            false => world.relabel(&leaver.metadata.name, "app", "debug"),
         }
-        rounds(&mut world, 30);
+        world.rounds(30);
         let claim = &world.claims[&leaver.spec.claims[0]];
         assert_eq!(claim.controller, None, "{is_excluded} {fails_too}");
         world.troubles.undeletable.clear();
@@ -731,19 +717,8 @@ fn claims_that_leave_with_a_pod_stay_with_it_beside_a_failed_one_of_its_id() {
 
 #[test]
 fn claims_that_another_pod_is_made_on_do_not_leave_with_a_failed_one() {
-    let mut world = World::on_plane(1, one_claim());
-    world.settle();
-    let failed = member(&world, 0);
-    world
-        .troubles
-        .undeletable
-        .insert(failed.metadata.uid.clone());
-    fail(&mut world, &failed.metadata.name, 0);
-    rounds(&mut world, 30);
-    assert!(world.write_pod(&failed.metadata.name, |pod| {
-        let label = ("app".to_owned(), "debug".to_owned());
-        pod.metadata.labels.extend([label]);
-    }));
+    let (mut world, failed) = beside_a_failed_one();
+    world.relabel(&failed.metadata.name, "app", "debug");
     world.settle();
     let next = world.members()[&0].clone();
     assert_ne!(next.metadata.uid, failed.metadata.uid);

@@ -23,13 +23,6 @@ fn claims(world: &World) -> Vec<&str> {
     ids
 }
 
-fn rounds(world: &mut World, rounds: usize) {
-    for _ in 0..rounds {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 fn recreated() -> Value {
     let mut spec = one_claim();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": 1 });
@@ -84,9 +77,9 @@ fn named_pod_is_scaled_in_and_no_other_though_its_deletion_is_refused_for_a_time
     let (named, uid) = (last.name.clone(), last.uid.clone());
     world.troubles.undeletable.insert(uid);
     fewer_and_updated(&mut world, &json!({ "podToDelete": [named] }));
-    rounds(&mut world, 60);
+    world.rounds(60);
     world.troubles.undeletable.clear();
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -99,10 +92,10 @@ fn named_pod_is_scaled_in_and_no_other_though_it_takes_its_time() {
     let strategy = json!({ "podToDelete": [named], "operationDelaySeconds": 60 });
     fewer_and_updated(&mut world, &strategy);
     for _ in 0..10 {
-        rounds(&mut world, 20);
+        world.rounds(20);
         world.pass(20);
     }
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -113,10 +106,10 @@ fn sequence_has_no_hole_after_a_scale_in_with_a_rollout() {
     world.settle();
     fewer_and_updated(&mut world, &json!({ "operationDelaySeconds": 60 }));
     for _ in 0..10 {
-        rounds(&mut world, 20);
+        world.rounds(20);
         world.pass(20);
     }
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -127,12 +120,12 @@ fn sequence_has_no_hole_after_a_pod_is_lost_during_a_scale_in() {
     world.settle();
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 3 }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     let lost = name(&world, 1);
     world.delete(&lost);
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.troubles.holds = false;
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert_eq!(world.ids(), [0, 1, 2]);
 }
@@ -143,13 +136,13 @@ fn pod_that_is_lost_while_another_is_scaled_in_is_made_again() {
     world.settle();
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 3 }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     let lost = name(&world, 1);
     world.delete(&lost);
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert_eq!(claims(&world), ["0", "1", "2", "3"]);
     world.troubles.holds = false;
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(claims(&world), ["0", "1", "2"]);
 }
 
@@ -173,7 +166,7 @@ fn made_again(world: &mut World) -> usize {
                 fail(world, &name, 3600);
             }
         }
-        rounds(world, 4);
+        world.rounds(4);
     }
     seen.len()
 }
@@ -197,7 +190,7 @@ fn failed_pod_waits_though_a_scale_in_or_an_exclusion_takes_its_time() {
     excluded.troubles.refused.insert(Write::ClaimChange);
     excluded.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [named] } }));
     for (why, mut world) in [("held", held), ("delayed", delayed), ("excluded", excluded)] {
-        rounds(&mut world, 6);
+        world.rounds(6);
         assert_eq!(made_again(&mut world), 1, "{why}");
     }
 }
@@ -209,7 +202,7 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
         world.settle();
         let (named, other) = (name(&world, 1), name(&world, 3));
         fail(&mut world, &named, 600);
-        rounds(&mut world, 3);
+        world.rounds(3);
         if lost {
             let ends_slowly = Kubelet {
                 ends_slowly: true,
@@ -222,10 +215,10 @@ fn failed_pod_that_is_named_is_the_one_that_goes() {
             fail(&mut world, &other, 600);
         }
         world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [named] } }));
-        rounds(&mut world, 20);
+        world.rounds(20);
         world.pass(1000);
         world.kubelets.clear();
-        rounds(&mut world, 20);
+        world.rounds(20);
         assert_eq!(claims(&world), ["0", "2", "3"], "lost: {lost}");
     }
 }
@@ -260,16 +253,16 @@ fn failed_pod_that_is_to_be_excluded_is_not_deleted_while_its_claim_can_not_leav
         world.settle();
         let named = name(&world, 1);
         fail(&mut world, &named, 3600);
-        rounds(&mut world, 3);
+        world.rounds(3);
         world.troubles.refused.insert(refused);
         let exclusion = json!({ "podToExclude": [named] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": exclusion }));
-        rounds(&mut world, 20);
+        world.rounds(20);
         assert!(world.pods.contains_key(&named), "{refused:?}");
         assert_eq!(claims(&world), ["0", "1", "2", "3"], "{refused:?}");
         world.troubles.refused.clear();
         world.pass(100);
-        rounds(&mut world, 30);
+        world.rounds(30);
         assert_eq!(world.ids(), [0, 2, 3], "{refused:?}");
         let own = world.claims.values().filter(|c| c.controller.is_some());
         assert_eq!(
@@ -289,14 +282,14 @@ fn ends_slowly(world: &mut World, name: &str) {
 #[test]
 fn named_pod_is_scaled_in_and_no_other_though_it_is_about_to_end() {
     let named = |world: &mut World, name: &str| {
-        rounds(world, 3);
+        world.rounds(3);
         let by_name = json!({ "podToDelete": [name] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
-        rounds(world, 20);
+        world.rounds(20);
         world.kubelets.clear();
         world.troubles.undeletable.clear();
         world.pass(100);
-        rounds(world, 40);
+        world.rounds(40);
         assert_eq!(claims(world), ["0", "2", "3"]);
     };
     let mut world = World::on_plane(4, sequence(one_claim()));
@@ -347,10 +340,10 @@ fn set_that_is_paused_while_pods_of_a_scale_in_end_does_not_make_them_again() {
         }
         world.edit(json!({ "paused": true }));
         world.kubelets.clear();
-        rounds(&mut world, 20);
+        world.rounds(20);
         assert_eq!(world.pods.len(), 2);
         world.edit(json!({ "paused": false }));
-        rounds(&mut world, 20);
+        world.rounds(20);
         assert_eq!((world.pods.len(), claims(&world).len()), (2, 2));
     }
 }
@@ -365,9 +358,9 @@ fn rollout_goes_on_beside_a_failed_pod_that_waits_to_be_made_again() {
             world.settle();
             let failed = name(&world, 1);
             fail(&mut world, &failed, 900);
-            rounds(&mut world, 3);
+            world.rounds(3);
             world.image("app:2");
-            rounds(&mut world, 100);
+            world.rounds(100);
             assert_eq!(world.images(), ["app:2"; 4], "{policy}");
         }
     }
@@ -381,7 +374,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         world.settle();
         world.troubles.holds = true;
         world.image("app:2");
-        rounds(&mut world, 20);
+        world.rounds(20);
         let is_half = |pod: &&Pod| pod.label(keys::REPLACE_PAIR_ORIGIN_NAME).is_some();
         let halves = world.pods.values().filter(is_half);
         let halves: Vec<_> = halves.map(|pod| pod.metadata.name.clone()).collect();
@@ -389,7 +382,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         for half in &halves {
             fail(&mut world, half, 3600);
         }
-        rounds(&mut world, 10);
+        world.rounds(10);
         let status = world.set.status.as_ref().unwrap();
         let ready = status
             .conditions
@@ -400,7 +393,7 @@ fn new_pods_of_pairs_that_failed_are_named_and_wait_for_no_template_that_is_not_
         assert!(ready.message.contains(&told), "{}", ready.message);
         world.image(good);
         world.troubles.holds = false;
-        rounds(&mut world, 80);
+        world.rounds(80);
         assert_eq!(world.images(), [good; 3]);
         assert!(halves.iter().all(|half| !world.pods.contains_key(half)));
     }
@@ -414,14 +407,14 @@ fn named_pod_that_ends_is_not_made_again_under_a_pause() {
         world.settle();
         let named = name(&world, 1);
         ends_slowly(&mut world, &named);
-        rounds(&mut world, 3);
+        world.rounds(3);
         let by_name = json!({ "podToDelete": [named] });
         world.edit(json!({ "replicas": 3, "scaleStrategy": by_name }));
-        rounds(&mut world, 10);
+        world.rounds(10);
         world.edit(json!({ "paused": true }));
-        rounds(&mut world, 3);
+        world.rounds(3);
         world.kubelets.clear();
-        rounds(&mut world, 20);
+        world.rounds(20);
         assert_eq!(world.pods.len(), 3);
     }
 }
@@ -433,14 +426,14 @@ fn origin_that_is_given_the_id_of_its_new_pod_comes_to_rest() {
     world.settle();
     world.troubles.holds = true;
     world.image("app:2");
-    rounds(&mut world, 2);
+    world.rounds(2);
     let origin = world.members()[&1].clone();
     let new = origin.metadata.labels[keys::REPLACE_PAIR_NEW_ID].clone();
     assert!(world.write_pod(&origin.metadata.name, |pod| {
         let label = (keys::INSTANCE_ID.to_owned(), new);
         pod.metadata.labels.extend([label]);
     }));
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert!(!world.step(), "nothing is written any more");
     world.troubles.holds = false;
     world.settle();
@@ -461,7 +454,7 @@ fn double_whose_deletion_is_refused_is_not_kept_off_traffic_for_an_update() {
         let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
         pod.metadata.labels.extend([label]);
     }));
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert!(!update(&world));
 }
 
@@ -482,14 +475,14 @@ fn doubles_that_may_not_go_serve_although_operations_had_begun() {
             if image(&world) == "app:2" || Operation::ScaleIn.is_on(&world.pods[&double]) {
                 break;
             }
-            rounds(&mut world, 1);
+            world.rounds(1);
         }
         world.troubles.holds = true;
         assert!(world.write_pod(&double, |pod| {
             let label = (keys::INSTANCE_ID.to_owned(), "1".to_owned());
             pod.metadata.labels.extend([label]);
         }));
-        rounds(&mut world, 60);
+        world.rounds(60);
         let pod = &world.pods[&double];
         let busy = [Operation::Update, Operation::ScaleIn].map(|operation| operation.is_on(pod));
         assert_eq!(busy, [false; 2], "scaled in: {scaled_in}");
@@ -521,10 +514,10 @@ fn pod_to_include_whose_first_write_is_refused_enters_under_the_id_that_was_kept
         stranger(&mut world, "stranger", None);
         world.troubles.refused.insert(Write::PodPatch);
         world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["stranger"] } }));
-        rounds(&mut world, 6);
+        world.rounds(6);
         world.troubles.refused.clear();
         for _ in 0..60 {
-            rounds(&mut world, 1);
+            world.rounds(1);
             assert!(world.pods.len() <= 2, "another is made");
         }
         assert_eq!(world.members()[&1].metadata.name, "stranger");
@@ -544,14 +537,14 @@ fn new_pod_of_a_replacement_whose_origin_does_not_end_is_one_of_the_set() {
     };
     kubelet(&mut world, "web-0", lasts);
     world.image("app:2");
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert!(world.pods["web-0"].is_terminating());
     assert_eq!(world.images(), ["app:2"; 2]);
     world.image("app:1");
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert_eq!(world.images(), ["app:1"; 2], "rolled back");
     world.edit(json!({ "replicas": 0 }));
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert!(world.members().is_empty());
 }
 
@@ -564,7 +557,7 @@ fn failed_pod_that_can_not_be_deleted_holds_up_no_rollout() {
     let uid = world.pods["web-1"].metadata.uid.clone();
     world.troubles.undeletable.insert(uid);
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     for id in [0, 2, 3] {
         let image = &world.members()[&id].spec.containers[0].image;
         assert_eq!(image, "app:2", "{id}");
@@ -595,7 +588,7 @@ fn with_an_orphan_that_can_not_enter() -> (World, String) {
 #[test]
 fn orphan_that_can_not_enter_holds_up_no_rollout_and_is_the_first_to_go() {
     let (mut world, orphan) = with_an_orphan_that_can_not_enter();
-    rounds(&mut world, 60);
+    world.rounds(60);
     let of = |world: &World| -> Vec<(i64, String)> {
         let members = world.members().into_iter();
         members
@@ -606,9 +599,9 @@ fn orphan_that_can_not_enter_holds_up_no_rollout_and_is_the_first_to_go() {
     assert_eq!(of(&world), updated);
 
     let (mut world, _) = with_an_orphan_that_can_not_enter();
-    rounds(&mut world, 4);
+    world.rounds(4);
     world.edit(json!({ "replicas": 2 }));
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert_eq!(of(&world), updated);
     assert_eq!(claims(&world), ["0", "1", "2"]);
     assert!(world.pods.contains_key(&orphan));
@@ -623,14 +616,14 @@ fn failed_half_way_out(before: usize, after: usize) -> (World, String, String) {
     let name = excluded.metadata.name;
     world.troubles.stubborn.insert(excluded.metadata.uid);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, before);
+    world.rounds(before);
     fail(&mut world, &name, 0);
-    rounds(&mut world, after);
+    world.rounds(after);
     let told = condition(&world, "Ready").2;
     assert!(!told.contains("enters"), "{told}");
     world.troubles.stubborn.clear();
     world.edit(json!({ "scaleStrategy": { "podToExclude": [] } }));
-    rounds(&mut world, 40);
+    world.rounds(40);
     (world, name, excluded.spec.claims[0].clone())
 }
 
@@ -683,17 +676,17 @@ fn given_up_for_a_lost_pool(is_deleted: bool) {
     if is_deleted {
         world.troubles.unpullable.insert("app:2".into());
         world.image("app:2");
-        rounds(&mut world, 10);
+        world.rounds(10);
         world.delete("web-0");
         world.troubles.unpullable.clear();
     }
     for image in ["app:2", "app:1"] {
         world.image(image);
-        rounds(&mut world, 40);
+        world.rounds(40);
     }
     let (ids, before) = (world.ids(), world.claims.len());
     world.pool = None;
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert_eq!((world.ids(), world.claims.len()), (ids, before));
 }
 
@@ -705,18 +698,18 @@ fn origin_that_ends_before_its_new_pod_is_made_keeps_its_instance_and_its_claim(
     };
     let mut world = replaced_in_sequence();
     kubelet(&mut world, "web-0", is_lost);
-    rounds(&mut world, 5);
+    world.rounds(5);
     let claim = world.pods["web-0"].spec.claims.clone();
     world.troubles.most_pods = Some(2);
     assert!(world.write_pod("web-0", |pod| {
         let label = (keys::TO_REPLACE.to_owned(), "true".to_owned());
         pod.metadata.labels.extend([label]);
     }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.delete("web-0");
     world.troubles.most_pods = None;
     world.pass(100);
-    rounds(&mut world, 40);
+    world.rounds(40);
     let told = condition(&world, "Scale").2;
     assert!(told.contains("waiting for web-0 to end"), "{told}");
     world.kubelets.clear();
@@ -735,11 +728,11 @@ fn origin_that_fails_and_is_to_be_excluded_leaves_with_its_claim() {
     let (name, claim) = (origin.metadata.name, origin.spec.claims[0].clone());
     world.troubles.unpullable.insert("app:2".into());
     world.image("app:2");
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 5);
+    world.rounds(5);
     fail(&mut world, &name, 0);
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert!(world.pods.contains_key(&name));
     assert_eq!(world.claims[&claim].controller, None);
 }
@@ -753,9 +746,9 @@ fn pod_that_can_not_leave_is_not_made_again_by_a_rollout() {
     let excluded = world.members()[&0].clone();
     world.troubles.refused.insert(Write::ClaimChange);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     let pod = &world.pods[&excluded.metadata.name];
     assert_eq!(pod.metadata.uid, excluded.metadata.uid);
     assert!(pod.is_available());
@@ -784,7 +777,7 @@ fn one_is_told_as_missing_while_another_can_not_leave() {
     world.troubles.stubborn.insert(excluded.metadata.uid);
     world.troubles.most_pods = Some(3);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [excluded.metadata.name] } }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     let told = condition(&world, "Scale").2;
     let counts = "1 Pod missing, 0 to go; 1 Pod leaves the set";
     assert!(told.contains(counts), "{told}");
@@ -798,12 +791,12 @@ fn claim_that_has_left_comes_back_once_its_instance_is_wanted_again() {
     let (name, uid) = (excluded.metadata.name, excluded.metadata.uid);
     world.troubles.stubborn.insert(uid);
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 6);
+    world.rounds(6);
     fail(&mut world, &name, 0);
-    rounds(&mut world, 3);
+    world.rounds(3);
     world.troubles.stubborn.clear();
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToExclude": [] } }));
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert_eq!(world.members()[&0].spec.claims, excluded.spec.claims);
     let of_set = world
         .claims
@@ -825,7 +818,7 @@ fn instance_whose_claim_another_pod_mounts_holds_up_no_rollout() {
         pod.metadata.owner_references.clear();
     }));
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     let told = condition(&world, "Ready").2;
     let waits = format!("waiting for Pod {other}, which still mounts claim");
     assert!(told.contains(&waits), "{told}");
@@ -851,11 +844,11 @@ fn claim_that_a_pod_outside_mounts_serves_no_set_that_is_made_again() {
     }));
     world.delete_set(true);
     while !world.gone {
-        rounds(&mut world, 1);
+        world.rounds(1);
     }
     world.make_again();
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert!(world.pods[&other].controller().is_none());
     assert_eq!(world.images(), ["app:2"; 3]);
     let claim = &world.pods[&other].spec.claims[0];

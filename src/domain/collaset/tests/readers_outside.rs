@@ -10,13 +10,6 @@ use crate::api::keys;
 use crate::domain::collaset::Operation;
 use crate::domain::pod::Pod;
 
-fn rounds(world: &mut World, rounds: usize) {
-    for _ in 0..rounds {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 fn name_of(world: &World, id: i64) -> String {
     world.members()[&id].metadata.name.clone()
 }
@@ -45,7 +38,7 @@ fn rollout_that_is_aborted_as_its_last_pod_is_ready_goes_back() {
     let before = world.set.status.as_ref().unwrap().current_revision.clone();
     world.image("app:2");
     while running(&world, "app:2") < 3 || world.pods.values().any(|pod| !pod.is_ready()) {
-        rounds(&mut world, 1);
+        world.rounds(1);
         let status = world.set.status.as_ref().unwrap();
         assert_eq!(status.current_revision, before, "it is not complete yet");
     }
@@ -62,7 +55,7 @@ fn canary_that_a_partition_kept_goes_back_with_the_template() {
         let before = uids(&world);
         world.troubles.unpullable.insert("app:2".into());
         world.image("app:2");
-        rounds(&mut world, 40);
+        world.rounds(40);
         assert!(running(&world, "app:2") > 0, "{policy}");
         world.image("app:1");
         world.settle();
@@ -103,7 +96,7 @@ fn canary_that_can_not_be_made_goes_back_with_the_template() {
         let claims: Vec<_> = world.claims.keys().cloned().collect();
         world.forbidden.insert("app:2".into());
         world.image("app:2");
-        rounds(&mut world, 40);
+        world.rounds(40);
         assert_eq!(world.images(), ["app:1"; 2]);
         let by = json!({ "byPartition": { "partition": partition } });
         world.edit(json!({ "updateStrategy": { "rollingUpdate": by } }));
@@ -123,11 +116,11 @@ fn canary_goes_back_when_the_set_is_made_again_of_the_former_template() {
         let mut world = under_a_partition(one_claim(), policy);
         world.troubles.unpullable.insert("app:2".into());
         world.image("app:2");
-        rounds(&mut world, 40);
+        world.rounds(40);
         assert!(running(&world, "app:2") > 0, "{policy}");
         world.delete_set(true);
         while !world.gone {
-            rounds(&mut world, 1);
+            world.rounds(1);
         }
         world.make_again();
         world.image("app:1");
@@ -149,7 +142,7 @@ fn set_that_is_made_again_of_a_third_template_is_aborted_to_the_first() {
     assert_eq!(running(&world, "app:2"), 1);
     world.delete_set(true);
     while !world.gone {
-        rounds(&mut world, 1);
+        world.rounds(1);
     }
     world.make_again();
     world.image("app:3");
@@ -175,7 +168,7 @@ fn set_that_is_made_again_of_a_template_that_no_pod_is_of_keeps_to_its_partition
     assert_eq!(running(&world, "app:2"), 3);
     world.delete_set(true);
     while !world.gone {
-        rounds(&mut world, 1);
+        world.rounds(1);
     }
     world.make_again();
     world.edit(
@@ -194,11 +187,11 @@ fn set_is_scaled_out_while_a_failed_pod_can_not_leave() {
     let name = &leaver.metadata.name;
     world.troubles.stubborn.insert(leaver.metadata.uid.clone());
     world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     fail(&mut world, name, 0);
-    rounds(&mut world, 5);
+    world.rounds(5);
     world.edit(json!({ "replicas": 4 }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     let running = world.pods.values().filter(|pod| pod.is_available());
     assert_eq!(running.count(), 4);
     world.troubles.stubborn.clear();
@@ -225,7 +218,7 @@ fn half_of_another_set() -> World {
     world.pods.insert("old-x".into(), pod);
     world.troubles.stubborn.insert("old-x".into());
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["old-x"] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert!(world.claims["old-data-x"].controller.is_some());
     world
 }
@@ -259,12 +252,12 @@ fn claim_of_a_half_included_pod_serves_no_set_that_is_made_again() {
         world.troubles.stubborn.insert(pod.metadata.uid.clone());
         let include = json!({ "podToExclude": [], "podToInclude": [name] });
         world.edit(json!({ "replicas": 2, "scaleStrategy": include }));
-        rounds(&mut world, 10);
+        world.rounds(10);
         assert!(world.claims[claim].controller.is_some());
         world.edit(json!({ "scaleStrategy": { "podToInclude": [] } }));
         world.delete_set(orphans);
         while !world.gone {
-            rounds(&mut world, 1);
+            world.rounds(1);
         }
         world.troubles.stubborn.clear();
         world.make_again();
@@ -281,12 +274,9 @@ fn instance_whose_name_a_pod_outside_has_holds_up_no_rollout() {
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = World::on_plane(3, spec);
     world.settle();
-    world.write_pod("web-0", |pod| {
-        let label = ("app".to_owned(), "debug".to_owned());
-        pod.metadata.labels.extend([label]);
-    });
+    world.relabel("web-0", "app", "debug");
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     let of = |name: &str| &world.pods[name].spec.containers[0].image;
     assert_eq!(["web-1", "web-2"].map(of), ["app:2"; 2]);
 }
@@ -298,19 +288,13 @@ fn pod_whose_name_persists_comes_back_with_its_data_once_its_labels_do() {
     let mut world = World::on_plane(2, spec);
     world.settle();
     let (before, claims) = (uids(&world), world.claims.len());
-    let label = |world: &mut World, app: &str| {
-        assert!(world.write_pod("web-1", |pod| {
-            let label = ("app".to_owned(), app.to_owned());
-            pod.metadata.labels.extend([label]);
-        }));
-    };
-    label(&mut world, "debug");
-    rounds(&mut world, 20);
+    world.relabel("web-1", "app", "debug");
+    world.rounds(20);
     assert!(!world.owns(&world.pods["web-1"]));
     let told = condition(&world, "Ready").2;
     let why = "Pod web-1 is there and does not belong to this CollaSet: it enters again once spec.selector matches its labels";
     assert!(told.contains(why), "{told}");
-    label(&mut world, "web");
+    world.relabel("web-1", "app", "web");
     world.settle();
     assert_eq!((uids(&world), world.claims.len()), (before, claims));
     let claim = &world.claims[&world.pods["web-1"].spec.claims[0]];
@@ -328,7 +312,7 @@ fn set_that_is_made_again_amid_a_canary_keeps_what_its_partition_keeps() {
         let before = uids(&world);
         world.delete_set(true);
         while !world.gone {
-            rounds(&mut world, 1);
+            world.rounds(1);
         }
         world.make_again();
         world.settle();
@@ -386,11 +370,8 @@ fn pod_whose_labels_come_back_after_a_scale_in_stays_outside_with_its_data() {
         let pod = world.members()[&1].clone();
         let (name, claim) = (&pod.metadata.name, &pod.spec.claims[0]);
         for app in ["debug", "web"] {
-            assert!(world.write_pod(name, |pod| {
-                let label = ("app".to_owned(), app.to_owned());
-                pod.metadata.labels.extend([label]);
-            }));
-            rounds(&mut world, 20);
+            world.relabel(name, "app", app);
+            world.rounds(20);
             world.edit(json!({ "replicas": 1 }));
             world.settle();
         }
@@ -411,14 +392,11 @@ fn no_claims_are_made_for_a_name_that_a_failed_pod_outside_has() {
     world.settle();
     let claims: Vec<_> = world.claims.keys().cloned().collect();
     for (app, fails) in [("debug", true), ("web", false)] {
-        world.write_pod("web-1", |pod| {
-            let label = ("app".to_owned(), app.to_owned());
-            pod.metadata.labels.extend([label]);
-        });
-        rounds(&mut world, 10);
+        world.relabel("web-1", "app", app);
+        world.rounds(10);
         if fails {
             fail(&mut world, "web-1", 0);
-            rounds(&mut world, 10);
+            world.rounds(10);
         }
     }
     world.pass(1_000);
@@ -461,11 +439,8 @@ fn pod_whose_claim_can_not_leave_with_it_serves() {
     let pod = world.pods.values().find(|pod| is_off(pod)).unwrap();
     let name = pod.metadata.name.clone();
     world.troubles.refused.insert(Write::ClaimChange);
-    world.write_pod(&name, |pod| {
-        let label = ("app".to_owned(), "debug".to_owned());
-        pod.metadata.labels.extend([label]);
-    });
-    rounds(&mut world, 20);
+    world.relabel(&name, "app", "debug");
+    world.rounds(20);
     assert!(world.owns(&world.pods[&name]));
     assert!(world.pods[&name].is_available());
 }
@@ -479,7 +454,7 @@ fn former_claim_of_a_canary_goes_with_its_set_that_is_made_again() {
         assert_eq!(world.claims.len(), 4);
         world.delete_set(true);
         while !world.gone {
-            rounds(&mut world, 1);
+            world.rounds(1);
         }
         world.make_again();
         world.settle();
@@ -497,10 +472,7 @@ fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
     world.settle();
     let name = name_of(&world, 1);
     for app in ["debug", "web"] {
-        assert!(world.write_pod(&name, |pod| {
-            let label = ("app".to_owned(), app.to_owned());
-            pod.metadata.labels.extend([label]);
-        }));
+        world.relabel(&name, "app", app);
         world.settle();
     }
     assert!(!world.owns(&world.pods[&name]));

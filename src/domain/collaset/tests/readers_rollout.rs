@@ -8,13 +8,6 @@ use crate::api::keys;
 use crate::domain::collaset::lifecycle::Operation;
 use crate::domain::pod::Pod;
 
-fn rounds(world: &mut World, count: usize) {
-    for _ in 0..count {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 fn image(pod: &Pod) -> &str {
     &pod.spec.containers[0].image
 }
@@ -55,7 +48,7 @@ fn at_pause(partition: Value) -> (World, Vec<String>) {
     let mut world = World::on_plane(4, json!({ "updateStrategy": strategy }));
     world.settle();
     world.image("app:2");
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert_eq!(step(&world), Some(2));
     let canaries = with_image(&world, "app:2");
     (world, canaries)
@@ -64,7 +57,7 @@ fn at_pause(partition: Value) -> (World, Vec<String>) {
 /// Lets the pause pass.
 fn pass_the_pause(world: &mut World) {
     world.wait(700);
-    rounds(world, 10);
+    world.rounds(10);
 }
 
 fn waits_for(world: &World, name: &str) {
@@ -78,14 +71,14 @@ fn pause_waits_for_a_canary_beside_one_that_a_user_replaces() {
     let (mut world, canaries) = at_pause(json!(2));
     world.troubles.holds = true;
     label(&mut world, &canaries[0], keys::TO_REPLACE, "true");
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert_eq!(world.pods.len(), 5);
     lose(&mut world, &canaries[1]);
-    rounds(&mut world, 5);
+    world.rounds(5);
     pass_the_pause(&mut world);
     waits_for(&world, &canaries[1]);
     world.kubelets.clear();
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert_eq!(step(&world), Some(3));
 }
 
@@ -94,13 +87,13 @@ fn pause_waits_for_a_canary_beside_one_that_is_scaled_in() {
     let (mut world, canaries) = at_pause(json!(2));
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
-    rounds(&mut world, 10);
+    world.rounds(10);
     lose(&mut world, &canaries[1]);
-    rounds(&mut world, 5);
+    world.rounds(5);
     pass_the_pause(&mut world);
     waits_for(&world, &canaries[1]);
     world.kubelets.clear();
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert_eq!(step(&world), Some(3));
 }
 
@@ -109,10 +102,10 @@ fn pause_waits_for_a_canary_though_others_are_enough() {
     let (mut world, canaries) = at_pause(json!(2));
     let old = with_image(&world, "app:1");
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [old[0]] } }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert_eq!(with_image(&world, "app:2").len(), 2, "one is to be updated");
     lose(&mut world, &canaries[1]);
-    rounds(&mut world, 5);
+    world.rounds(5);
     pass_the_pause(&mut world);
     waits_for(&world, &canaries[1]);
 }
@@ -126,12 +119,12 @@ fn step_counts_no_pod_that_is_scaled_in_and_does_not_wait_for_its_end() {
     let uid = world.pods[&canaries[0]].metadata.uid.clone();
     world.troubles.held.insert(uid);
     world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [canaries[0]] } }));
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert!(world.pods.contains_key(&canaries[0]));
     let left = with_image(&world, "app:1");
     assert_eq!(left.len(), others.len() - 1, "one is updated in its stead");
     pass_the_pause(&mut world);
-    rounds(&mut world, 60);
+    world.rounds(60);
     assert_eq!(step(&world), None);
     assert!(world.pods.contains_key(&canaries[0]));
     assert_eq!(with_image(&world, "app:1"), [""; 0]);
@@ -149,7 +142,7 @@ fn updated_in_order(rolling: Value) -> Vec<String> {
     world.image("app:2");
     let mut order = Vec::new();
     for _ in 0..80 {
-        rounds(&mut world, 1);
+        world.rounds(1);
         for pod in world.pods.values().filter(|pod| image(pod) == "app:2") {
             let label = pod.label("order").unwrap_or_default().to_owned();
             if !order.contains(&label) {
@@ -175,7 +168,7 @@ fn pod_that_is_down_is_made_again_first() {
     world.settle();
     let down = world.members()[&2].metadata.name.clone();
     lose(&mut world, &down);
-    rounds(&mut world, 3);
+    world.rounds(3);
     world.image("app:2");
     world.step();
     let operating = keys::Family::Operating.key("collaset");
@@ -205,13 +198,13 @@ fn called_off(strategy: Value) -> (World, String) {
     let origin = world.pods.keys().next().unwrap().clone();
     label(&mut world, &origin, keys::TO_REPLACE, "true");
     world.troubles.holds = true;
-    rounds(&mut world, 20);
+    world.rounds(20);
     lose(&mut world, &origin);
-    rounds(&mut world, 2);
+    world.rounds(2);
     assert!(world.write_pod(&origin, |pod| {
         pod.metadata.labels.remove(keys::TO_REPLACE);
     }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert_eq!(world.pods.len(), 4);
     world.troubles.holds = false;
     (world, origin)
@@ -232,7 +225,7 @@ fn reopened_pair_of_a_user_needs_no_room_of_the_pool() {
     let (mut world, origin) = called_off(json!({ "podUpgradePolicy": "Replace" }));
     world.pool_bytes = room::MOST / room::most_replicas("web") * 4;
     world.image("app:2");
-    rounds(&mut world, 80);
+    world.rounds(80);
     assert!(world.pods[&origin].is_terminating(), "its node is lost");
 }
 
@@ -241,12 +234,12 @@ fn pod_that_waits_for_max_surge_serves_although_its_update_in_place_had_begun() 
     let mut world = World::on_plane(4, json!({}));
     world.settle();
     world.image("app:2");
-    rounds(&mut world, 1);
+    world.rounds(1);
     assert!(world.pods.values().all(|pod| !pod.is_available()));
     world.troubles.most_pods = Some(4);
     let strategy = json!({ "podUpgradePolicy": "Replace", "maxSurge": 1 });
     world.edit(json!({ "updateStrategy": strategy }));
-    rounds(&mut world, 40);
+    world.rounds(40);
     assert!(world.pods.values().all(Pod::is_available));
     world.troubles.most_pods = None;
     world.settle();

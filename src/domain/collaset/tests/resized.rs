@@ -171,13 +171,6 @@ fn all_ask_for(world: &World, resource: &str, amount: &str) -> bool {
     pods.all(|pod| pod.spec.containers[0].resources["requests"][resource] == amount)
 }
 
-fn rounds(world: &mut World, n: usize) {
-    for _ in 0..n {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 /// A set whose Pods have been resized from 1 cpu to 2, and whose next image is refused. Their kubelets answer like this.
 fn half_resized(spec: Value, resizing: Resizing) -> World {
     let mut world = World::on_plane(2, resources("app:1", "1"));
@@ -193,7 +186,7 @@ fn half_resized(spec: Value, resizing: Resizing) -> World {
     world.edit(resources("app:2", "2"));
     world.step();
     world.troubles.refused.insert(Write::PodChange);
-    rounds(&mut world, 20);
+    world.rounds(20);
     let mut pods = world.pods.values();
     assert!(pods.any(|pod| pod.spec.containers[0].resources["requests"]["cpu"] == "2"));
     world
@@ -236,7 +229,7 @@ fn what_the_kubelet_says_of_a_resize_counts_although_the_image_came_later() {
         if restarts {
             world.forget_all();
         }
-        rounds(&mut world, 60);
+        world.rounds(60);
         assert_eq!(world.images(), ["app:2"; 2], "tried again");
         assert!(!is_ready(&world), "its node has no room yet");
     }
@@ -255,7 +248,7 @@ fn two_resizes_that_came_no_further_are_both_taken_back() {
         world.turn(u8::MAX);
     }
     world.troubles.refused.insert(Write::PodChange);
-    rounds(&mut world, 30);
+    world.rounds(30);
     assert!(all_ask_for(&world, "cpu", "3"));
     world.troubles.refused.clear();
     world.edit(resources("app:1", "1"));
@@ -270,7 +263,7 @@ fn revision_for_which_a_pod_was_resized_is_kept() {
     world.troubles.holds = true;
     world.edit(json!({ "updateStrategy": { "maxUnavailable": 1 } }));
     world.edit(resources("app:1", "1"));
-    rounds(&mut world, 10);
+    world.rounds(10);
     world.troubles.holds = false;
     world.settle();
     assert!(all_ask_for(&world, "cpu", "1") && is_ready(&world));
@@ -311,11 +304,11 @@ fn set_is_not_ready_with_a_pod_whose_node_never_makes_its_resize() {
     world.troubles.holds = true;
     let told = (keys::TO_DELETE.to_owned(), "true".to_owned());
     assert!(world.write_pod(&name, |pod| pod.metadata.labels.extend([told])));
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert!(world.pods[&name].is_available());
     world.edit(json!({ "paused": true }));
     assert!(world.write_pod(&name, |pod| _ = pod.metadata.labels.remove(keys::TO_DELETE)));
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert!(!is_ready(&world));
     let status = world.set.status.clone().unwrap();
     assert_ne!(status.current_revision, status.updated_revision);
@@ -348,7 +341,7 @@ fn pods_that_no_update_has_resized_stay_when_it_is_taken_back() {
         let before = uids(&world);
         world.troubles.holds = true;
         world.edit(spec("app:2", next));
-        rounds(&mut world, 10);
+        world.rounds(10);
         let marked = |pod: &Pod| pod.annotation(keys::RESIZING).is_some();
         assert!(world.pods.values().all(marked));
         world.set.spec.template["spec"]["containers"] = json!([]);
@@ -390,7 +383,7 @@ fn pod_whose_node_never_makes_its_resize_serves_until_it_can_be_made_again() {
     let mut vacant = infeasible(3);
     vacant.troubles.refused.insert(Write::PodCreation);
     for (mut world, lost) in [(paused, 0), (refused, 0), (vacant, 1)] {
-        rounds(&mut world, 150);
+        world.rounds(150);
         let serving = world.pods.values().filter(|pod| pod.is_available()).count();
         let wanted = usize::try_from(world.set.spec.replicas.unwrap()).unwrap();
         assert_eq!(serving, wanted - lost);
@@ -407,7 +400,7 @@ fn pod_whose_resize_is_deferred_and_whose_image_is_refused_serves() {
     for paused in [false, true] {
         let mut world = half_resized(json!({}), Resizing::Deferred);
         world.edit(json!({ "paused": paused }));
-        rounds(&mut world, 60);
+        world.rounds(60);
         assert!(
             world.pods.values().all(Pod::is_available),
             "nothing restarts"

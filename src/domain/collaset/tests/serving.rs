@@ -16,13 +16,6 @@ fn resources(cpu: &str) -> Value {
     }] } } })
 }
 
-fn rounds(world: &mut World, n: usize) {
-    for _ in 0..n {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 fn serving(world: &World) -> usize {
     world.pods.values().filter(|pod| pod.is_available()).count()
 }
@@ -60,7 +53,7 @@ fn no_pod_is_taken_off_traffic_to_be_deleted_while_the_pool_can_not_be_written()
             }
             world.troubles.refused.insert(Write::Pool);
             world.image(image);
-            rounds(&mut world, 60);
+            world.rounds(60);
             assert_eq!(serving(&world), world.pods.len(), "{image} {late}");
             assert_eq!(condition(&world, "Ready").0, "False");
             world.troubles.refused.clear();
@@ -77,7 +70,7 @@ fn pods_whose_deletion_is_refused_serve() {
         let mut world = second_image(3, recreate());
         world.image(image);
         world.troubles.refused.insert(Write::PodDeletion);
-        rounds(&mut world, 60);
+        world.rounds(60);
         assert_eq!(serving(&world), 3, "{image}");
         let (ready, _, message) = condition(&world, "Ready");
         assert_eq!(ready, "False");
@@ -98,7 +91,7 @@ fn pods_come_back_when_no_other_can_be_made_in_their_place() {
         world.turn(1);
     }
     world.troubles.refused.insert(Write::PodCreation);
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(serving(&world), world.pods.len());
     world.troubles.refused.clear();
     world.settle();
@@ -114,7 +107,7 @@ fn pods_come_back_whose_resize_is_found_invalid_late_while_no_other_can_be_made(
     world.step();
     let refused = [Write::LateResize, Write::PodCreation];
     world.troubles.refused.extend(refused);
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert!(serving(&world) >= 2, "{}", serving(&world));
 }
 
@@ -135,7 +128,7 @@ fn pods_come_back_whose_change_fails_again_and_again() {
             world.turn(u8::MAX);
         }
         world.troubles.refused.insert(Write::FailingChange);
-        rounds(&mut world, 60);
+        world.rounds(60);
         assert_eq!(serving(&world), 5);
         assert_eq!(condition(&world, "Ready").0, "False");
         world.troubles.refused.clear();
@@ -248,14 +241,14 @@ fn pair_that_was_called_off_and_whose_origin_never_serves_holds_up_no_rollout() 
         };
         let uid = origin.unwrap().metadata.uid.clone();
         world.kubelets.insert(uid, lost);
-        rounds(&mut world, 30);
+        world.rounds(30);
         match act {
             "back" => world.image("app:1"),
             _ => world.command("abort"),
         }
-        rounds(&mut world, 10);
+        world.rounds(10);
         world.troubles.holds = false;
-        rounds(&mut world, 60);
+        world.rounds(60);
         world.image("app:3");
         for _ in 0..200 {
             world.step();
@@ -278,7 +271,7 @@ fn pod_whose_deletion_is_refused_holds_up_no_other() {
             let uid = world.members()[&id].metadata.uid.clone();
             world.troubles.undeletable.insert(uid);
             world.image(if proven { "app:1" } else { "app:3" });
-            rounds(&mut world, 100);
+            world.rounds(100);
             let old = world.images().into_iter().filter(|i| *i == "app:2");
             assert_eq!(old.count(), 1, "{proven} {id}");
             assert_eq!(serving(&world), 4);

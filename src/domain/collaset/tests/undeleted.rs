@@ -16,13 +16,6 @@ fn serving(world: &World) -> usize {
     members.values().filter(|pod| pod.is_available()).count()
 }
 
-fn rounds(world: &mut World, rounds: usize) {
-    for _ in 0..rounds {
-        world.step();
-        world.turn(u8::MAX);
-    }
-}
-
 fn message(world: &World, type_: &str) -> String {
     let status = world.set.status.as_ref().unwrap();
     let mut conditions = status.conditions.iter();
@@ -45,13 +38,13 @@ fn pod_to_delete_is_told_of_and_serves_again_once_its_name_is_taken_out() {
     let (mut world, pod) = undeletable(bound);
     let name = &pod.metadata.name;
     world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     assert_eq!(serving(&world), 2);
     let why =
         format!("Pod {name} is to be deleted, and off traffic; its deletion is refused: policy");
     assert!(message(&world, "Ready").contains(&why));
     world.image("app:2");
-    rounds(&mut world, 20);
+    world.rounds(20);
     let told = message(&world, "Update");
     assert!(
         told.contains("updateStrategy.maxUnavailable (1) is used up"),
@@ -68,7 +61,7 @@ fn origin_serves_again_once_its_rollout_is_taken_back() {
     let replace = json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "maxSurge": 1 } });
     let (mut world, pod) = undeletable(replace);
     world.image("app:2");
-    rounds(&mut world, 60);
+    world.rounds(60);
     let is_away = |world: &World| !world.pods[&pod.metadata.name].is_available();
     assert!(is_away(&world), "the test is about one that went");
     world.image("app:1");
@@ -109,7 +102,7 @@ fn updated(world: &World) -> usize {
 fn no_other_pod_goes_off_traffic_before_one_that_was_refused_serves_again() {
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     let mut world = down(recreate, 0);
-    rounds(&mut world, 10);
+    world.rounds(10);
     assert_eq!(serving(&world), 3);
     world.kubelets.clear();
     world.troubles.undeletable.clear();
@@ -122,7 +115,7 @@ fn refused_pod_that_does_not_serve_for_long_holds_up_no_other() {
     for bound in [None, Some(3)] {
         let recreate = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": bound });
         let mut world = down(json!({ "updateStrategy": recreate }), 100);
-        rounds(&mut world, 200);
+        world.rounds(200);
         assert_eq!(updated(&world), 3, "{bound:?}");
     }
 }
@@ -142,9 +135,9 @@ fn scale_in_whose_deletion_is_refused_holds_up_no_rollout() {
         let (name, uid) = (last.name.clone(), last.uid.clone());
         world.troubles.undeletable.insert(uid);
         world.edit(json!({ "replicas": 3, "scaleStrategy": { "podToDelete": [name] } }));
-        rounds(&mut world, 20);
+        world.rounds(20);
         world.image("app:2");
-        rounds(&mut world, 200);
+        world.rounds(200);
         assert_eq!(updated(&world), 3, "{policy} {bound:?}");
     }
 }
@@ -166,7 +159,7 @@ fn several_pods_that_can_not_be_deleted_hold_up_no_other() {
             world.troubles.undeletable.extend(uids);
             world.image("app:2");
             for _ in 0..20 {
-                rounds(&mut world, 20);
+                world.rounds(20);
                 world.pass(100);
             }
             assert_eq!(updated(&world), 6 - undeletable);
@@ -174,7 +167,7 @@ fn several_pods_that_can_not_be_deleted_hold_up_no_other() {
             let last = world.troubles.undeletable.pop_last();
             assert!(last.is_some());
             for _ in 0..20 {
-                rounds(&mut world, 20);
+                world.rounds(20);
                 world.pass(100);
             }
             assert_eq!(updated(&world), 7 - undeletable);
@@ -216,7 +209,7 @@ fn update_in_place_keeps_to_max_unavailable_though_deletions_were_refused() {
     let fewest = |world: &mut World| {
         let mut fewest = usize::MAX;
         for _ in 0..60 {
-            rounds(world, 1);
+            world.rounds(1);
             fewest = fewest.min(serving(world));
         }
         fewest
@@ -226,9 +219,9 @@ fn update_in_place_keeps_to_max_unavailable_though_deletions_were_refused() {
         world.settle();
         world.troubles.refused.insert(Write::PodDeletion);
         world.image("app:2");
-        rounds(&mut world, 60);
+        world.rounds(60);
         world.pass(100);
-        rounds(&mut world, 60);
+        world.rounds(60);
         if lifted {
             world.troubles.refused.clear();
         }
@@ -240,7 +233,7 @@ fn update_in_place_keeps_to_max_unavailable_though_deletions_were_refused() {
     world.settle();
     world.troubles.refused.insert(Write::PodDeletion);
     world.edit(json!({ "replicas": 3 }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.troubles.refused.clear();
     world.edit(json!({ "replicas": 6 }));
     world.settle();
@@ -261,7 +254,7 @@ fn others_go_as_many_at_a_time_as_max_unavailable_says_beside_a_pod_whose_dry_ru
     world.image("app:2");
     let mut most = 0;
     for _ in 0..100 {
-        rounds(&mut world, 1);
+        world.rounds(1);
         let begun = world
             .pods
             .values()
@@ -280,7 +273,7 @@ fn pod_that_can_not_be_written_keeps_no_place_from_one_that_is_only_tried() {
     world.troubles.stubborn.insert(stubborn);
     world.refused.deletions.insert(refused);
     world.image("app:2");
-    rounds(&mut world, 100);
+    world.rounds(100);
     assert_eq!(updated(&world), 5);
 }
 
@@ -290,9 +283,9 @@ fn pods_whose_update_is_refused_are_told_how_long_they_are_to_be_ready() {
     world.settle();
     world.troubles.refused.insert(Write::PodChange);
     world.image("app:2");
-    rounds(&mut world, 20);
+    world.rounds(20);
     world.edit(json!({ "minReadySeconds": 5 }));
-    rounds(&mut world, 20);
+    world.rounds(20);
     let told = |pod: &Pod| pod.annotation(keys::MIN_READY_SECONDS) == Some("5");
     assert!(world.pods.values().all(told));
     assert_eq!(world.images(), ["app:1"; 3]);

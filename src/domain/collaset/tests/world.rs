@@ -222,6 +222,14 @@ impl World {
         self.pass(1)
     }
 
+    /// Plans, and has everything around the set react, so many times.
+    pub fn rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.step();
+            self.turn(u8::MAX);
+        }
+    }
+
     /// Lets so many seconds pass.
     pub fn pass(&mut self, seconds: u64) -> u64 {
         self.clock += seconds * 1_000_000_000;

@@ -81,6 +81,12 @@ impl World {
         admitted
     }
 
+    /// Somebody else sets a label of a Pod, which admission lets be.
+    pub fn relabel(&mut self, name: &str, key: &str, value: &str) {
+        let label = (key.to_owned(), value.to_owned());
+        assert!(self.write_pod(name, |pod| pod.metadata.labels.extend([label])));
+    }
+
     /// What admission makes of a new Pod.
     pub fn admit_new(&self, pod: &mut Pod) {
         pod.metadata.generation = 1;

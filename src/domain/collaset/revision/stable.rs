@@ -1,0 +1,88 @@
+//! Which revision was kept stable, where no status says so.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::domain::collaset::observed::Revision;
+
+/// Names of revisions that Pods and instance IDs refer to, and how many Pods are of each.
+pub type InUse = BTreeMap<String, usize>;
+
+/// Of the revisions in use beside that of the template the one that most Pods are of: a canary is of fewer. A status that is lost must not
+/// end a rollout.
+///
+/// A set that is made again of the template before a rollout takes that rollout back: `updated` is stable itself. Its number as it is
+/// stored tells, since a template that has been applied for longer has the greatest.
+pub fn of(updated: &Arc<Revision>, readable: &[Arc<Revision>], in_use: &InUse) -> Arc<Revision> {
+    let pods = |revision: &Revision| in_use.get(&revision.name);
+    let others = readable.iter().filter(|r| r.name != updated.name);
+    let others = others.filter(|r| pods(r).is_some());
+    let Some(other) = others.max_by_key(|r| (pods(r), Reverse(r.revision))) else {
+        return Arc::clone(updated);
+    };
+    let stored = readable.iter().find(|r| r.name == updated.name);
+    let is_former = stored.is_some_and(|stored| stored.revision < other.revision);
+    let is_taken_back = is_former && pods(updated) >= pods(other);
+    Arc::clone(if is_taken_back { updated } else { other })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The stable revision, given the latest one of the template, and the revisions by number, name and the Pods of each.
+    fn stable(updated: &str, revisions: &[(i64, &str, usize)]) -> String {
+        let stored = |number, name: &str| {
+            Arc::new(Revision {
+                name: name.to_owned(),
+                revision: number,
+                ..Revision::default()
+            })
+        };
+        let in_use = revisions
+            .iter()
+            .map(|(_, name, pods)| ((*name).to_owned(), *pods));
+        let readable: Vec<_> = revisions
+            .iter()
+            .map(|(n, name, _)| stored(*n, name))
+            .collect();
+        of(&stored(9, updated), &readable, &in_use.collect())
+            .name
+            .clone()
+    }
+
+    #[test]
+    fn revision_that_most_pods_are_of_is_stable() {
+        for canary in [0, 1, 2] {
+            let revisions = [(1, "former", 2), (2, "canary", canary)];
+            for template in ["former", "canary", "third"] {
+                assert_eq!(
+                    stable(template, &revisions),
+                    "former",
+                    "{template} {canary}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rollout_goes_on_to_the_revision_that_most_pods_are_of() {
+        assert_eq!(stable("new", &[(1, "former", 1), (2, "new", 2)]), "former");
+        let applied_again = [(1, "former", 1), (2, "older", 2)];
+        assert_eq!(stable("older", &applied_again), "former");
+    }
+
+    #[test]
+    fn template_that_few_pods_are_of_is_rolled_out() {
+        assert_eq!(
+            stable("old", &[(1, "old", 1), (2, "present", 2)]),
+            "present"
+        );
+    }
+
+    #[test]
+    fn template_is_stable_where_nothing_else_is_in_use() {
+        assert_eq!(stable("new", &[]), "new");
+    }
+}
