@@ -574,6 +574,7 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::REPLACES
                 | keys::SENT_AWAY
                 | keys::RESIZING
+                | keys::STABLE_REVISION
         )
     });
     Ok(all)

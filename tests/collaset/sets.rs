@@ -111,10 +111,12 @@ impl<'a> Set<'a> {
         let pods = pods.list(&ListParams::default()).await;
         let told = |pod: &Pod| {
             format!(
-                "{}: {:?} {:?} {}",
+                "{}: {:?} {:?} {:?} {} {}",
                 pod.name_any(),
                 pod.metadata.deletion_timestamp,
                 pod.labels(),
+                pod.annotations(),
+                json!(pod.spec.as_ref().map(|spec| &spec.containers)),
                 json!(pod.status)
             )
         };

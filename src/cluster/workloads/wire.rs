@@ -9,6 +9,7 @@ use tracing::warn;
 use super::Objects;
 use super::store::{Key, Store};
 use crate::api::collaset::CollaSet;
+use crate::api::keys;
 use crate::api::resourcecontext::ResourceContextSpec;
 use crate::cluster::sizes::wire::Object;
 use crate::cluster::watch::Source;
@@ -181,6 +182,11 @@ impl Wire for RevisionObject {
 
     fn keep(self) -> Option<Revision> {
         is_ours(&self.metadata).then(|| Revision {
+            stable: self
+                .metadata
+                .annotations
+                .get(keys::STABLE_REVISION)
+                .cloned(),
             controller: controller_uid(&self.metadata),
             creation_timestamp: created(&self.metadata),
             name: self.metadata.name,

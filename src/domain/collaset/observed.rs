@@ -78,6 +78,8 @@ pub struct Revision {
     pub creation_timestamp: Option<Timestamp>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// [`crate::api::keys::STABLE_REVISION`].
+    pub stable: Option<String>,
 }
 
 /// A PersistentVolumeClaim.

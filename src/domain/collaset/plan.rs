@@ -65,8 +65,8 @@ pub enum RevisionChange {
     /// Creates it, controlled by the CollaSet. `uid` and `resource_version` are empty. Where the name is taken by
     /// other data, the collision count of the status is raised and the next plan finds another name.
     Create(Arc<Revision>),
-    /// Sets its position in the history: a rollback.
-    Renumber(Arc<Revision>, i64),
+    /// Sets its position in the history, and the name of the stable revision: a rollback.
+    Renumber(Arc<Revision>, i64, String),
     /// Sets the CollaSet as its controller.
     Adopt(Arc<Revision>),
     /// Deletes it.

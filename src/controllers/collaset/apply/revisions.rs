@@ -11,6 +11,7 @@ use super::super::owner;
 use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
+use crate::api::keys;
 use crate::cluster::workloads::{RevisionObject, write};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::plan::{Ownership, RevisionChange};
@@ -70,8 +71,9 @@ fn write_of<'a>(
 async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
     let done = match change {
         RevisionChange::Create(revision) => return create(work, &revision).await,
-        RevisionChange::Renumber(revision, number) => {
-            patch(work, &revision, json!({ "revision": number }), None).await
+        RevisionChange::Renumber(revision, number, stable) => {
+            let body = json!({ "metadata": stable_of(&stable), "revision": number });
+            patch(work, &revision, body, None).await
         }
         RevisionChange::Adopt(revision) => {
             let owners = owner::patch(work.set, Ownership::Adopt);
@@ -89,7 +91,7 @@ async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
 }
 
 async fn create(work: &Work<'_>, revision: &Revision) -> Result<(), Halt> {
-    let body = json!({
+    let mut body = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
         "metadata": {
@@ -101,6 +103,9 @@ async fn create(work: &Work<'_>, revision: &Revision) -> Result<(), Halt> {
         "data": revision.data,
         "revision": revision.revision,
     });
+    if let Some(stable) = &revision.stable {
+        json_patch::merge(&mut body["metadata"], &stable_of(stable));
+    }
     let (client, objects) = (work.client(), work.objects());
     let request = write::create::<RevisionObject>(client, objects, work.namespace(), &body);
     match call(&what(revision), request).await {
@@ -143,12 +148,17 @@ async fn patch(
     if let Some(owners) = owners {
         metadata["ownerReferences"] = owners;
     }
-    body["metadata"] = metadata;
+    json_patch::merge(&mut body, &json!({ "metadata": metadata }));
     let object = (work.namespace(), &*revision.name);
     let patch = Patch::Strategic(body);
     let request =
         write::patch::<RevisionObject>(work.client(), work.objects(), object, &patch, false);
     call(&what(revision), request).await
+}
+
+/// Metadata that name the stable revision.
+fn stable_of(name: &str) -> Value {
+    json!({ "annotations": { keys::STABLE_REVISION: name } })
 }
 
 fn what(revision: &Revision) -> String {

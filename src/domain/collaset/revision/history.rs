@@ -34,6 +34,12 @@ pub struct History {
     by_name: BTreeMap<String, Arc<Revision>>,
 }
 
+/// How a revision becomes that of the template.
+enum Becomes {
+    Renumbered(Arc<Revision>),
+    Created,
+}
+
 /// Why there is no history to plan with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -130,6 +136,7 @@ pub fn plan(
         .iter()
         .rfind(|older| data::equal(&older.data, &wanted));
     let stands_in = refused && latest.is_none() && older.is_none();
+    let mut becomes = None;
     let updated = if let Some(latest) = latest {
         latest.clone()
     } else if stands_in {
@@ -137,7 +144,7 @@ pub fn plan(
     } else if let Some(older) = older {
         // A rollback does not wait for its number.
         if !refused {
-            changes.push(RevisionChange::Renumber(older.clone(), next));
+            becomes = Some(Becomes::Renumbered(Arc::clone(older)));
         }
         Arc::new(Revision {
             revision: next,
@@ -152,9 +159,8 @@ pub fn plan(
             collisions = Some(collisions.unwrap_or(0).saturating_add(1));
             new = hash::hash(&wanted, collisions);
         }
-        let created = Arc::new(create(set, wanted, next, &new, collisions));
-        changes.push(RevisionChange::Create(Arc::clone(&created)));
-        created
+        becomes = Some(Becomes::Created);
+        Arc::new(create(set, wanted, next, &new, collisions))
     };
 
     let mut by_name: BTreeMap<_, _> = readable
@@ -170,6 +176,13 @@ pub fn plan(
         "" => current.name.clone(),
         known => known.to_owned(),
     };
+    changes.extend(becomes.map(|becomes| match becomes {
+        Becomes::Renumbered(older) => RevisionChange::Renumber(older, next, stable.clone()),
+        Becomes::Created => RevisionChange::Create(Arc::new(Revision {
+            stable: Some(stable.clone()),
+            ..(*updated).clone()
+        })),
+    }));
 
     let unused: Vec<_> = readable
         .iter()

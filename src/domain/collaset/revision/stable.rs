@@ -9,13 +9,20 @@ use crate::domain::collaset::observed::Revision;
 /// Names of revisions that Pods and instance IDs refer to, and how many Pods are of each.
 pub type InUse = BTreeMap<String, usize>;
 
-/// Of the revisions in use beside that of the template the one that most Pods are of: a canary is of fewer. A status that is lost must not
-/// end a rollout.
+/// The one that is noted at the latest revision, as long as anything refers to it. A status that is lost must not end a rollout, nor begin
+/// one, and the set may be made again of the template before the rollout, which takes it back.
 ///
-/// A set that is made again of the template before a rollout takes that rollout back: `updated` is stable itself. Its number as it is
-/// stored tells, since a template that has been applied for longer has the greatest.
+/// Without a note, as with a revision by Kuperator: of those in use beside that of the template the one that most Pods are of, as a canary is of
+/// fewer. If a template has come back to which no fewer Pods belong, that is stable itself. Its number as it is stored tells: one that has
+/// been applied for longer has the greatest.
 pub fn of(updated: &Arc<Revision>, readable: &[Arc<Revision>], in_use: &InUse) -> Arc<Revision> {
     let pods = |revision: &Revision| in_use.get(&revision.name);
+    let latest = readable.iter().max_by_key(|r| r.revision);
+    let noted = latest.and_then(|latest| latest.stable.as_ref());
+    let noted = readable.iter().find(|r| noted == Some(&r.name));
+    if let Some(noted) = noted.filter(|noted| pods(noted).is_some()) {
+        return Arc::clone(noted);
+    }
     let others = readable.iter().filter(|r| r.name != updated.name);
     let others = others.filter(|r| pods(r).is_some());
     let Some(other) = others.max_by_key(|r| (pods(r), Reverse(r.revision))) else {
@@ -31,12 +38,18 @@ pub fn of(updated: &Arc<Revision>, readable: &[Arc<Revision>], in_use: &InUse) -
 mod tests {
     use super::*;
 
-    /// The stable revision, given the latest one of the template, and the revisions by number, name and the Pods of each.
+    /// The stable revision without a note, given that of the template, and the revisions by number, name and the Pods of each.
     fn stable(updated: &str, revisions: &[(i64, &str, usize)]) -> String {
+        noted(updated, revisions, None)
+    }
+
+    /// As [`stable`], with what is noted at each of them.
+    fn noted(updated: &str, revisions: &[(i64, &str, usize)], note: Option<&str>) -> String {
         let stored = |number, name: &str| {
             Arc::new(Revision {
                 name: name.to_owned(),
                 revision: number,
+                stable: note.map(str::to_owned),
                 ..Revision::default()
             })
         };
@@ -79,6 +92,15 @@ mod tests {
             stable("old", &[(1, "old", 1), (2, "present", 2)]),
             "present"
         );
+    }
+
+    #[test]
+    fn noted_revision_is_stable_while_it_is_in_use() {
+        let revisions = [(2, "canary", 2), (3, "former", 1)];
+        for note in ["former", "canary"] {
+            assert_eq!(noted("former", &revisions, Some(note)), note);
+        }
+        assert_eq!(noted("canary", &revisions, Some("gone")), "canary");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::rollout::running;
 use super::world::{World, Write};
 use crate::api::keys;
 use crate::domain::collaset::Operation;
+use crate::domain::collaset::planner::plan;
 use crate::domain::pod::Pod;
 
 fn name_of(world: &World, id: i64) -> String {
@@ -128,6 +129,68 @@ fn canary_goes_back_when_the_set_is_made_again_of_the_former_template() {
         assert_eq!(world.images(), ["app:1"; 3], "{policy}");
         assert_eq!(condition(&world, "Ready").1, "AsWanted", "{policy}");
     }
+}
+
+/// A set that was orphaned amid a canary of another size, or amid the way back from it, and is made again of the former template; and
+/// the claims of the former size.
+fn made_again_of_the_former(goes_back: bool) -> (World, Vec<String>) {
+    let mut world = under_a_partition(one_claim(), "Recreate");
+    let claims = world.claims.keys().cloned().collect();
+    world.edit(grown());
+    world.image("app:2");
+    world.settle();
+    world.troubles.holds = true;
+    if goes_back {
+        world.edit(one_claim());
+        world.image("app:1");
+        world.rounds(4);
+    }
+    world.delete_set(true);
+    while !world.gone {
+        world.rounds(1);
+    }
+    world.troubles.holds = false;
+    world.make_again();
+    world.edit(one_claim());
+    world.image("app:1");
+    (world, claims)
+}
+
+#[test]
+fn canary_goes_back_though_its_way_back_had_begun_when_the_set_was_orphaned() {
+    let (mut world, claims) = made_again_of_the_former(true);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
+    assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
+}
+
+#[test]
+fn canary_goes_back_though_the_first_plan_of_the_set_ends_half_way() {
+    for writes in 0..12 {
+        let (mut world, claims) = made_again_of_the_former(false);
+        world.carry_out(plan(&world.observe()), writes);
+        world.settle();
+        assert_eq!(world.images(), ["app:1"; 3], "{writes}");
+        assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
+    }
+}
+
+#[test]
+fn canary_by_label_that_can_not_be_made_goes_back_with_the_template() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] =
+        json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byLabel": {} } });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    world.relabel(&name_of(&world, 1), keys::UPDATE_INCLUDED, "true");
+    world.forbidden.insert("app:2".into());
+    world.image("app:2");
+    world.rounds(40);
+    assert_eq!(world.images(), ["app:1"; 2]);
+    world.image("app:1");
+    world.pass(100);
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 3]);
 }
 
 #[test]

@@ -32,7 +32,9 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let Scope::Partition(partition) = facts.strategy.scope else {
         let is_labelled = |pod: &Arc<Pod>| pod.label(keys::UPDATE_INCLUDED).is_some();
         let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
-        return labelled.chain(unfinished(facts)).filter(stays).collect();
+        let unmade = unmade_taken_back(facts, draft, counted);
+        let beyond = unfinished(facts).chain(unmade);
+        return labelled.chain(beyond).filter(stays).collect();
     };
     let size = facts.strategy.replicas;
     // Without an ID for want of room in the pool.

@@ -49,10 +49,11 @@ fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec
     for change in changes {
         match change {
             RevisionChange::Create(r) => edit(r, Some((**r).clone())),
-            RevisionChange::Renumber(r, n) => edit(
+            RevisionChange::Renumber(r, n, stable) => edit(
                 r,
                 Some(Revision {
                     revision: *n,
+                    stable: Some(stable.clone()),
                     ..(**r).clone()
                 }),
             ),
@@ -133,7 +134,11 @@ fn a_rollback_gives_the_old_revision_a_new_number() {
     let history = unused(&set, &revisions);
     assert_eq!(
         history.changes,
-        [RevisionChange::Renumber(revisions[0].clone(), 4)]
+        [RevisionChange::Renumber(
+            revisions[0].clone(),
+            4,
+            "web-3".to_owned()
+        )]
     );
     assert_eq!(
         (history.updated.name.as_str(), history.updated.revision),

@@ -327,7 +327,7 @@ impl World {
     fn revision(&mut self, change: RevisionChange, done: &mut Done) {
         let name = match &change {
             RevisionChange::Create(revision) => &revision.name,
-            RevisionChange::Renumber(revision, _)
+            RevisionChange::Renumber(revision, ..)
             | RevisionChange::Adopt(revision)
             | RevisionChange::Delete(revision) => &revision.name,
         };
@@ -360,8 +360,9 @@ impl World {
                 );
                 assert_eq!(known, None, "created twice");
             }
-            RevisionChange::Renumber(revision, number) => {
-                self.revisions.get_mut(&revision.name).unwrap().revision = number;
+            RevisionChange::Renumber(revision, number, stable) => {
+                let revision = self.revisions.get_mut(&revision.name).unwrap();
+                (revision.revision, revision.stable) = (number, Some(stable));
             }
             RevisionChange::Adopt(revision) => {
                 let uid = self.uid().to_owned();
