@@ -132,7 +132,7 @@ fn tell_of_outsider(draft: &mut Draft, pod: &Pod) {
         return;
     }
     let message = format!(
-        "Pod {} matches spec.selector and stays outside, since no instance is missing: name it in podToInclude and add a replica, or delete it",
+        "Pod {} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, or delete it",
         pod.metadata.name
     );
     draft.event(true, REFUSED, message);

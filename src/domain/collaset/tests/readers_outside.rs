@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::cases::{condition, one_claim, uids};
 use super::instances::fail;
 use super::rollout::running;
+use super::told_why::take_down;
 use super::world::{World, Write};
 use crate::api::keys;
 use crate::domain::collaset::Operation;
@@ -191,6 +192,27 @@ fn canary_by_label_that_can_not_be_made_goes_back_with_the_template() {
     world.pass(100);
     world.settle();
     assert_eq!(world.images(), ["app:1"; 3]);
+}
+
+#[test]
+fn pod_of_an_older_revision_is_kept_beside_canaries_that_go_back() {
+    let mut world = World::on_plane(4, json!({}));
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 1 } });
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": by } }));
+    world.image("app:2");
+    world.settle();
+    let mut pods = world.pods.values();
+    let older = pods.find(|pod| pod.spec.containers[0].image == "app:1");
+    let older = older.unwrap().metadata.name.clone();
+    world.relabel(&older, keys::REVISION, "web-unknown");
+    take_down(&mut world, &older);
+    world.image("app:1");
+    for _ in 0..60 {
+        world.rounds(1);
+        assert!(!Operation::Update.is_on(&world.pods[&older]));
+    }
+    assert_eq!(world.images(), ["app:1"; 4]);
 }
 
 #[test]
@@ -540,7 +562,7 @@ fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
     }
     assert!(!world.owns(&world.pods[&name]));
     let told = format!(
-        "Pod {name} matches spec.selector and stays outside, since no instance is missing: name it in podToInclude and add a replica, or delete it"
+        "Pod {name} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, or delete it"
     );
     let mut events = world.told.iter();
     assert!(events.any(|(_, message)| *message == told));

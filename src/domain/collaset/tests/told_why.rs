@@ -52,7 +52,7 @@ fn label(world: &mut World, name: &str, key: &str, value: &str) {
 }
 
 /// Has a Pod lose Ready for good.
-fn take_down(world: &mut World, name: &str) {
+pub fn take_down(world: &mut World, name: &str) {
     let pod = world.pods.get_mut(name).unwrap();
     let uid = pod.metadata.uid.clone();
     let mut conditions = pod.status.conditions.iter_mut();

@@ -32,8 +32,7 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let Scope::Partition(partition) = facts.strategy.scope else {
         let is_labelled = |pod: &Arc<Pod>| pod.label(keys::UPDATE_INCLUDED).is_some();
         let labelled = staying.filter(|id| facts.members.get(id).is_some_and(is_labelled));
-        let unmade = unmade_taken_back(facts, draft, counted);
-        let beyond = unfinished(facts).chain(unmade);
+        let beyond = unfinished(facts).chain(unmade_taken_back(facts, draft, counted));
         return labelled.chain(beyond).filter(stays).collect();
     };
     let size = facts.strategy.replicas;
@@ -41,13 +40,18 @@ pub fn of(facts: &Facts, draft: &Draft, counted: &[i64]) -> BTreeSet<i64> {
     let missing = size.saturating_sub(counted.len());
     let reached = size.saturating_sub(partition.saturating_add(missing));
     let mut ids: Vec<i64> = staying.collect();
-    ids.sort_by_cached_key(|id| first_to_update(facts, draft, *id));
+    // Those that go back anyhow take no place from one that is kept.
+    let back = taken_back(facts).chain(unmade_taken_back(facts, draft, counted));
+    let back: BTreeSet<i64> = back.collect();
+    ids.sort_by_cached_key(|id| {
+        let is_sure = back.contains(id) || is_done(facts, draft, *id);
+        (!is_sure, first_to_update(facts, draft, *id))
+    });
     // A Pod that is scaled in keeps its place while it is there, and takes none from one that stays.
     let staying = ids.iter().filter(|id| !draft.surplus.contains(id));
     let staying = staying.take(reached);
     let reached = ids.iter().take(reached).chain(staying).copied();
-    let unmade = unmade_taken_back(facts, draft, counted);
-    let beyond = unfinished(facts).chain(taken_back(facts)).chain(unmade);
+    let beyond = unfinished(facts).chain(back.iter().copied());
     reached.chain(beyond).filter(stays).collect()
 }
 
