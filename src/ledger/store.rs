@@ -60,13 +60,14 @@ impl Detail {
     /// This detail for a claim that is written again: it is held since the first time, containers that the earlier
     /// change restarts are still awaited, and of two deadlines the later one is the target: the Pod ends by either.
     ///
-    /// `pending` says that the kubelet has not begun with the earlier change, a resize. Another resize may then take its
-    /// place, such as the change back. Whichever of the two the kubelet makes, the resources in force tell the end.
+    /// `gives_way` says that the kubelet has not begun with the earlier change, a resize, or is done with it while a lifecycle keeps the
+    /// Pod off traffic. Another resize may then take its place, such as the change back. Whichever of the two the kubelet makes, the
+    /// resources in force tell the end.
     pub fn after(
         mut self,
         earlier: Option<&Detail>,
         operation: Operation,
-        pending: bool,
+        gives_way: bool,
     ) -> Detail {
         if let Some(earlier) = earlier {
             self.since = earlier.since;
@@ -87,7 +88,7 @@ impl Detail {
             let resizes = both.all(|container| container.image.is_none());
             let stays = earlier.containers.iter().any(|c| c.by_resources);
             for container in &mut self.containers {
-                container.by_resources |= stays || (pending && resizes);
+                container.by_resources |= stays || (gives_way && resizes);
             }
         }
         self

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Patch;
-use operating::api::keys;
+use operating::api::keys::{self, Family};
 use serde_json::json;
 use xtask::binaries::Kubernetes;
 
@@ -202,6 +202,28 @@ async fn rule_made_over_pods_counts_the_ends_that_are_announced_already() {
     resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
     wait::until("a place", async || scope.delete(&pods[2]).await.is_ok()).await;
     scope.until_at_rest("web", 4).await;
+}
+
+#[tokio::test]
+async fn pod_that_a_lifecycle_keeps_off_traffic_is_resized_again_once_it_has_restarted() {
+    let (scope, pods) = resizable(1).await;
+    scope.begin(&pods[0], "x").await.unwrap();
+    let operate = |pod: &Pod| pod.labels().contains_key(&Family::Operate.key("x"));
+    scope.until_pod(&pods[0], "in operation", operate).await;
+    for (restarts, memory) in [(1, "2Mi"), (2, "3Mi"), (3, "1Mi")] {
+        resize(&scope, &pods[0], "memory", memory).await.unwrap();
+        // The other Pod has to stay all the while.
+        refusal(scope.delete(&pods[1]).await);
+        let has_restarted = |pod: &Pod| {
+            let status = pod.status.as_ref().unwrap();
+            let main = &status.container_statuses.as_ref().unwrap()[0];
+            main.restart_count == restarts
+        };
+        scope.until_pod(&pods[0], "made anew", has_restarted).await;
+    }
+    scope.finish(&pods[0], "x").await.unwrap();
+    scope.until_at_rest("web", 2).await;
+    scope.delete(&pods[1]).await.unwrap();
 }
 
 #[tokio::test]

@@ -70,7 +70,12 @@ pub fn admit(
         .claims
         .get(&(uid.clone(), disruption.operation))
         .map(|c| &c.detail);
-    let pending = inplace::is_pending(pod);
+    // A lifecycle keeps the Pod off traffic, so it can't be available before its next resize, which the earlier claim would wait for.
+    let is_over = |earlier: &Detail| {
+        let restart = inplace::restart(pod, &earlier.containers);
+        !earlier.containers.is_empty() && restart >= inplace::Restart::Nothing
+    };
+    let gives_way = inplace::is_pending(pod) || beyond && earlier.is_some_and(is_over);
     let rest = rest.filter(|_| earlier.is_none() && !beyond);
     let spare = u32::from(rest.is_some());
     let until = earlier.map_or(disruption.detail.since, |earlier| {
@@ -84,7 +89,7 @@ pub fn admit(
         detail: disruption
             .detail
             .clone()
-            .after(earlier, disruption.operation, pending),
+            .after(earlier, disruption.operation, gives_way),
     };
     let key = (request.pod.clone(), request.operation);
     let others = claims.claims.iter().filter(|(other, _)| **other != key);
