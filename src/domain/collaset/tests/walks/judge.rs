@@ -96,9 +96,10 @@ fn instances(world: &World, plan: &Plan) -> Verdict {
     if own.any(|pod| !carries_its_own(pod) && is_leaving(pod)) {
         return Ok(());
     }
+    // Of two Pods that carry one ID, since somebody has changed it, one may have another place.
     let leaves = |id: i64| {
         let mut pods = members(world).into_iter().filter(|pod| is_of(pod, id));
-        !strategy.sequence && pods.any(to_exclude)
+        !strategy.sequence && pods.next().is_some_and(to_exclude) && pods.all(to_exclude)
     };
     let counts = |data: &BTreeMap<String, String>| {
         !data.contains_key(pool::REPLACE_ORIGIN) && !data.contains_key(pool::REPLACED)
