@@ -80,6 +80,13 @@ pub fn is_pending(pod: &Pod) -> bool {
     matches!(resize(pod), Resize::Deferred | Resize::Infeasible)
 }
 
+/// Whether the kubelet says that it is done with the last resize of the Pod, or will not make it. Of containers that inherit a limit from the
+/// Pod it does not tell.
+pub fn is_settled(pod: &Pod) -> bool {
+    let is_done = matches!(resize(pod), Resize::Idle | Resize::Infeasible);
+    is_done && !running(pod).any(|container| inherits(pod, container))
+}
+
 /// Whether the kubelet has deferred the last resize of the Pod: the node has no room for it now.
 pub fn is_deferred(pod: &Pod) -> bool {
     resize(pod) == Resize::Deferred

@@ -583,7 +583,7 @@ impl<'a> Facts<'a> {
         ids.all(|id| id == first).then_some(*first)
     }
 
-    /// The revisions that Pods and IDs refer to.
+    /// The revisions that Pods and IDs refer to. A Pod that is terminating is none that a rollout has kept.
     pub fn revisions_in_use(observed: &Observed, selector: &Selector) -> InUse {
         let orphans = observed.orphans.iter();
         let orphans = orphans.filter(|pod| selector.matches(&pod.metadata.labels));
@@ -597,7 +597,8 @@ impl<'a> Facts<'a> {
                 in_use.entry(name.to_owned()).or_default();
             }
             if let Some(own) = pod.label(keys::REVISION) {
-                *in_use.entry(own.to_owned()).or_default() += 1;
+                let count = in_use.entry(own.to_owned()).or_default();
+                *count += usize::from(!pod.is_terminating());
             }
         }
         let contexts = observed.pool.iter().flat_map(|p| &p.contexts);

@@ -4,13 +4,23 @@ use std::time::Duration;
 
 use super::answer::{Answer, Denied, Disruption, Why};
 use crate::api::stored::{MAX_LEDGER_BYTES, bytes};
-use crate::domain::inplace;
+use crate::domain::inplace::{self, Restart};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Minimum;
 use crate::domain::rules::{Availability, Expected, RuleSet};
 use crate::ledger::evidence::MARGIN;
-use crate::ledger::protocol::{Refusal, Request, View};
+use crate::ledger::protocol::{Grant, Operation, Purpose, Refusal, Request, View};
 use crate::ledger::store::{Claims, Detail, Uid};
+
+/// An earlier change without the containers that run their new images by what the Pod shows.
+fn without_done(pod: &Pod, earlier: &Detail) -> Detail {
+    let mut left = earlier.clone();
+    left.containers.retain(|container| {
+        let restart = inplace::restart(pod, std::slice::from_ref(container));
+        container.image.is_none() || restart < Restart::Nothing
+    });
+    left
+}
 
 /// What one claim takes in etcd besides its texts: names of fields, numbers, times, and what the API server keeps in
 /// `managedFields` of an entry in a list that is merged by keys.
@@ -66,16 +76,18 @@ pub fn admit(
     };
     let rule = rule.as_str();
     let uid = Uid::from(pod.metadata.uid.as_str());
-    let earlier = claims
-        .claims
-        .get(&(uid.clone(), disruption.operation))
-        .map(|c| &c.detail);
+    let earlier = claims.claims.get(&(uid.clone(), disruption.operation));
     // A lifecycle keeps the Pod off traffic, so it can't be available before its next resize, which the earlier claim would wait for.
-    let is_over = |earlier: &Detail| {
-        let restart = inplace::restart(pod, &earlier.containers);
-        !earlier.containers.is_empty() && restart >= inplace::Restart::Nothing
-    };
-    let gives_way = inplace::is_pending(pod) || beyond && earlier.is_some_and(is_over);
+    let is_over = beyond
+        && disruption.operation == Operation::InPlace
+        && earlier.is_some_and(|claim| claim.at <= pod.metadata.resource_version)
+        && inplace::is_settled(pod);
+    let earlier = earlier.map(|claim| match is_over {
+        true => without_done(pod, &claim.detail),
+        false => claim.detail.clone(),
+    });
+    let earlier = earlier.as_ref();
+    let gives_way = inplace::is_pending(pod) || is_over;
     let rest = rest.filter(|_| earlier.is_none() && !beyond);
     let spare = u32::from(rest.is_some());
     let until = earlier.map_or(disruption.detail.since, |earlier| {
@@ -92,6 +104,11 @@ pub fn admit(
             .after(earlier, disruption.operation, gives_way),
     };
     let key = (request.pod.clone(), request.operation);
+    let is_another = |old: &Detail| {
+        let new = &request.detail;
+        new.target != old.target && new.may_replace(old, request.operation)
+    };
+    let is_over = is_over && earlier.is_some_and(is_another);
     let others = claims.claims.iter().filter(|(other, _)| **other != key);
     let taken: usize = others
         .map(|((uid, _), claim)| claim_bytes(uid, &claim.detail))
@@ -100,9 +117,18 @@ pub fn admit(
         let claims = claims.claims.len();
         return Err(refuse(rule, Why::Crowded { claims }));
     }
-    claims
-        .admit(view, desired.saturating_add(spare), request)
-        .map(Answer::Granted)
+    // What was admitted before is done: the next resize is no renewal, by which the claim would admit nothing more after a while.
+    let former = is_over.then(|| claims.claims.remove(&key)).flatten();
+    let granted = claims.admit(view, desired.saturating_add(spare), request);
+    if let (Err(_), Some(former)) = (&granted, &former) {
+        claims.claims.insert(key, former.clone());
+    }
+    let kept = |grant: Grant| Grant {
+        fresh: grant.fresh && former.is_none(), // the Pod keeps its place whatever another rule says
+        ..grant
+    };
+    granted
+        .map(|grant| Answer::Granted(kept(grant)))
         .map_err(|refusal| match refusal {
             Refusal::Behind { .. } => refuse(rule, Why::Behind),
             Refusal::UnderWay => refuse(rule, Why::UnderWay),

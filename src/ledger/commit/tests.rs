@@ -20,7 +20,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::stored::MAX_LEDGER_BYTES;
 use crate::domain::announced::Announced;
-use crate::domain::inplace::Before;
+use crate::domain::inplace::{self, Before};
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Operation, Request, View};
@@ -914,6 +914,85 @@ async fn ledger_without_room_for_a_claim_says_so_and_renews_what_it_has() {
     );
     claim("a").await.unwrap();
     ask(&ledgers, &key, "small").await.unwrap();
+}
+
+/// The resize of a Pod in an operation to so many bytes, whose container runs under this ID and is ready or not. The kubelet is done with the
+/// resize before.
+fn resize(run: &str, ready: bool, memory: u64) -> Disruption {
+    let resources = json!({ "requests": { "memory": "1" } });
+    let pod = json!({
+        "metadata": { "namespace": "n", "name": "a", "uid": "a", "resourceVersion": "7", "generation": 1,
+                      "labels": { (keys::CONTROL): keys::CONTROL_VALUE } },
+        "spec": { "containers": [{
+            "name": "main", "image": "a:1", "resources": resources,
+            "resizePolicy": [{ "resourceName": "memory", "restartPolicy": "RestartContainer" }],
+        }] },
+        "status": { "observedGeneration": 1, "containerStatuses": [{
+            "name": "main", "ready": ready, "containerID": run, "imageID": "new", "image": "a:1", "resources": resources,
+        }] },
+    });
+    let mut resize = delete("a");
+    resize.pod = Arc::new(serde_json::from_value(pod).unwrap());
+    resize.operation = Operation::InPlace;
+    resize.beyond = ["web".to_owned()].into();
+    resize.detail.target = Some(memory.to_string());
+    resize.detail.containers = vec![Before {
+        name: "main".into(),
+        run: run.into(),
+        image: None,
+        by_resources: false,
+    }];
+    resize
+}
+
+/// What a rule object over all Pods says to it.
+fn admit(claims: &mut Claims, disruption: &Disruption) -> Result<Answer, Denied> {
+    let object = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        "metadata": { "name": "web", "namespace": "n" },
+        "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
+    });
+    let rules = RuleSet::compile(&serde_json::from_value(object).unwrap());
+    decide::admit(&NineUp, &rules, claims, disruption, None)
+}
+
+#[test]
+fn pod_in_an_operation_is_resized_again_however_long_that_takes() {
+    for ready in [true, false] {
+        let mut claims = Claims::default();
+        admit(&mut claims, &resize("run-1", true, 2)).unwrap();
+        for memory in 3..6 {
+            // A claim that is renewed is closed one request timeout later.
+            let next = resize(&format!("run-{}", memory - 1), ready, memory);
+            admit(&mut claims, &next).unwrap();
+            admit(&mut claims, &next).unwrap();
+            let (pod, opened) = ("a".into(), claims.claims.values().next().unwrap().opened);
+            assert!(claims.close(&pod, Operation::InPlace, opened));
+            assert_eq!(
+                admit(&mut claims, &next).unwrap_err().why,
+                Why::Closing {
+                    until: Timestamp::UNIX_EPOCH + MARGIN
+                }
+            );
+        }
+        let claim = claims.claims.into_values().next().unwrap();
+        assert_eq!(claim.detail.target.as_deref(), Some("5"));
+        assert!(claim.detail.containers[0].by_resources);
+    }
+}
+
+#[test]
+fn pod_in_an_operation_is_resized_after_an_image_that_it_runs() {
+    let run = resize("run-2", true, 3);
+    let same = inplace::image(&run.pod.status.container_statuses[0]);
+    for (image, passes) in [(1, true), (same, false)] {
+        let mut claims = Claims::default();
+        let mut change = resize("run-1", true, 2);
+        change.detail.containers[0].image = Some(image);
+        admit(&mut claims, &change).unwrap();
+        let next = admit(&mut claims, &run);
+        assert_eq!(next.is_ok(), passes, "{next:?}");
+    }
 }
 
 #[tokio::test]

@@ -179,8 +179,10 @@ fn is_released(plan: &Plan, pod: &Pod) -> bool {
 
 /// Whether the plan has a Pod go, or begins to scale it in.
 fn is_taken_away(plan: &Plan, pod: &Pod) -> bool {
-    let type_ = Family::OperationType.key("collaset");
-    after(plan, pod, keys::TO_DELETE).is_some() || after(plan, pod, &type_) == Some("scale-in")
+    let [operating, type_] = [Family::Operating, Family::OperationType].map(|f| f.key("collaset"));
+    let is_scaled_in =
+        after(plan, pod, &operating).is_some() && after(plan, pod, &type_) == Some("scale-in");
+    after(plan, pod, keys::TO_DELETE).is_some() || is_scaled_in
 }
 
 /// No instance ID has two Pods that are both kept, and each is written down before its Pod is made.
