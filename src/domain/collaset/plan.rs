@@ -67,6 +67,8 @@ pub enum RevisionChange {
     Create(Arc<Revision>),
     /// Sets its position in the history, and the name of the stable revision: a rollback.
     Renumber(Arc<Revision>, i64, String),
+    /// Notes the name of the stable revision at it.
+    Note(Arc<Revision>, String),
     /// Sets the CollaSet as its controller.
     Adopt(Arc<Revision>),
     /// Deletes it.

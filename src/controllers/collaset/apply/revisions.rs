@@ -57,9 +57,9 @@ fn write_of<'a>(
 ) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
     let key = match &change {
         RevisionChange::Create(_) | RevisionChange::Renumber(..) => Key::Revision,
-        RevisionChange::Adopt(revision) | RevisionChange::Delete(revision) => {
-            Key::RevisionWrite(revision.name.clone())
-        }
+        RevisionChange::Note(revision, _)
+        | RevisionChange::Adopt(revision)
+        | RevisionChange::Delete(revision) => Key::RevisionWrite(revision.name.clone()),
     };
     Write {
         key,
@@ -73,6 +73,10 @@ async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
         RevisionChange::Create(revision) => return create(work, &revision).await,
         RevisionChange::Renumber(revision, number, stable) => {
             let body = json!({ "metadata": stable_of(&stable), "revision": number });
+            patch(work, &revision, body, None).await
+        }
+        RevisionChange::Note(revision, stable) => {
+            let body = json!({ "metadata": stable_of(&stable) });
             patch(work, &revision, body, None).await
         }
         RevisionChange::Adopt(revision) => {

@@ -176,6 +176,11 @@ pub fn plan(
         "" => current.name.clone(),
         known => known.to_owned(),
     };
+    // The note follows the status: that of a rollout that is over would begin another one.
+    let is_noted = latest.is_none_or(|latest| latest.stable.as_ref() == Some(&stable));
+    if let Some(latest) = latest.filter(|_| !is_noted && !status.current_revision.is_empty()) {
+        changes.push(RevisionChange::Note(Arc::clone(latest), stable.clone()));
+    }
     changes.extend(becomes.map(|becomes| match becomes {
         Becomes::Renumbered(older) => RevisionChange::Renumber(older, next, stable.clone()),
         Becomes::Created => RevisionChange::Create(Arc::new(Revision {

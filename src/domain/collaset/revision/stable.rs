@@ -9,7 +9,7 @@ use crate::domain::collaset::observed::Revision;
 /// Names of revisions that Pods and instance IDs refer to, and how many Pods are of each.
 pub type InUse = BTreeMap<String, usize>;
 
-/// The one that is noted at the latest revision, as long as Pods are of it. A status that is lost must not end a rollout, nor begin
+/// The one that is noted at the latest revision, as long as it is there. A status that is lost must not end a rollout, nor begin
 /// one, and the set may be made again of the template before the rollout, which takes it back.
 ///
 /// Without a note, as with a revision by Kuperator: of those in use beside that of the template the one that most Pods are of, as a canary is of
@@ -20,7 +20,7 @@ pub fn of(updated: &Arc<Revision>, readable: &[Arc<Revision>], in_use: &InUse) -
     let latest = readable.iter().max_by_key(|r| r.revision);
     let noted = latest.and_then(|latest| latest.stable.as_ref());
     let noted = readable.iter().find(|r| noted == Some(&r.name));
-    if let Some(noted) = noted.filter(|noted| pods(noted) > Some(&0)) {
+    if let Some(noted) = noted {
         return Arc::clone(noted);
     }
     let others = readable.iter().filter(|r| r.name != updated.name);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn noted_revision_is_stable_while_it_is_in_use() {
+    fn noted_revision_is_stable_while_it_is_there() {
         let revisions = [(2, "canary", 2), (3, "former", 1)];
         for note in ["former", "canary"] {
             assert_eq!(noted("former", &revisions, Some(note)), note);

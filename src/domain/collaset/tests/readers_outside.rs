@@ -6,7 +6,7 @@ use super::cases::{condition, one_claim, uids};
 use super::instances::fail;
 use super::rollout::running;
 use super::told_why::take_down;
-use super::world::{World, Write};
+use super::world::{Kubelet, World, Write};
 use crate::api::keys;
 use crate::domain::collaset::Operation;
 use crate::domain::collaset::planner::plan;
@@ -174,6 +174,71 @@ fn canary_goes_back_though_the_first_plan_of_the_set_ends_half_way() {
         assert_eq!(world.images(), ["app:1"; 3], "{writes}");
         assert!(claims.iter().all(|claim| world.claims.contains_key(claim)));
     }
+}
+
+#[test]
+fn rollout_that_is_over_stays_so_beside_an_included_pod_of_the_former_revision() {
+    let mut world = World::on_plane(3, one_claim());
+    world.settle();
+    let guest = name_of(&world, 2);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [guest] } }));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 3 } });
+    let lists = json!({ "podToExclude": [], "podToInclude": [guest] });
+    world.edit(
+        json!({ "replicas": 3, "scaleStrategy": lists, "updateStrategy": { "rollingUpdate": by } }),
+    );
+    world.settle();
+    assert_eq!(running(&world, "app:2"), 2);
+    let stable = world.set.status.as_ref().unwrap().current_revision.clone();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    world.delete_set(true);
+    while !world.gone {
+        world.rounds(1);
+    }
+    world.make_again();
+    world.settle();
+    world.command("abort");
+    world.settle();
+    assert_eq!(world.set.status.as_ref().unwrap().current_revision, stable);
+    assert_eq!(running(&world, "app:2"), 2);
+    let left: Vec<_> = world.claims.keys().cloned().collect();
+    assert_eq!(left, claims);
+}
+
+#[test]
+fn canary_goes_back_though_the_pod_that_was_kept_is_terminating() {
+    let mut world = World::on_plane(2, one_claim());
+    world.settle();
+    let by = json!({ "byPartition": { "partition": 1 } });
+    world
+        .edit(json!({ "updateStrategy": { "podUpgradePolicy": "Recreate", "rollingUpdate": by } }));
+    world.image("app:2");
+    world.settle();
+    let mut pods = world.pods.values();
+    let kept = pods
+        .find(|pod| pod.spec.containers[0].image == "app:1")
+        .unwrap();
+    let (kept, claim) = (kept.metadata.clone(), kept.spec.claims[0].clone());
+    let slow = Kubelet {
+        ends_slowly: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(kept.uid, slow);
+    world.delete(&kept.name);
+    world.delete_set(true);
+    while !world.gone {
+        world.rounds(1);
+    }
+    world.make_again();
+    world.image("app:1");
+    world.rounds(20);
+    world.kubelets.clear();
+    world.settle();
+    assert_eq!(world.images(), ["app:1"; 2]);
+    assert!(world.claims.contains_key(&claim));
 }
 
 #[test]

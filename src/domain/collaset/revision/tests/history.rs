@@ -57,6 +57,13 @@ fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec
                     ..(**r).clone()
                 }),
             ),
+            RevisionChange::Note(r, stable) => edit(
+                r,
+                Some(Revision {
+                    stable: Some(stable.clone()),
+                    ..(**r).clone()
+                }),
+            ),
             RevisionChange::Adopt(r) => edit(
                 r,
                 Some(Revision {
@@ -275,6 +282,26 @@ fn the_latest_stands_in_for_a_revision_that_cannot_be_written() {
 }
 
 #[test]
+fn note_of_the_stable_revision_follows_the_status() {
+    let revisions = [ours("web-1", 1, "a:1"), ours("web-2", 2, "a:2")];
+    let mut set = web("a:2");
+    let changes = |set: &CollaSet, revisions: &[Arc<Revision>]| {
+        plan(set, revisions, &InUse::new(), false).unwrap().changes
+    };
+    assert_eq!(changes(&set, &revisions), [], "nothing is known yet");
+    for stable in ["web-1", "web-2"] {
+        set.status = Some(CollaSetStatus {
+            current_revision: stable.into(),
+            ..Default::default()
+        });
+        let noted = changes(&set, &revisions);
+        let note = RevisionChange::Note(revisions[1].clone(), stable.to_owned());
+        assert_eq!(noted, [note]);
+        assert_eq!(changes(&set, &written(revisions.to_vec(), &noted)), []);
+    }
+}
+
+#[test]
 fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
     let revisions: Vec<_> = (1..=30)
         .map(|n| ours(&format!("web-{n}"), n, &format!("a:{n}")))
@@ -289,10 +316,10 @@ fn the_oldest_beyond_the_limit_are_deleted_unless_in_use() {
         let in_use = in_use.iter().map(|name| ((*name).to_owned(), 1)).collect();
         let history = plan(&set, &revisions, &in_use, false).unwrap();
         let name = |change: &RevisionChange| match change {
-            RevisionChange::Delete(revision) => revision.name.clone(),
-            other => panic!("{other:?}"),
+            RevisionChange::Delete(revision) => Some(revision.name.clone()),
+            _ => None,
         };
-        history.changes.iter().map(name).collect()
+        history.changes.iter().filter_map(name).collect()
     };
     assert_eq!(deleted(Some(26), &[]), ["web-1", "web-2"]);
     assert_eq!(deleted(Some(26), &["web-1"]), ["web-2"]);

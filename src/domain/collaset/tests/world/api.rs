@@ -328,6 +328,7 @@ impl World {
         let name = match &change {
             RevisionChange::Create(revision) => &revision.name,
             RevisionChange::Renumber(revision, ..)
+            | RevisionChange::Note(revision, _)
             | RevisionChange::Adopt(revision)
             | RevisionChange::Delete(revision) => &revision.name,
         };
@@ -363,6 +364,9 @@ impl World {
             RevisionChange::Renumber(revision, number, stable) => {
                 let revision = self.revisions.get_mut(&revision.name).unwrap();
                 (revision.revision, revision.stable) = (number, Some(stable));
+            }
+            RevisionChange::Note(revision, stable) => {
+                self.revisions.get_mut(&revision.name).unwrap().stable = Some(stable);
             }
             RevisionChange::Adopt(revision) => {
                 let uid = self.uid().to_owned();
