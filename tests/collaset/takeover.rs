@@ -252,6 +252,10 @@ async fn what_kuperator_stored_is_taken_over_and_no_pod_is_touched() {
     let updated = set.pods().await;
     assert_eq!(uids(&updated), uids(&before));
     assert_eq!(set.images().await, ["app:2"; 2]);
+    set.edit(json!({ "template": { "spec": { "containers": containers() } } }))
+        .await;
+    let status = set.settled().await.status.unwrap();
+    assert_eq!(status.current_revision, REVISION);
     set.edit(json!({ "replicas": 1 })).await;
     set.settled().await;
     assert_eq!(ids(&set.pods().await).len(), 1);

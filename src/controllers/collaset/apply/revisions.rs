@@ -148,13 +148,18 @@ async fn patch(
     mut body: Value,
     owners: Option<Value>,
 ) -> Result<(), Trouble> {
+    // A strategic merge writes the data anew, and the API server refuses those of Kuperator, whose nulls it drops.
+    let is_strategic = owners.is_some();
     let mut metadata = json!({ "uid": revision.uid, "resourceVersion": revision.resource_version });
     if let Some(owners) = owners {
         metadata["ownerReferences"] = owners;
     }
     json_patch::merge(&mut body, &json!({ "metadata": metadata }));
     let object = (work.namespace(), &*revision.name);
-    let patch = Patch::Strategic(body);
+    let patch = match is_strategic {
+        true => Patch::Strategic(body),
+        false => Patch::Merge(body),
+    };
     let request =
         write::patch::<RevisionObject>(work.client(), work.objects(), object, &patch, false);
     call(&what(revision), request).await
