@@ -76,8 +76,8 @@ pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 /// had then, written before the resize. Where a resize is all that came of an update, it tells that the Pod has other resources than
 /// those of its revision. Written, read and removed by CollaSet.
 pub const RESIZING: &str = "operating.kusionstack.io/resizing";
-/// Annotation on a ControllerRevision: name of the revision that was kept stable when this one became that of the template. It outlives
-/// the status of a set that is deleted without its Pods and made again. Written and read by CollaSet.
+/// Annotation on the ControllerRevision of the template: name of the revision that is kept stable, as `status.currentRevision` says. It
+/// outlives the status of a set that is deleted without its Pods and made again. Written and read by CollaSet.
 pub const STABLE_REVISION: &str = "operating.kusionstack.io/stable-revision";
 /// Annotation on a Pod: when the leader last told the Pod's controller that a budget has room, RFC 3339. Its change wakes
 /// a controller that backs off after a denied deletion. Written by the rule controller, read by nobody.

@@ -1,5 +1,6 @@
 //! One disruption against one rule object, by a view of the Pods and a copy of the claims.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::answer::{Answer, Denied, Disruption, Why};
@@ -11,16 +12,6 @@ use crate::domain::rules::{Availability, Expected, RuleSet};
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Grant, Operation, Purpose, Refusal, Request, View};
 use crate::ledger::store::{Claims, Detail, Uid};
-
-/// An earlier change without the containers that run their new images by what the Pod shows.
-fn without_done(pod: &Pod, earlier: &Detail) -> Detail {
-    let mut left = earlier.clone();
-    left.containers.retain(|container| {
-        let restart = inplace::restart(pod, std::slice::from_ref(container));
-        container.image.is_none() || restart < Restart::Nothing
-    });
-    left
-}
 
 /// What one claim takes in etcd besides its texts: names of fields, numbers, times, and what the API server keeps in
 /// `managedFields` of an entry in a list that is merged by keys.
@@ -83,10 +74,10 @@ pub fn admit(
         && earlier.is_some_and(|claim| claim.at <= pod.metadata.resource_version)
         && inplace::is_settled(pod);
     let earlier = earlier.map(|claim| match is_over {
-        true => without_done(pod, &claim.detail),
-        false => claim.detail.clone(),
+        true => Cow::Owned(without_done(pod, &claim.detail)),
+        false => Cow::Borrowed(&claim.detail),
     });
-    let earlier = earlier.as_ref();
+    let earlier = earlier.as_deref();
     let gives_way = inplace::is_pending(pod) || is_over;
     let rest = rest.filter(|_| earlier.is_none() && !beyond);
     let spare = u32::from(rest.is_some());
@@ -153,6 +144,16 @@ pub fn admit(
                 refuse(rule, why)
             }
         })
+}
+
+/// An earlier change without the containers that run their new images by what the Pod shows.
+fn without_done(pod: &Pod, earlier: &Detail) -> Detail {
+    let mut left = earlier.clone();
+    left.containers.retain(|container| {
+        let restart = inplace::restart(pod, std::slice::from_ref(container));
+        container.image.is_none() || restart < Restart::Nothing
+    });
+    left
 }
 
 /// What a claim takes in etcd at most, with a UID that stands in it twice.
