@@ -86,7 +86,9 @@ pub fn evidence(operation: Operation, at: u64, sighting: Sighting) -> Option<u64
 /// Whether a live read, made after the API server has surely given up the request, shows that a claim never had its
 /// effect. If it did have it, or the Pod is gone, the ordinary evidence follows and this says no.
 ///
-/// A restart that can't be proven is believed by then: the kubelet ends the containers as soon as it has seen the change.
+/// A restart that can't be proven is believed by then: the kubelet ends the containers as soon as it has seen the change. A Pod that runs
+/// what the claim is for may not have been written at all: its request was refused behind the admission, and the change back is
+/// what it was.
 pub fn lapsed(operation: Operation, live: Sighting) -> bool {
     match live {
         Sighting::Gone { .. } => false,
@@ -104,7 +106,7 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
             // A deadline can only be lowered, and the garbage collector takes its time: what is written has its effect.
             Operation::Deadline | Operation::Reown => !applied,
             Operation::Unknown => false,
-            Operation::InPlace => !applied || (restart == Restart::Unproven && available),
+            Operation::InPlace => !applied || (restart >= Restart::Unproven && available),
         },
     }
 }
@@ -248,7 +250,9 @@ mod tests {
             Operation::InPlace,
             applied(Restart::Unproven, false)
         ));
-        assert!(lapsed(Operation::InPlace, applied(Restart::Unproven, true)));
+        for over in [Restart::Unproven, Restart::Nothing, Restart::Proven] {
+            assert!(lapsed(Operation::InPlace, applied(over, true)));
+        }
         assert!(lapsed(Operation::InPlace, NEWER));
     }
 }

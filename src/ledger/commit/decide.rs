@@ -1,16 +1,15 @@
 //! One disruption against one rule object, by a view of the Pods and a copy of the claims.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::answer::{Answer, Denied, Disruption, Why};
+use super::former::Former;
 use crate::api::stored::{MAX_LEDGER_BYTES, bytes};
-use crate::domain::inplace::{self, Restart};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Minimum;
 use crate::domain::rules::{Availability, Expected, RuleSet};
 use crate::ledger::evidence::MARGIN;
-use crate::ledger::protocol::{Grant, Operation, Purpose, Refusal, Request, View};
+use crate::ledger::protocol::{Grant, Purpose, Refusal, Request, View};
 use crate::ledger::store::{Claims, Detail, Uid};
 
 /// What one claim takes in etcd besides its texts: names of fields, numbers, times, and what the API server keeps in
@@ -67,18 +66,8 @@ pub fn admit(
     };
     let rule = rule.as_str();
     let uid = Uid::from(pod.metadata.uid.as_str());
-    let earlier = claims.claims.get(&(uid.clone(), disruption.operation));
-    // A lifecycle keeps the Pod off traffic, so it can't be available before its next resize, which the earlier claim would wait for.
-    let is_over = beyond
-        && disruption.operation == Operation::InPlace
-        && earlier.is_some_and(|claim| claim.at <= pod.metadata.resource_version)
-        && inplace::is_settled(pod);
-    let earlier = earlier.map(|claim| match is_over {
-        true => Cow::Owned(without_done(pod, &claim.detail)),
-        false => Cow::Borrowed(&claim.detail),
-    });
-    let earlier = earlier.as_deref();
-    let gives_way = inplace::is_pending(pod) || is_over;
+    let former = Former::of(claims, disruption, beyond);
+    let earlier = former.detail.as_deref();
     let rest = rest.filter(|_| earlier.is_none() && !beyond);
     let spare = u32::from(rest.is_some());
     let until = earlier.map_or(disruption.detail.since, |earlier| {
@@ -92,14 +81,11 @@ pub fn admit(
         detail: disruption
             .detail
             .clone()
-            .after(earlier, disruption.operation, gives_way),
+            .after(earlier, disruption.operation, former.gives_way),
     };
     let key = (request.pod.clone(), request.operation);
-    let is_another = |old: &Detail| {
-        let new = &request.detail;
-        new.target != old.target && new.may_replace(old, request.operation)
-    };
-    let is_over = is_over && earlier.is_some_and(is_another);
+    let may_replace = |old| request.detail.may_replace(old, request.operation);
+    let begins_anew = former.is_served && earlier.is_some_and(may_replace);
     let others = claims.claims.iter().filter(|(other, _)| **other != key);
     let taken: usize = others
         .map(|((uid, _), claim)| claim_bytes(uid, &claim.detail))
@@ -108,8 +94,8 @@ pub fn admit(
         let claims = claims.claims.len();
         return Err(refuse(rule, Why::Crowded { claims }));
     }
-    // What was admitted before is done: the next resize is no renewal, by which the claim would admit nothing more after a while.
-    let former = is_over.then(|| claims.claims.remove(&key)).flatten();
+    // No renewal, by which the claim would admit nothing more after a while.
+    let former = begins_anew.then(|| claims.claims.remove(&key)).flatten();
     let granted = claims.admit(view, desired.saturating_add(spare), request);
     if let (Err(_), Some(former)) = (&granted, &former) {
         claims.claims.insert(key, former.clone());
@@ -144,16 +130,6 @@ pub fn admit(
                 refuse(rule, why)
             }
         })
-}
-
-/// An earlier change without the containers that run their new images by what the Pod shows.
-fn without_done(pod: &Pod, earlier: &Detail) -> Detail {
-    let mut left = earlier.clone();
-    left.containers.retain(|container| {
-        let restart = inplace::restart(pod, std::slice::from_ref(container));
-        container.image.is_none() || restart < Restart::Nothing
-    });
-    left
 }
 
 /// What a claim takes in etcd at most, with a UID that stands in it twice.

@@ -4,6 +4,7 @@
 mod answer;
 mod batch;
 mod decide;
+mod former;
 mod holders;
 mod lane;
 mod rest;

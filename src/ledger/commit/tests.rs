@@ -21,6 +21,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::stored::MAX_LEDGER_BYTES;
 use crate::domain::announced::Announced;
 use crate::domain::inplace::{self, Before};
+use crate::domain::pod::{Condition, RESIZE_PENDING, Resources};
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Operation, Request, View};
@@ -625,6 +626,24 @@ impl View<Uid> for NineUp {
     }
 }
 
+/// Ten of these, and all are up.
+struct AllUp;
+
+impl View<Uid> for AllUp {
+    fn available(&self) -> u32 {
+        10
+    }
+    fn position(&self) -> u64 {
+        NineUp.position()
+    }
+    fn expected(&self) -> u32 {
+        NineUp.expected()
+    }
+    fn is_available(&self, _: &Uid) -> bool {
+        true
+    }
+}
+
 proptest! {
     /// A Pod that is down goes if and only if every rule that holds such Pods finds enough of the others, whatever the
     /// other rules say.
@@ -953,7 +972,27 @@ fn admit(claims: &mut Claims, disruption: &Disruption) -> Result<Answer, Denied>
         "spec": { "selector": {}, "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] },
     });
     let rules = RuleSet::compile(&serde_json::from_value(object).unwrap());
-    decide::admit(&NineUp, &rules, claims, disruption, None)
+    decide::admit(&AllUp, &rules, claims, disruption, None)
+}
+
+/// Asks for resizes to ever more bytes, each three times, and closes the claim each time, as happens one request timeout after it was renewed.
+fn ask_and_close(claims: &mut Claims, resizes: impl Iterator<Item = Disruption>) {
+    for next in resizes {
+        for _ in 0..3 {
+            let Answer::Granted(grant) = admit(claims, &next).unwrap() else {
+                panic!("the rule holds the Pod")
+            };
+            assert!(
+                !grant.fresh,
+                "the Pod keeps its place whatever another rule says"
+            );
+            let (pod, opened) = ("a".into(), claims.claims.values().next().unwrap().opened);
+            assert!(claims.close(&pod, Operation::InPlace, opened));
+        }
+        let claim = claims.claims.values().next().unwrap();
+        assert_eq!(claim.detail.target, next.detail.target);
+        assert!(claim.detail.containers[0].by_resources);
+    }
 }
 
 #[test]
@@ -961,23 +1000,98 @@ fn pod_in_an_operation_is_resized_again_however_long_that_takes() {
     for ready in [true, false] {
         let mut claims = Claims::default();
         admit(&mut claims, &resize("run-1", true, 2)).unwrap();
-        for memory in 3..6 {
-            // A claim that is renewed is closed one request timeout later.
-            let next = resize(&format!("run-{}", memory - 1), ready, memory);
-            admit(&mut claims, &next).unwrap();
-            admit(&mut claims, &next).unwrap();
-            let (pod, opened) = ("a".into(), claims.claims.values().next().unwrap().opened);
-            assert!(claims.close(&pod, Operation::InPlace, opened));
-            assert_eq!(
-                admit(&mut claims, &next).unwrap_err().why,
-                Why::Closing {
-                    until: Timestamp::UNIX_EPOCH + MARGIN
-                }
-            );
+        let next = |memory| resize(&format!("run-{}", memory - 1), ready, memory);
+        ask_and_close(&mut claims, (3..6).map(next));
+    }
+}
+
+/// That of a container with a limit of its own, beside one that has the limit of the Pod.
+#[test]
+fn pod_in_an_operation_whose_limit_another_container_inherits_is_resized_again() {
+    let mut claims = Claims::default();
+    let next = |memory| {
+        let mut next = resize("run", true, memory);
+        let mut pod = (*next.pod).clone();
+        pod.spec.resources = json!({ "limits": { "memory": "9" } }).into();
+        let resources = json!({ "limits": { "memory": "1" } });
+        let mut side = pod.spec.containers[0].clone();
+        side.name = "side".into();
+        pod.spec.containers.push(side);
+        pod.spec.containers[0].resources = resources.clone();
+        pod.status.container_statuses[0].resources = Resources::of(&resources);
+        next.pod = Arc::new(pod);
+        next
+    };
+    admit(&mut claims, &next(2)).unwrap();
+    ask_and_close(&mut claims, (3..6).map(next));
+}
+
+/// As [`resize`] by this time, of a Pod whose kubelet has deferred the resize before.
+fn after_deferred(memory: u64, beyond: bool) -> Disruption {
+    let mut next = resize("run-1", true, memory);
+    let mut pod = (*next.pod).clone();
+    pod.status.conditions.push(Condition {
+        type_: RESIZE_PENDING.into(),
+        status: "True".into(),
+        reason: "Deferred".into(),
+        observed_generation: 1,
+        ..Condition::default()
+    });
+    next.pod = Arc::new(pod);
+    next.beyond.retain(|_| beyond);
+    next
+}
+
+/// Of a Pod on traffic or off it.
+#[test]
+fn resize_that_the_kubelet_defers_can_be_changed_back_however_long_that_takes() {
+    for beyond in [true, false] {
+        let mut claims = Claims::default();
+        let mut first = resize("run-1", true, 2);
+        first.beyond.retain(|_| beyond);
+        first.pod = {
+            let mut pod = (*first.pod).clone();
+            pod.metadata.resource_version = 6;
+            Arc::new(pod)
+        };
+        admit(&mut claims, &first).unwrap();
+        ask_and_close(
+            &mut claims,
+            (3..6).map(|memory| after_deferred(memory, beyond)),
+        );
+    }
+}
+
+#[test]
+fn claim_that_a_deferred_resize_may_not_replace_stays_as_it_is() {
+    let mut change = resize("run-1", true, 2);
+    change.detail.containers[0].image = Some(1);
+    let mut later = resize("run-1", true, 2);
+    later.pod = {
+        let mut pod = (*later.pod).clone();
+        pod.metadata.resource_version = 9;
+        Arc::new(pod)
+    };
+    for (change, why) in [
+        (change, Why::UnderWay),
+        (
+            later,
+            Why::Closing {
+                until: Timestamp::UNIX_EPOCH + MARGIN,
+            },
+        ),
+    ] {
+        let mut claims = Claims::default();
+        admit(&mut claims, &change).unwrap();
+        if why != Why::UnderWay {
+            assert!(claims.close(&"a".into(), Operation::InPlace, 1));
         }
-        let claim = claims.claims.into_values().next().unwrap();
-        assert_eq!(claim.detail.target.as_deref(), Some("5"));
-        assert!(claim.detail.containers[0].by_resources);
+        let before = claims.clone();
+        for beyond in [true, false] {
+            let denied = admit(&mut claims, &after_deferred(3, beyond)).unwrap_err();
+            assert_eq!(denied.why, why);
+            assert_eq!(claims, before);
+        }
     }
 }
 

@@ -1,0 +1,61 @@
+//! What becomes of the claim for an earlier change in place of the same Pod.
+
+use std::borrow::Cow;
+
+use super::answer::Disruption;
+use crate::domain::inplace::{self, Restart};
+use crate::domain::pod::Pod;
+use crate::ledger::protocol::Operation;
+use crate::ledger::store::{Claims, Detail};
+
+/// The claim that there is for the same operation on the Pod.
+#[derive(Default)]
+pub struct Former<'a> {
+    /// What it was given for, without what the kubelet is known to have done; `None` if there is none.
+    pub detail: Option<Cow<'a, Detail>>,
+    /// Whether another resize may take its place, see [`Detail::after`].
+    pub gives_way: bool,
+    /// Whether the next resize is to have a claim of its own. A claim that is renewed is closed after a while, and here it would end
+    /// only after the next resize: a lifecycle keeps the Pod off traffic until then, or the node has no room for this one.
+    pub is_served: bool,
+}
+
+impl<'a> Former<'a> {
+    /// That of the Pod as the request has it. `beyond`: the budget does not hold the disruption.
+    pub fn of(claims: &'a Claims, disruption: &Disruption, beyond: bool) -> Self {
+        let (pod, operation) = (&disruption.pod, disruption.operation);
+        let uid = pod.metadata.uid.as_str().into();
+        let Some(claim) = claims.claims.get(&(uid, operation)) else {
+            return Former::default();
+        };
+        // A claim of a later version is of a change that this Pod does not show.
+        let is_of_now =
+            operation == Operation::InPlace && claim.at <= pod.metadata.resource_version;
+        let is_off = is_of_now && beyond && !pod.is_available();
+        let detail = match is_off {
+            true => Cow::Owned(without_done(pod, &claim.detail)),
+            false => Cow::Borrowed(&claim.detail),
+        };
+        let is_over = is_off && is_done(pod, &detail);
+        Former {
+            detail: Some(detail),
+            gives_way: inplace::is_pending(pod) || is_over,
+            is_served: is_over || (is_of_now && inplace::is_deferred(pod)),
+        }
+    }
+}
+
+/// Whether the kubelet is done with the change, or with all resizes.
+fn is_done(pod: &Pod, change: &Detail) -> bool {
+    inplace::is_settled(pod) || inplace::restart(pod, &change.containers) >= Restart::Nothing
+}
+
+/// A change without the containers that run their new images by what the Pod shows.
+fn without_done(pod: &Pod, change: &Detail) -> Detail {
+    let mut left = change.clone();
+    left.containers.retain(|container| {
+        let restart = inplace::restart(pod, std::slice::from_ref(container));
+        container.image.is_none() || restart < Restart::Nothing
+    });
+    left
+}
