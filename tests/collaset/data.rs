@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::{Value, json};
@@ -112,6 +113,38 @@ async fn orphans_keep_their_revision_beside_a_set_that_overlaps() {
         let revision = label(pod, keys::REVISION);
         assert_eq!(revision, label(&before[id], keys::REVISION));
     }
+}
+
+/// The API server refuses every patch of a ControllerRevision whose data it writes in other bytes than they came in: `&&` as `\u0026\u0026`.
+#[tokio::test]
+async fn revisions_with_signs_that_go_escapes_are_noted_released_and_adopted() {
+    let scope = Bed::shared().await.scope("revision-signs").await;
+    let spec = |image: &str| {
+        let args = ["a && b < c > d \u{2028}"];
+        let containers = json!([{ "name": "app", "image": image, "args": args }]);
+        json!({ "template": { "spec": { "containers": containers } } })
+    };
+    let set = Set::new(&scope, "web", 2, spec("app:1")).await;
+    set.edit(spec("app:2")).await;
+    let status = set.settled().await.status.unwrap();
+    let revisions: Api<ControllerRevision> =
+        Api::namespaced(scope.client.clone(), &scope.namespace);
+    wait::until("the note of the stable revision", async || {
+        let latest = revisions.get(&status.updated_revision).await.unwrap();
+        latest.annotations().get(keys::STABLE_REVISION) == Some(&status.updated_revision)
+    })
+    .await;
+    let before = set.pods().await;
+    delete(&set, PropagationPolicy::Orphan).await;
+
+    let set = Set::new(&scope, "web", 2, spec("app:2")).await;
+    assert_eq!(uids(&set.pods().await), uids(&before));
+    for revision in revisions.list(&ListParams::default()).await.unwrap() {
+        assert_eq!(revision.owner_references().len(), 1);
+    }
+    set.edit(spec("app:1")).await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:1"; 2]);
 }
 
 #[tokio::test]

@@ -189,6 +189,7 @@ impl Wire for RevisionObject {
                 .cloned(),
             controller: controller_uid(&self.metadata),
             creation_timestamp: created(&self.metadata),
+            terminating: self.metadata.deletion_timestamp.is_some(),
             name: self.metadata.name,
             uid: self.metadata.uid,
             resource_version: self.metadata.resource_version.to_string(),

@@ -17,7 +17,7 @@ pub async fn create<W: Wire>(
     namespace: &str,
     body: &Value,
 ) -> Result<(), Error> {
-    let body = serde_json::to_vec(body).map_err(Error::SerdeError)?;
+    let body = as_go_writes(&body.to_string());
     let request = all::<W>(namespace)?.create(&PostParams::default(), body)?;
     take(objects, client.request::<W>(request).await?);
     Ok(())
@@ -83,6 +83,16 @@ pub async fn delete<W: Wire>(
     Ok(())
 }
 
+/// JSON as Go writes it (`encoding/json`, with `escapeHTML`). The API server keeps the bytes of a ControllerRevision's data as they come, and
+/// refuses every patch of the object if those that it writes itself are others.
+fn as_go_writes(json: &str) -> Vec<u8> {
+    let mut body = json.to_owned();
+    for c in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
+        body = body.replace(c, &format!("\\u{:04x}", u32::from(c))); // they are in strings only
+    }
+    body.into_bytes()
+}
+
 fn take<W: Wire>(objects: &Objects, object: W) {
     let key = object.key();
     W::store(objects).written(key, object.keep());
@@ -92,4 +102,22 @@ fn take<W: Wire>(objects: &Objects, object: W) {
 fn all<W: Wire>(namespace: &str) -> Result<path::Objects, Error> {
     let (api, plural) = W::PATH.rsplit_once('/').unwrap_or_default();
     path::Objects::of(api, namespace, plural)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn signs_that_go_escapes_are_escaped() {
+        let body = json!({ "a<b": ["x && y", "\u{2028}\u{2029}\\u0026 ü"] });
+        let written = as_go_writes(&body.to_string());
+        assert!(!written.iter().any(|byte| b"<>&".contains(byte)));
+        let text = String::from_utf8(written).unwrap();
+        assert!(text.contains("x \\u0026\\u0026 y"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), body);
+    }
 }

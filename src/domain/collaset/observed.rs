@@ -80,6 +80,8 @@ pub struct Revision {
     pub labels: BTreeMap<String, String>,
     /// [`crate::api::keys::STABLE_REVISION`].
     pub stable: Option<String>,
+    /// Whether its deletion has begun, which a finalizer keeps.
+    pub terminating: bool,
 }
 
 /// A PersistentVolumeClaim.

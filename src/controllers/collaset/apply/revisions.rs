@@ -73,15 +73,20 @@ async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
         RevisionChange::Create(revision) => return create(work, &revision).await,
         RevisionChange::Renumber(revision, number, stable) => {
             let body = json!({ "metadata": stable_of(&stable), "revision": number });
-            patch(work, &revision, body, None).await
+            let done = patch(work, &revision, body, None).await;
+            done.and_then(|()| holds(work, &revision, |now| now.revision == number))
         }
         RevisionChange::Note(revision, stable) => {
             let body = json!({ "metadata": stable_of(&stable) });
-            patch(work, &revision, body, None).await
+            let done = patch(work, &revision, body, None).await;
+            let is_noted = |now: &Revision| now.stable.as_ref() == Some(&stable);
+            done.and_then(|()| holds(work, &revision, is_noted))
         }
         RevisionChange::Adopt(revision) => {
             let owners = owner::patch(work.set, Ownership::Adopt);
-            patch(work, &revision, json!({}), owners).await
+            let done = patch(work, &revision, json!({}), owners).await;
+            let is_own = |now: &Revision| now.controller.as_deref() == Some(work.uid());
+            done.and_then(|()| holds(work, &revision, is_own))
         }
         RevisionChange::Delete(revision) => {
             let object = (work.namespace(), &*revision.name, &*revision.uid);
@@ -148,7 +153,7 @@ async fn patch(
     mut body: Value,
     owners: Option<Value>,
 ) -> Result<(), Trouble> {
-    // A strategic merge writes the data anew, and the API server refuses those of Kuperator, whose nulls it drops.
+    // A strategic merge writes the keys of the data in their order, and the API server refuses what changes the data so.
     let is_strategic = owners.is_some();
     let mut metadata = json!({ "uid": revision.uid, "resourceVersion": revision.resource_version });
     if let Some(owners) = owners {
@@ -163,6 +168,25 @@ async fn patch(
     let request =
         write::patch::<RevisionObject>(work.client(), work.objects(), object, &patch, false);
     call(&what(revision), request).await
+}
+
+/// That a revision holds what was written, as far as the cache knows the answer: otherwise it would be written again and again.
+fn holds(
+    work: &Work<'_>,
+    revision: &Revision,
+    is_written: impl FnOnce(&Revision) -> bool,
+) -> Result<(), Trouble> {
+    let now = work
+        .objects()
+        .revisions
+        .get(work.namespace(), &revision.name);
+    match now.is_none_or(|now| is_written(&now)) {
+        true => Ok(()),
+        false => Err(Trouble::Refused(format!(
+            "{}: what was written is not in it; see which webhook or MutatingAdmissionPolicy takes it out",
+            what(revision)
+        ))),
+    }
 }
 
 /// Metadata that name the stable revision.

@@ -49,6 +49,10 @@ fn wanted(
     now: Timestamp,
 ) -> CollaSetStatus {
     let mut status = planned.unwrap_or_else(|| current.clone());
+    if matches!(result, Err(Halt::Moved | Halt::Collision)) && current.current_revision.is_empty() {
+        // The cache trails, so that the stable revision may be another one.
+        status.current_revision.clear();
+    }
     match result {
         Ok(()) | Err(Halt::Moved) => {}
         Err(Halt::Collision) => {

@@ -177,9 +177,12 @@ pub fn plan(
         known => known.to_owned(),
     };
     // The note follows the status: that of a rollout that is over would begin another one.
-    let is_noted = latest.is_none_or(|latest| latest.stable.as_ref() == Some(&stable));
-    if let Some(latest) = latest.filter(|_| !is_noted && !status.current_revision.is_empty()) {
-        changes.push(RevisionChange::Note(Arc::clone(latest), stable.clone()));
+    let last = readable.last().filter(|last| {
+        let is_noted = last.stable.as_ref() == Some(&stable);
+        becomes.is_none() && !is_noted && !status.current_revision.is_empty()
+    });
+    if let Some(last) = last {
+        changes.push(RevisionChange::Note(Arc::clone(last), stable.clone()));
     }
     changes.extend(becomes.map(|becomes| match becomes {
         Becomes::Renumbered(older) => RevisionChange::Renumber(older, next, stable.clone()),
@@ -191,7 +194,7 @@ pub fn plan(
 
     let unused: Vec<_> = readable
         .iter()
-        .filter(|r| r.controller.is_some() && !in_use.contains_key(&r.name))
+        .filter(|r| r.controller.is_some() && !in_use.contains_key(&r.name) && !r.terminating)
         .filter(|r| ![&updated.name, &current.name, &status.updated_revision].contains(&&r.name))
         .collect();
     let limit = set.spec.history_limit.unwrap_or(HISTORY_LIMIT);

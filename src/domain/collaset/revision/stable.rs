@@ -9,8 +9,8 @@ use crate::domain::collaset::observed::Revision;
 /// Names of revisions that Pods and instance IDs refer to, and how many Pods are of each.
 pub type InUse = BTreeMap<String, usize>;
 
-/// The one that is noted at the latest revision, as long as it is there. A status that is lost must not end a rollout, nor begin
-/// one, and the set may be made again of the template before the rollout, which takes it back.
+/// That of the template where no Pod is of any. Else the one that is noted at the latest revision, as long as it is there. A status that
+/// is lost must not end a rollout, nor begin one, and the set may be made again of the template before the rollout, which takes it back.
 ///
 /// Without a note, as with a revision by Kuperator: of those in use beside that of the template the one that most Pods are of, as a canary is of
 /// fewer. If a template has come back to which no fewer Pods belong, that is stable itself. Its number as it is stored tells: one that has
@@ -20,7 +20,7 @@ pub fn of(updated: &Arc<Revision>, readable: &[Arc<Revision>], in_use: &InUse) -
     let latest = readable.iter().max_by_key(|r| r.revision);
     let noted = latest.and_then(|latest| latest.stable.as_ref());
     let noted = readable.iter().find(|r| noted == Some(&r.name));
-    if let Some(noted) = noted {
+    if let Some(noted) = noted.filter(|_| !in_use.is_empty()) {
         return Arc::clone(noted);
     }
     let others = readable.iter().filter(|r| r.name != updated.name);
@@ -106,5 +106,17 @@ mod tests {
     #[test]
     fn template_is_stable_where_nothing_else_is_in_use() {
         assert_eq!(stable("new", &[]), "new");
+    }
+
+    #[test]
+    fn note_of_a_set_whose_pods_are_gone_says_nothing() {
+        let former = Arc::new(Revision {
+            name: "former".to_owned(),
+            stable: Some("former".to_owned()),
+            ..Revision::default()
+        });
+        let updated = Arc::new(Revision::default());
+        let stable = of(&updated, &[former], &InUse::new());
+        assert_eq!(stable, updated);
     }
 }

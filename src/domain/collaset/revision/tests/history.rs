@@ -282,6 +282,38 @@ fn the_latest_stands_in_for_a_revision_that_cannot_be_written() {
 }
 
 #[test]
+fn note_is_at_the_latest_revision_while_that_of_the_template_is_refused() {
+    let revisions = [ours("web-1", 1, "a:1"), ours("web-2", 2, "a:2")];
+    for template in ["a:1", "a:3"] {
+        let mut set = web(template);
+        set.status = Some(CollaSetStatus {
+            current_revision: "web-2".into(),
+            ..Default::default()
+        });
+        let planned = plan(&set, &revisions, &InUse::new(), true).unwrap().changes;
+        let note = RevisionChange::Note(revisions[1].clone(), "web-2".to_owned());
+        assert_eq!(planned, [note], "{template}");
+    }
+}
+
+#[test]
+fn revision_whose_deletion_waits_for_a_finalizer_is_not_deleted_again() {
+    let mut set = web("a:3");
+    set.spec.history_limit = Some(0);
+    let mut ends = Revision::clone(&ours("web-1", 1, "a:1"));
+    for (terminating, deletions) in [(false, 1), (true, 0)] {
+        ends.terminating = terminating;
+        let revisions = [Arc::new(ends.clone()), ours("web-3", 3, "a:3")];
+        let planned = plan(&set, &revisions, &InUse::new(), false)
+            .unwrap()
+            .changes;
+        let deleted = planned.iter();
+        let deleted = deleted.filter(|change| matches!(change, RevisionChange::Delete(_)));
+        assert_eq!(deleted.count(), deletions);
+    }
+}
+
+#[test]
 fn note_of_the_stable_revision_follows_the_status() {
     let revisions = [ours("web-1", 1, "a:1"), ours("web-2", 2, "a:2")];
     let mut set = web("a:2");
