@@ -24,8 +24,8 @@ pub enum Trouble {
     Moved,
     /// There is one of this name already.
     Exists,
-    /// Too many requests, or admission holds it.
-    Held,
+    /// Too many requests, or admission holds it: why.
+    Held(String),
     /// Failed, and may be done another time: which object, and the API server's words.
     Failed(String),
     /// As [`Trouble::Failed`], and not for want of a right: somebody judges by what the request asks for.
@@ -38,7 +38,7 @@ impl Trouble {
     /// What it means for a stage, if `step` was being done.
     pub fn halt(self, step: Step) -> Halt {
         match self {
-            Trouble::Moved | Trouble::Exists | Trouble::Held => Halt::Moved,
+            Trouble::Moved | Trouble::Exists | Trouble::Held(_) => Halt::Moved,
             Trouble::Failed(message) | Trouble::Denied(message) | Trouble::Refused(message) => {
                 Halt::Failed(step, message)
             }
@@ -90,7 +90,7 @@ pub async fn call<T>(
         Error::Api(status) if status.reason == "AlreadyExists" => Trouble::Exists,
         Error::Api(status) if status.code == 409 => Trouble::Moved,
         Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
-        Error::Api(status) if status.code == 429 => Trouble::Held,
+        Error::Api(status) if status.code == 429 => Trouble::Held(status.message.clone()),
         Error::Api(status)
             if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_of_node(status) =>
         {

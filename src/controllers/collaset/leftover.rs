@@ -30,7 +30,7 @@ pub async fn sweep(context: &Context, (namespace, name): &SetName) -> Outcome {
         Err(
             Trouble::Moved
             | Trouble::Exists
-            | Trouble::Held
+            | Trouble::Held(_)
             | Trouble::Failed(_)
             | Trouble::Denied(_)
             | Trouble::Refused(_),

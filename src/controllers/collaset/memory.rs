@@ -13,6 +13,7 @@ use super::backoff::Backoff;
 use super::names::{Names, Slot};
 use super::refusals::{Key, Known, PAUSES, Refusals, UNTRIED};
 use crate::api::keys;
+use crate::api::stored::text;
 use crate::cluster::queue::Outcome;
 use crate::domain::collaset::plan::{Event, Pause};
 use crate::domain::collaset::refused::Refused;
@@ -27,6 +28,8 @@ const STATUS_PERIOD: Duration = Duration::from_secs(1);
 const MOST_PROVEN: usize = 20;
 /// A Pod whose write admission held is left alone for this long.
 pub const HELD: Duration = Duration::from_secs(1);
+/// Characters of what admission says that are kept.
+const LONGEST: usize = 300;
 /// For this long after that a plan does not build upon a write of the Pod.
 const HELD_LATELY: Duration = Duration::from_secs(5);
 
@@ -42,8 +45,8 @@ struct Inner {
     /// Largest resourceVersion of a Pod that this controller has written.
     reached: u64,
     names: Names,
-    /// Pods by UID, until when.
-    held: HashMap<String, Instant>,
+    /// Pods and claims by UID, until when, and why where admission holds a write.
+    held: HashMap<String, (Instant, Option<String>)>,
     status: Option<Instant>,
     looked: Option<Instant>,
     failures: u32,
@@ -144,21 +147,23 @@ impl Memory {
         self.inner.lock().names.forget_seen(pods, claims);
     }
 
-    /// Admission holds a write of this Pod.
-    pub fn hold(&self, uid: &str, now: Instant) {
-        self.inner.lock().held.insert(uid.to_owned(), now + HELD);
+    /// Admission holds a write of this Pod, and says why.
+    pub fn hold(&self, uid: &str, why: &str, now: Instant) {
+        let mut inner = self.inner.lock();
+        let held = (now + HELD, Some(text(why, LONGEST)));
+        inner.held.insert(uid.to_owned(), held);
     }
 
     /// An object is to be left alone for this long.
     pub fn hold_for(&self, uid: &str, now: Instant, pause: Duration) {
         let mut inner = self.inner.lock();
-        inner.held.insert(uid.to_owned(), now + pause);
+        inner.held.insert(uid.to_owned(), (now + pause, None));
     }
 
     /// How long a Pod is still to be left alone.
     pub fn held(&self, uid: &str, now: Instant) -> Option<Duration> {
         let inner = self.inner.lock();
-        let until = inner.held.get(uid)?;
+        let (until, _) = inner.held.get(uid)?;
         (*until > now).then(|| *until - now)
     }
 
@@ -337,7 +342,9 @@ impl Memory {
     ) -> Refused {
         let mut inner = self.inner.lock();
         inner.refusals.tidy(now);
-        inner.held.retain(|_, until| *until + HELD_LATELY > now);
+        inner
+            .held
+            .retain(|_, (until, _)| *until + HELD_LATELY > now);
         inner.passed.retain(|_, (_, until)| *until > now);
         if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
             let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
@@ -367,6 +374,11 @@ impl Memory {
                 let held = inner.held.keys().map(String::as_str);
                 let pods = inner.refusals.pods().chain(held);
                 pods.map(str::to_owned).collect()
+            },
+            held: {
+                let held = inner.held.iter();
+                let held = held.filter_map(|(uid, (_, why))| Some((uid.clone(), why.clone()?)));
+                held.collect()
             },
             claims: inner.refusals.claims().map(str::to_owned).collect(),
             resizes: inner.resizes.clone(),
@@ -450,7 +462,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_held_pod_is_left_alone_for_a_while() {
         let (memory, now) = (Memory::new("a"), Instant::now());
-        memory.hold("pod", now);
+        memory.hold("pod", "why", now);
         assert_eq!(memory.held("pod", now), Some(HELD));
         assert_eq!(memory.held("other", now), None);
         assert_eq!(memory.held("pod", now + HELD), None);
@@ -460,11 +472,16 @@ mod tests {
     async fn a_pod_that_is_held_again_and_again_is_a_fact_of_the_plan() {
         let (memory, now) = (Memory::new("a"), Instant::now());
         let none = || std::iter::empty();
-        let facts = |at| memory.facts(std::iter::empty(), none(), at, 1).pods;
-        memory.hold("pod", now);
-        let held = BTreeSet::from(["pod".to_owned()]);
+        let facts = |at| {
+            let facts = memory.facts(std::iter::empty(), none(), at, 1);
+            (facts.pods, facts.held)
+        };
+        memory.hold("pod", "why", now);
+        memory.hold_for("claim", now, HELD);
+        let pods = BTreeSet::from(["pod", "claim"].map(str::to_owned));
+        let held = (pods, BTreeMap::from([("pod".to_owned(), "why".to_owned())]));
         assert_eq!(facts(now), held);
         assert_eq!(facts(now + HELD), held, "when it is tried again");
-        assert_eq!(facts(now + HELD * 10), BTreeSet::new());
+        assert_eq!(facts(now + HELD * 10), Default::default());
     }
 }

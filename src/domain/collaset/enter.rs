@@ -131,8 +131,13 @@ fn tell_of_outsider(draft: &mut Draft, pod: &Pod) {
     if pod.is_finished() {
         return;
     }
+    let claims = pod.spec.claims.join(", ");
+    let unless_needed = match claims.is_empty() {
+        true => String::new(),
+        false => format!(" if nobody needs what is in its claims ({claims})"),
+    };
     let message = format!(
-        "Pod {} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, or delete it",
+        "Pod {} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, or delete it{unless_needed}",
         pod.metadata.name
     );
     draft.event(true, REFUSED, message);

@@ -28,6 +28,8 @@ pub struct Refused {
     pub pool: bool,
     /// Pods that could not be changed, or whose change admission held, by UID.
     pub pods: BTreeSet<String>,
+    /// What admission says of Pods whose change or deletion it has held lately, by UID.
+    pub held: BTreeMap<String, String>,
     /// Claims that could not be changed, by name.
     pub claims: BTreeSet<String>,
     /// Why the revision of the present template can't be written; `None` when that is not known to be so.

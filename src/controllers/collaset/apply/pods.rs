@@ -110,8 +110,8 @@ async fn unless_held(
         return Ok(());
     }
     match request.await {
-        Err(Trouble::Held) => {
-            work.memory.hold(uid, Instant::now());
+        Err(Trouble::Held(why)) => {
+            work.memory.hold(uid, &why, Instant::now());
             work.again(HELD);
             Ok(())
         }

@@ -189,7 +189,7 @@ fn lasting<'a>(work: &Work<'_>, trouble: &'a Trouble, key: &Key) -> Option<&'a s
             last.is_some_and(|(times, _)| times >= FAILURES)
                 .then_some(why)
         }
-        Trouble::Moved | Trouble::Exists | Trouble::Held => None,
+        Trouble::Moved | Trouble::Exists | Trouble::Held(_) => None,
     }
 }
 

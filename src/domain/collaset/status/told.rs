@@ -316,7 +316,10 @@ fn of_turn(facts: &Facts, pod: &Pod) -> String {
             delay / SECOND,
             time(since.saturating_add(delay))
         ),
-        _ => "is off traffic and waits for its turn".to_owned(),
+        _ => match facts.observed.refused.held.get(&pod.metadata.uid) {
+            Some(why) => format!("is off traffic, and its next write is held: {why}"),
+            None => "is off traffic and waits for its turn".to_owned(),
+        },
     }
 }
 

@@ -8,6 +8,7 @@ use super::cases::{one_claim, settled};
 use super::world::{Kubelet, World, Write};
 use crate::api::collaset::CollaSetCondition;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::planner::plan;
 
 fn condition(world: &World, type_: &str) -> CollaSetCondition {
     let status = world.set.status.clone().unwrap();
@@ -254,6 +255,26 @@ fn pod_off_traffic_that_waits_for_its_delay_is_named() {
     world.step();
     let message = condition(&world, "Ready").message;
     let told = format!("Pod {name} is off traffic until its operationDelaySeconds (3600) are over");
+    assert!(message.contains(&told), "{message}");
+}
+
+#[test]
+fn what_holds_the_next_write_of_a_pod_off_traffic_is_told() {
+    let mut world = settled(1, json!({}));
+    let name = name_of(&world, 0);
+    world.image("app:2");
+    while is_available(&world, &name) {
+        world.step();
+        world.surroundings();
+    }
+    let mut observed = world.observe();
+    let uid = world.pods[&name].metadata.uid.clone();
+    let held = "rule a of PodTransitionRule web is full";
+    observed.refused.held.insert(uid, held.to_owned());
+    let status = plan(&observed).status.unwrap();
+    let mut ready = status.conditions.iter().filter(|c| c.type_ == "Ready");
+    let message = &ready.next().unwrap().message;
+    let told = format!("Pod {name} is off traffic, and its next write is held: {held}");
     assert!(message.contains(&told), "{message}");
 }
 

@@ -626,8 +626,10 @@ fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
         world.settle();
     }
     assert!(!world.owns(&world.pods[&name]));
+    let claims = world.pods[&name].spec.claims.join(", ");
     let told = format!(
-        "Pod {name} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, or delete it"
+        "Pod {name} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, \
+         or delete it if nobody needs what is in its claims ({claims})"
     );
     let mut events = world.told.iter();
     assert!(events.any(|(_, message)| *message == told));
