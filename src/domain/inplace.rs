@@ -52,6 +52,8 @@ enum Resize {
     InProgress,
     /// The node has no room now. The kubelet tries again by itself, so the restart may come at any time.
     Deferred,
+    /// The same, and it is not said of which resize: Kubernetes 1.33. The last one may have room.
+    SomeDeferred,
     /// The node can never have room. The kubelet does not try again.
     Infeasible,
 }
@@ -70,14 +72,14 @@ fn resize(pod: &Pod) -> Resize {
     match pending.reason.as_str() {
         _ if said != 0 && said < wanted => Resize::InProgress,
         "Infeasible" if said != 0 => Resize::Infeasible,
-        // Kubernetes 1.33 does not say which resize it is about: the last one may have room.
+        _ if said == 0 => Resize::SomeDeferred,
         _ => Resize::Deferred,
     }
 }
 
 /// Whether the kubelet has not begun with the last resize of the Pod, and says so. Another resize may take its place.
 pub fn is_pending(pod: &Pod) -> bool {
-    matches!(resize(pod), Resize::Deferred | Resize::Infeasible)
+    is_deferred(pod) || resize(pod) == Resize::Infeasible
 }
 
 /// Whether the kubelet says that it is done with the last resize of the Pod, or will not make it. Of containers that inherit a limit from the
@@ -89,7 +91,24 @@ pub fn is_settled(pod: &Pod) -> bool {
 
 /// Whether the kubelet has deferred the last resize of the Pod: the node has no room for it now.
 pub fn is_deferred(pod: &Pod) -> bool {
-    resize(pod) == Resize::Deferred
+    matches!(resize(pod), Resize::Deferred | Resize::SomeDeferred)
+}
+
+/// Whether a change takes back what the kubelet has deferred: with the resources of the new spec, which are in force, nothing restarts.
+pub fn takes_back(old: &Pod, new: &Pod) -> bool {
+    let before = Containers::of(old);
+    let is_in_force = |container: &Container| {
+        let former = before.named(&container.name);
+        let status = before.status(&container.name);
+        former.is_some_and(|former| former.image == container.image)
+            && status.is_some_and(|status| in_force((new, container), status) == InForce::All)
+    };
+    is_deferred(old) && running(new).all(is_in_force)
+}
+
+/// Whether a restart is to come, or may come, for a resize of the Pod.
+pub fn is_resize_to_come(pod: &Pod) -> bool {
+    is_resize_untold(pod) || !unfinished_resizes(pod).is_empty()
 }
 
 /// The containers of a Pod that run as long as it does (no init containers, or restartable ones) and the statuses, by name.
@@ -151,11 +170,16 @@ impl<'a> Containers<'a> {
             Some(_) => Restart::Awaited,
             None => match self.resize {
                 Resize::Infeasible => Restart::Nothing,
-                Resize::InProgress | Resize::Deferred => Restart::Awaited,
-                Resize::Idle => match self.in_force(now) {
+                Resize::InProgress | Resize::SomeDeferred => Restart::Awaited,
+                // What is deferred may restart nothing, or another container.
+                Resize::Idle | Resize::Deferred => match self.in_force(now) {
                     InForce::All => Restart::Nothing,
-                    InForce::AllKnown if before.by_resources => Restart::Nothing,
-                    _ if anew && !before.by_resources => Restart::Proven,
+                    InForce::AllKnown if before.by_resources && self.resize == Resize::Idle => {
+                        Restart::Nothing
+                    }
+                    _ if anew && !before.by_resources && self.resize == Resize::Idle => {
+                        Restart::Proven
+                    }
                     _ => Restart::Awaited,
                 },
             },
@@ -163,21 +187,25 @@ impl<'a> Containers<'a> {
     }
 
     fn in_force(&self, status: &ContainerStatus) -> InForce {
-        let Some(container) = self.named(&status.name) else {
-            return InForce::NotAll;
-        };
-        let wanted = Resources::of(&container.resources);
-        let is_inherited = |name: &&str| inherited((self.pod, container), name).is_some();
-        let mut known = restarting(container).filter(|name| !is_inherited(name));
-        if status.resources == Resources::default()
-            || !known.all(|name| wanted.named(name) == status.resources.named(name))
-        {
-            return InForce::NotAll;
-        }
-        match inherits(self.pod, container) {
-            true => InForce::AllKnown,
-            false => InForce::All,
-        }
+        let container = self.named(&status.name);
+        container.map_or(InForce::NotAll, |container| {
+            in_force((self.pod, container), status)
+        })
+    }
+}
+
+fn in_force((pod, container): (&Pod, &Container), status: &ContainerStatus) -> InForce {
+    let wanted = Resources::of(&container.resources);
+    let is_inherited = |name: &&str| inherited((pod, container), name).is_some();
+    let mut known = restarting(container).filter(|name| !is_inherited(name));
+    if status.resources == Resources::default()
+        || !known.all(|name| wanted.named(name) == status.resources.named(name))
+    {
+        return InForce::NotAll;
+    }
+    match inherits(pod, container) {
+        true => InForce::AllKnown,
+        false => InForce::All,
     }
 }
 
@@ -230,7 +258,7 @@ pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
 /// with the resize or will not make it. Containers that inherit a limit from the Pod are left out, as the status does not
 /// tell what is in force for them.
 pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
-    if !matches!(resize(pod), Resize::InProgress | Resize::Deferred) {
+    if resize(pod) != Resize::InProgress && !is_deferred(pod) {
         return Vec::new();
     }
     let by_name = Containers::of(pod);
@@ -256,7 +284,7 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
 /// Whether a resize of the Pod is yet to be made, and may restart a container whose status will not tell: one that inherits
 /// a limit from the Pod.
 pub fn is_resize_untold(pod: &Pod) -> bool {
-    matches!(resize(pod), Resize::InProgress | Resize::Deferred)
+    (resize(pod) == Resize::InProgress || is_deferred(pod))
         && running(pod).any(|container| inherits(pod, container))
 }
 
@@ -518,6 +546,39 @@ mod tests {
         of_1_33.status.observed_generation = 0;
         of_1_33.status.conditions[0].observed_generation = 0;
         assert_eq!(far(&of_1_33), Restart::Awaited, "of which resize?");
+    }
+
+    #[test]
+    fn what_is_deferred_may_restart_nothing() {
+        let resize = change(&before(), &resized("2Gi", "1Gi", "run-1", None)).unwrap();
+        let mut of_cpu = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
+        assert_eq!(restart(&of_cpu, &resize.containers), Restart::Nothing);
+        assert!(!is_resize_to_come(&of_cpu));
+        let condition = &mut of_cpu.status.conditions[0];
+        condition.observed_generation = 0;
+        let restart = restart(&of_cpu, &resize.containers);
+        assert_eq!(restart, Restart::Awaited, "of which resize?");
+    }
+
+    #[test]
+    fn change_to_what_is_in_force_takes_back_a_deferred_resize() {
+        let deferred = resized("2Gi", "1Gi", "run-1", Some("Deferred"));
+        let back = resized("1Gi", "1Gi", "run-1", Some("Deferred"));
+        let mut another_image = back.clone();
+        another_image.spec.containers[0].image = "a:2".into();
+        for (old, new, is_back) in [
+            (&deferred, &back, true),
+            (&deferred, &resized("3Gi", "1Gi", "run-1", None), false),
+            (&deferred, &another_image, false),
+            (&resized("2Gi", "1Gi", "run-1", None), &back, false),
+            (
+                &resized("2Gi", "1Gi", "run-1", Some("Infeasible")),
+                &back,
+                false,
+            ),
+        ] {
+            assert_eq!(takes_back(old, new), is_back);
+        }
     }
 
     #[test]

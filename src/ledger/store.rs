@@ -57,12 +57,12 @@ pub struct Carried {
 }
 
 impl Detail {
-    /// This detail for a claim that is written again: it is held since the first time, containers that the earlier
+    /// This detail for a claim that may be written again: it is held since the first time, containers that the earlier
     /// change restarts are still awaited, and of two deadlines the later one is the target: the Pod ends by either.
     ///
     /// `gives_way` says that the kubelet has not begun with the earlier change, a resize, or is done with it while a lifecycle keeps the
     /// Pod off traffic. Another resize may then take its place, such as the change back. Whichever of the two the kubelet makes, the
-    /// resources in force tell the end.
+    /// resources in force tell the end. So they do where there is no claim for the change before, as of a rule that was made since.
     pub fn after(
         mut self,
         earlier: Option<&Detail>,
@@ -84,12 +84,15 @@ impl Detail {
                 .filter(|old| self.containers.iter().all(|new| new.name != old.name));
             let kept: Vec<_> = kept.cloned().collect();
             self.containers.extend(kept);
-            let mut both = self.containers.iter().chain(&earlier.containers);
-            let resizes = both.all(|container| container.image.is_none());
-            let stays = earlier.containers.iter().any(|c| c.by_resources);
-            for container in &mut self.containers {
-                container.by_resources |= stays || (gives_way && resizes);
-            }
+        }
+        let former = earlier.map_or(&[][..], |earlier| &earlier.containers);
+        let resizes = |containers: &[Before]| containers.iter().all(|c| c.image.is_none());
+        // The same change, which may not have been written yet, takes no place of itself.
+        let is_another = earlier.is_none_or(|earlier| earlier.target != self.target);
+        let stacks = gives_way && is_another && resizes(&self.containers) && resizes(former);
+        let stays = former.iter().any(|c| c.by_resources);
+        for container in &mut self.containers {
+            container.by_resources |= stays || stacks;
         }
         self
     }

@@ -248,3 +248,41 @@ async fn a_resize_that_restarts_nothing_is_free() {
         status.message
     );
 }
+
+#[tokio::test]
+async fn place_comes_back_where_what_stays_deferred_restarts_nothing() {
+    if Kubernetes::of_environment().unwrap() == Kubernetes::Oldest {
+        return; // it does not tell which resize is deferred
+    }
+    let (scope, pods) = resizable(1).await;
+    answer_resizes(&scope, &pods[0], "Deferred").await;
+    let container =
+        json!({ "name": "main", "resources": { "requests": { "cpu": "2m", "memory": "2Mi" } } });
+    let change = json!({ "spec": { "containers": [container] } });
+    scope
+        .pods()
+        .patch_resize(&pods[0], &Default::default(), &Patch::Strategic(change))
+        .await
+        .unwrap();
+    let deferred = |pod: &Pod| condition(pod, "PodResizePending") == Some(true);
+    scope.until_pod(&pods[0], "deferred", deferred).await;
+    resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
+    wait::until("the place to come back", async || {
+        scope.delete(&pods[1]).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn resize_that_was_deferred_before_the_rule_was_made_can_be_changed_back() {
+    let (scope, pods) = resizable_pods(4).await;
+    let deferred = |pod: &Pod| condition(pod, "PodResizePending") == Some(true);
+    for pod in &pods[..2] {
+        answer_resizes(&scope, pod, "Deferred").await;
+        resize(&scope, pod, "memory", "2Mi").await.unwrap();
+        scope.until_pod(pod, "deferred", deferred).await;
+    }
+    scope.rule("web", json!({ "app": "web" }), json!(1)).await;
+    assert!(resize(&scope, &pods[0], "memory", "3Mi").await.is_err());
+    resize(&scope, &pods[0], "memory", "1Mi").await.unwrap();
+}

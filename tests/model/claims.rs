@@ -2,9 +2,9 @@
 
 use operating::domain::inplace::Restart;
 use operating::ledger::evidence::{Sighting, evidence, is_conditional, lapsed};
-use operating::ledger::protocol::{Claim, Operation, Refusal, Request as Disruption};
+use operating::ledger::protocol::{Claim, Operation, Purpose, Refusal, Request as Disruption};
 
-use super::cluster::Change;
+use super::cluster::{Change, Pod};
 use super::fault::Fault;
 use super::model::World;
 use super::state::{Answer, Look, Phase, Release, State};
@@ -82,10 +82,13 @@ impl World {
                 target,
                 run: object.run,
                 running: object.running,
-                stacked: base
-                    .claims
-                    .get(&(pod, operation))
-                    .is_some_and(|claim| claim.detail.stacked || object.is_pending()),
+                stacked: match base.claims.get(&(pod, operation)) {
+                    None => object.is_deferred(),
+                    Some(claim) => {
+                        let is_another = claim.detail.target != target;
+                        claim.detail.stacked || is_another && object.is_pending()
+                    }
+                },
             },
             _ => Change::default(),
         };
@@ -95,17 +98,19 @@ impl World {
             at: u64::from(object.version),
             detail,
         };
-        let earlier = base.claims.contains_key(&(pod, operation));
+        let earlier = base.claims.get(&(pod, operation));
+        let former = earlier.filter(|former| Self::begins_anew(former, &asked, &object));
+        if former.is_some() {
+            next.claims.remove(&(pod, operation));
+        }
         match next.admit(&view, desired, asked) {
             Err(Refusal::Behind { .. }) => return None,
             Err(_) => self.refused(s, request, object, grants),
             Ok(grant) => {
                 let mut grant = grant;
-                let closing = base
-                    .claims
-                    .get(&(pod, operation))
-                    .is_some_and(|c| c.closing);
-                s.renewed |= closing;
+                grant.fresh &= former.is_none();
+                let closing = earlier.is_some_and(|claim| claim.closing);
+                s.renewed |= closing && former.is_none();
                 if self.lacks(Fault::AttemptReused) {
                     // Numbered per claim, from 1 for each new one.
                     grant.attempt = base
@@ -114,7 +119,7 @@ impl World {
                         .map_or(1, |claim| claim.attempt + 1);
                     next.claims.get_mut(&(pod, operation))?.attempt = grant.attempt;
                 }
-                if self.lacks(Fault::VersionGoesBack) && earlier {
+                if self.lacks(Fault::VersionGoesBack) && earlier.is_some() {
                     next.claims.get_mut(&(pod, operation))?.at = u64::from(object.version);
                 }
                 if self.split_writes {
@@ -135,6 +140,14 @@ impl World {
             }
         }
         Some(())
+    }
+
+    /// Whether a change takes the place of one that the kubelet has deferred, as a claim of its own.
+    fn begins_anew(former: &Claim<Change>, asked: &Disruption<u8, Change>, object: &Pod) -> bool {
+        asked.operation == Operation::InPlace
+            && former.at <= asked.at
+            && object.is_deferred()
+            && asked.detail.may_replace(&former.detail, asked.operation)
     }
 
     /// The compare-and-swap arrives. On a conflict the rule is read anew and asked again.

@@ -97,6 +97,11 @@ impl Pod {
         self.observed == self.spec && self.pending.is_some()
     }
 
+    /// Whether that may change by itself.
+    pub fn is_deferred(&self) -> bool {
+        self.is_pending() && self.pending == Some(Pending::Deferred)
+    }
+
     /// The Pod as evidence on a claim.
     pub fn sighting(&self, change: &Change) -> Sighting {
         Sighting::Seen {

@@ -312,6 +312,13 @@ pub fn usual() -> Vec<World> {
             mishaps(0, 0, 0, 0),
         )
         .pending(1, 1),
+        world(
+            PAIR,
+            &[(InPlace, 0, 1), (InPlace, 0, ENDLESS), (Delete, 1, 0)],
+            mishaps(0, 0, 0, 0),
+        )
+        .pending(0, 1)
+        .one_replica(),
         // names used again, of Pods and of rules
         world(
             THREE,

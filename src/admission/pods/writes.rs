@@ -28,8 +28,10 @@ pub async fn disruptions(
         let mut disruption = context.disruption(old, Operation::InPlace);
         disruption.detail.target = Some(change.target);
         disruption.detail.containers = change.containers;
-        if is_held_throughout(old, new) && !old.is_available() {
-            // The rules have let the operation begin. The claim only keeps the place until the restart.
+        let is_off = is_held_throughout(old, new) && !old.is_available();
+        if is_off || inplace::takes_back(old, new) {
+            // The rules have let the operation begin, and the claim only keeps the place until the restart. Or the Pod has its place, which
+            // it gives back.
             let rules = context.index.rules_of(old);
             disruption.beyond = rules.into_iter().map(|rule| rule.name).collect();
         }

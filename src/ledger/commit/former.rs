@@ -26,7 +26,10 @@ impl<'a> Former<'a> {
         let (pod, operation) = (&disruption.pod, disruption.operation);
         let uid = pod.metadata.uid.as_str().into();
         let Some(claim) = claims.claims.get(&(uid, operation)) else {
-            return Former::default();
+            return Former {
+                gives_way: inplace::is_resize_to_come(pod),
+                ..Former::default()
+            };
         };
         // A claim of a later version is of a change that this Pod does not show.
         let is_of_now =
@@ -38,11 +41,17 @@ impl<'a> Former<'a> {
         };
         let is_over = is_off && is_done(pod, &detail);
         Former {
-            detail: Some(detail),
             gives_way: inplace::is_pending(pod) || is_over,
-            is_served: is_over || (is_of_now && inplace::is_deferred(pod)),
+            is_served: is_over || (is_of_now && is_due(pod, &detail)),
+            detail: Some(detail),
         }
     }
+}
+
+/// Whether the change is one of resizes that the kubelet has deferred. They take the place that the claim takes, whether there is one or not.
+fn is_due(pod: &Pod, change: &Detail) -> bool {
+    let is_resize = change.containers.iter().all(|c| c.image.is_none());
+    is_resize && inplace::is_deferred(pod) && inplace::is_resize_to_come(pod)
 }
 
 /// Whether the kubelet is done with the change, or with all resizes.

@@ -21,7 +21,7 @@ use crate::api::podtransitionrule::PodTransitionRule;
 use crate::api::stored::MAX_LEDGER_BYTES;
 use crate::domain::announced::Announced;
 use crate::domain::inplace::{self, Before};
-use crate::domain::pod::{Condition, RESIZE_PENDING, Resources};
+use crate::domain::pod::{Condition, Pod, RESIZE_PENDING, Resources};
 use crate::domain::rules::RuleSet;
 use crate::ledger::evidence::MARGIN;
 use crate::ledger::protocol::{Operation, Request, View};
@@ -1026,10 +1026,11 @@ fn pod_in_an_operation_whose_limit_another_container_inherits_is_resized_again()
     ask_and_close(&mut claims, (3..6).map(next));
 }
 
-/// As [`resize`] by this time, of a Pod whose kubelet has deferred the resize before.
+/// As [`resize`] by this time, of a Pod whose kubelet has deferred the resize before, to 2 bytes.
 fn after_deferred(memory: u64, beyond: bool) -> Disruption {
     let mut next = resize("run-1", true, memory);
     let mut pod = (*next.pod).clone();
+    pod.spec.containers[0].resources = json!({ "requests": { "memory": "2" } });
     pod.status.conditions.push(Condition {
         type_: RESIZE_PENDING.into(),
         status: "True".into(),
@@ -1042,18 +1043,68 @@ fn after_deferred(memory: u64, beyond: bool) -> Disruption {
     next
 }
 
+/// The Pod of a disruption, changed.
+fn with_pod(mut disruption: Disruption, change: impl FnOnce(&mut Pod)) -> Disruption {
+    let mut pod = (*disruption.pod).clone();
+    change(&mut pod);
+    disruption.pod = Arc::new(pod);
+    disruption
+}
+
+/// What is sent for ever, and refused behind the admission, must not keep a place that the resize does not take.
+#[test]
+fn change_that_is_sent_for_ever_beside_a_deferred_resize_ends() {
+    let mut image = after_deferred(2, false);
+    image.detail.containers[0].image = Some(1);
+    let of_cpu = |pod: &mut Pod| {
+        pod.spec.containers[0].resources = json!({ "requests": { "memory": "1", "cpu": "9" } });
+    };
+    for change in [image, with_pod(after_deferred(3, false), of_cpu)] {
+        let mut claims = Claims::default();
+        admit(&mut claims, &change).unwrap();
+        admit(&mut claims, &change).unwrap();
+        let claim = claims.claims.values().next().unwrap();
+        assert!(
+            !claim.detail.containers[0].by_resources,
+            "as if it were written"
+        );
+        let opened = claim.opened;
+        assert!(claims.close(&"a".into(), Operation::InPlace, opened));
+        let why = admit(&mut claims, &change).unwrap_err().why;
+        assert!(matches!(why, Why::Closing { .. }), "{why:?}");
+    }
+}
+
+/// As of a rule that was made since: on Kubernetes 1.33 nothing else tells the two restarts apart.
+#[test]
+fn restart_for_a_resize_without_a_claim_is_not_that_of_the_next_one() {
+    let mut claims = Claims::default();
+    let next = with_pod(after_deferred(3, false), |pod| {
+        pod.status.observed_generation = 0;
+        pod.status.conditions[0].observed_generation = 0;
+    });
+    admit(&mut claims, &next).unwrap();
+    let claim = claims.claims.values().next().unwrap();
+    let made = with_pod(next, |pod| {
+        pod.spec.containers[0].resources = json!({ "requests": { "memory": "3" } });
+        pod.status.conditions.clear();
+        let status = &mut pod.status.container_statuses[0];
+        status.container_id = "run-2".into();
+        status.resources = Resources::of(&json!({ "requests": { "memory": "2" } }));
+    });
+    let restart = inplace::restart(&made.pod, &claim.detail.containers);
+    assert_eq!(restart, inplace::Restart::Awaited);
+}
+
 /// Of a Pod on traffic or off it.
 #[test]
 fn resize_that_the_kubelet_defers_can_be_changed_back_however_long_that_takes() {
     for beyond in [true, false] {
         let mut claims = Claims::default();
-        let mut first = resize("run-1", true, 2);
+        let mut first = with_pod(resize("run-1", true, 2), |pod| {
+            pod.metadata.resource_version = 6
+        });
         first.beyond.retain(|_| beyond);
-        first.pod = {
-            let mut pod = (*first.pod).clone();
-            pod.metadata.resource_version = 6;
-            Arc::new(pod)
-        };
         admit(&mut claims, &first).unwrap();
         ask_and_close(
             &mut claims,
@@ -1066,12 +1117,9 @@ fn resize_that_the_kubelet_defers_can_be_changed_back_however_long_that_takes() 
 fn claim_that_a_deferred_resize_may_not_replace_stays_as_it_is() {
     let mut change = resize("run-1", true, 2);
     change.detail.containers[0].image = Some(1);
-    let mut later = resize("run-1", true, 2);
-    later.pod = {
-        let mut pod = (*later.pod).clone();
-        pod.metadata.resource_version = 9;
-        Arc::new(pod)
-    };
+    let later = with_pod(resize("run-1", true, 2), |pod| {
+        pod.metadata.resource_version = 9
+    });
     for (change, why) in [
         (change, Why::UnderWay),
         (
