@@ -106,8 +106,11 @@ fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'
     let is_named = any.any(|pod| strategy.delete.contains(&pod.metadata.name))
         || is_vacant && strategy.delete.contains(&pool::name_of(facts, id));
     let chosen = pod.or_else(|| facts.waiting.get(&id)).map(|pod| {
+        let is_on_its_way = lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod);
         (
-            !(lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)),
+            // Of several that can't be deleted, one may be on its way for another reason, such as its replacement.
+            !(is_on_its_way && pool::is_marked(draft, id, pool::SCALE_IN)),
+            !is_on_its_way,
             // Whom the user asks for stays, though it is the youngest.
             strategy.include.contains(&pod.metadata.name),
         )
@@ -120,7 +123,7 @@ fn first_to_go<'a>(facts: &'a Facts, draft: &Draft, id: i64) -> impl Ord + use<'
     (
         pod.is_some() || !pool::is_marked(draft, id, pool::SCALE_IN),
         !is_named,
-        chosen.unwrap_or((true, false)),
+        chosen.unwrap_or((true, true, false)),
         facts.strategy.sequence.then_some(Reverse(id)),
         // Of one that could not enter nothing is lost.
         !draft.entering.contains(&id),

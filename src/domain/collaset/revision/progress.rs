@@ -46,8 +46,13 @@ pub fn last_status(pod: &Pod, change: &InPlace) -> String {
         .filter_map(|c| Some((c.get("name")?.as_str()?, c.get("image")?.as_str()?)))
         .map(|(name, image)| {
             let known = earlier.remove(name);
-            let mut last = known.unwrap_or_else(|| LastContainer::of(pod, name, image));
+            let mut last = known.unwrap_or_else(|| LastContainer::of(pod, name));
             image.clone_into(&mut last.latest_image);
+            // The image in the spec may be one that the container has not restarted for, and the change lead back to the one that it
+            // was made of.
+            if restarts::is_made_of(pod, name, image) {
+                last.last_image = Some(image.to_owned());
+            }
             (name.to_owned(), last)
         })
         .collect();
@@ -151,20 +156,14 @@ struct LastContainer {
 }
 
 impl LastContainer {
-    /// A container as it is before a change to this image. The image in the spec may be one that it has not restarted for, and
-    /// the change lead back to the one that it was made of.
-    fn of(pod: &Pod, name: &str, image: &str) -> LastContainer {
-        let made_of = || container(pod, name).map(|c| c.image.clone());
-        let leads_back = restarts::is_made_of(pod, name, image);
+    /// A container as it is before a change.
+    fn of(pod: &Pod, name: &str) -> LastContainer {
         let status = status(pod, name);
         LastContainer {
             latest_image: String::new(),
             last_image_id: status.map(|s| s.image_id.clone()).unwrap_or_default(),
             last_container_id: Some(status.map(|s| s.container_id.clone()).unwrap_or_default()),
-            last_image: match leads_back {
-                true => Some(image.to_owned()),
-                false => made_of(),
-            },
+            last_image: container(pod, name).map(|c| c.image.clone()),
         }
     }
 

@@ -279,6 +279,31 @@ fn what_holds_the_next_write_of_a_pod_off_traffic_is_told() {
 }
 
 #[test]
+fn image_that_the_kubelet_never_left_is_come_back_to() {
+    let mut world = World::on_plane(1, json!({}));
+    world.settle();
+    let name = name_of(&world, 0);
+    let lost = Kubelet {
+        is_lost: true,
+        ..Kubelet::default()
+    };
+    let uid = world.pods[&name].metadata.uid.clone();
+    world.kubelets.insert(uid, lost);
+    world.image("app:2");
+    world.rounds(10);
+    world.orphan();
+    world.make_again();
+    for image in ["app:3", "app:1"] {
+        world.image(image);
+        world.rounds(20);
+        assert_eq!(world.images(), [image]);
+    }
+    world.kubelets.clear();
+    world.rounds(20);
+    assert_eq!(condition(&world, "Ready").reason, "AsWanted");
+}
+
+#[test]
 fn stranger_that_mounts_a_claim_of_nobody_is_named() {
     let mut world = settled(1, one_claim());
     let name = name_of(&world, 0);

@@ -191,10 +191,7 @@ fn pod_to_include_takes_the_instance_id_of_no_orphan() {
     world.settle();
     let before: Vec<String> = world.pods.keys().cloned().collect();
     stranger(&mut world, "guest", None);
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.make_again();
     let lists = json!({ "podToInclude": ["guest"] });
     world.edit(json!({ "replicas": 3, "scaleStrategy": lists }));
@@ -463,10 +460,7 @@ fn failed_pod_is_made_again_by_a_set_that_is_made_again() {
         world.settle();
         let failed = member(&world, 1);
         fail(&mut world, &failed.metadata.name, 10_000);
-        world.delete_set(true);
-        while !world.gone {
-            world.rounds(1);
-        }
+        world.orphan();
         world.make_again();
         world.ended_until.clear();
         world.settle();
@@ -602,10 +596,7 @@ fn failed_orphan_is_cleaned_away_beside_the_one_that_was_made_in_its_place() {
     running.metadata.uid = "other".into();
     world.pods.insert("web-other".into(), running);
     fail(&mut world, &failed.metadata.name, 0);
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.troubles.undeletable.clear();
     world.make_again();
     world.settle();
@@ -724,4 +715,26 @@ fn claims_that_another_pod_is_made_on_do_not_leave_with_a_failed_one() {
     assert_ne!(next.metadata.uid, failed.metadata.uid);
     assert_eq!(next.spec.claims, failed.spec.claims);
     assert!(world.claims[&next.spec.claims[0]].controller.is_some());
+}
+
+#[test]
+fn one_of_several_pods_that_are_replaced_and_can_t_be_deleted_stays_chosen_to_be_scaled_in() {
+    let mut world = World::on_plane(4, json!({}));
+    world.settle();
+    let names = [0, 1, 2].map(|id| member(&world, id).metadata.name);
+    for name in &names {
+        let uid = world.pods[name].metadata.uid.clone();
+        world.troubles.undeletable.insert(uid);
+    }
+    world.relabel(&names[0], keys::TO_REPLACE, "1");
+    world.edit(json!({ "replicas": 2 }));
+    world.rounds(60);
+    world.relabel(&names[1], keys::TO_REPLACE, "1");
+    world.rounds(100);
+    let pods: Vec<String> = world.pods.keys().cloned().collect();
+    world.rounds(100);
+    assert!(
+        world.pods.keys().eq(&pods),
+        "made and deleted again and again"
+    );
 }

@@ -842,10 +842,7 @@ fn claim_that_a_pod_outside_mounts_serves_no_set_that_is_made_again() {
         let label = (keys::ORPHANED.to_owned(), "true".to_owned());
         pod.metadata.labels.extend([label]);
     }));
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.make_again();
     world.image("app:2");
     world.rounds(60);

@@ -120,10 +120,7 @@ fn canary_goes_back_when_the_set_is_made_again_of_the_former_template() {
         world.image("app:2");
         world.rounds(40);
         assert!(running(&world, "app:2") > 0, "{policy}");
-        world.delete_set(true);
-        while !world.gone {
-            world.rounds(1);
-        }
+        world.orphan();
         world.make_again();
         world.image("app:1");
         world.settle();
@@ -146,10 +143,7 @@ fn made_again_of_the_former(goes_back: bool) -> (World, Vec<String>) {
         world.image("app:1");
         world.rounds(4);
     }
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.troubles.holds = false;
     world.make_again();
     world.edit(one_claim());
@@ -194,10 +188,7 @@ fn rollout_that_is_over_stays_so_beside_an_included_pod_of_the_former_revision()
     assert_eq!(running(&world, "app:2"), 2);
     let stable = world.set.status.as_ref().unwrap().current_revision.clone();
     let claims: Vec<_> = world.claims.keys().cloned().collect();
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.make_again();
     world.settle();
     world.command("abort");
@@ -228,10 +219,7 @@ fn canary_goes_back_though_the_pod_that_was_kept_is_terminating() {
     };
     world.kubelets.insert(kept.uid, slow);
     world.delete(&kept.name);
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.make_again();
     world.image("app:1");
     world.rounds(20);
@@ -290,10 +278,7 @@ fn set_that_is_made_again_of_a_third_template_is_aborted_to_the_first() {
     world.image("app:2");
     world.settle();
     assert_eq!(running(&world, "app:2"), 1);
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.make_again();
     world.image("app:3");
     world.settle();
@@ -316,10 +301,7 @@ fn set_that_is_made_again_of_a_template_that_no_pod_is_of_keeps_to_its_partition
     );
     world.settle();
     assert_eq!(running(&world, "app:2"), 3);
-    world.delete_set(true);
-    while !world.gone {
-        world.rounds(1);
-    }
+    world.orphan();
     world.make_again();
     world.edit(
         json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } }),
@@ -460,10 +442,7 @@ fn set_that_is_made_again_amid_a_canary_keeps_what_its_partition_keeps() {
         world.settle();
         assert_eq!(running(&world, "app:2"), 1);
         let before = uids(&world);
-        world.delete_set(true);
-        while !world.gone {
-            world.rounds(1);
-        }
+        world.orphan();
         world.make_again();
         world.settle();
         assert_eq!((uids(&world), running(&world, "app:1")), (before, 2));
@@ -602,10 +581,7 @@ fn former_claim_of_a_canary_goes_with_its_set_that_is_made_again() {
         world.edit(grown());
         world.settle();
         assert_eq!(world.claims.len(), 4);
-        world.delete_set(true);
-        while !world.gone {
-            world.rounds(1);
-        }
+        world.orphan();
         world.make_again();
         world.settle();
         assert_eq!(world.claims.len(), 4, "the way back");

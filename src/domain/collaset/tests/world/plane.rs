@@ -417,6 +417,18 @@ impl World {
         self.ended_until.clear();
     }
 
+    /// Deletes the set, which leaves its Pods, and waits until it has gone.
+    pub fn orphan(&mut self) {
+        self.delete_set(true);
+        for _ in 0..1000 {
+            if self.gone {
+                return;
+            }
+            self.rounds(1);
+        }
+        panic!("the set does not go");
+    }
+
     /// Begins the deletion of the set.
     pub fn delete_set(&mut self, orphans: bool) {
         let gone = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
