@@ -1,5 +1,5 @@
-//! The environment of a container that comes from the labels and annotations of its Pod. The kubelet makes it when it starts
-//! the container, and never again
+//! The environment of a container that comes from the labels, annotations and resources of its Pod. The kubelet makes it when it
+//! starts the container, and never again
 //! (<https://kubernetes.io/docs/tasks/inject-data-application/environment-variable-expose-pod-information/>).
 
 use std::collections::BTreeMap;
@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::data::{pairs, strings, text};
 use crate::api::keys;
+use crate::domain::quantity;
 
 /// The first variable that would keep its old value if a Pod of one template became one of the other in place, as a path.
 /// That the rest of the templates is the same is known by then.
@@ -19,12 +20,57 @@ pub fn outdated(from: &Value, to: &Value) -> Option<String> {
         .filter(|(_, (old, new))| text(old, "image") == text(new, "image"))
         .find_map(|(list, (_, container))| {
             let env = container.get("env").and_then(Value::as_array);
-            let variable = env.into_iter().flatten().find(|v| metadata.reaches(v))?;
-            let (name, variable) = (text(container, "name"), text(variable, "name"));
+            let mut variables = env.into_iter().flatten();
+            let (variable, what) = variables.find_map(|variable| {
+                let is_resized = || takes_other_resources((from, to), container, variable);
+                let what = match metadata.reaches(variable) {
+                    true => "metadata that changes",
+                    false => is_resized().then_some("a resource that changes")?,
+                };
+                Some((text(variable, "name"), what))
+            })?;
+            let name = text(container, "name");
             Some(format!(
-                "template.spec.{list}[{name}].env[{variable}] is taken from metadata that changes"
+                "template.spec.{list}[{name}].env[{variable}] is taken from {what}"
             ))
         })
+}
+
+/// Whether a variable of a container is taken from a resource that differs in the two templates, and whose resize does not restart it.
+fn takes_other_resources(templates: (&Value, &Value), container: &Value, variable: &Value) -> bool {
+    let Some(field) = variable.pointer("/valueFrom/resourceFieldRef") else {
+        return false;
+    };
+    let own = text(container, "name");
+    let of = match text(field, "containerName") {
+        "" => own,
+        other => other,
+    };
+    let Some((kind, name)) = text(field, "resource").split_once('.') else {
+        return false;
+    };
+    let policies = container.get("resizePolicy").and_then(Value::as_array);
+    let restarts = policies.into_iter().flatten().any(|policy| {
+        text(policy, "resourceName") == name && text(policy, "restartPolicy") == "RestartContainer"
+    });
+    let [before, after] =
+        [templates.0, templates.1].map(|template| value(template, of, kind, name));
+    before != after && !(restarts && of == own)
+}
+
+/// A resource of a container, or of its Pod where it has none of its own. A limit stands for a request that is not given.
+fn value(template: &Value, container: &str, kind: &str, name: &str) -> Option<String> {
+    let lists = ["containers", "initContainers"].into_iter();
+    let mut containers = lists.flat_map(|list| pairs(template, template, list));
+    let container = containers.find_map(|(c, _)| (text(c, "name") == container).then_some(c))?;
+    let of_pod = template.get("spec")?;
+    let kinds = [kind, "limits"].into_iter();
+    let mut found = [container, of_pod].into_iter().flat_map(|of| {
+        let of = of.get("resources");
+        let kinds = kinds.clone();
+        kinds.filter_map(move |kind| of?.get(kind)?.get(name))
+    });
+    found.next().map(quantity::normal)
 }
 
 /// Labels and annotations of two templates.

@@ -51,8 +51,8 @@ impl InPlace {
 
 /// What turns a Pod of revision data `from` into one of `to`. Labels, annotations, images of containers and of
 /// restartable init containers, and what `pods/resize` accepts may differ; the rest must mean the same. Of annotations those
-/// that ask for a restart must be the same too, and what a container has in its environment by `fieldRef`, unless the
-/// container gets another image and so starts anew.
+/// that ask for a restart must be the same too, and what a container has in its environment by `fieldRef` and `resourceFieldRef`, unless the
+/// container starts anew.
 pub fn change(from: &Value, to: &Value) -> InPlace {
     try_change(from, to).unwrap_or_else(InPlace::No)
 }

@@ -430,3 +430,31 @@ proptest! {
         prop_assert_eq!(covered(&changed), covered(&pod("r", to)));
     }
 }
+
+/// `GOMAXPROCS` and `GOMEMLIMIT` of charts: the kubelet resolves them when it starts the container.
+#[test]
+fn variable_that_is_taken_from_a_resource_that_changes_needs_a_new_container() {
+    let with = |memory: &str, policy: &str, of: &str| {
+        let mut template = base();
+        let container = &mut template["spec"]["containers"][0];
+        container["resources"] = json!({ "limits": { "memory": memory, "cpu": "4" } });
+        container["resizePolicy"] = json!([{ "resourceName": "memory", "restartPolicy": policy }]);
+        container["env"] =
+            json!([{ "name": "LIMIT", "valueFrom": { "resourceFieldRef": { "resource": of } } }]);
+        data_of(&template)
+    };
+    for (of, policy, to, is_in_place) in [
+        ("limits.memory", "NotRequired", "4Gi", false),
+        ("requests.memory", "NotRequired", "4Gi", false),
+        ("limits.memory", "RestartContainer", "4Gi", true),
+        ("limits.cpu", "NotRequired", "4Gi", true),
+        ("limits.memory", "NotRequired", "2048Mi", true),
+    ] {
+        let way = change(&with("2Gi", policy, of), &with(to, policy, of));
+        assert_eq!(
+            matches!(way, InPlace::Yes { .. }),
+            is_in_place,
+            "{of} {policy} {to}: {way:?}"
+        );
+    }
+}
