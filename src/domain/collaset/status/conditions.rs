@@ -136,11 +136,13 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let now = time(facts.observed.now_nanos);
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
         let left = facts.observed.pods.len();
-        let (done, reason) = match left {
-            0 => (true, "Deleted"),
+        let orphaning = leaving::orphaned(facts);
+        let (done, reason) = match (&orphaning, left) {
+            (None, 0) => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        let message = format!("{} left{}", wording::pods(left), leaving::told(facts));
+        let to_go = || format!("{} left{}", wording::pods(left), leaving::told(facts));
+        let message = orphaning.unwrap_or_else(to_go);
         set(status, now, "Terminating", done, reason, message.clone());
         set(status, now, "Ready", false, "Terminating", message);
         // Nobody is scaled or updated any more, and nothing is late.

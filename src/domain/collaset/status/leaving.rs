@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::facts::Facts;
+use super::super::reclaim;
 use super::told::{self, NAMED};
 use crate::api::keys;
 use crate::domain::grace;
@@ -39,6 +40,31 @@ pub fn told(facts: &Facts) -> String {
         format!("; Pod {} {what}", pod.metadata.name)
     });
     told.collect()
+}
+
+/// What a set that leaves its Pods behind waits for; `None` for one that takes them along.
+pub fn orphaned(facts: &Facts) -> Option<String> {
+    let (observed, set) = (facts.observed, &facts.observed.set.metadata);
+    if reclaim::takes_its_pods_along(set) {
+        return None;
+    }
+    let claims = observed.claims.iter().filter(|c| c.controller == set.uid);
+    let revisions = observed.revisions.iter();
+    let revisions = revisions.filter(|r| r.controller == set.uid);
+    let kinds: [(&str, Vec<&str>); 3] = [
+        (
+            "Pods",
+            observed.pods.iter().map(|p| &*p.metadata.name).collect(),
+        ),
+        ("PersistentVolumeClaims", claims.map(|c| &*c.name).collect()),
+        ("ControllerRevisions", revisions.map(|r| &*r.name).collect()),
+    ];
+    let told = kinds.iter().filter(|(_, names)| !names.is_empty());
+    let told = told.map(|(kind, names)| format!("; {kind} {}", wording::listed(names, NAMED)));
+    Some(format!(
+        "the garbage collector is to take the owner off what stays, and then the finalizer orphan{}",
+        told.collect::<String>()
+    ))
 }
 
 /// `None` for a Pod that has yet to begin.

@@ -304,6 +304,29 @@ fn image_that_the_kubelet_never_left_is_come_back_to() {
 }
 
 #[test]
+fn what_an_orphaning_deletion_waits_for_is_named() {
+    let mut world = settled(1, one_claim());
+    let pod = name_of(&world, 0);
+    let claim = world.pods[&pod].spec.claims[0].clone();
+    let revision = world.set.status.as_ref().unwrap().updated_revision.clone();
+    world.delete_set(true);
+    world.step();
+    let told = condition(&world, "Terminating");
+    assert_eq!(
+        (&*told.status, &*told.reason),
+        ("False", "ReclaimingTargetsDeletion")
+    );
+    let waits =
+        "the garbage collector is to take the owner off what stays, and then the finalizer orphan";
+    assert_eq!(
+        told.message,
+        format!(
+            "{waits}; Pods {pod}; PersistentVolumeClaims {claim}; ControllerRevisions {revision}"
+        )
+    );
+}
+
+#[test]
 fn stranger_that_mounts_a_claim_of_nobody_is_named() {
     let mut world = settled(1, one_claim());
     let name = name_of(&world, 0);
