@@ -52,13 +52,17 @@ enum Resize {
     InProgress,
     /// The node has no room now. The kubelet tries again by itself, so the restart may come at any time.
     Deferred,
-    /// The same, and it is not said of which resize: Kubernetes 1.33. The last one may have room.
+    /// The same, and it is not said of which resize. The last one may have room.
     SomeDeferred,
     /// The node can never have room. The kubelet does not try again.
     Infeasible,
+    /// The same, of an earlier spec. The one since need not change resources, and then the kubelet looks at none again.
+    FormerInfeasible,
 }
 
-/// What the kubelet says of the resize to the Pod's spec.
+/// What the kubelet says of the resize to the Pod's spec. Its word is of the spec that changed resources last: another image or an ephemeral
+/// container, say, raises the generation alone (`HandlePodUpdates` in `pkg/kubelet/kubelet.go`, Kubernetes 1.36). Kubernetes 1.33 does not
+/// say of which resize it is.
 fn resize(pod: &Pod) -> Resize {
     if !pod.is_observed() || pod.condition(RESIZE_IN_PROGRESS) == Some(true) {
         return Resize::InProgress;
@@ -69,23 +73,29 @@ fn resize(pod: &Pod) -> Resize {
         return Resize::Idle;
     };
     let (said, wanted) = (pending.observed_generation, pod.metadata.generation);
+    let is_former = said != 0 && said < wanted;
     match pending.reason.as_str() {
-        _ if said != 0 && said < wanted => Resize::InProgress,
+        // Not known to have seen the spec.
+        _ if is_former && pod.status.observed_generation == 0 => Resize::InProgress,
+        "Infeasible" if is_former => Resize::FormerInfeasible,
         "Infeasible" if said != 0 => Resize::Infeasible,
-        _ if said == 0 => Resize::SomeDeferred,
+        _ if is_former || said == 0 => Resize::SomeDeferred,
         _ => Resize::Deferred,
     }
 }
 
 /// Whether the kubelet has not begun with the last resize of the Pod, and says so. Another resize may take its place.
 pub fn is_pending(pod: &Pod) -> bool {
-    is_deferred(pod) || resize(pod) == Resize::Infeasible
+    is_deferred(pod) || matches!(resize(pod), Resize::Infeasible | Resize::FormerInfeasible)
 }
 
 /// Whether the kubelet says that it is done with the last resize of the Pod, or will not make it. Of containers that inherit a limit from the
 /// Pod it does not tell.
 pub fn is_settled(pod: &Pod) -> bool {
-    let is_done = matches!(resize(pod), Resize::Idle | Resize::Infeasible);
+    let is_done = matches!(
+        resize(pod),
+        Resize::Idle | Resize::Infeasible | Resize::FormerInfeasible
+    );
     is_done && !running(pod).any(|container| inherits(pod, container))
 }
 
@@ -99,9 +109,12 @@ pub fn takes_back(old: &Pod, new: &Pod) -> bool {
     let before = Containers::of(old);
     let is_in_force = |container: &Container| {
         let former = before.named(&container.name);
+        let is_same = former.is_some_and(|former| {
+            let inherits_another = inherits_another_limit((old, former), (new, container));
+            former.image == container.image && !inherits_another
+        });
         let status = before.status(&container.name);
-        former.is_some_and(|former| former.image == container.image)
-            && status.is_some_and(|status| in_force((new, container), status) == InForce::All)
+        is_same && status.is_some_and(|now| in_force((new, container), now) != InForce::NotAll)
     };
     is_deferred(old) && running(new).all(is_in_force)
 }
@@ -150,6 +163,11 @@ impl<'a> Containers<'a> {
         status.filter(|s| self.pod.is_observed() && s.ready && !s.container_id.is_empty())
     }
 
+    /// Whether the kubelet has said of the last change of resources that it will not make it.
+    pub fn is_infeasible(&self) -> bool {
+        matches!(self.resize, Resize::Infeasible | Resize::FormerInfeasible)
+    }
+
     /// As the function [`restart`].
     pub fn restart(&self, containers: &[Before]) -> Restart {
         if !self.pod.is_observed() {
@@ -170,7 +188,10 @@ impl<'a> Containers<'a> {
             Some(_) => Restart::Awaited,
             None => match self.resize {
                 Resize::Infeasible => Restart::Nothing,
-                Resize::InProgress | Resize::SomeDeferred => Restart::Awaited,
+                Resize::InProgress => Restart::Awaited,
+                Resize::FormerInfeasible => Restart::Unproven,
+                Resize::SomeDeferred if self.in_force(now) == InForce::All => Restart::Unproven,
+                Resize::SomeDeferred => Restart::Awaited,
                 // What is deferred may restart nothing, or another container.
                 Resize::Idle | Resize::Deferred => match self.in_force(now) {
                     InForce::All => Restart::Nothing,
@@ -536,8 +557,15 @@ mod tests {
         assert!(is_pending(&infeasible) && is_pending(&deferred));
         let mut of_the_last = infeasible.clone();
         of_the_last.status.conditions[0].observed_generation = 1;
+        assert_eq!(far(&of_the_last), Restart::Unproven);
+        assert!(is_pending(&of_the_last) && is_settled(&of_the_last));
+        assert!(!is_resize_to_come(&of_the_last));
+        of_the_last.status.observed_generation = 1;
         assert_eq!(far(&of_the_last), Restart::Awaited);
-        assert!(!is_pending(&of_the_last));
+        let mut of_the_last = deferred.clone();
+        of_the_last.status.conditions[0].observed_generation = 1;
+        assert_eq!(far(&of_the_last), Restart::Awaited);
+        assert!(is_deferred(&of_the_last) && is_resize_to_come(&of_the_last));
         let mut unseen = infeasible.clone();
         unseen.metadata.generation = 3;
         assert_eq!(far(&unseen), Restart::Awaited);
@@ -557,7 +585,7 @@ mod tests {
         let condition = &mut of_cpu.status.conditions[0];
         condition.observed_generation = 0;
         let restart = restart(&of_cpu, &resize.containers);
-        assert_eq!(restart, Restart::Awaited, "of which resize?");
+        assert_eq!(restart, Restart::Unproven, "of which resize?");
     }
 
     #[test]

@@ -106,7 +106,11 @@ pub fn lapsed(operation: Operation, live: Sighting) -> bool {
             // A deadline can only be lowered, and the garbage collector takes its time: what is written has its effect.
             Operation::Deadline | Operation::Reown => !applied,
             Operation::Unknown => false,
-            Operation::InPlace => !applied || (restart >= Restart::Unproven && available),
+            Operation::InPlace => {
+                !applied
+                    || restart == Restart::Unproven
+                    || (restart > Restart::Unproven && available)
+            }
         },
     }
 }
@@ -246,7 +250,8 @@ mod tests {
             restart,
         };
         assert!(!lapsed(Operation::InPlace, applied(Restart::Awaited, true)));
-        assert!(!lapsed(
+        // A Pod that is not available counts by itself, and may be resized in an operation.
+        assert!(lapsed(
             Operation::InPlace,
             applied(Restart::Unproven, false)
         ));

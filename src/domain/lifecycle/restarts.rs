@@ -307,7 +307,7 @@ fn is_resized(pod: &Containers<'_>, name: &str) -> bool {
         image: None,
         by_resources: true,
     };
-    pod.restart(&[by_resources]) == Restart::Nothing
+    pod.restart(&[by_resources]) == Restart::Nothing || pod.is_infeasible()
 }
 
 /// Whether a container whose restart is awaited was made of the image of this name: what is recorded speaks of the run before,
@@ -627,6 +627,23 @@ mod tests {
         restarted.status.conditions = vec![serde_json::from_value(deferred).unwrap()];
         let said = told(&restarted).unwrap();
         assert!(said.ends_with("changing it back ends the wait"), "{said}");
+    }
+
+    /// The kubelet says so of the spec that had the resize, and looks at none again when another image comes.
+    #[test]
+    fn resize_that_was_infeasible_before_the_image_changed_is_not_waited_for() {
+        let mut changed = written(&resized(), "a:2");
+        let infeasible = json!({
+            "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
+        });
+        changed.status.conditions = vec![serde_json::from_value(infeasible).unwrap()];
+        changed.status.observed_generation = 3;
+        assert!(awaited(&changed).is_some());
+        let mut restarted = reported(&changed, "run-2", "a:2");
+        restarted.status.conditions = changed.status.conditions;
+        restarted.status.observed_generation = 3;
+        assert_eq!(awaited(&restarted), None);
+        assert_eq!(inplace::unfinished_resizes(&restarted), []);
     }
 
     /// A Pod of so many containers, each with an image of this tag and a run of it.
