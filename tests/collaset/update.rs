@@ -155,6 +155,27 @@ async fn the_labelled_are_updated_and_lose_the_label() {
 }
 
 #[tokio::test]
+async fn percentage_goes_first_by_the_label_that_orders() {
+    let scope = Bed::shared().await.scope("percent").await;
+    let rolling = |percent| {
+        let rolling =
+            json!({ "priorityLabel": "order", "byPartition": { "partitionPercent": percent } });
+        json!({ "updateStrategy": { "rollingUpdate": rolling } })
+    };
+    let set = Set::new(&scope, "web", 4, rolling(50)).await;
+    for (id, pod) in set.pods().await {
+        let order = json!({ "metadata": { "labels": { "order": ["3", "9", "1", "10"][usize::try_from(id).unwrap()] } } });
+        scope.patch(&pod.name_any(), order).await.unwrap();
+    }
+    set.image("app:2").await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:1", "app:2", "app:1", "app:2"]);
+    set.edit(rolling(0)).await;
+    set.settled().await;
+    assert_eq!(set.images().await, ["app:2"; 4]);
+}
+
+#[tokio::test]
 async fn a_partition_keeps_that_many_as_they_are() {
     let scope = Bed::shared().await.scope("partition").await;
     let partition =

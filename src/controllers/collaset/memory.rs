@@ -150,8 +150,19 @@ impl Memory {
     /// Admission holds a write of this Pod, and says why.
     pub fn hold(&self, uid: &str, why: &str, now: Instant) {
         let mut inner = self.inner.lock();
-        let held = (now + HELD, Some(text(why, LONGEST)));
-        inner.held.insert(uid.to_owned(), held);
+        let (until, known) = inner.held.entry(uid.to_owned()).or_insert((now, None));
+        *until = now + HELD;
+        // Of figures that move the first are told: the status would be written with each of them.
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+        let why = text(why, LONGEST);
+        if known.as_ref().map(|known| words(known)) != Some(words(&why)) {
+            *known = Some(why);
+        }
+    }
+
+    /// A write of this Pod is held no more.
+    pub fn let_go(&self, uid: &str) {
+        self.inner.lock().held.remove(uid);
     }
 
     /// An object is to be left alone for this long.

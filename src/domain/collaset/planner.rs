@@ -22,11 +22,13 @@ pub fn plan(observed: &Observed) -> Plan {
         .iter()
         .flatten()
         .any(|f| f == keys::PRE_RECLAIM_FINALIZER);
-    if deleting && !protected {
+    let goes = deleting && !protected;
+    if goes && reclaim::takes_its_pods_along(&set.metadata) {
         return Plan::default();
     }
     let facts = match facts(observed) {
         Ok(facts) => facts,
+        Err(_) if goes => return Plan::default(),
         Err(Failure::Invalid(why)) => return invalid(observed, &why),
         Err(Failure::NoRevision) => return nothing_yet(observed),
     };
@@ -55,6 +57,13 @@ pub fn plan(observed: &Observed) -> Plan {
     let former = set.status.as_ref().map(|former| &former.current_revision);
     if former.is_some_and(|former| *former != status.current_revision) {
         draft.again(rollout::SOON); // what was kept for a rollback can go
+    }
+    if goes {
+        // The garbage collector is at work, and it may be kept from it.
+        return Plan {
+            status: (set.status.as_ref() != Some(&status)).then_some(status),
+            ..Plan::default()
+        };
     }
     let pause = status::pause(&facts, &status);
     if !deleting {

@@ -115,7 +115,11 @@ async fn unless_held(
             work.again(HELD);
             Ok(())
         }
-        done => done,
+        Ok(()) => {
+            work.memory.let_go(uid);
+            Ok(())
+        }
+        failed => failed,
     }
 }
 

@@ -10,30 +10,33 @@ use super::data::{pairs, strings, text};
 use crate::api::keys;
 use crate::domain::quantity;
 
+/// 1 in the unit of [`quantity::nanos`].
+const ONE: i128 = 1_000_000_000;
+
 /// The first variable that would keep its old value if a Pod of one template became one of the other in place, as a path.
 /// That the rest of the templates is the same is known by then.
 pub fn outdated(from: &Value, to: &Value) -> Option<String> {
     let metadata = Changed::between(from, to);
     let lists = ["containers", "initContainers"].into_iter();
-    lists
-        .flat_map(|list| pairs(from, to, list).map(move |pair| (list, pair)))
-        .filter(|(_, (old, new))| text(old, "image") == text(new, "image"))
-        .find_map(|(list, (_, container))| {
-            let env = container.get("env").and_then(Value::as_array);
-            let mut variables = env.into_iter().flatten();
-            let (variable, what) = variables.find_map(|variable| {
-                let is_resized = || takes_other_resources((from, to), container, variable);
-                let what = match metadata.reaches(variable) {
-                    true => "metadata that changes",
-                    false => is_resized().then_some("a resource that changes")?,
-                };
-                Some((text(variable, "name"), what))
-            })?;
-            let name = text(container, "name");
-            Some(format!(
-                "template.spec.{list}[{name}].env[{variable}] is taken from {what}"
-            ))
-        })
+    let mut pairs = lists.flat_map(|list| pairs(from, to, list).map(move |pair| (list, pair)));
+    pairs.find_map(|(list, (old, container))| {
+        // Not so for resources: they may come later than the image.
+        let starts_anew = text(old, "image") != text(container, "image");
+        let env = container.get("env").and_then(Value::as_array);
+        let mut variables = env.into_iter().flatten();
+        let (variable, what) = variables.find_map(|variable| {
+            let is_resized = || takes_other_resources((from, to), container, variable);
+            let what = match !starts_anew && metadata.reaches(variable) {
+                true => "metadata that changes",
+                false => is_resized().then_some("a resource that changes")?,
+            };
+            Some((text(variable, "name"), what))
+        })?;
+        let name = text(container, "name");
+        Some(format!(
+            "template.spec.{list}[{name}].env[{variable}] is taken from {what}"
+        ))
+    })
 }
 
 /// Whether a variable of a container is taken from a resource that differs in the two templates, and whose resize does not restart it.
@@ -49,28 +52,37 @@ fn takes_other_resources(templates: (&Value, &Value), container: &Value, variabl
     let Some((kind, name)) = text(field, "resource").split_once('.') else {
         return false;
     };
+    let divisor = field.get("divisor").and_then(quantity::nanos);
+    let divisor = divisor.filter(|divisor| *divisor > 0).unwrap_or(ONE);
+    let differs = |kind: &str| {
+        // The kubelet writes them rounded up.
+        let [before, after] = [templates.0, templates.1].map(|template| {
+            let value = value(template, of, kind, name)?;
+            Some(value.saturating_add(divisor - 1) / divisor)
+        });
+        before != after
+    };
     let policies = container.get("resizePolicy").and_then(Value::as_array);
     let restarts = policies.into_iter().flatten().any(|policy| {
         text(policy, "resourceName") == name && text(policy, "restartPolicy") == "RestartContainer"
     });
-    let [before, after] =
-        [templates.0, templates.1].map(|template| value(template, of, kind, name));
-    before != after && !(restarts && of == own)
+    // Some kubelets restart nothing for a request of memory alone.
+    let is_restarted = || kind == "limits" || name != "memory" || differs("limits");
+    differs(kind) && !(restarts && of == own && is_restarted())
 }
 
-/// A resource of a container, or of its Pod where it has none of its own. A limit stands for a request that is not given.
-fn value(template: &Value, container: &str, kind: &str, name: &str) -> Option<String> {
+/// A resource of a container. A limit stands for a request that is not given, and that of the Pod for a limit
+/// (`pkg/api/v1/resource/helpers.go`, Kubernetes 1.36).
+fn value(template: &Value, container: &str, kind: &str, name: &str) -> Option<i128> {
     let lists = ["containers", "initContainers"].into_iter();
     let mut containers = lists.flat_map(|list| pairs(template, template, list));
-    let container = containers.find_map(|(c, _)| (text(c, "name") == container).then_some(c))?;
-    let of_pod = template.get("spec")?;
-    let kinds = [kind, "limits"].into_iter();
-    let mut found = [container, of_pod].into_iter().flat_map(|of| {
-        let of = of.get("resources");
-        let kinds = kinds.clone();
-        kinds.filter_map(move |kind| of?.get(kind)?.get(name))
-    });
-    found.next().map(quantity::normal)
+    let container = containers.find_map(|(c, _)| (text(c, "name") == container).then_some(c));
+    let of_pod = template.get("spec").filter(|_| kind == "limits");
+    let places = [(container, kind), (container, "limits"), (of_pod, "limits")];
+    let mut found = places
+        .into_iter()
+        .filter_map(|(of, kind)| of?.get("resources")?.get(kind)?.get(name));
+    found.find_map(quantity::nanos)
 }
 
 /// Labels and annotations of two templates.

@@ -305,7 +305,8 @@ fn image_that_the_kubelet_never_left_is_come_back_to() {
 
 #[test]
 fn what_an_orphaning_deletion_waits_for_is_named() {
-    let mut world = settled(1, one_claim());
+    let mut world = World::on_plane(1, one_claim());
+    world.settle();
     let pod = name_of(&world, 0);
     let claim = world.pods[&pod].spec.claims[0].clone();
     let revision = world.set.status.as_ref().unwrap().updated_revision.clone();
@@ -324,6 +325,12 @@ fn what_an_orphaning_deletion_waits_for_is_named() {
             "{waits}; Pods {pod}; PersistentVolumeClaims {claim}; ControllerRevisions {revision}"
         )
     );
+    let pod = world.pods.get_mut(&pod).unwrap();
+    pod.metadata.owner_references = Vec::new().into();
+    world.claims.get_mut(&claim).unwrap().controller = None;
+    world.step();
+    let message = condition(&world, "Terminating").message;
+    assert_eq!(message, format!("{waits}; ControllerRevisions {revision}"));
 }
 
 #[test]

@@ -434,27 +434,45 @@ proptest! {
 /// `GOMAXPROCS` and `GOMEMLIMIT` of charts: the kubelet resolves them when it starts the container.
 #[test]
 fn variable_that_is_taken_from_a_resource_that_changes_needs_a_new_container() {
-    let with = |memory: &str, policy: &str, of: &str| {
+    let with = |memory: &str, policy: &str, field: &Value, image: &str| {
         let mut template = base();
-        let container = &mut template["spec"]["containers"][0];
-        container["resources"] = json!({ "limits": { "memory": memory, "cpu": "4" } });
-        container["resizePolicy"] = json!([{ "resourceName": "memory", "restartPolicy": policy }]);
-        container["env"] =
-            json!([{ "name": "LIMIT", "valueFrom": { "resourceFieldRef": { "resource": of } } }]);
+        let containers = template["spec"]["containers"].as_array_mut().unwrap();
+        let mut side = containers[0].clone();
+        side["name"] = json!("side");
+        side["env"] = json!([]);
+        let container = &mut containers[0];
+        container["image"] = image.into();
+        container["env"] = json!([{ "name": "LIMIT", "valueFrom": { "resourceFieldRef": field } }]);
+        for container in [&mut side, container] {
+            container["resources"] = json!({ "limits": { "memory": memory, "cpu": "4" } });
+            container["resizePolicy"] =
+                json!([{ "resourceName": "memory", "restartPolicy": policy }]);
+        }
+        containers.push(side);
         data_of(&template)
     };
-    for (of, policy, to, is_in_place) in [
-        ("limits.memory", "NotRequired", "4Gi", false),
-        ("requests.memory", "NotRequired", "4Gi", false),
-        ("limits.memory", "RestartContainer", "4Gi", true),
-        ("limits.cpu", "NotRequired", "4Gi", true),
-        ("limits.memory", "NotRequired", "2048Mi", true),
+    let of = |resource: &str| json!({ "resource": resource });
+    let of_side = json!({ "resource": "limits.memory", "containerName": "side" });
+    let in_gi = json!({ "resource": "limits.memory", "divisor": "4Gi" });
+    let (free, restarts) = ("NotRequired", "RestartContainer");
+    for (field, policy, to, image, is_in_place) in [
+        (of("limits.memory"), free, "4Gi", "x:1", false),
+        (of("requests.memory"), free, "4Gi", "x:1", false),
+        (of("limits.memory"), restarts, "4Gi", "x:1", true),
+        (of("requests.memory"), restarts, "4Gi", "x:1", true),
+        (of("limits.cpu"), free, "4Gi", "x:1", true),
+        (of("limits.memory"), free, "2048Mi", "x:1", true),
+        (in_gi.clone(), free, "4Gi", "x:1", true),
+        (in_gi, free, "5Gi", "x:1", false),
+        (of_side, restarts, "4Gi", "x:1", false),
+        // The resize may be deferred, and the image not.
+        (of("limits.memory"), free, "4Gi", "x:2", false),
     ] {
-        let way = change(&with("2Gi", policy, of), &with(to, policy, of));
-        assert_eq!(
-            matches!(way, InPlace::Yes { .. }),
-            is_in_place,
-            "{of} {policy} {to}: {way:?}"
+        let way = change(
+            &with("2Gi", policy, &field, "x:1"),
+            &with(to, policy, &field, image),
         );
+        let is_yes = matches!(way, InPlace::Yes { .. });
+        assert_eq!(is_yes, is_in_place, "{field} {policy} {to}: {way:?}");
     }
 }
