@@ -164,7 +164,8 @@ async fn percentage_goes_first_by_the_label_that_orders() {
     };
     let set = Set::new(&scope, "web", 4, rolling(50)).await;
     for (id, pod) in set.pods().await {
-        let order = json!({ "metadata": { "labels": { "order": ["3", "9", "1", "10"][usize::try_from(id).unwrap()] } } });
+        let order = ["3", "9", "1", "10"][usize::try_from(id).unwrap()];
+        let order = json!({ "metadata": { "labels": { "order": order } } });
         scope.patch(&pod.name_any(), order).await.unwrap();
     }
     set.image("app:2").await;
