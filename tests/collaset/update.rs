@@ -168,6 +168,8 @@ async fn percentage_goes_first_by_the_label_that_orders() {
         let order = json!({ "metadata": { "labels": { "order": order } } });
         scope.patch(&pod.name_any(), order).await.unwrap();
     }
+    // Pods and sets are watched apart: the labels come first all but surely.
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     set.image("app:2").await;
     set.settled().await;
     assert_eq!(set.images().await, ["app:1", "app:2", "app:1", "app:2"]);

@@ -176,6 +176,9 @@ impl Entry {
         if self.resize && !is_resized(pod, name) {
             return Standing::Awaited;
         }
+        if self.image.is_none() && now.is_some() && pod.is_infeasible() {
+            return Standing::Unproven; // the kubelet need not have said so of this very spec
+        }
         if let Some(image) = &self.image
             && image.id() != 0
             && image_name(pod, name).as_deref() == Some(&image.name)
@@ -644,6 +647,31 @@ mod tests {
         restarted.status.observed_generation = 3;
         assert_eq!(awaited(&restarted), None);
         assert_eq!(inplace::unfinished_resizes(&restarted), []);
+    }
+
+    #[test]
+    fn container_whose_resize_is_infeasible_is_believed_beside_one_with_a_new_image() {
+        let mut old = resized();
+        let log = json!({ "name": "log", "image": "l:1" });
+        old.spec
+            .containers
+            .push(serde_json::from_value(log).unwrap());
+        let mut new = old.clone();
+        new.spec.containers[1].image = "l:2".to_owned();
+        new.metadata.generation = 3;
+        let recorded = after(&old, &new, &old, false, NOW);
+        record(&mut new, recorded.value());
+        let log = json!({ "name": "log", "ready": true, "image": "l:2", "imageID": "new", "containerID": "run-l" });
+        new.status
+            .container_statuses
+            .push(serde_json::from_value(log).unwrap());
+        new.status.observed_generation = 3;
+        assert_eq!(believed_in(&new, NOW), None);
+        let infeasible = json!({
+            "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
+        });
+        new.status.conditions = vec![serde_json::from_value(infeasible).unwrap()];
+        assert_eq!(believed_in(&new, NOW), Some(BELIEVED_AFTER));
     }
 
     /// A Pod of so many containers, each with an image of this tag and a run of it.

@@ -54,7 +54,7 @@ fn takes_other_resources(templates: (&Value, &Value), container: &Value, variabl
     };
     let divisor = field.get("divisor").and_then(quantity::nanos);
     let divisor = divisor.filter(|divisor| *divisor > 0).unwrap_or(ONE);
-    let differs = |kind: &str| {
+    let differs = |kind: &str, divisor: i128| {
         // The kubelet writes them rounded up.
         let [before, after] = [templates.0, templates.1].map(|template| {
             let value = value(template, of, kind, name)?;
@@ -67,8 +67,8 @@ fn takes_other_resources(templates: (&Value, &Value), container: &Value, variabl
         text(policy, "resourceName") == name && text(policy, "restartPolicy") == "RestartContainer"
     });
     // Some kubelets restart nothing for a request of memory alone.
-    let is_restarted = || kind == "limits" || name != "memory" || differs("limits");
-    differs(kind) && !(restarts && of == own && is_restarted())
+    let is_restarted = || kind == "limits" || name != "memory" || differs("limits", 1);
+    differs(kind, divisor) && !(restarts && of == own && is_restarted())
 }
 
 /// A resource of a container. A limit stands for a request that is not given, and that of the Pod for a limit

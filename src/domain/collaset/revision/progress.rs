@@ -84,9 +84,27 @@ pub fn progress(pod: &Pod) -> Progress {
         }
     }
     match last.resize {
+        true if !last.container_states.is_empty() && is_infeasible_before_the_image(pod) => {
+            Progress::Refused(NEVER.to_owned())
+        }
         true => resize(pod),
         false => Progress::Done,
     }
+}
+
+const NEVER: &str = "its node can never hold the new resources";
+
+/// Whether the kubelet has found the resize infeasible that came right before the present spec: the image is sent behind it, and then the
+/// kubelet says no more of it.
+fn is_infeasible_before_the_image(pod: &Pod) -> bool {
+    let mut conditions = pod.status.conditions.iter();
+    let pending = conditions.find(|c| c.type_ == RESIZE_PENDING && c.status == "True");
+    pod.status.observed_generation != 0
+        && pod.is_observed()
+        && pending.is_some_and(|pending| {
+            let said = pending.observed_generation;
+            pending.reason == "Infeasible" && said != 0 && said + 1 == pod.metadata.generation
+        })
 }
 
 /// How far the kubelet is with the resources, whoever has changed them. It writes that it has seen them before it acts, and what is in force for each
@@ -102,7 +120,7 @@ pub fn resize(pod: &Pod) -> Progress {
     }
     match pending.map(|pending| pending.reason.as_str()) {
         Some("Infeasible") => {
-            return Progress::Refused("its node can never hold the new resources".to_owned());
+            return Progress::Refused(NEVER.to_owned());
         }
         Some(_) => return waiting("its node has no room for the resize"),
         None => {}
@@ -455,6 +473,23 @@ mod tests {
         assert!(matches!(pending("Infeasible", 0), Progress::Refused(_)));
         assert!(matches!(pending("Infeasible", 1), Progress::Waiting(_)));
         assert!(matches!(pending("Deferred", 2), Progress::Waiting(_)));
+    }
+
+    #[test]
+    fn resize_that_is_infeasible_before_its_image_came_is_refused() {
+        let last = r#"{"containerStates":{"app":{"latestImage":"a:2","lastImageID":"sha-1"}},"resize":true}"#;
+        let said = |generation: i64, observed: i64| {
+            let mut pod = pod(last, "sha-2", "run-2");
+            (pod.metadata.generation, pod.status.observed_generation) = (3, observed);
+            let condition = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible", "observedGeneration": generation });
+            pod.status.conditions = vec![serde_json::from_value(condition).unwrap()];
+            matches!(progress(&pod), Progress::Refused(_))
+        };
+        assert!(said(3, 3) && said(2, 3));
+        assert!(
+            !said(2, 2) && !said(1, 3),
+            "of the resize before, or not seen"
+        );
     }
 
     #[test]
