@@ -176,7 +176,8 @@ impl Entry {
         if self.resize && !is_resized(pod, name) {
             return Standing::Awaited;
         }
-        if self.image.is_none() && now.is_some() && pod.is_infeasible() {
+        let waits = restart == Restart::Awaited && now.is_some();
+        if self.image.is_none() && waits && pod.is_infeasible() {
             return Standing::Unproven; // the kubelet need not have said so of this very spec
         }
         if let Some(image) = &self.image

@@ -235,6 +235,31 @@ fn what_the_kubelet_says_of_a_resize_counts_although_the_image_came_later() {
     }
 }
 
+/// The kubelet says so of the spec that had the resize, and no more when another image comes.
+#[test]
+fn pod_that_is_never_resized_is_made_again_whatever_image_comes_after() {
+    let mut world = World::on_plane(2, resources("app:1", "1"));
+    world.settle();
+    let before = uids(&world);
+    for uid in &before {
+        let kubelet = Kubelet {
+            resizing: Resizing::Infeasible,
+            ..Kubelet::default()
+        };
+        world.kubelets.insert(uid.clone(), kubelet);
+    }
+    for image in ["app:2", "app:3"] {
+        world.troubles.unpullable.insert(image.into());
+        world.edit(resources(image, "2"));
+        world.rounds(20);
+        assert_eq!(uids(&world), before);
+    }
+    world.edit(resources("app:4", "2"));
+    world.rounds(60);
+    assert!(is_ready(&world), "{:?}", world.set.status);
+    assert!(uids(&world).is_disjoint(&before));
+}
+
 #[test]
 fn two_resizes_that_came_no_further_are_both_taken_back() {
     let mut world = half_resized(json!({}), Resizing::Prompt);

@@ -275,12 +275,23 @@ impl World {
                 .find(|s| s.name == c.name);
             told.is_some_and(|told| told.resources != Resources::of(&c.resources))
         });
-        pod.status.conditions.retain(|c| !is_of_resize(c));
+        let asked = pod.spec.containers.iter();
+        let asked: Vec<_> = asked.map(|c| Resources::of(&c.resources)).collect();
+        let asked: Box<str> = format!("{asked:?}").into();
+        let conditions = &mut pod.status.conditions;
+        // A kubelet looks at no resize again that it never makes, and its word stays that of the spec that had it.
+        let is_known =
+            |c: &Condition| c.reason == "Infeasible" && c.message.as_ref() == Some(&asked);
+        if differs && conditions.iter().any(is_known) {
+            return;
+        }
+        conditions.retain(|c| !is_of_resize(c));
         let mut pending = |type_: &str, reason: &str| {
-            pod.status.conditions.push(Condition {
+            conditions.push(Condition {
                 type_: type_.to_owned(),
                 status: "True".to_owned(),
                 reason: reason.to_owned(),
+                message: Some(asked.clone()),
                 observed_generation: generation,
                 ..Condition::default()
             });
