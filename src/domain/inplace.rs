@@ -104,6 +104,11 @@ pub fn is_deferred(pod: &Pod) -> bool {
     matches!(resize(pod), Resize::Deferred | Resize::SomeDeferred)
 }
 
+/// Whether the kubelet is yet to make the last resize of the Pod, or to say what it makes of it.
+fn is_open(pod: &Pod) -> bool {
+    resize(pod) == Resize::InProgress || is_deferred(pod)
+}
+
 /// Whether a change takes back what the kubelet has deferred: with the resources of the new spec, which are in force, nothing restarts.
 pub fn takes_back(old: &Pod, new: &Pod) -> bool {
     let before = Containers::of(old);
@@ -183,23 +188,16 @@ impl<'a> Containers<'a> {
             Some(old) if anew && old == image(now) => Restart::Unproven,
             Some(_) if anew => Restart::Proven,
             Some(_) => Restart::Awaited,
-            None => match self.resize {
-                Resize::Infeasible => Restart::Nothing,
+            None => match (self.resize, self.in_force(now)) {
+                (Resize::Infeasible, _) => Restart::Nothing,
                 // A kubelet that starts says of the former resize what it has said, and looks at the last one half a minute later.
-                Resize::InProgress | Resize::FormerInfeasible => Restart::Awaited,
-                Resize::SomeDeferred if self.in_force(now) == InForce::All => Restart::Unproven,
-                Resize::SomeDeferred => Restart::Awaited,
+                (Resize::InProgress | Resize::FormerInfeasible, _) => Restart::Awaited,
+                (Resize::SomeDeferred, InForce::All) => Restart::Unproven,
                 // What is deferred may restart nothing, or another container.
-                Resize::Idle | Resize::Deferred => match self.in_force(now) {
-                    InForce::All => Restart::Nothing,
-                    InForce::AllKnown if before.by_resources && self.resize == Resize::Idle => {
-                        Restart::Nothing
-                    }
-                    _ if anew && !before.by_resources && self.resize == Resize::Idle => {
-                        Restart::Proven
-                    }
-                    _ => Restart::Awaited,
-                },
+                (Resize::Idle | Resize::Deferred, InForce::All) => Restart::Nothing,
+                (Resize::Idle, InForce::AllKnown) if before.by_resources => Restart::Nothing,
+                (Resize::Idle, _) if anew && !before.by_resources => Restart::Proven,
+                _ => Restart::Awaited,
             },
         }
     }
@@ -276,7 +274,7 @@ pub fn restart(pod: &Pod, containers: &[Before]) -> Restart {
 /// with the resize or will not make it. Containers that inherit a limit from the Pod are left out, as the status does not
 /// tell what is in force for them.
 pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
-    if resize(pod) != Resize::InProgress && !is_deferred(pod) {
+    if !is_open(pod) {
         return Vec::new();
     }
     let by_name = Containers::of(pod);
@@ -302,8 +300,7 @@ pub fn unfinished_resizes(pod: &Pod) -> Vec<Before> {
 /// Whether a resize of the Pod is yet to be made, and may restart a container whose status will not tell: one that inherits
 /// a limit from the Pod.
 pub fn is_resize_untold(pod: &Pod) -> bool {
-    (resize(pod) == Resize::InProgress || is_deferred(pod))
-        && running(pod).any(|container| inherits(pod, container))
+    is_open(pod) && running(pod).any(|container| inherits(pod, container))
 }
 
 /// How much of the resources that restart a container is in force as its spec wants it.

@@ -361,6 +361,7 @@ mod tests {
 
     use super::*;
     use crate::api::keys::Family;
+    use crate::domain::pod::Condition;
 
     const NOW: u64 = 1_000;
 
@@ -556,8 +557,8 @@ mod tests {
         pod
     }
 
-    #[test]
-    fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
+    /// The same Pod with another container, before and after that gets another image.
+    fn resized_beside_a_new_image() -> (Pod, Pod) {
         let mut old = resized();
         let log = json!({ "name": "log", "image": "l:1" });
         old.spec
@@ -565,6 +566,20 @@ mod tests {
             .push(serde_json::from_value(log).unwrap());
         let mut new = old.clone();
         new.spec.containers[1].image = "l:2".to_owned();
+        (old, new)
+    }
+
+    /// What the kubelet says of the resize of generation 2.
+    fn infeasible() -> Condition {
+        let infeasible = json!({
+            "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
+        });
+        serde_json::from_value(infeasible).unwrap()
+    }
+
+    #[test]
+    fn unfinished_resize_is_recorded_with_a_change_of_the_image() {
+        let (old, new) = resized_beside_a_new_image();
         let recorded = after(&old, &new, &old, false, NOW);
         assert_eq!(
             recorded.to_string(),
@@ -637,10 +652,7 @@ mod tests {
     #[test]
     fn resize_that_was_infeasible_before_the_image_changed_is_not_waited_for() {
         let mut changed = written(&resized(), "a:2");
-        let infeasible = json!({
-            "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
-        });
-        changed.status.conditions = vec![serde_json::from_value(infeasible).unwrap()];
+        changed.status.conditions = vec![infeasible()];
         changed.status.observed_generation = 3;
         assert!(awaited(&changed).is_some());
         let mut restarted = reported(&changed, "run-2", "a:2");
@@ -652,13 +664,7 @@ mod tests {
 
     #[test]
     fn container_whose_resize_is_infeasible_is_believed_beside_one_with_a_new_image() {
-        let mut old = resized();
-        let log = json!({ "name": "log", "image": "l:1" });
-        old.spec
-            .containers
-            .push(serde_json::from_value(log).unwrap());
-        let mut new = old.clone();
-        new.spec.containers[1].image = "l:2".to_owned();
+        let (old, mut new) = resized_beside_a_new_image();
         new.metadata.generation = 3;
         let recorded = after(&old, &new, &old, false, NOW);
         record(&mut new, recorded.value());
@@ -668,10 +674,7 @@ mod tests {
             .push(serde_json::from_value(log).unwrap());
         new.status.observed_generation = 3;
         assert_eq!(believed_in(&new, NOW), None);
-        let infeasible = json!({
-            "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2,
-        });
-        new.status.conditions = vec![serde_json::from_value(infeasible).unwrap()];
+        new.status.conditions = vec![infeasible()];
         assert_eq!(believed_in(&new, NOW), Some(BELIEVED_AFTER));
     }
 

@@ -27,7 +27,7 @@ impl<'a> Former<'a> {
         let uid = pod.metadata.uid.as_str().into();
         let Some(claim) = claims.claims.get(&(uid, operation)) else {
             return Former {
-                gives_way: inplace::is_resize_to_come(pod),
+                gives_way: operation == Operation::InPlace && inplace::is_resize_to_come(pod),
                 ..Former::default()
             };
         };
