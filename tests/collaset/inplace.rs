@@ -5,8 +5,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::bed::objects::{is_available, may_operate};
+use crate::bed::objects::{condition, is_available, may_operate};
 use crate::bed::{Bed, Scope};
+use crate::policy::Policy;
 use crate::refused::memory;
 use crate::sets::{Set, image, is_operating, uids};
 
@@ -55,18 +56,19 @@ async fn a_resize_ends_when_the_container_has_what_it_is_to_have() {
     assert_ne!(run(&after), run(&before));
 }
 
+/// As [`memory`], on nodes that can never hold it.
+fn infeasible(amount: &str) -> Value {
+    let mut spec = memory(amount);
+    spec["template"]["metadata"] = json!({ "annotations": { "plane.test/resize": "Infeasible" } });
+    spec
+}
+
 #[tokio::test]
 async fn pods_whose_node_can_never_hold_a_resize_are_made_again() {
     let scope = Bed::shared().await.scope("infeasible").await;
-    let annotated = |amount: &str| {
-        let mut spec = memory(amount);
-        spec["template"]["metadata"] =
-            json!({ "annotations": { "plane.test/resize": "Infeasible" } });
-        spec
-    };
-    let set = Set::new(&scope, "web", 2, annotated("1Mi")).await;
+    let set = Set::new(&scope, "web", 2, infeasible("1Mi")).await;
     let before = uids(&set.pods().await);
-    set.edit(annotated("2Mi")).await;
+    set.edit(infeasible("2Mi")).await;
     set.settled().await;
     let after = uids(&set.pods().await);
     assert!(
@@ -75,6 +77,37 @@ async fn pods_whose_node_can_never_hold_a_resize_are_made_again() {
             .all(|uid| !before.values().any(|old| old == uid)),
         "{after:?}"
     );
+}
+
+#[tokio::test]
+async fn pod_is_made_again_whose_spec_changes_after_its_node_has_refused_its_resize() {
+    let scope = Bed::shared().await.scope("former").await;
+    let set = Set::new(&scope, "web", 1, infeasible("1Mi")).await;
+    let before = set.pod(0).await;
+    let policy = Policy::new(&scope, ("DELETE", "pods"), "false", "Forbidden").await;
+    set.edit(infeasible("2Mi")).await;
+    let name = before.name_any();
+    scope
+        .until_pod(&name, "what its node says", |pod| {
+            condition(pod, "PodResizePending") == Some(true)
+        })
+        .await;
+    // The kubelet looks at the new spec, and not again at the resize.
+    let patch = Patch::Merge(json!({ "spec": { "activeDeadlineSeconds": 100_000 } }));
+    let written = scope
+        .pods()
+        .patch(&name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    scope
+        .until_pod(&name, "the kubelet to see it", |pod| {
+            let seen = pod.status.as_ref().unwrap().observed_generation;
+            seen.is_none() || seen >= written.metadata.generation
+        })
+        .await;
+    policy.lift().await;
+    set.settled().await;
+    assert_ne!(set.pod(0).await.uid(), before.uid());
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call, worse};
+use super::super::memory::SPACING;
 use super::super::owner;
 use super::super::refusals::{Key, Kind};
 use super::Work;
@@ -41,16 +42,19 @@ pub async fn write(work: &Work<'_>, changes: Vec<RevisionChange>) -> Result<(), 
     )
 }
 
-/// Whether the revision of the template can't be written for now.
+/// Whether the revision of the template can't be written for now. It is tried again when its pause is over.
 pub fn must_do_without(work: &Work<'_>) -> bool {
     let refused = work
         .memory
         .refused(&Key::Revision, Instant::now(), work.generation());
-    if let Some((left, _)) = &refused {
-        work.again(*left);
+    match &refused {
+        Some((left, _)) => work.again(*left),
+        None if work.without_revision => work.again(SPACING), // the pause was over before the plan was
+        None => {}
     }
     refused.is_some() && !work.without_revision
 }
+
 fn write_of<'a>(
     work: &'a Work<'a>,
     change: RevisionChange,

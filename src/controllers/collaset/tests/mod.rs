@@ -14,7 +14,7 @@ use super::CollaSets;
 use super::apply::{Done, Work, apply};
 use super::memory::{HELD, Memory, SPACING};
 use super::observe::observe;
-use super::refusals::PAUSES;
+use super::refusals::{Key, PAUSES};
 use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::queue::Outcome;
@@ -371,6 +371,29 @@ async fn a_revision_that_is_refused_ends_the_plan_and_is_a_fact_of_the_next() {
         .facts(std::iter::empty(), none(), Instant::now(), 0);
     let why = facts.revision.unwrap();
     assert!(why.contains("exceeded quota"), "{why}");
+}
+
+/// When to look again after a plan that goes without its revision, whose pause ends so long after the plan was made.
+async fn again_without_revision(left: Duration) -> Option<Duration> {
+    let bed = Bed::new();
+    let pause = bed
+        .memory
+        .refuse(Key::Revision, "no more of them", Instant::now(), 0);
+    let mut observed = bed.observed();
+    observed.refused.revision = Some("no more of them".to_owned());
+    tokio::time::advance(pause - left).await;
+    let work = Work::new(&bed.context, &observed, &bed.memory);
+    tokio::time::advance(left).await;
+    match apply(&work, Plan::default()).await {
+        Done::All(again) => again,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn revision_is_tried_again_although_its_pause_ends_while_a_plan_without_it_is_carried_out() {
+    let again = again_without_revision(Duration::from_millis(1)).await;
+    assert_eq!(again, Some(SPACING));
 }
 
 /// A refusal of a resize, as the API server gives it for a reason of the Pod or of its node, or of the amount.
