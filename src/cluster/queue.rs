@@ -26,6 +26,8 @@ pub enum Outcome {
     Done,
     /// Look again after this time.
     After(Duration),
+    /// Nothing was looked at, as it is too early; look after this time.
+    Early(Duration),
     /// Failed; look again after a back-off.
     Retry,
 }
@@ -37,7 +39,7 @@ pub struct Turns {
     pub begun: AtomicU64,
     /// Ended by [`Outcome::Done`].
     pub done: AtomicU64,
-    /// Ended by [`Outcome::After`].
+    /// Ended by [`Outcome::After`] or [`Outcome::Early`].
     pub later: AtomicU64,
     /// Ended by [`Outcome::Retry`].
     pub retry: AtomicU64,
@@ -207,7 +209,7 @@ impl<K: Key> Queue<K> {
                     let turns = &queue.turns;
                     count(match ended {
                         Ok(Outcome::Done) => &turns.done,
-                        Ok(Outcome::After(_)) => &turns.later,
+                        Ok(Outcome::After(_) | Outcome::Early(_)) => &turns.later,
                         Ok(Outcome::Retry) => &turns.retry,
                         Err(_) => &turns.panic,
                     });
@@ -270,6 +272,7 @@ impl<K: Key> Queue<K> {
                 state.failures.remove(&key);
                 pause
             }
+            Outcome::Early(pause) => pause,
             Outcome::Retry => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 *failures = (*failures + 1).min(12);
@@ -419,6 +422,32 @@ mod tests {
         let seen = seen.lock();
         let of = |namespace: &str| seen.iter().filter(|key| key.0 == namespace).count();
         assert_eq!(["busy", "a", "b", "c"].map(of), [8, 1, 1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn look_that_comes_too_early_does_not_end_a_back_off() {
+        let queue = Queue::new(&Arc::default());
+        let looks = Arc::new(Mutex::new((0, None::<Instant>)));
+        let (seen, stop) = (Arc::clone(&looks), CancellationToken::new());
+        queue.add("n/a");
+        let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone(), move |_| {
+            let mut seen = seen.lock();
+            let next = seen.1.map(|last| last + Duration::from_millis(50));
+            let left = next.map_or(Duration::ZERO, |next| next - Instant::now().min(next));
+            let outcome = match left.is_zero() {
+                true => {
+                    *seen = (seen.0 + 1, Some(Instant::now()));
+                    Outcome::Retry
+                }
+                false => Outcome::Early(left),
+            };
+            async move { outcome }
+        }));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        stop.cancel();
+        working.await.unwrap();
+        let looks = looks.lock().0;
+        assert!((8..40).contains(&looks), "{looks}");
     }
 
     #[tokio::test(start_paused = true)]

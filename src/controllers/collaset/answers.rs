@@ -23,6 +23,8 @@ pub struct Answers {
     generation: i64,
     /// By name: when it was asked for, and the Pod if it is there and not managed.
     known: BTreeMap<String, (Instant, Option<Arc<Pod>>)>,
+    /// Whether one look could not ask for all that were due.
+    more: bool,
 }
 
 impl Answers {
@@ -45,8 +47,14 @@ impl Answers {
         };
         let mut due: Vec<String> = unknown.iter().filter(is_due).cloned().collect();
         due.sort_by_key(asked_at);
+        self.more = due.len() > AT_ONCE;
         due.truncate(AT_ONCE);
         due
+    }
+
+    /// Whether the last look left names to the next one, which no event asks for.
+    pub fn has_more(&self) -> bool {
+        self.more
     }
 
     /// Notes an answer: the Pod, if it is there and not managed.
@@ -108,6 +116,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn names_beyond_those_of_one_look_come_next() {
         let (mut answers, start) = (Answers::default(), Instant::now());
+        assert!(!answers.has_more());
         let unknown = names(0..15);
         let first = answers.due(&unknown, start, 1);
         assert_eq!(first.len(), AT_ONCE);
@@ -117,5 +126,9 @@ mod tests {
         let later = start + ABSENT;
         let second = answers.due(&unknown, later, 1);
         assert_eq!(second[..5], ["p10", "p11", "p12", "p13", "p14"]);
+        assert!(answers.has_more(), "the first are due again");
+        let most = names(0..AT_ONCE);
+        assert_eq!(answers.due(&most, later, 2).len(), AT_ONCE);
+        assert!(!answers.has_more());
     }
 }

@@ -97,7 +97,7 @@ impl Memory {
             return None;
         };
         // The queue keeps one time for each set. A second note of it here would miss a look whenever the two differ.
-        Some(Outcome::After(at - now))
+        Some(Outcome::Early(at - now))
     }
 
     /// A look has failed; how long to pause.
@@ -237,13 +237,17 @@ impl Memory {
         pods: impl Iterator<Item = &'a Pod>,
         now_nanos: u64,
     ) -> BTreeMap<String, u64> {
-        let id_of = |pod: &Pod| pod.label(keys::INSTANCE_ID)?.parse().ok();
-        self.inner.lock().backoff.note(pods, id_of, now_nanos)
+        self.inner.lock().backoff.note(pods, instance_id, now_nanos)
     }
 
     /// Names of Pods that are to be asked for, see [`Answers::due`].
     pub fn due(&self, unknown: &BTreeSet<String>, now: Instant, generation: i64) -> Vec<String> {
         self.inner.lock().answers.due(unknown, now, generation)
+    }
+
+    /// Whether more Pods are to be asked for than the last look did, see [`Answers::has_more`].
+    pub fn has_more_to_ask(&self) -> bool {
+        self.inner.lock().answers.has_more()
     }
 
     /// Notes which Pods are there and not managed, see [`Answers::note`]; all that are known to be.
@@ -357,8 +361,16 @@ impl Memory {
             .held
             .retain(|_, (until, _)| *until + HELD_LATELY > now);
         inner.passed.retain(|_, (_, until)| *until > now);
-        if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
-            let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
+        let is_empty = inner.refusals.is_empty() && inner.resizes.is_empty();
+        if !is_empty || !inner.changes.is_empty() || !inner.deletions.is_empty() {
+            let pods: Vec<&Pod> = pods.collect();
+            // Created after all, by a request whose answer was lost.
+            for pod in pods.iter().filter(|pod| !pod.is_terminating()) {
+                if let Some(id) = instance_id(pod) {
+                    inner.refusals.forget(&Key::Pod(id));
+                }
+            }
+            let there: BTreeSet<&str> = pods.iter().map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));
             inner.changes.retain(|uid, _| there.contains(&**uid));
             inner.deletions.retain(|uid| there.contains(&**uid));
@@ -421,6 +433,10 @@ impl Memory {
     }
 }
 
+fn instance_id(pod: &Pod) -> Option<i64> {
+    pod.label(keys::INSTANCE_ID)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,17 +447,17 @@ mod tests {
         assert_eq!(memory.enter(start, 1), None, "the first at once");
         let at = |millis| start + Duration::from_millis(millis);
         let left = Duration::from_millis(40);
-        assert_eq!(memory.enter(at(10), 1), Some(Outcome::After(left)));
+        assert_eq!(memory.enter(at(10), 1), Some(Outcome::Early(left)));
         let left = Duration::from_millis(30);
         assert_eq!(
             memory.enter(at(20), 1),
-            Some(Outcome::After(left)),
+            Some(Outcome::Early(left)),
             "each time: the queue may have come to this look by another timer"
         );
         assert_eq!(memory.enter(at(50), 1), None);
         assert_eq!(
             memory.enter(at(51), 1),
-            Some(Outcome::After(SPACING - Duration::from_millis(1)))
+            Some(Outcome::Early(SPACING - Duration::from_millis(1)))
         );
     }
 
@@ -455,7 +471,7 @@ mod tests {
         assert_eq!(last, PAUSES.1);
         assert_eq!(
             memory.enter(now + SPACING, 1),
-            Some(Outcome::After(PAUSES.1 - SPACING)),
+            Some(Outcome::Early(PAUSES.1 - SPACING)),
         );
         assert_eq!(memory.enter(now + SPACING, 2), None);
         memory.succeeded();
@@ -477,6 +493,27 @@ mod tests {
         assert_eq!(memory.held("pod", now), Some(HELD));
         assert_eq!(memory.held("other", now), None);
         assert_eq!(memory.held("pod", now + HELD), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn creation_that_was_done_after_all_is_refused_no_more() {
+        let (memory, now) = (Memory::new("a"), Instant::now());
+        let mut pod = Pod::default();
+        pod.metadata
+            .labels
+            .insert(keys::INSTANCE_ID.into(), "3".into());
+        for id in [3, 4] {
+            memory.refuse(Key::Pod(id), "no answer", now, 1);
+        }
+        let refused = |pods: &[&Pod]| {
+            let facts = memory.facts(pods.iter().copied(), std::iter::empty(), now, 1);
+            facts.creations.into_keys().collect::<Vec<_>>()
+        };
+        let mut ending = pod.clone();
+        ending.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".into());
+        assert_eq!(refused(&[&ending]), [3, 4], "the next one may be refused");
+        assert_eq!(refused(&[&pod]), [4]);
+        assert_eq!(refused(&[]), [4]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -48,7 +48,7 @@ use crate::cluster::queue::Outcome;
 use crate::cluster::workloads;
 use crate::domain::collaset::planner;
 use crate::ledger::store::Store;
-use memory::Memory;
+use memory::{Memory, SPACING};
 
 /// The controller.
 pub struct CollaSets {
@@ -151,7 +151,8 @@ fn outcome(done: apply::Done, memory: &Memory, generation: i64, is_held: bool) -
         apply::Done::All(again) => {
             memory.succeeded();
             let words = is_held.then_some(HELD_AGAIN);
-            let again = again.into_iter().chain(words).min();
+            let answers = memory.has_more_to_ask().then_some(SPACING);
+            let again = again.into_iter().chain(words).chain(answers).min();
             again.map_or(Outcome::Done, Outcome::After)
         }
     }

@@ -164,6 +164,11 @@ impl Refusals {
         Some((refusal.times, &refusal.message))
     }
 
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// It has been done.
     pub fn forget(&mut self, key: &Key) {
         self.0.remove(key);

@@ -48,7 +48,7 @@ async fn status_that_is_refused_is_written_with_growing_pauses() {
     while begin.elapsed() < Duration::from_secs(60) {
         let pause = match rules.reconcile(("n".to_owned(), "web".to_owned())).await {
             Outcome::Done => panic!("nobody would write the status again"),
-            Outcome::After(pause) => pause,
+            Outcome::After(pause) | Outcome::Early(pause) => pause,
             Outcome::Retry => Duration::from_millis(40),
         };
         tokio::time::sleep(pause.min(Duration::from_millis(500))).await; // things change all the time

@@ -54,10 +54,6 @@ pub fn plan(observed: &Observed) -> Plan {
         false => rollout::step(&facts, &mut draft),
     };
     let mut status = status::of(&facts, &mut draft, position);
-    let former = set.status.as_ref().map(|former| &former.current_revision);
-    if former.is_some_and(|former| *former != status.current_revision) {
-        draft.again(rollout::SOON); // what was kept for a rollback can go
-    }
     if goes {
         // The garbage collector is at work, and it may be kept from it.
         return Plan {

@@ -7,6 +7,7 @@ use super::draft::Draft;
 use super::facts::Facts;
 use super::membership;
 use super::plan::{ClaimChange, Ownership};
+use super::scale;
 use crate::domain::lifecycle::LabelPatch;
 
 /// Finalizer by which `--cascade=orphan` says that the Pods stay.
@@ -31,6 +32,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
         } else {
             draft.send_away(pod, facts.observed.now_nanos);
         }
+        scale::await_deletion(facts, draft, pod);
     }
     if !facts.observed.pods.is_empty() {
         return false;

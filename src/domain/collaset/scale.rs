@@ -217,13 +217,18 @@ pub fn is_to_be_deleted(facts: &Facts, draft: &Draft, id: i64, pod: &Pod) -> boo
     facts.strategy.delete.contains(&pod.metadata.name) && is_meant()
 }
 
+/// Looks again at a Pod that goes and is not gone: nothing tells that its deletion is refused, or no more.
+pub fn await_deletion(facts: &Facts, draft: &mut Draft, pod: &Pod) {
+    if facts.must_leave(pod) || facts.undeleted(pod).is_some() {
+        draft.again(UNDELETED);
+    }
+}
+
 /// Pods that were told to go, and that no step wants away any more: the list is another, the set is paused, the pair was cancelled
 /// or its new Pod is down again.
 pub fn take_back(facts: &Facts, draft: &mut Draft) {
     for pod in facts.members.values() {
-        if facts.must_leave(pod) || facts.undeleted(pod).is_some() {
-            draft.again(UNDELETED); // nothing tells that its deletion is refused, or no more
-        }
+        await_deletion(facts, draft, pod);
         if !draft.is_sent_away(pod) {
             draft.call_back(facts, pod);
         }

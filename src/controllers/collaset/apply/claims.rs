@@ -82,7 +82,7 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
 async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Halt> {
     let done = match change {
         ClaimChange::Create { id, template, body } => {
-            return create(work, id, &Slot::Claim(id, template), body).await;
+            return work.again_if_written(create(work, id, &Slot::Claim(id, template), body).await);
         }
         ClaimChange::Patch {
             claim,
@@ -111,7 +111,7 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
             let request =
                 write::delete::<ClaimObject>(work.client(), work.objects(), object, version);
             let what = format!("deletion of {}", what(&claim.name));
-            let deleted = call(&what, request).await;
+            let deleted = work.again_if_written(call(&what, request).await);
             if deleted.is_ok() {
                 work.deleted_claims.lock().push(claim.name.clone());
             }
@@ -142,7 +142,7 @@ async fn change_metadata(
     let patch = Patch::Strategic(patch(work, claim, labels, ownership));
     let object = (work.namespace(), &*claim.name);
     let request = write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
-    call(&what(&claim.name), request).await
+    work.again_if_written(call(&what(&claim.name), request).await)
 }
 
 async fn create(work: &Work<'_>, id: i64, slot: &Slot, mut body: Value) -> Result<(), Halt> {

@@ -13,7 +13,7 @@ use crate::domain::collaset::status::Step;
 pub async fn add(work: &Work<'_>) -> Result<(), Halt> {
     let mut all = others(work);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
-    let done = set(work, &all).await;
+    let done = work.again_if_written(set(work, &all).await);
     events::failure(work, "FailedAddFinalizer", &done);
     done
 }

@@ -100,6 +100,14 @@ impl<'a> Work<'a> {
         self.at.elapsed() > age
     }
 
+    /// Asks for another look if this write was done: no event brings it back, as the caches know already.
+    fn again_if_written<E>(&self, done: Result<(), E>) -> Result<(), E> {
+        if done.is_ok() {
+            self.again(SPACING);
+        }
+        done
+    }
+
     /// Asks for another look after this time at the latest.
     fn again(&self, pause: Duration) {
         let mut again = self.again.lock();
@@ -120,13 +128,6 @@ pub enum Done {
 
 /// Carries a plan out.
 pub async fn apply(work: &Work<'_>, mut plan: Plan) -> Done {
-    let to_caches = plan.add_finalizer
-        || plan.pool.is_some()
-        || !plan.revisions.is_empty()
-        || !plan.claims.is_empty();
-    if to_caches {
-        work.again(SPACING); // no event brings it back: the caches know already
-    }
     if let Some(nanos) = plan.again_nanos {
         work.again(Duration::from_nanos(nanos));
     }

@@ -24,7 +24,7 @@ pub async fn write(work: &Work<'_>, wanted: Option<Vec<ContextDetail>>) -> Resul
         step: Step::Pool,
         request: replace(work, contexts),
     };
-    batch::one(work, write).await
+    work.again_if_written(batch::one(work, write).await)
 }
 
 async fn replace(work: &Work<'_>, contexts: Vec<ContextDetail>) -> Result<(), Halt> {

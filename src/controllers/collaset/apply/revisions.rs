@@ -74,7 +74,9 @@ fn write_of<'a>(
 
 async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
     let done = match change {
-        RevisionChange::Create(revision) => return create(work, &revision).await,
+        RevisionChange::Create(revision) => {
+            return work.again_if_written(create(work, &revision).await);
+        }
         RevisionChange::Renumber(revision, number, stable) => {
             let body = json!({ "metadata": stable_of(&stable), "revision": number });
             let done = patch(work, &revision, body, None).await;
@@ -100,7 +102,7 @@ async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
             call(&what(&revision), request).await
         }
     };
-    done.map_err(|trouble| trouble.halt(Step::Revisions))
+    work.again_if_written(done.map_err(|trouble| trouble.halt(Step::Revisions)))
 }
 
 async fn create(work: &Work<'_>, revision: &Revision) -> Result<(), Halt> {

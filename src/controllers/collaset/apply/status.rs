@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call};
+use super::super::memory::SPACING;
 use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
@@ -33,6 +34,9 @@ pub async fn write(
     let object = (work.namespace(), work.name());
     let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, true);
     call(&format!("status of CollaSet {}", work.name()), request).await?;
+    if wanted.rollout != current.rollout || wanted.current_revision != current.current_revision {
+        work.again(SPACING); // a plan goes by these, and the cache knows them already
+    }
     // Once it is stored, and with what failed: else it might be told again in other words.
     let set = work.set;
     if set.metadata.deletion_timestamp.is_none() {

@@ -1269,6 +1269,60 @@ async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> Plan) {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_left_alone_is_not_looked_at_again_and_again() {
+    let claim = || Plan {
+        claims: vec![ClaimChange::Create {
+            id: 0,
+            template: "data".into(),
+            body: json!({ "metadata": { "namespace": "n", "generateName": "web-data-" } }),
+        }],
+        ..Plan::default()
+    };
+    let pool = || Plan {
+        pool: Some(vec![ContextDetail::default()]),
+        ..Plan::default()
+    };
+    for (of, plan) in [
+        (
+            "POST /api/v1/namespaces/n/persistentvolumeclaims",
+            claim as fn() -> Plan,
+        ),
+        (
+            "POST /apis/apps.kusionstack.io/v1alpha1/namespaces/n/resourcecontexts",
+            pool,
+        ),
+    ] {
+        let bed = Bed::new();
+        bed.api.refuse(refusal(of, 403));
+        apply_often(&bed, 20, plan).await;
+        assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1, "{of}");
+        let sent = bed.api.requests();
+        let sent = sent.iter().filter(|request| request.starts_with(of));
+        assert_eq!(sent.count(), 21, "each look tries it: {of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
+    let bed = Bed::new();
+    let plan = |step: i32| Plan {
+        status: Some(
+            serde_json::from_value(json!({ "rollout": { "revision": "r", "step": step } }))
+                .unwrap(),
+        ),
+        ..Plan::default()
+    };
+    bed.api
+        .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
+    assert_eq!(bed.apply(plan(1)).await, Done::Moved);
+    let early = pause_after(bed.apply(plan(1)).await);
+    assert!(early > SPACING, "{early:?}");
+    bed.api.refuse(None);
+    tokio::time::advance(early).await;
+    assert_eq!(bed.apply(plan(1)).await, Done::All(Some(SPACING)));
+}
+
 fn named_create(id: i64) -> PodChange {
     let mut body = pod_of(id, "set");
     body["metadata"] =

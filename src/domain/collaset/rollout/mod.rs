@@ -8,7 +8,7 @@ mod command;
 mod steps;
 
 pub use command::{ABORT, PROMOTE, RETRY};
-pub use steps::{SOON, Wait, awaited, command_of, step, wait};
+pub use steps::{Wait, awaited, command_of, step, wait};
 
 use super::revision::history::History;
 use super::strategy::{RolloutStep, Scope, Strategy};

@@ -16,9 +16,6 @@ use crate::domain::collaset::status::time;
 use crate::domain::collaset::strategy::{RolloutStep, Scope};
 use crate::domain::pod::Pod;
 
-/// Nanoseconds after which a plan goes by a position that is new: no event tells of the set's own status.
-pub const SOON: u64 = 100_000_000;
-
 /// What a rollout waits for at a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -44,11 +41,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> Option<RolloutStatus> {
         pass(facts, draft, &mut next);
     }
     let says = next.step > 0 || next.aborted || !next.command.is_empty();
-    let next = says.then_some(next);
-    if rollout.stored != next {
-        draft.again(SOON);
-    }
-    next
+    says.then_some(next)
 }
 
 /// What stays of a rollout that is over: the command, for as long as its annotation is there. Otherwise the next rollout would

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::world::{World, Write};
-use crate::api::keys;
+use crate::api::keys::{self, Family};
 use crate::domain::collaset::Operation;
+use crate::domain::collaset::{lifecycle, planner};
 use crate::domain::pod::Pod;
 
 fn first(world: &World) -> Pod {
@@ -292,4 +293,32 @@ fn pods_whose_update_is_refused_are_told_how_long_they_are_to_be_ready() {
     world.troubles.refused.clear();
     world.settle();
     assert_eq!(world.images(), ["app:2"; 3]);
+}
+
+#[test]
+fn pod_of_a_set_that_goes_is_looked_at_again_as_long_as_it_is_not_gone() {
+    let (mut world, pod) = undeletable(json!({}));
+    world.delete_set(false);
+    world.rounds(60);
+    assert!(world.pods.contains_key(&pod.metadata.name));
+    let again = planner::plan(&world.observe()).again_nanos;
+    assert!(again.is_some(), "nothing tells why its deletion is refused");
+}
+
+#[test]
+fn doubts_of_deletions_are_looked_at_again_as_long_as_one_pod_is_away() {
+    let (mut world, pod) = undeletable(recreate(None));
+    world.refused.late_deletions = true;
+    let labels = &mut world
+        .pods
+        .get_mut(&pod.metadata.name)
+        .unwrap()
+        .metadata
+        .labels;
+    labels.insert(Family::Operating.key(lifecycle::ID), "1".into());
+    labels.insert(Family::Preparing.key(lifecycle::ID), "1".into());
+    labels.remove(keys::SERVICE_AVAILABLE);
+    world.image("app:2");
+    let again = planner::plan(&world.observe()).again_nanos;
+    assert!(again.is_some(), "nothing tells that they are over");
 }

@@ -183,7 +183,10 @@ fn is_away(facts: &Facts, draft: &mut Draft, pod: &Pod) -> bool {
     }
     match phases(pod).get(lifecycle::ID) {
         Some(Phase::PreCheck) => return false, // rules hold it
-        Some(_) => return true,
+        Some(_) => {
+            draft.again(BACK); // nothing tells that the doubts are over
+            return true;
+        }
         None => {}
     }
     let (refused, now) = (&facts.observed.refused, facts.observed.now_nanos);
