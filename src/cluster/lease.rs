@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::events::Recorder;
+use super::queue::DRAIN;
 use super::tenure::Tenure;
 
 /// Name of the Lease: Kuperator's, so that the two never lead at the same time.
@@ -71,8 +72,8 @@ impl Candidate {
         }
     }
 
-    /// Tries to lead until stopped; then gives the lease back.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// Tries to lead until stopped; then gives the lease back, once what it leads has `ended` or takes too long for that.
+    pub async fn run(mut self, stop: CancellationToken, ended: impl Future<Output = ()>) {
         let mut renewed = Instant::now();
         let mut failing = 0u32;
         loop {
@@ -116,6 +117,10 @@ impl Candidate {
         }
         if *self.leading.borrow() {
             self.tell(false, "it is ending");
+            if timeout(DRAIN + PERIOD / 4, ended).await.is_err() {
+                warn!("the controllers are at work still; the lease expires by itself");
+                return;
+            }
             let _ = timeout(PERIOD, self.give_back()).await; // best effort: it expires by itself
         }
     }

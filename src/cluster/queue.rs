@@ -106,6 +106,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// rests about as long as the look took, even if the object changes in the meantime.
 const SLOW: Duration = Duration::from_secs(1);
 
+/// For so long after a stop the looks that have begun may go on.
+pub const DRAIN: Duration = Duration::from_secs(2);
+
 impl<K: Key> Queue<K> {
     /// An empty queue, which counts in `turns`.
     pub fn new(turns: &Arc<Turns>) -> Arc<Self> {
@@ -198,13 +201,12 @@ impl<K: Key> Queue<K> {
                 (Arc::clone(&self), stop.clone(), Arc::clone(&reconcile));
             tasks.spawn(async move {
                 loop {
-                    let key = tokio::select! { () = stop.cancelled() => return, key = queue.next() => key };
+                    let key = tokio::select! { biased; () = stop.cancelled() => return, key = queue.next() => key };
                     count(&queue.turns.begun);
                     let begun = Instant::now();
                     let work = std::panic::AssertUnwindSafe(reconcile(key.clone())).catch_unwind();
-                    let ended = tokio::select! {
-                        () = stop.cancelled() => return,
-                        ended = work => ended,
+                    let Some(ended) = until_stopped(work, &stop).await else {
+                        return;
                     };
                     let turns = &queue.turns;
                     count(match ended {
@@ -290,6 +292,17 @@ impl<K: Key> Queue<K> {
         }
         drop(state);
         self.add_after(key, pause);
+    }
+}
+
+/// What a look came to; `None` if it was still at work some time after the stop. What it has sent is to be answered if possible: whoever goes on
+/// must not look at what has yet to be carried out.
+async fn until_stopped<T>(work: impl Future<Output = T>, stop: &CancellationToken) -> Option<T> {
+    tokio::pin!(work);
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => tokio::time::timeout(DRAIN, work).await.ok(),
+        ended = &mut work => Some(ended),
     }
 }
 
@@ -448,6 +461,30 @@ mod tests {
         working.await.unwrap();
         let looks = looks.lock().0;
         assert!((8..40).contains(&looks), "{looks}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn look_that_has_begun_may_go_on_for_a_while_after_the_stop() {
+        for (takes, ends) in [(DRAIN / 2, 1), (DRAIN * 2, 0)] {
+            let queue = Queue::new(&Arc::default());
+            let (ended, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
+            for key in ["n/a", "n/b"] {
+                queue.add(key);
+            }
+            let counter = Arc::clone(&ended);
+            let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone(), move |_| {
+                let counter = Arc::clone(&counter);
+                async move {
+                    tokio::time::sleep(takes).await;
+                    counter.fetch_add(1, Ordering::SeqCst);
+                    Outcome::Done
+                }
+            }));
+            tokio::time::sleep(takes / 4).await;
+            stop.cancel();
+            working.await.unwrap();
+            assert_eq!(ended.load(Ordering::SeqCst), ends, "and no other begins");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -152,6 +152,35 @@ async fn events_tell_which_claims_are_deleted() {
 }
 
 #[tokio::test]
+async fn claim_that_is_deleted_under_a_pod_which_no_node_takes_is_made_again() {
+    let scope = Bed::shared().await.scope("unscheduled").await;
+    volumes(&scope, 2).await;
+    let mut spec = template(&scope, "1Gi");
+    spec["template"]["spec"]["nodeSelector"] = json!({ "plane.test/none": "true" });
+    let set = Set::unsettled(&scope, "web", 1, spec).await;
+    let pods = set.until_pods("its Pod", |pods| ids(pods) == [0]).await;
+    let name = mounted(&pods[&0])[0].clone();
+    let uid = get(&scope, &name).await.uid();
+    wait::until("it to be bound", async || {
+        let status = get(&scope, &name).await.status;
+        status.is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+    })
+    .await;
+    // Nothing keeps it: its Pod is on no node.
+    api(&scope)
+        .delete(&name, &DeleteParams::default())
+        .await
+        .unwrap();
+    wait::until("another claim of the name", async || {
+        let claim = api(&scope).get_opt(&name).await.unwrap();
+        claim.is_some_and(|claim| claim.uid() != uid)
+    })
+    .await;
+    assert_eq!(of(&scope, 0).await.len(), 1);
+    assert_eq!(set.pod(0).await.uid(), pods[&0].uid());
+}
+
+#[tokio::test]
 async fn claims_that_are_retained_are_used_again() {
     let scope = Bed::shared().await.scope("retain").await;
     volumes(&scope, 2).await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -80,14 +81,21 @@ pub fn start(parts: Parts<'_>) -> JoinHandle<()> {
     parts
         .supervisor
         .keep("the lead of the controllers", async move {
+            let (followed, ended) = tokio::sync::oneshot::channel::<()>();
+            let ended = ended.map(|_| ());
+            let follow = follow(context, &work, lead, stop.clone());
+            let follow = async {
+                follow.await;
+                drop(followed);
+            };
             let election = async {
                 match candidate {
-                    Some(candidate) => candidate.run(stop.clone()).await,
+                    Some(candidate) => candidate.run(stop.clone(), ended).await,
                     None => stop.cancelled().await,
                 }
                 drop(leading);
             };
-            tokio::join!(election, follow(context, &work, lead, stop.clone()));
+            tokio::join!(election, follow);
         })
 }
 

@@ -35,6 +35,13 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// Somebody took out of an object what was written: it would be written again and again.
+    pub fn is_not_in(what: &str) -> Trouble {
+        Trouble::Refused(format!(
+            "{what}: what was written is not in it; see which webhook or MutatingAdmissionPolicy takes it out"
+        ))
+    }
+
     /// What it means for a stage, if `step` was being done.
     pub fn halt(self, step: Step) -> Halt {
         match self {

@@ -138,13 +138,16 @@ impl Memory {
         self.inner.lock().names.forget(slot);
     }
 
-    /// Forgets the names of what has been seen.
+    /// Forgets the names of what has been seen, and that its creation was refused: an answer was lost.
     pub fn forget_seen<'a>(
         &self,
         pods: impl Iterator<Item = &'a str>,
         claims: impl Iterator<Item = &'a str>,
     ) {
-        self.inner.lock().names.forget_seen(pods, claims);
+        let mut inner = self.inner.lock();
+        for slot in inner.names.forget_seen(pods, claims) {
+            inner.refusals.forget(&slot.key());
+        }
     }
 
     /// Admission holds a write of this Pod, and says why.
@@ -237,7 +240,8 @@ impl Memory {
         pods: impl Iterator<Item = &'a Pod>,
         now_nanos: u64,
     ) -> BTreeMap<String, u64> {
-        self.inner.lock().backoff.note(pods, instance_id, now_nanos)
+        let id_of = |pod: &Pod| pod.label(keys::INSTANCE_ID)?.parse().ok();
+        self.inner.lock().backoff.note(pods, id_of, now_nanos)
     }
 
     /// Names of Pods that are to be asked for, see [`Answers::due`].
@@ -361,16 +365,8 @@ impl Memory {
             .held
             .retain(|_, (until, _)| *until + HELD_LATELY > now);
         inner.passed.retain(|_, (_, until)| *until > now);
-        let is_empty = inner.refusals.is_empty() && inner.resizes.is_empty();
-        if !is_empty || !inner.changes.is_empty() || !inner.deletions.is_empty() {
-            let pods: Vec<&Pod> = pods.collect();
-            // Created after all, by a request whose answer was lost.
-            for pod in pods.iter().filter(|pod| !pod.is_terminating()) {
-                if let Some(id) = instance_id(pod) {
-                    inner.refusals.forget(&Key::Pod(id));
-                }
-            }
-            let there: BTreeSet<&str> = pods.iter().map(|pod| &*pod.metadata.uid).collect();
+        if !inner.resizes.is_empty() || !inner.changes.is_empty() || !inner.deletions.is_empty() {
+            let there: BTreeSet<&str> = pods.map(|pod| &*pod.metadata.uid).collect();
             inner.resizes.retain(|uid, _| there.contains(&**uid));
             inner.changes.retain(|uid, _| there.contains(&**uid));
             inner.deletions.retain(|uid| there.contains(&**uid));
@@ -431,10 +427,6 @@ impl Memory {
             }
         }
     }
-}
-
-fn instance_id(pod: &Pod) -> Option<i64> {
-    pod.label(keys::INSTANCE_ID)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -498,22 +490,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn creation_that_was_done_after_all_is_refused_no_more() {
         let (memory, now) = (Memory::new("a"), Instant::now());
-        let mut pod = Pod::default();
-        pod.metadata
-            .labels
-            .insert(keys::INSTANCE_ID.into(), "3".into());
-        for id in [3, 4] {
-            memory.refuse(Key::Pod(id), "no answer", now, 1);
+        let slots = |id| [Slot::Pod(id), Slot::Claim(id, "data".to_owned())];
+        for slot in slots(3).iter().chain(&slots(4)) {
+            memory.refuse(slot.key(), "no answer", now, 1);
         }
-        let refused = |pods: &[&Pod]| {
-            let facts = memory.facts(pods.iter().copied(), std::iter::empty(), now, 1);
+        let refused = || {
+            let facts = memory.facts(std::iter::empty(), std::iter::empty(), now, 1);
             facts.creations.into_keys().collect::<Vec<_>>()
         };
-        let mut ending = pod.clone();
-        ending.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".into());
-        assert_eq!(refused(&[&ending]), [3, 4], "the next one may be refused");
-        assert_eq!(refused(&[&pod]), [4]);
-        assert_eq!(refused(&[]), [4]);
+        let [pod, claim] = slots(3).map(|slot| memory.choose(&slot, "web-"));
+        memory.forget_seen([&*pod].into_iter(), std::iter::empty());
+        assert_eq!(refused(), [3, 4], "its claim has yet to be seen");
+        memory.forget_seen(std::iter::empty(), [&*claim].into_iter());
+        assert_eq!(refused(), [4]);
     }
 
     #[tokio::test(start_paused = true)]

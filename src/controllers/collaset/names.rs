@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 
+use super::refusals::Key;
+
 /// What a name is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Slot {
@@ -11,6 +13,16 @@ pub enum Slot {
     Pod(i64),
     /// The claim of an instance ID and a claim template.
     Claim(i64, String),
+}
+
+impl Slot {
+    /// By which it is remembered that its creation was refused.
+    pub fn key(&self) -> Key {
+        match self {
+            Slot::Pod(id) => Key::Pod(*id),
+            Slot::Claim(id, template) => Key::Claim(*id, template.clone()),
+        }
+    }
 }
 
 /// Names that were chosen and not yet seen.
@@ -46,20 +58,21 @@ impl Names {
         self.0.remove(slot);
     }
 
-    /// Forgets the names of objects that have been seen.
+    /// Forgets the names of objects that have been seen; which ones.
     pub fn forget_seen<'a>(
         &mut self,
         pods: impl Iterator<Item = &'a str>,
         claims: impl Iterator<Item = &'a str>,
-    ) {
+    ) -> Vec<Slot> {
         if self.0.is_empty() {
-            return;
+            return Vec::new();
         }
         let (pods, claims): (Vec<&str>, Vec<&str>) = (pods.collect(), claims.collect());
-        self.0.retain(|slot, name| match slot {
-            Slot::Pod(_) => !pods.contains(&name.as_str()),
-            Slot::Claim(..) => !claims.contains(&name.as_str()),
+        let seen = self.0.extract_if(|slot, name| match slot {
+            Slot::Pod(_) => pods.contains(&name.as_str()),
+            Slot::Claim(..) => claims.contains(&name.as_str()),
         });
+        seen.map(|(slot, _)| slot).collect()
     }
 }
 

@@ -30,6 +30,8 @@ pub enum Key {
     Look,
     /// The pool of instance IDs.
     Pool,
+    /// The status.
+    Status,
     /// The creation of the claim of an instance ID and a claim template.
     Claim(i64, String),
     /// A change of a claim, by its name.
@@ -162,11 +164,6 @@ impl Refusals {
     pub fn last(&self, key: &Key) -> Option<(u32, &str)> {
         let refusal = self.0.get(key)?;
         Some((refusal.times, &refusal.message))
-    }
-
-    /// Whether nothing is.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// It has been done.

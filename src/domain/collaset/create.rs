@@ -92,6 +92,25 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     }
 }
 
+/// Creates the claims of Pods that were never scheduled and whose claims somebody has deleted.
+pub fn missing_claims(facts: &Facts, draft: &mut Draft) {
+    let observed = facts.observed;
+    for (id, pod) in &facts.members {
+        let waits = pod.condition("PodScheduled") != Some(true) && !pod.is_finished();
+        if !waits || pod.spec.claims.is_empty() || draft.leaving.contains(id) {
+            continue;
+        }
+        let Some(revision) = facts.revision_of(pod) else {
+            continue;
+        };
+        let templates = data::claim_templates(&revision.data);
+        let is_there = |name: &str| observed.claims.iter().any(|claim| claim.name == name);
+        let (set, known) = (&observed.set, &facts.known_claims);
+        let missing = claims::missing(set, templates, *id, pod, is_there, known);
+        draft.claims.extend(missing);
+    }
+}
+
 /// The end of a Pod of the set makes a new plan. That of another Pod does not.
 fn await_end(facts: &Facts, draft: &mut Draft, pod: &Pod) {
     if !facts.controls(pod) {

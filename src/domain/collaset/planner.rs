@@ -45,6 +45,7 @@ pub fn plan(observed: &Observed) -> Plan {
         update::step(&facts, &mut draft);
         scale::take_back(&facts, &mut draft);
         create::step(&facts, &mut draft);
+        create::missing_claims(&facts, &mut draft);
         create::leftover_claims(&facts, &mut draft);
         create::tell_of_ending_claims(&facts, &mut draft);
     }

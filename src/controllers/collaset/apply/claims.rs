@@ -82,7 +82,7 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
 async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Halt> {
     let done = match change {
         ClaimChange::Create { id, template, body } => {
-            return work.again_if_written(create(work, id, &Slot::Claim(id, template), body).await);
+            return work.again_if_written(create(work, &Slot::Claim(id, template), body).await);
         }
         ClaimChange::Patch {
             claim,
@@ -91,7 +91,7 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
         } => change_metadata(work, &claim, &labels, ownership).await,
         ClaimChange::Delete(claim) => {
             let now = Instant::now();
-            if let Some(left) = work.memory.held(&claim.uid, now) {
+            if let Some(left) = left_alone(work, &claim, now) {
                 work.again(left);
                 return Ok(());
             }
@@ -121,6 +121,13 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
     done.map_err(|trouble| trouble.halt(Step::Claims))
 }
 
+/// How long a claim is to be left alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it.
+pub fn left_alone(work: &Work<'_>, claim: &Claim, now: Instant) -> Option<Duration> {
+    let is_there = work.set.metadata.deletion_timestamp.is_none();
+    let left = work.memory.held(&claim.uid, now);
+    left.filter(|_| is_there)
+}
+
 /// Leaves a claim alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it: otherwise
 /// the garbage collector would delete it.
 async fn spare(work: &Work<'_>, claim: &Claim) -> Result<(), Halt> {
@@ -142,33 +149,51 @@ async fn change_metadata(
     let patch = Patch::Strategic(patch(work, claim, labels, ownership));
     let object = (work.namespace(), &*claim.name);
     let request = write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
-    work.again_if_written(call(&what(&claim.name), request).await)
+    call(&what(&claim.name), request).await?;
+    let now = work.objects().claims.get(work.namespace(), &claim.name);
+    let is_written = now.is_none_or(|now| {
+        let mut labels = labels.0.iter();
+        let is_own = now.controller.as_deref() == Some(work.uid());
+        let is_owned_so = match ownership {
+            Ownership::Adopt => is_own,
+            Ownership::Release => !is_own,
+            Ownership::Keep => true,
+        };
+        is_owned_so && labels.all(|(key, value)| now.labels.get(key) == value.as_ref())
+    });
+    match is_written {
+        true => work.again_if_written(Ok(())),
+        false => Err(Trouble::is_not_in(&what(&claim.name))),
+    }
 }
 
-async fn create(work: &Work<'_>, id: i64, slot: &Slot, mut body: Value) -> Result<(), Halt> {
+async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Halt> {
+    let is_named = body["metadata"]["name"].is_string();
     let name = pods::named(work, slot, &mut body);
+    // Its name is kept until it is as written: otherwise another would be made each time.
+    let keeps_name = work.memory.last_refusal(&slot.key()).is_some();
     let (client, objects) = (work.client(), work.objects());
     let request = write::create::<ClaimObject>(client, objects, work.namespace(), &body);
     let halt = |trouble: Trouble| trouble.halt(Step::Claims);
-    match call(&what(&name), request).await {
-        Ok(()) => {}
+    let (there, is_new) = match call(&what(&name), request).await {
+        Ok(()) => (objects.claims.get(work.namespace(), &name), true),
         Err(Trouble::Exists) => {
             let request = write::get::<ClaimObject>(client, objects, (work.namespace(), &name));
-            let there = call(&what(&name), request).await.map_err(halt)?;
-            let id = id.to_string();
-            let is_ours = there.is_some_and(|claim| {
-                claim.controller.as_deref() == Some(work.uid())
-                    && claim.labels.get(keys::INSTANCE_ID) == Some(&id)
-            });
-            if !is_ours {
-                work.memory.forget(slot);
-                return Err(Halt::Moved);
-            }
+            (call(&what(&name), request).await.map_err(halt)?, false)
         }
         Err(trouble) => return Err(halt(trouble)),
+    };
+    let labels = &body["metadata"]["labels"];
+    let is_whole = there.is_some_and(|claim| {
+        let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
+        let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
+        claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
+    });
+    if !is_whole && (is_new || is_named || keeps_name) {
+        return Err(halt(Trouble::is_not_in(&what(&name))));
     }
     work.memory.forget(slot);
-    Ok(())
+    if is_whole { Ok(()) } else { Err(Halt::Moved) }
 }
 
 fn patch(work: &Work<'_>, claim: &Claim, labels: &LabelPatch, ownership: Ownership) -> Value {

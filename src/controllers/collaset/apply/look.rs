@@ -15,6 +15,7 @@ use super::super::call::{Halt, call};
 use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
+use super::claims::left_alone;
 use crate::api::keys;
 use crate::api::selector::Selector;
 use crate::cluster::path::Objects;
@@ -186,7 +187,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     let deletions = plan.claims.iter().filter_map(|change| match change {
         ClaimChange::Delete(claim) => {
             let key = Key::ClaimWrite(claim.name.clone());
-            let is_left = is_left(&key) || work.memory.held(&claim.uid, now).is_some();
+            let is_left = is_left(&key) || left_alone(work, claim, now).is_some();
             (!is_left).then_some(Seen::All)
         }
         ClaimChange::Create { .. } | ClaimChange::Patch { .. } => None,

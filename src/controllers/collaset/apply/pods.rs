@@ -149,6 +149,9 @@ async fn create(
         Ok(pod) => {
             work.memory.wrote_pod(pod.metadata.resource_version);
             work.memory.forget(&slot);
+            if !is_ours(work.set, id, &pod) {
+                return Err(Trouble::is_not_in(&format!("Pod {name}")).halt(step));
+            }
             if let Some(revision) = pod.label(keys::REVISION) {
                 work.memory.prove(revision);
             }

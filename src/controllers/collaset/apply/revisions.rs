@@ -188,10 +188,7 @@ fn holds(
         .get(work.namespace(), &revision.name);
     match now.is_none_or(|now| is_written(&now)) {
         true => Ok(()),
-        false => Err(Trouble::Refused(format!(
-            "{}: what was written is not in it; see which webhook or MutatingAdmissionPolicy takes it out",
-            what(revision)
-        ))),
+        false => Err(Trouble::is_not_in(&what(revision))),
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::super::call::{Halt, Trouble, call};
 use super::super::memory::SPACING;
+use super::super::refusals::Key;
 use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
@@ -25,15 +26,39 @@ pub async fn write(
     let Some(status) = difference(stored, &wanted) else {
         return Ok(());
     };
-    let pause = work.memory.enter_status(Instant::now());
+    let now = Instant::now();
+    if let Some((left, _)) = work.memory.refused(&Key::Status, now, work.generation()) {
+        work.again(left);
+        return Ok(());
+    }
+    let pause = work.memory.enter_status(now);
     if let Some(pause) = pause.filter(|_| *result != Err(Halt::Collision)) {
         work.again(pause);
         return Ok(());
     }
-    let patch = Patch::Merge(json!({ "metadata": { "uid": work.uid() }, "status": status }));
+    let mut metadata = json!({ "uid": work.uid() });
+    if status.get("rollout").is_some() {
+        // A write that arrives late must not take back what a user has commanded since.
+        let now = work.objects().sets.get(work.namespace(), work.name());
+        let now = now.filter(|now| now.metadata.uid == work.set.metadata.uid);
+        metadata["resourceVersion"] =
+            json!(now.and_then(|now| now.metadata.resource_version.clone()));
+    }
+    let patch = Patch::Merge(json!({ "metadata": metadata, "status": status }));
     let object = (work.namespace(), work.name());
     let request = write::patch::<SetObject>(work.client(), work.objects(), object, &patch, true);
-    call(&format!("status of CollaSet {}", work.name()), request).await?;
+    match call(&format!("status of CollaSet {}", work.name()), request).await {
+        Ok(()) => work.memory.accept(&Key::Status),
+        Err(Trouble::Failed(why) | Trouble::Denied(why) | Trouble::Refused(why)) => {
+            let now = Instant::now();
+            work.again(
+                work.memory
+                    .refuse(Key::Status, &why, now, work.generation()),
+            );
+            return Ok(());
+        }
+        Err(trouble) => return Err(trouble),
+    }
     if wanted.rollout != current.rollout || wanted.current_revision != current.current_revision {
         work.again(SPACING); // a plan goes by these, and the cache knows them already
     }

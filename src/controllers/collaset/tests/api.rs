@@ -32,6 +32,8 @@ pub struct State {
     /// Method and path of each request, and its body.
     pub requests: Vec<(String, Value)>,
     pub refusal: Option<Refusal>,
+    /// What a webhook does to each object that is written.
+    pub mutation: Option<fn(&mut Value)>,
     /// How long a dry run takes.
     pub trial: Duration,
     /// How long a list of Pods takes.
@@ -178,6 +180,9 @@ impl State {
 
     fn put(&mut self, path: &str, mut object: Value) -> Value {
         self.version += 1;
+        if let Some(mutate) = self.mutation {
+            mutate(&mut object);
+        }
         let metadata = &mut object["metadata"];
         metadata["resourceVersion"] = json!(self.version.to_string());
         if metadata["uid"].is_null() {

@@ -27,6 +27,7 @@ use crate::domain::collaset::plan::{
     Ahead, ClaimChange, Event, Ownership, Plan, PodChange, PodPatch, RevisionChange,
 };
 use crate::domain::collaset::refused::Refused;
+use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 use api::{FakeApi, Refusal};
 
@@ -118,6 +119,30 @@ fn pod_of(id: i64, controller: &str) -> Value {
     } })
 }
 
+fn claim_of(id: i64) -> Value {
+    json!({ "metadata": {
+        "generateName": "web-data-", "namespace": "n",
+        "labels": {
+            (keys::CONTROL): "true", (keys::INSTANCE_ID): id.to_string(), (keys::PVC_TEMPLATE_NAME): "data",
+        },
+        "ownerReferences": [{
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": "set", "controller": true,
+        }],
+    } })
+}
+
+/// A plan that creates the claim of an instance ID.
+fn creates_claim(id: i64) -> Plan {
+    Plan {
+        claims: vec![ClaimChange::Create {
+            id,
+            template: "data".into(),
+            body: claim_of(id),
+        }],
+        ..Plan::default()
+    }
+}
+
 fn creates(ids: std::ops::Range<i64>) -> Plan {
     let create = |id| PodChange::Create {
         id,
@@ -169,7 +194,7 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
     plan.claims = vec![ClaimChange::Create {
         id: 0,
         template: "data".into(),
-        body: json!({ "metadata": { "namespace": "n", "generateName": "web-data-" } }),
+        body: claim_of(0),
     }];
     plan.pods.push(PodChange::Patch(patch));
     plan.pods.push(deletion(deleted));
@@ -1271,14 +1296,7 @@ async fn apply_often(bed: &Bed, times: usize, plan: impl Fn() -> Plan) {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_left_alone_is_not_looked_at_again_and_again() {
-    let claim = || Plan {
-        claims: vec![ClaimChange::Create {
-            id: 0,
-            template: "data".into(),
-            body: json!({ "metadata": { "namespace": "n", "generateName": "web-data-" } }),
-        }],
-        ..Plan::default()
-    };
+    let claim = || creates_claim(0);
     let pool = || Plan {
         pool: Some(vec![ContextDetail::default()]),
         ..Plan::default()
@@ -1313,14 +1331,105 @@ async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
         ),
         ..Plan::default()
     };
-    bed.api
-        .refuse(refusal("PATCH /apis/apps.kusionstack.io", 403));
-    assert_eq!(bed.apply(plan(1)).await, Done::Moved);
-    let early = pause_after(bed.apply(plan(1)).await);
-    assert!(early > SPACING, "{early:?}");
+    let status = "PATCH /apis/apps.kusionstack.io/v1alpha1/namespaces/n/collasets/web/status";
+    bed.api.refuse(refusal(status, 403));
+    apply_often(&bed, 30, || plan(1)).await;
+    let pause = pause_after(bed.apply(plan(1)).await);
+    assert!(pause > Duration::from_secs(1), "{pause:?}");
     bed.api.refuse(None);
-    tokio::time::advance(early).await;
+    tokio::time::advance(pause).await;
     assert_eq!(bed.apply(plan(1)).await, Done::All(Some(SPACING)));
+    let body = bed.api.bodies(status).pop().unwrap();
+    let version = &body["metadata"]["resourceVersion"];
+    assert!(version.is_string(), "one that arrives late is of no use");
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
+    for taken in [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME, keys::CONTROL] {
+        let bed = Bed::new();
+        bed.api.0.lock().mutation = match taken {
+            keys::INSTANCE_ID => Some(|claim| {
+                let labels = claim["metadata"]["labels"].as_object_mut();
+                labels.map(|labels| labels.remove(keys::INSTANCE_ID));
+            }),
+            keys::CONTROL => Some(|claim| {
+                let labels = claim["metadata"]["labels"].as_object_mut();
+                labels.map(|labels| labels.remove(keys::CONTROL));
+            }),
+            _ => Some(|claim| claim["metadata"]["labels"][keys::PVC_TEMPLATE_NAME] = json!("x")),
+        };
+        apply_often(&bed, 20, || creates_claim(0)).await;
+        let state = bed.api.0.lock();
+        let claims = state
+            .objects
+            .keys()
+            .filter(|path| path.contains("/persistentvolumeclaims/"));
+        assert_eq!(claims.count(), 1, "{taken}");
+        drop(state);
+        let message = bed.condition("Scale")["message"].to_string();
+        assert!(
+            message.contains("what was written is not in it"),
+            "{message}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_is_not_changed_as_asked_is_not_written_again_and_again() {
+    let bed = Bed::new();
+    let path = "/api/v1/namespaces/n/persistentvolumeclaims/data";
+    bed.api.put(path, json!({ "metadata": { "namespace": "n", "name": "data", "labels": { (keys::CONTROL): "true" } } }));
+    bed.api.0.lock().mutation = Some(|claim| {
+        let labels = claim["metadata"]["labels"].as_object_mut();
+        labels.map(|labels| labels.remove("x"));
+    });
+    let plan = || {
+        let mut labels = LabelPatch::default();
+        labels.0.insert("x".into(), Some("1".into()));
+        let claim = Claim {
+            resource_version: bed.api.0.lock().version.to_string(),
+            ..(*claim()).clone()
+        };
+        Plan {
+            claims: vec![ClaimChange::Patch {
+                claim: claim.into(),
+                labels,
+                ownership: Ownership::Keep,
+            }],
+            ..Plan::default()
+        }
+    };
+    apply_often(&bed, 20, plan).await;
+    assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_that_is_deleted_lets_go_of_a_claim_that_was_spared() {
+    let bed = Bed::new();
+    put_pod(&bed, "debug", mounting("data"));
+    bed.api.put(
+        "/api/v1/namespaces/n/persistentvolumeclaims/data",
+        json!({ "metadata": {
+            "namespace": "n", "name": "data", "uid": "claim", "labels": { (keys::CONTROL): "true" },
+            "ownerReferences": [{ "uid": "set", "controller": true }],
+        } }),
+    );
+    let plan = || Plan {
+        claims: vec![ClaimChange::Delete(Arc::new(Claim {
+            resource_version: "3".into(),
+            ..(*claim()).clone()
+        }))],
+        ..Plan::default()
+    };
+    bed.apply(plan()).await;
+    let mut set = bed.api.0.lock().objects[SET].clone();
+    set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    bed.api.put(SET, set);
+    bed.learn::<SetObject>(SET);
+    bed.apply(plan()).await;
+    let patch = "PATCH /api/v1/namespaces/n/persistentvolumeclaims/data";
+    assert_eq!(bed.api.bodies(patch).len(), 1, "{:?}", bed.api.requests());
 }
 
 fn named_create(id: i64) -> PodChange {

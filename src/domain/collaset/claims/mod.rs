@@ -6,5 +6,5 @@ mod plan;
 mod plan_tests;
 
 pub use plan::{
-    Wanted, changed, for_instance, instance, is_generated, is_of, is_usable, leftovers,
+    Wanted, changed, for_instance, instance, is_generated, is_of, is_usable, leftovers, missing,
 };

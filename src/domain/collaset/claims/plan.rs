@@ -15,6 +15,7 @@ use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership};
 use crate::domain::collaset::revision::data::claim_name;
 use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
 
 /// What one instance needs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,7 +34,8 @@ pub struct Wanted {
 ///
 /// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
 /// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
-/// the wanted hash goes before it. Claims that the set owns go before all others. Of several the first by name is taken.
+/// the wanted hash goes before it. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
+/// by a request that was carried out late, and is empty.
 pub fn for_instance(
     set: &CollaSet,
     templates: &[Value],
@@ -57,6 +59,31 @@ pub fn for_instance(
     }
     wanted.ready = wanted.create.is_empty();
     wanted
+}
+
+/// Claims of these templates that a Pod mounts and that are gone, under the names that it knows them by. A Pod that was never scheduled
+/// doesn't keep its claims from being deleted, and waits for them in vain.
+pub fn missing(
+    set: &CollaSet,
+    templates: &[Value],
+    id: i64,
+    pod: &Pod,
+    is_there: impl Fn(&str) -> bool,
+    known: &Known,
+) -> Vec<ClaimChange> {
+    let missing = templates.iter().filter_map(|template| {
+        let prefix = prefix(set, claim_name(template));
+        let mut mounted = pod.spec.claims.iter();
+        let gone = mounted.find(|claim| is_generated(&prefix, claim) && !is_there(claim))?;
+        let mut body = body(set, template, id, &known.hash(template));
+        body["metadata"]["name"] = json!(gone);
+        Some(ClaimChange::Create {
+            id,
+            template: claim_name(template).to_owned(),
+            body,
+        })
+    });
+    missing.collect()
 }
 
 /// Whether instance `id` has claims of other templates than these, so that its Pod has to be made anew. A claim that is
@@ -149,7 +176,7 @@ fn serving<'a>(
         .min_by_key(|c| {
             let foreign = !is_owned(set, c);
             let other_hash = label(c, keys::PVC_TEMPLATE_HASH) != Some(hash);
-            (foreign, other_hash, &c.name)
+            (foreign, other_hash, c.creation_timestamp, &c.name)
         })
 }
 

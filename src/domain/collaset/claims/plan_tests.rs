@@ -136,6 +136,16 @@ fn which_claim_serves() {
         Some("a"),
         "the first by name"
     );
+    let made_at = |claim: Claim, second| {
+        edited(claim, |c| {
+            c.creation_timestamp = jiff::Timestamp::from_second(second).ok();
+        })
+    };
+    assert_eq!(
+        serving(vec![made_at(good(), 1), made_at(claim("a", 7, &data), 2)]).as_deref(),
+        Some("web-data-b"),
+        "the oldest"
+    );
     assert_eq!(serving(vec![foreign("a")]).as_deref(), Some("a"));
     assert_eq!(
         serving(vec![foreign("a"), good()]).as_deref(),

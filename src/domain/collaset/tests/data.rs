@@ -361,6 +361,25 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
     }
 }
 
+#[test]
+fn claim_that_was_deleted_under_a_pod_which_was_never_scheduled_is_made_again() {
+    let mut world = settled(2, one_claim());
+    let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
+    world.claims.remove(&claim);
+    let schedule = |world: &mut World, status: &str| {
+        let conditions = json!([{ "type": "PodScheduled", "status": status }]);
+        let pod = world.pods.get_mut(&name).unwrap();
+        pod.status.conditions = serde_json::from_value(conditions).unwrap();
+    };
+    schedule(&mut world, "True");
+    assert_eq!(plan(&world.observe()).claims, [], "it keeps its claim");
+    schedule(&mut world, "False");
+    world.rounds(1);
+    let made = &world.claims[&claim];
+    assert_eq!(made.labels[keys::INSTANCE_ID], "1");
+    assert_eq!(plan(&world.observe()).claims, []);
+}
+
 /// `kubectl delete pvc` of a claim that a Pod mounts: it goes once the Pod has ended.
 #[test]
 fn claim_that_ends_under_its_pod_is_told_without_a_change() {

@@ -391,7 +391,9 @@ impl World {
                     self.refuse_creation(id, words);
                     return;
                 }
-                let name = format!("web-{template}-{}", self.tick());
+                let given = body["metadata"]["name"].as_str().map(str::to_owned);
+                let name = given.unwrap_or_else(|| format!("web-{template}-{}", self.tick()));
+                assert!(!self.claims.contains_key(&name), "{name} is there");
                 let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
                 self.claims.insert(
                     name.clone(),
