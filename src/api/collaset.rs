@@ -385,6 +385,9 @@ fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
+/// Digits of a number of a duration.
+const LONGEST_NUMBER: usize = 9;
+
 impl RolloutPause {
     /// How long the pause lasts; `None` until the rollout is promoted.
     ///
@@ -394,11 +397,15 @@ impl RolloutPause {
         let Some(duration) = &self.duration else {
             return Ok(None);
         };
-        match duration.parse::<kube::core::Duration>() {
-            // An empty text reads as 0 s.
-            Ok(time) if !duration.is_empty() && !time.is_negative() => Ok(Some(time.into())),
+        // The parser panics where a part is negative or the sum too large, and reads an empty text as 0 s.
+        let mut numbers = duration.split(|c: char| !c.is_ascii_digit());
+        let is_bounded = numbers.all(|number| number.len() <= LONGEST_NUMBER);
+        let may_be_read = !duration.is_empty() && is_bounded && !duration.contains(['-', '+']);
+        let time = may_be_read.then(|| duration.parse::<kube::core::Duration>());
+        match time {
+            Some(Ok(time)) => Ok(Some(time.into())),
             _ => Err(
-                "must be a duration such as 90s, 10m or 1h30m; leave it out to wait until the rollout is promoted",
+                "must be a duration such as 90s, 10m or 1h30m, of numbers of nine digits at most; leave it out to wait until the rollout is promoted",
             ),
         }
     }

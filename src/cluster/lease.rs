@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::events::Recorder;
-use super::queue::DRAIN;
 use super::tenure::Tenure;
 
 /// Name of the Lease: Kuperator's, so that the two never lead at the same time.
@@ -26,6 +25,8 @@ pub const LEASE_NAME: &str = "kusionstack-controller-manager";
 const DURATION: Duration = Duration::from_secs(15);
 /// A leader that could not renew for this long stops its controllers.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// For so long after a stop the work that has begun may go on before the lease is given back.
+pub const DRAIN: Duration = Duration::from_secs(2);
 /// Pause between attempts.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Of so many failures in a row one is said: about each ten minutes.

@@ -106,8 +106,24 @@ const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// rests about as long as the look took, even if the object changes in the meantime.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// For so long after a stop the looks that have begun may go on.
-pub const DRAIN: Duration = Duration::from_secs(2);
+/// The end of the work on a queue.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// No look begins any more.
+    pub begun: CancellationToken,
+    /// The looks that are under way are dropped.
+    pub dropped: CancellationToken,
+}
+
+impl From<CancellationToken> for Stop {
+    /// Both at once.
+    fn from(stop: CancellationToken) -> Stop {
+        Stop {
+            begun: stop.clone(),
+            dropped: stop,
+        }
+    }
+}
 
 impl<K: Key> Queue<K> {
     /// An empty queue, which counts in `turns`.
@@ -188,7 +204,7 @@ impl<K: Key> Queue<K> {
     ///
     /// A namespace gets another worker only while it holds fewer workers than are free: however many keys it has, and
     /// however long each takes, others find a worker.
-    pub async fn run<F, R>(self: Arc<Self>, workers: usize, stop: CancellationToken, reconcile: R)
+    pub async fn run<F, R>(self: Arc<Self>, workers: usize, stop: Stop, reconcile: R)
     where
         R: Fn(K) -> F + Send + Sync + 'static,
         F: Future<Output = Outcome> + Send,
@@ -197,16 +213,18 @@ impl<K: Key> Queue<K> {
         let reconcile = Arc::new(reconcile);
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..workers {
-            let (queue, stop, reconcile) =
-                (Arc::clone(&self), stop.clone(), Arc::clone(&reconcile));
+            let queue = Arc::clone(&self);
+            let (Stop { begun, dropped }, reconcile) = (stop.clone(), Arc::clone(&reconcile));
             tasks.spawn(async move {
                 loop {
-                    let key = tokio::select! { biased; () = stop.cancelled() => return, key = queue.next() => key };
+                    let key = tokio::select! { biased; () = begun.cancelled() => return, key = queue.next() => key };
                     count(&queue.turns.begun);
                     let begun = Instant::now();
                     let work = std::panic::AssertUnwindSafe(reconcile(key.clone())).catch_unwind();
-                    let Some(ended) = until_stopped(work, &stop).await else {
-                        return;
+                    let ended = tokio::select! {
+                        biased;
+                        () = dropped.cancelled() => return,
+                        ended = work => ended,
                     };
                     let turns = &queue.turns;
                     count(match ended {
@@ -295,17 +313,6 @@ impl<K: Key> Queue<K> {
     }
 }
 
-/// What a look came to; `None` if it was still at work some time after the stop. What it has sent is to be answered if possible: whoever goes on
-/// must not look at what has yet to be carried out.
-async fn until_stopped<T>(work: impl Future<Output = T>, stop: &CancellationToken) -> Option<T> {
-    tokio::pin!(work);
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => tokio::time::timeout(DRAIN, work).await.ok(),
-        ended = &mut work => Some(ended),
-    }
-}
-
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
@@ -333,7 +340,7 @@ mod tests {
         let (seen, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
         let (counter, done) = (Arc::clone(&seen), stop.clone());
         Arc::clone(&queue)
-            .run(2, stop, move |_| {
+            .run(2, stop.into(), move |_| {
                 let (counter, done) = (Arc::clone(&counter), done.clone());
                 async move {
                     if counter.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -381,7 +388,7 @@ mod tests {
         queue.add(Fragile(Arc::clone(&breaks)));
         breaks.store(true, Ordering::SeqCst);
         queue
-            .run(1, CancellationToken::new(), |_| async { Outcome::Done })
+            .run(1, Stop::default(), |_| async { Outcome::Done })
             .await;
     }
 
@@ -393,7 +400,7 @@ mod tests {
         }
         let (looks, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
         let (seen, start) = (Arc::clone(&looks), Instant::now());
-        let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone(), move |_| {
+        let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone().into(), move |_| {
             let mut seen = seen.lock();
             seen.push(start.elapsed().as_secs());
             let next = match seen.len() {
@@ -416,7 +423,7 @@ mod tests {
         }
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (looks, stop) = (Arc::clone(&seen), CancellationToken::new());
-        let working = tokio::spawn(Arc::clone(&queue).run(16, stop.clone(), move |key| {
+        let working = tokio::spawn(Arc::clone(&queue).run(16, stop.clone().into(), move |key| {
             looks.lock().push(key.clone());
             async move {
                 // The API server answers nothing that the busy namespace asks.
@@ -443,7 +450,7 @@ mod tests {
         let looks = Arc::new(Mutex::new((0, None::<Instant>)));
         let (seen, stop) = (Arc::clone(&looks), CancellationToken::new());
         queue.add("n/a");
-        let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone(), move |_| {
+        let working = tokio::spawn(Arc::clone(&queue).run(1, stop.clone().into(), move |_| {
             let mut seen = seen.lock();
             let next = seen.1.map(|last| last + Duration::from_millis(50));
             let left = next.map_or(Duration::ZERO, |next| next - Instant::now().min(next));
@@ -464,10 +471,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn look_that_has_begun_may_go_on_for_a_while_after_the_stop() {
-        for (takes, ends) in [(DRAIN / 2, 1), (DRAIN * 2, 0)] {
+    async fn look_that_has_begun_goes_on_after_the_stop_until_it_is_dropped() {
+        let second = Duration::from_secs(1);
+        for (takes, ends) in [(second, 1), (3 * second, 0)] {
             let queue = Queue::new(&Arc::default());
-            let (ended, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
+            let (ended, stop) = (Arc::new(AtomicU32::new(0)), Stop::default());
             for key in ["n/a", "n/b"] {
                 queue.add(key);
             }
@@ -481,7 +489,9 @@ mod tests {
                 }
             }));
             tokio::time::sleep(takes / 4).await;
-            stop.cancel();
+            stop.begun.cancel();
+            tokio::time::sleep(2 * second).await;
+            stop.dropped.cancel();
             working.await.unwrap();
             assert_eq!(ended.load(Ordering::SeqCst), ends, "and no other begins");
         }
@@ -493,7 +503,7 @@ mod tests {
         let begun = Arc::new(AtomicU32::new(0));
         let (counter, stop) = (Arc::clone(&begun), CancellationToken::new());
         queue.add("n/a");
-        let working = tokio::spawn(Arc::clone(&queue).run(4, stop.clone(), move |_| {
+        let working = tokio::spawn(Arc::clone(&queue).run(4, stop.clone().into(), move |_| {
             counter.fetch_add(1, Ordering::SeqCst);
             async move {
                 tokio::time::sleep(Duration::from_secs(10)).await;

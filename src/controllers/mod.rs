@@ -21,14 +21,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::{Client, Error};
-use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, error_span, warn};
 
 use crate::cluster::events::Recorder;
 use crate::cluster::failure;
 use crate::cluster::index::Index;
 use crate::cluster::pods;
-use crate::cluster::queue::{Outcome, Queue};
+use crate::cluster::queue::{Outcome, Queue, Stop};
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::tenure::Tenure;
@@ -126,8 +125,9 @@ pub struct Queues {
     pub namespaces: Arc<Queue<String>>,
 }
 
-/// Runs all controllers until `stop`, e.g. because the lease was lost; `work` tells what they do.
-pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
+/// Runs all controllers until the stop, e.g. because the lease was lost; `work` tells what they do.
+pub async fn run(context: Arc<Context>, work: &Work, ends: Stop) {
+    let stop = ends.begun.clone();
     let queues = work.begin();
     let turns = turns::Turns::new(&context, &queues, &stop);
     let lifecycle = lifecycle::Lifecycle::new(Arc::clone(&context), Arc::clone(&turns));
@@ -145,24 +145,24 @@ pub async fn run(context: Arc<Context>, work: &Work, stop: CancellationToken) {
             turns,
             stop.clone()
         ),
-        Arc::clone(&queues.lifecycle).run(16, stop.clone(), move |key| {
+        Arc::clone(&queues.lifecycle).run(16, ends.clone(), move |key| {
             let lifecycle = Arc::clone(&lifecycle);
             async move { lifecycle.reconcile(key).await }
         }),
-        Arc::clone(&queues.rules).run(8, stop.clone(), move |key| {
+        Arc::clone(&queues.rules).run(8, ends.clone(), move |key| {
             let rules = Arc::clone(&rules);
             async move { rules.reconcile(key).await }
         }),
-        Arc::clone(&queues.poddeletion).run(8, stop.clone(), move |key| {
+        Arc::clone(&queues.poddeletion).run(8, ends.clone(), move |key| {
             let context = Arc::clone(&deletion);
             async move { poddeletion::reconcile(&context, key).await }
         }),
-        Arc::clone(&queues.collasets).run(8, stop.clone(), move |name| {
+        Arc::clone(&queues.collasets).run(8, ends.clone(), move |name| {
             let collasets = Arc::clone(&collasets);
             let span = error_span!("collaset", namespace = %name.0, name = %name.1);
             async move { collasets.reconcile(name).await }.instrument(span)
         }),
-        Arc::clone(&queues.namespaces).run(2, stop.clone(), move |key| {
+        Arc::clone(&queues.namespaces).run(2, ends.clone(), move |key| {
             let namespaces = Arc::clone(&namespaces);
             async move { namespaces.reconcile(key).await }
         }),

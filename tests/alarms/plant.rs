@@ -364,7 +364,7 @@ impl Plant {
             earliest: Timestamp::now,
         });
         let (work, stop) = (Arc::clone(&self.work), self.supervisor.stop().clone());
-        tokio::spawn(async move { controllers::run(context, &work, stop).await })
+        tokio::spawn(async move { controllers::run(context, &work, stop.into()).await })
     }
 }
 

@@ -6,13 +6,15 @@ use futures::FutureExt;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::args::ServeArgs;
 use crate::cluster::clock;
 use crate::cluster::events::Recorder;
 use crate::cluster::index::Index;
-use crate::cluster::lease::Candidate;
+use crate::cluster::lease::{Candidate, DRAIN};
+use crate::cluster::queue::Stop;
 use crate::cluster::rulestore::RuleStore;
 use crate::cluster::sizes::LiveOwners;
 use crate::cluster::tenure::Tenure;
@@ -117,20 +119,28 @@ async fn follow(
             tokio::select! { () = stop.cancelled() => return, changed = lead.changed() => if changed.is_err() { return } }
             continue;
         }
-        let term = stop.child_token();
+        let term = Stop {
+            begun: stop.child_token(),
+            dropped: CancellationToken::new(),
+        };
         let term_work = controllers::run(Arc::clone(&context), work, term.clone());
         tokio::pin!(term_work);
-        loop {
-            tokio::select! {
-                () = &mut term_work => break,
-                changed = lead.changed() => {
-                    if changed.is_err() || !*lead.borrow_and_update() {
-                        term.cancel();
-                        term_work.await;
-                        break;
-                    }
-                }
-            }
+        let ended = tokio::select! {
+            biased;
+            () = &mut term_work => true,
+            // What it has sent is to be answered if possible: whoever leads next must not look at what has yet to be carried out.
+            () = stop.cancelled() => timeout(DRAIN, &mut term_work).await.is_ok(),
+            () = lost(&mut lead) => false, // another one leads already
+        };
+        if !ended {
+            term.begun.cancel();
+            term.dropped.cancel();
+            term_work.await;
         }
     }
+}
+
+/// Waits until this replica leads no more.
+async fn lost(lead: &mut watch::Receiver<bool>) {
+    while lead.changed().await.is_ok() && *lead.borrow_and_update() {}
 }

@@ -224,8 +224,11 @@ impl Wire for ClaimObject {
         &self.metadata
     }
 
+    /// None without the label by which they are watched, also where an answer brings one.
     fn keep(self) -> Option<Claim> {
-        is_ours(&self.metadata).then(|| Claim {
+        let control = self.metadata.labels.get(keys::CONTROL);
+        let is_watched = control.is_some_and(|value| value == keys::CONTROL_VALUE);
+        (is_watched && is_ours(&self.metadata)).then(|| Claim {
             controller: controller_uid(&self.metadata),
             creation_timestamp: created(&self.metadata),
             name: self.metadata.name,

@@ -43,6 +43,8 @@ impl Backoff {
             let uid = &pod.metadata.uid;
             let until = before.get(uid).copied();
             let until = until.unwrap_or_else(|| self.end(id, pod, now_nanos));
+            // The clock may have been set back.
+            let until = until.min(now_nanos.saturating_add(nanos(PAUSES.1)));
             self.until.insert(uid.clone(), until);
         }
         self.until.clone()
@@ -59,9 +61,12 @@ impl Backoff {
         };
         self.last.insert(id, Ended { revision, times });
         let pause = PAUSES.1.min(PAUSES.0 * 2u32.pow(times));
-        let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-        now_nanos.saturating_add(pause)
+        now_nanos.saturating_add(nanos(pause))
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn ran_long(pod: &Pod, now_nanos: u64) -> bool {
@@ -97,6 +102,8 @@ mod tests {
         };
         assert_eq!([pause("a", 10), pause("b", 20), pause("c", 30)], [1, 2, 4]);
         assert_eq!(pause("c", 31), 3, "noted once");
+        assert_eq!(pause("other", 100_000), 1);
+        assert_eq!(pause("other", 0), 900, "the clock was set back");
         for n in 0..20 {
             pause(&n.to_string(), 40);
         }

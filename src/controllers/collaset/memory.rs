@@ -138,14 +138,15 @@ impl Memory {
         self.inner.lock().names.forget(slot);
     }
 
+    /// Notes a name that a spec gives.
+    pub fn note_name(&self, slot: &Slot, name: &str) {
+        self.inner.lock().names.note(slot, name);
+    }
+
     /// Forgets the names of what has been seen, and that its creation was refused: an answer was lost.
-    pub fn forget_seen<'a>(
-        &self,
-        pods: impl Iterator<Item = &'a str>,
-        claims: impl Iterator<Item = &'a str>,
-    ) {
+    pub fn forget_seen(&self, is_seen: impl FnMut(&Slot, &str) -> bool) {
         let mut inner = self.inner.lock();
-        for slot in inner.names.forget_seen(pods, claims) {
+        for slot in inner.names.forget_seen(is_seen) {
             inner.refusals.forget(&slot.key());
         }
     }
@@ -498,10 +499,11 @@ mod tests {
             let facts = memory.facts(std::iter::empty(), std::iter::empty(), now, 1);
             facts.creations.into_keys().collect::<Vec<_>>()
         };
-        let [pod, claim] = slots(3).map(|slot| memory.choose(&slot, "web-"));
-        memory.forget_seen([&*pod].into_iter(), std::iter::empty());
+        let pod = memory.choose(&Slot::Pod(3), "web-");
+        memory.note_name(&Slot::Claim(3, "data".to_owned()), "web-data-3");
+        memory.forget_seen(|slot, name| *slot == Slot::Pod(3) && name == pod);
         assert_eq!(refused(), [3, 4], "its claim has yet to be seen");
-        memory.forget_seen(std::iter::empty(), [&*claim].into_iter());
+        memory.forget_seen(|_, name| name == "web-data-3");
         assert_eq!(refused(), [4]);
     }
 

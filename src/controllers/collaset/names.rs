@@ -58,20 +58,14 @@ impl Names {
         self.0.remove(slot);
     }
 
-    /// Forgets the names of objects that have been seen; which ones.
-    pub fn forget_seen<'a>(
-        &mut self,
-        pods: impl Iterator<Item = &'a str>,
-        claims: impl Iterator<Item = &'a str>,
-    ) -> Vec<Slot> {
-        if self.0.is_empty() {
-            return Vec::new();
-        }
-        let (pods, claims): (Vec<&str>, Vec<&str>) = (pods.collect(), claims.collect());
-        let seen = self.0.extract_if(|slot, name| match slot {
-            Slot::Pod(_) => pods.contains(&name.as_str()),
-            Slot::Claim(..) => claims.contains(&name.as_str()),
-        });
+    /// Notes a name that is given, so that it is known when its object is seen.
+    pub fn note(&mut self, slot: &Slot, name: &str) {
+        self.0.insert(slot.clone(), name.to_owned());
+    }
+
+    /// Forgets the names of objects that have been seen, as what their slots are for; which ones.
+    pub fn forget_seen(&mut self, mut is_seen: impl FnMut(&Slot, &str) -> bool) -> Vec<Slot> {
+        let seen = self.0.extract_if(|slot, name| is_seen(slot, name));
         seen.map(|(slot, _)| slot).collect()
     }
 }
@@ -89,13 +83,13 @@ mod tests {
         let other = names.choose(&Slot::Pod(1), "web-", 1);
         assert_eq!(other, "web-cbbbb");
         let claim = names.choose(&Slot::Claim(0, "data".into()), "web-", 0);
-        names.forget_seen([first.as_str()].into_iter(), std::iter::empty());
+        let seen = names.forget_seen(|slot, name| *slot == Slot::Pod(0) && name == first);
+        assert_eq!(seen, [Slot::Pod(0)]);
         assert_eq!(names.choose(&Slot::Pod(0), "web-", 27), "web-bcbbb");
         assert_eq!(names.choose(&Slot::Pod(1), "web-", 2), other);
         assert_eq!(
             names.choose(&Slot::Claim(0, "data".into()), "web-", 2),
-            claim,
-            "a Pod of the name of a claim is no claim"
+            claim
         );
         assert_eq!(names.choose(&Slot::Pod(1), "new-", u32::MAX).len(), 9);
     }

@@ -10,11 +10,13 @@ use tracing::warn;
 use super::super::Context;
 use super::held::held;
 use super::memory::Memory;
+use super::names::Slot;
 use super::unmanaged::unmanaged;
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
 use crate::cluster::queue::Outcome;
+use crate::domain::collaset::claims::instance;
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
@@ -68,10 +70,14 @@ pub async fn observe(
         orphans,
         mounts,
     } = pods(&index.read(), namespace, uid, &set, mounting);
-    memory.forget_seen(
-        pods.iter().map(|p| p.metadata.name.as_str()),
-        claims.iter().map(|c| c.name.as_str()),
-    );
+    // A claim from which a webhook has taken labels serves nobody: its name is kept, or another would be made each time.
+    memory.forget_seen(|slot, name| match slot {
+        Slot::Pod(_) => pods.iter().any(|pod| pod.metadata.name == name),
+        Slot::Claim(id, template) => claims.iter().any(|claim| {
+            let of = claim.labels.get(keys::PVC_TEMPLATE_NAME);
+            claim.name == name && instance(claim) == Some(*id) && of == Some(template)
+        }),
+    });
     let mut refused = memory.facts(
         pods.iter().map(|pod| &**pod),
         revisions.iter().map(|revision| &*revision.name),

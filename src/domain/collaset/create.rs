@@ -94,7 +94,6 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
 
 /// Creates the claims of Pods that were never scheduled and whose claims somebody has deleted.
 pub fn missing_claims(facts: &Facts, draft: &mut Draft) {
-    let observed = facts.observed;
     for (id, pod) in &facts.members {
         let waits = pod.condition("PodScheduled") != Some(true) && !pod.is_finished();
         if !waits || pod.spec.claims.is_empty() || draft.leaving.contains(id) {
@@ -103,10 +102,9 @@ pub fn missing_claims(facts: &Facts, draft: &mut Draft) {
         let Some(revision) = facts.revision_of(pod) else {
             continue;
         };
-        let templates = data::claim_templates(&revision.data);
-        let is_there = |name: &str| observed.claims.iter().any(|claim| claim.name == name);
-        let (set, known) = (&observed.set, &facts.known_claims);
-        let missing = claims::missing(set, templates, *id, pod, is_there, known);
+        let is_there = |name: &str| facts.claim(name).is_some();
+        let (set, known) = (&facts.observed.set, &facts.known_claims);
+        let missing = claims::missing(set, &revision.data, *id, pod, is_there, known);
         draft.claims.extend(missing);
     }
 }

@@ -50,6 +50,7 @@ pub fn plan(observed: &Observed) -> Plan {
         create::tell_of_ending_claims(&facts, &mut draft);
     }
     let pool = pool::difference(&facts, &mut draft);
+    let pool = pool.filter(|_| !deleting || observed.pool.is_some()); // a lost one is made for nobody
     let position = match deleting {
         true => None,
         false => rollout::step(&facts, &mut draft),

@@ -121,7 +121,7 @@ fn each_step_of_a_rollout_is_a_partition_or_a_pause() {
         assert_eq!(rolling(json!({ "steps": good })), NONE);
     }
     let one = "must have partition or pause, one of them: write each as a step of its own";
-    let duration = "must be a duration such as 90s, 10m or 1h30m; leave it out to wait until the rollout is promoted";
+    let duration = "must be a duration such as 90s, 10m or 1h30m, of numbers of nine digits at most; leave it out to wait until the rollout is promoted";
     let path = "spec.updateStrategy.rollingUpdate.steps";
     for (step, problem) in [
         (json!({}), format!("{path}[1]: {one}")),
@@ -136,6 +136,14 @@ fn each_step_of_a_rollout_is_a_partition_or_a_pause() {
         (
             json!({ "pause": { "duration": "-1m" } }),
             format!("{path}[1].pause.duration: \"-1m\": {duration}"),
+        ),
+        (
+            json!({ "pause": { "duration": "1h-5s" } }),
+            format!("{path}[1].pause.duration: \"1h-5s\": {duration}"),
+        ),
+        (
+            json!({ "pause": { "duration": "9999999999999999999999h" } }),
+            format!("{path}[1].pause.duration: \"9999999999999999999999h\": {duration}"),
         ),
         (
             json!({ "pause": { "duration": "10" } }),

@@ -189,7 +189,9 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
         let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
     });
-    if !is_whole && (is_new || is_named || keeps_name) {
+    // One that a Pod asks for by its name may be there, and not be managed.
+    let is_ours = is_new || keeps_name && !is_named;
+    if !is_whole && is_ours {
         return Err(halt(Trouble::is_not_in(&what(&name))));
     }
     work.memory.forget(slot);

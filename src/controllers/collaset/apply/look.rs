@@ -202,7 +202,9 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     if let Some(labels) = labels {
         each(work, labels, |pod| look.take(work, pod)).await?;
     }
-    let is_first = work.pool.is_none() && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
+    let is_first = work.pool.is_none()
+        && !is_left(&Key::Pool)
+        && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
     if is_first {
         no_unseen_orphans(work).await?;
     }

@@ -190,6 +190,18 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
     let Some(there) = there else {
         return Err(Halt::Moved); // gone again
     };
+    if is_ours(work.set, id, &there) && !there.is_managed() {
+        work.memory.forget(slot);
+        // Nothing would tell of its end.
+        if !there.is_terminating() {
+            return manage(work, &there).await;
+        }
+        let message = format!(
+            "instance ID {id}: waiting for Pod {name} to end, which lacks the label {}",
+            keys::CONTROL
+        );
+        return Err(Halt::Failed(Step::ScaleOut, message));
+    }
     if is_ours(work.set, id, &there) {
         work.memory.wrote_pod(there.metadata.resource_version);
         work.memory.forget(slot);
@@ -324,6 +336,7 @@ pub(super) fn body(set: &CollaSet, change: &PodPatch, version: u64) -> Option<Va
 /// Gives the body the name that it is created under: its own, or one chosen for the slot after its `generateName`.
 pub fn named(work: &Work<'_>, slot: &Slot, body: &mut Value) -> String {
     if let Some(name) = body["metadata"]["name"].as_str() {
+        work.memory.note_name(slot, name);
         return name.to_owned();
     }
     let prefix = body["metadata"]["generateName"]

@@ -1359,7 +1359,17 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
             }),
             _ => Some(|claim| claim["metadata"]["labels"][keys::PVC_TEMPLATE_NAME] = json!("x")),
         };
-        apply_often(&bed, 20, || creates_claim(0)).await;
+        let index = &bed.context.index;
+        index.replace_pods(Vec::new(), 1);
+        for bit in 0..KINDS {
+            index.mark(|s| s.objects |= 1 << bit);
+        }
+        for _ in 0..20 {
+            let set = bed.observed().set;
+            let observed = observe(&bed.context, &set, &bed.memory).await;
+            assert!(observed.is_ok());
+            apply_often(&bed, 1, || creates_claim(0)).await;
+        }
         let state = bed.api.0.lock();
         let claims = state
             .objects
@@ -1430,6 +1440,55 @@ async fn set_that_is_deleted_lets_go_of_a_claim_that_was_spared() {
     bed.apply(plan()).await;
     let patch = "PATCH /api/v1/namespaces/n/persistentvolumeclaims/data";
     assert_eq!(bed.api.bodies(patch).len(), 1, "{:?}", bed.api.requests());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_of_a_given_name_that_lacks_its_control_label_gets_it_back_or_is_waited_for() {
+    for terminates in [false, true] {
+        let bed = Bed::new();
+        let mut there = pod_of(0, "set");
+        there["metadata"]["name"] = json!("web-000");
+        there["status"]["phase"] = json!("Failed");
+        if terminates {
+            there["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        bed.api.put(&format!("{PODS}/web-000"), there);
+        let plan = || Plan {
+            pods: vec![named_create(0)],
+            ..Plan::default()
+        };
+        let done = bed.apply(plan()).await;
+        let patches = bed.api.bodies(&format!("PATCH {PODS}/web-000"));
+        assert_eq!(patches.len(), usize::from(!terminates));
+        if terminates {
+            assert!(
+                matches!(done, Done::All(Some(_))),
+                "nothing tells of its end"
+            );
+            let told = bed.condition("Scale")["message"].to_string();
+            assert!(told.contains("waiting for Pod web-000 to end"), "{told}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphans_are_not_looked_for_while_the_pool_is_left_alone() {
+    let bed = Bed::new();
+    selecting(&bed, json!({}));
+    bed.learn::<SetObject>(SET);
+    bed.api
+        .refuse(refusal("POST /apis/apps.kusionstack.io", 403));
+    let plan = || Plan {
+        pool: Some(vec![ContextDetail::default()]),
+        ..Plan::default()
+    };
+    apply_often(&bed, 10, plan).await;
+    let before = bed.api.requests().len();
+    for _ in 0..10 {
+        bed.apply(plan()).await;
+    }
+    let again = bed.api.requests().len() - before;
+    assert!(again <= 2, "{again} requests");
 }
 
 fn named_create(id: i64) -> PodChange {

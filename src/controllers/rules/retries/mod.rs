@@ -106,7 +106,9 @@ impl Retries {
         loop {
             let mut again = None::<Duration>;
             for namespace in &marked {
-                let pause = self.wake_released(context, namespace).await;
+                let wake = self.wake_released(context, namespace);
+                let pause =
+                    tokio::select! { () = stop.cancelled() => return, pause = wake => pause };
                 again = pause.map_or(again, |pause| sooner(again, pause));
             }
             let Some(pause) = again else {

@@ -13,7 +13,7 @@ use crate::api::selector::Selector;
 use crate::domain::collaset::construct::{labels_of, name, owner};
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership};
-use crate::domain::collaset::revision::data::claim_name;
+use crate::domain::collaset::revision::data::{claim_name, claim_templates};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
@@ -61,20 +61,38 @@ pub fn for_instance(
     wanted
 }
 
-/// Claims of these templates that a Pod mounts and that are gone, under the names that it knows them by. A Pod that was never scheduled
+/// Claims of the templates of a revision's data that a Pod mounts and that are gone, under the names that it knows them by. A Pod that was never scheduled
 /// doesn't keep its claims from being deleted, and waits for them in vain.
 pub fn missing(
     set: &CollaSet,
-    templates: &[Value],
+    revision: &Value,
     id: i64,
     pod: &Pod,
     is_there: impl Fn(&str) -> bool,
     known: &Known,
 ) -> Vec<ClaimChange> {
-    let missing = templates.iter().filter_map(|template| {
-        let prefix = prefix(set, claim_name(template));
-        let mut mounted = pod.spec.claims.iter();
-        let gone = mounted.find(|claim| is_generated(&prefix, claim) && !is_there(claim))?;
+    let volumes = revision.pointer("/spec/template/spec/volumes");
+    let volumes = volumes
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let is_given = |name: &str| {
+        let mut volumes = volumes.iter();
+        volumes.any(|volume| volume["persistentVolumeClaim"]["claimName"] == name)
+    };
+    let missing = claim_templates(revision).iter().filter_map(|template| {
+        let is_of =
+            |template: &Value, claim: &str| is_generated(&prefix(set, claim_name(template)), claim);
+        let mut mounted = pod
+            .spec
+            .claims
+            .iter()
+            .filter(|claim| is_of(template, claim));
+        let gone = mounted.find(|claim| !is_there(claim) && !is_given(claim))?;
+        // Of long names the prefix is cut, so that it may be that of several.
+        let mut of = claim_templates(revision)
+            .iter()
+            .filter(|other| is_of(other, gone));
+        of.nth(1).is_none().then_some(())?;
         let mut body = body(set, template, id, &known.hash(template));
         body["metadata"]["name"] = json!(gone);
         Some(ClaimChange::Create {
@@ -141,7 +159,7 @@ pub fn leftovers(
     let mut own: BTreeSet<_> = own.filter_map(|claim| place(claim)).collect();
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
-    claims.sort_by(|a, b| a.name.cmp(&b.name));
+    claims.sort_by_key(|claim| (claim.creation_timestamp, claim.name.clone())); // as that which serves
     claims
         .into_iter()
         .filter_map(|claim| {

@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::hash::{Known, hash};
-use super::{changed, for_instance, leftovers};
+use super::{changed, for_instance, leftovers, missing};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::pod::Pod;
 
 fn set(policy: Value) -> CollaSet {
     serde_json::from_value(json!({
@@ -105,6 +106,65 @@ fn what_is_missing_is_created_from_its_template() {
             }),
         }]
     );
+}
+
+#[test]
+fn claims_that_are_gone_are_made_again_under_their_names() {
+    let set = |name: &str| {
+        let mut set = set(json!({}));
+        set.metadata.name = Some(name.to_owned());
+        set
+    };
+    let names = |set: &CollaSet, templates: &[Value], claims: &[&str], given: &str| {
+        let pod: Pod =
+            serde_json::from_value(json!({ "spec": { "volumes": claims.iter().map(|claim| {
+            json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } })
+        }).collect::<Vec<_>>() } }))
+            .unwrap();
+        let revision = json!({ "spec": {
+            "volumeClaimTemplates": templates,
+            "template": { "spec": { "volumes": [{ "name": "g", "persistentVolumeClaim": { "claimName": given } }] } },
+        } });
+        let known = known(&templates.iter().collect::<Vec<_>>());
+        let is_there = |name: &str| name.ends_with("there");
+        let missing = missing(set, &revision, 7, &pod, is_there, &known);
+        let names = missing.into_iter().map(|change| match change {
+            ClaimChange::Create {
+                id: 7,
+                template,
+                body,
+            } => (
+                template,
+                body["metadata"]["name"].as_str().unwrap().to_owned(),
+            ),
+            other => panic!("{other:?}"),
+        });
+        names.collect::<Vec<_>>()
+    };
+    let (data, logs) = (template("data", "1Gi"), template("data-logs", "1Gi"));
+    let both = [data.clone(), logs.clone()];
+    let web = set("web");
+    let gone = |template: &str, name: &str| (template.to_owned(), name.to_owned());
+    assert_eq!(
+        names(
+            &web,
+            &both,
+            &["web-data-a", "web-data-logs-b", "web-other-c", "db-data-a"],
+            ""
+        ),
+        [
+            gone("data", "web-data-a"),
+            gone("data-logs", "web-data-logs-b")
+        ]
+    );
+    assert_eq!(names(&web, &both, &["web-data-there"], ""), []);
+    assert_eq!(
+        names(&web, &both, &["web-data-given"], "web-data-given"),
+        []
+    );
+    let long = set(&"w".repeat(60));
+    let cut = "w".repeat(58) + "abcde";
+    assert_eq!(names(&long, &both, &[&cut], ""), [], "it may be of either");
 }
 
 #[test]
@@ -296,6 +356,18 @@ fn what_retain_left_is_adopted_with_its_instance_and_no_sooner() {
         &web,
         edited(left(1), |c| _ = c.labels.insert("app".into(), "db".into()))
     ));
+    let older = edited(claim("web-data-b", 1, &data), |c| c.controller = None);
+    let at = |claim: Claim, second| {
+        edited(claim, |c| {
+            c.creation_timestamp = jiff::Timestamp::from_second(second).ok();
+        })
+    };
+    let needed: BTreeMap<_, _> = [(1, vec![&data])].into();
+    let claims = arcs(vec![at(left(1), 2), at(older, 1)]);
+    match &leftovers(&web, &claims, &needed, &known(&[&data]))[..] {
+        [ClaimChange::Patch { claim, .. }] => assert_eq!(claim.name, "web-data-b", "the oldest"),
+        other => panic!("{other:?}"),
+    }
     for (operator, adopts) in [("Exists", true), ("DoesNotExist", false)] {
         let mut set = web.clone();
         let key = if adopts { "app" } else { "other" };

@@ -126,7 +126,8 @@ pub fn plan(
         }
     }
     readable.sort_by(|a, b| (a.revision, &a.name).cmp(&(b.revision, &b.name)));
-    let next = 1 + revisions.iter().map(|r| r.revision).max().unwrap_or(0);
+    let numbers = revisions.iter().map(|r| r.revision);
+    let next = numbers.max().unwrap_or(0).saturating_add(1); // a hand may have given the largest
 
     let mut collisions = status.collision_count;
     let latest = readable
@@ -143,7 +144,7 @@ pub fn plan(
         readable.last().cloned().ok_or(Failure::NoRevision)?
     } else if let Some(older) = older {
         // A rollback does not wait for its number.
-        if !refused {
+        if !refused && older.revision != next {
             becomes = Some(Becomes::Renumbered(Arc::clone(older)));
         }
         Arc::new(Revision {

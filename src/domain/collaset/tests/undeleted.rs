@@ -306,6 +306,17 @@ fn pod_of_a_set_that_goes_is_looked_at_again_as_long_as_it_is_not_gone() {
 }
 
 #[test]
+fn set_that_goes_does_not_make_its_lost_pool_again() {
+    let (mut world, _) = undeletable(json!({}));
+    world.delete_set(false);
+    world.pool = None;
+    assert_eq!(planner::plan(&world.observe()).pool, None);
+    world.troubles.undeletable.clear();
+    world.rounds(60);
+    assert!(world.pods.is_empty());
+}
+
+#[test]
 fn doubts_of_deletions_are_looked_at_again_as_long_as_one_pod_is_away() {
     let (mut world, pod) = undeletable(recreate(None));
     world.refused.late_deletions = true;

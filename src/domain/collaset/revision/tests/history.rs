@@ -155,6 +155,21 @@ fn a_rollback_gives_the_old_revision_a_new_number() {
 }
 
 #[test]
+fn the_largest_number_is_given_again() {
+    let (a, b) = (ours("web-a", 1, "a:1"), ours("web-b", i64::MAX, "b:1"));
+    let set = web("a:1");
+    let first = unused(&set, &[Arc::clone(&a), Arc::clone(&b)]);
+    assert_eq!(
+        (&*first.updated.name, first.updated.revision),
+        ("web-a", i64::MAX)
+    );
+    let then = written(vec![a, b], &first.changes);
+    let second = unused(&set, &then);
+    assert_eq!(second.updated.name, "web-a");
+    assert_eq!(second.changes, [], "not renumbered again and again");
+}
+
+#[test]
 fn a_name_that_is_taken_by_other_data_is_a_collision() {
     let set = web("a:1");
     let name = |n| hash::name("web", &hash::hash(&data::of(&set.spec), n));
