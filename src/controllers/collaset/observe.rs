@@ -16,7 +16,7 @@ use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
 use crate::cluster::queue::Outcome;
-use crate::domain::collaset::claims::instance;
+use crate::domain::collaset::claims::{instance, is_usable};
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
@@ -72,10 +72,14 @@ pub async fn observe(
     } = pods(&index.read(), namespace, uid, &set, mounting);
     // A claim from which a webhook has taken labels serves nobody: its name is kept, or another would be made each time.
     memory.forget_seen(|slot, name| match slot {
-        Slot::Pod(_) => pods.iter().any(|pod| pod.metadata.name == name),
+        Slot::Pod(id) => pods.iter().any(|pod| {
+            let of = pod.label(keys::INSTANCE_ID);
+            pod.metadata.name == name && of == Some(&id.to_string())
+        }),
         Slot::Claim(id, template) => claims.iter().any(|claim| {
             let of = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-            claim.name == name && instance(claim) == Some(*id) && of == Some(template)
+            let is_whole = instance(claim) == Some(*id) && of == Some(template);
+            claim.name == name && is_whole && is_usable(&set, claim)
         }),
     });
     let mut refused = memory.facts(

@@ -189,9 +189,14 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
         let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
     });
-    // One that a Pod asks for by its name may be there, and not be managed.
-    let is_ours = is_new || keeps_name && !is_named;
-    if !is_whole && is_ours {
+    if !is_whole && is_named && !is_new {
+        let message = format!(
+            "{} is there without the labels or the owner that claims of this CollaSet have, and a Pod mounts it: add them, or delete it to have it made",
+            what(&name)
+        );
+        return Err(Halt::Failed(Step::Claims, message));
+    }
+    if !is_whole && (is_new || keeps_name) {
         return Err(halt(Trouble::is_not_in(&what(&name))));
     }
     work.memory.forget(slot);

@@ -148,10 +148,11 @@ async fn create(
     match call(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
             work.memory.wrote_pod(pod.metadata.resource_version);
-            work.memory.forget(&slot);
-            if !is_ours(work.set, id, &pod) {
+            if !is_ours(work.set, id, &pod) || !pod.is_managed() {
+                // Its name is kept: another would be made each time, as no cache shows one without the control label.
                 return Err(Trouble::is_not_in(&format!("Pod {name}")).halt(step));
             }
+            work.memory.forget(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
                 work.memory.prove(revision);
             }
@@ -176,9 +177,16 @@ fn creation(body: &Value) -> Step {
 async fn manage(work: &Work<'_>, pod: &Pod) -> Result<(), Halt> {
     let mut metadata = preconditions(pod, pod.metadata.resource_version);
     metadata["labels"] = json!({ keys::CONTROL: keys::CONTROL_VALUE });
-    let sent = send(work, pod, None, json!({ "metadata": metadata })).await;
-    sent.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
-    Ok(())
+    let name = &*pod.metadata.name;
+    let body = json!({ "metadata": metadata });
+    let request = pods::patch(work.client(), (work.namespace(), name), None, body);
+    let sent = call(&change_of(name), request).await;
+    let written = sent.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
+    work.memory.wrote_pod(written.metadata.resource_version);
+    match written.is_managed() {
+        true => Ok(()),
+        false => Err(Trouble::is_not_in(&format!("Pod {name}")).halt(Step::ScaleOut)),
+    }
 }
 
 /// There is a Pod of that name: the work of an earlier attempt whose answer was lost, or another's.
@@ -191,11 +199,13 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         return Err(Halt::Moved); // gone again
     };
     if is_ours(work.set, id, &there) && !there.is_managed() {
-        work.memory.forget(slot);
         // Nothing would tell of its end.
         if !there.is_terminating() {
-            return manage(work, &there).await;
+            manage(work, &there).await?;
+            work.memory.forget(slot);
+            return Ok(());
         }
+        work.memory.forget(slot);
         let message = format!(
             "instance ID {id}: waiting for Pod {name} to end, which lacks the label {}",
             keys::CONTROL

@@ -114,7 +114,7 @@ impl Bed {
 fn pod_of(id: i64, controller: &str) -> Value {
     json!({ "metadata": {
         "generateName": "web-", "namespace": "n",
-        "labels": { (keys::INSTANCE_ID): id.to_string() },
+        "labels": { (keys::CONTROL): "true", (keys::INSTANCE_ID): id.to_string() },
         "ownerReferences": [{ "kind": "CollaSet", "uid": controller, "controller": true }],
     } })
 }
@@ -1265,6 +1265,7 @@ async fn pod_without_its_control_label_gets_it_back_instead_of_a_second_one() {
     let bed = Bed::new();
     let mut lost = pod_of(0, "set");
     lost["metadata"]["name"] = json!("web-a");
+    lost["metadata"]["labels"][keys::CONTROL] = json!("taken");
     put_pod(&bed, "web-a", lost);
     let mut plan = creates(0..2);
     for change in &mut plan.pods {
@@ -1346,7 +1347,12 @@ async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
-    for taken in [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME, keys::CONTROL] {
+    for taken in [
+        keys::INSTANCE_ID,
+        keys::PVC_TEMPLATE_NAME,
+        keys::CONTROL,
+        "owner",
+    ] {
         let bed = Bed::new();
         bed.api.0.lock().mutation = match taken {
             keys::INSTANCE_ID => Some(|claim| {
@@ -1356,6 +1362,10 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
             keys::CONTROL => Some(|claim| {
                 let labels = claim["metadata"]["labels"].as_object_mut();
                 labels.map(|labels| labels.remove(keys::CONTROL));
+            }),
+            "owner" => Some(|claim| {
+                let metadata = claim["metadata"].as_object_mut();
+                metadata.map(|metadata| metadata.remove("ownerReferences"));
             }),
             _ => Some(|claim| claim["metadata"]["labels"][keys::PVC_TEMPLATE_NAME] = json!("x")),
         };
@@ -1383,6 +1393,25 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
             "{message}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_whose_control_label_a_webhook_takes_is_not_made_again_and_again() {
+    let bed = Bed::new();
+    bed.api.0.lock().mutation = Some(|pod| {
+        let labels = pod["metadata"]["labels"].as_object_mut();
+        labels.map(|labels| labels.remove(keys::CONTROL));
+    });
+    apply_often(&bed, 20, || creates(0..1)).await;
+    let state = bed.api.0.lock();
+    let pods = state.objects.keys().filter(|path| path.contains("/pods/"));
+    assert_eq!(pods.count(), 1);
+    drop(state);
+    let message = bed.condition("Scale")["message"].to_string();
+    assert!(
+        message.contains("what was written is not in it"),
+        "{message}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -1448,6 +1477,7 @@ async fn pod_of_a_given_name_that_lacks_its_control_label_gets_it_back_or_is_wai
         let bed = Bed::new();
         let mut there = pod_of(0, "set");
         there["metadata"]["name"] = json!("web-000");
+        there["metadata"]["labels"][keys::CONTROL] = json!("taken");
         there["status"]["phase"] = json!("Failed");
         if terminates {
             there["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
