@@ -74,8 +74,8 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
             Ownership::Adopt if includes => Step::Include,
             Ownership::Adopt | Ownership::Keep => Step::Claims,
         },
-        ClaimChange::Delete(_) => Step::ScaleIn,
-        _ => Step::Claims,
+        ClaimChange::Create { .. } => Step::Claims,
+        ClaimChange::Delete(_) | ClaimChange::Patch { .. } => Step::ScaleIn,
     }
 }
 
@@ -190,17 +190,26 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
     });
     if !is_whole && is_named && !is_new {
-        let message = format!(
-            "{} is there without the labels or the owner that claims of this CollaSet have, and a Pod mounts it: add them, or delete it to have it made",
-            what(&name)
-        );
-        return Err(Halt::Failed(Step::Claims, message));
+        return Err(Halt::Failed(Step::Claims, is_not_of(work, &name, labels)));
     }
     if !is_whole && (is_new || keeps_name) {
         return Err(halt(Trouble::is_not_in(&what(&name))));
     }
     work.memory.forget(slot);
     if is_whole { Ok(()) } else { Err(Halt::Moved) }
+}
+
+/// What is said of a claim that a Pod mounts and that is there, and not managed as one of its instance.
+fn is_not_of(work: &Work<'_>, name: &str, labels: &Value) -> String {
+    let labels = labels.as_object().into_iter().flatten();
+    let labels = labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+    let labels: Vec<_> = labels.collect();
+    format!(
+        "{} is there, a Pod of this CollaSet waits for it, and it is not managed as a claim of that Pod: `kubectl label pvc {name} -n {} {} --overwrite`, if it          holds the data of that instance",
+        what(name),
+        work.namespace(),
+        labels.join(" ")
+    )
 }
 
 fn patch(work: &Work<'_>, claim: &Claim, labels: &LabelPatch, ownership: Ownership) -> Value {

@@ -1396,6 +1396,29 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn claim_of_a_given_name_that_is_not_managed_is_told_with_the_remedy() {
+    let bed = Bed::new();
+    let path = "/api/v1/namespaces/n/persistentvolumeclaims/web-data-a";
+    bed.api.put(
+        path,
+        json!({ "metadata": { "namespace": "n", "name": "web-data-a" } }),
+    );
+    let plan = || {
+        let mut plan = creates_claim(0);
+        if let ClaimChange::Create { body, .. } = &mut plan.claims[0] {
+            body["metadata"]["name"] = json!("web-data-a");
+        }
+        plan
+    };
+    apply_often(&bed, 20, plan).await;
+    let message = bed.condition("Scale")["message"].to_string();
+    let remedy = "`kubectl label pvc web-data-a -n n kusionstack.io/control=true collaset.kusionstack.io/instance-id=0 \
+                  collaset.kusionstack.io/pvc-template-name=data --overwrite`";
+    assert!(message.contains(remedy), "{message}");
+    assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn pod_whose_control_label_a_webhook_takes_is_not_made_again_and_again() {
     let bed = Bed::new();
     bed.api.0.lock().mutation = Some(|pod| {
