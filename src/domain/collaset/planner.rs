@@ -121,15 +121,21 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
 }
 
 /// A spec that nothing can be made of, which only a stored one can be: nothing is touched, and the status says why. A
-/// set that is being deleted lets its Pods be collected with it.
+/// set that is being deleted lets its Pods be collected with it, and lets go of the claims that are to stay.
 fn invalid(observed: &Observed, why: &str) -> Plan {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     status.observed_generation = set.metadata.generation.unwrap_or(0);
     status::invalid(&mut status, why, status::time(observed.now_nanos));
+    let deleting = set.metadata.deletion_timestamp.is_some();
+    let claims = match deleting {
+        true => reclaim::kept_claims(observed, Strategy::of(&set.spec).retain_deleted),
+        false => Vec::new(),
+    };
     Plan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
-        remove_finalizer: set.metadata.deletion_timestamp.is_some(),
+        remove_finalizer: deleting && claims.is_empty(),
+        claims,
         ..Plan::default()
     }
 }

@@ -1,11 +1,14 @@
 //! The end of a set (contract 6.7): its Pods go through the lifecycle, then its claims, its instance IDs, its
 //! finalizer.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::draft::Draft;
 use super::facts::Facts;
 use super::membership;
+use super::observed::{Claim, Observed};
 use super::plan::{ClaimChange, Ownership};
 use super::scale;
 use crate::domain::lifecycle::LabelPatch;
@@ -17,6 +20,27 @@ const ORPHAN: &str = "orphan";
 pub fn takes_its_pods_along(set: &ObjectMeta) -> bool {
     let mut finalizers = set.finalizers.iter().flatten();
     set.deletion_timestamp.is_some() && !finalizers.any(|f| f == ORPHAN)
+}
+
+/// Releases the claims that outlast a set whose spec is not looked into: all that it `retains`, and those that somebody else's Pod mounts.
+pub fn kept_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange> {
+    let uid = observed.set.metadata.uid.as_deref();
+    let is_own = |claim: &&Arc<Claim>| claim.controller.as_deref() == uid;
+    let is_kept = |claim: &&Arc<Claim>| {
+        let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
+        retains
+            || mounting.any(|pod| {
+                pod.controller()
+                    .is_none_or(|owner| Some(&*owner.uid) != uid)
+            })
+    };
+    let kept = observed.claims.iter().filter(is_own).filter(is_kept);
+    let release = kept.map(|claim| ClaimChange::Patch {
+        claim: Arc::clone(claim),
+        labels: LabelPatch::default(),
+        ownership: Ownership::Release,
+    });
+    release.collect()
 }
 
 /// Takes the next step; true when nothing is left to do and the finalizer may go.

@@ -362,6 +362,34 @@ fn claims_of_a_replaced_or_cancelled_half_go_despite_retention() {
 }
 
 #[test]
+fn set_whose_spec_can_not_be_read_keeps_what_is_to_be_retained() {
+    for (policy, kept) in [("Retain", 2), ("Delete", 1)] {
+        let mut spec = one_claim();
+        spec["scaleStrategy"] =
+            json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": policy } });
+        let mut world = settled(2, spec);
+        let mut outside = world.pods[&name_of(&world, 0)].clone();
+        outside.metadata.name = "debug".into();
+        outside.metadata.uid = "debug".into();
+        outside.metadata.owner_references = Vec::new().into();
+        world.pods.insert("debug".into(), outside);
+        world.set.spec.selector = None;
+        world.delete_set(false);
+        let first = plan(&world.observe());
+        assert!(!first.remove_finalizer);
+        assert_eq!(first.claims.len(), kept, "{policy}");
+        world.rounds(2);
+        let owned = world
+            .claims
+            .values()
+            .filter(|claim| claim.controller.is_some());
+        assert_eq!(owned.count(), 2 - kept, "{policy}");
+        let finalizers = world.set.metadata.finalizers.unwrap_or_default();
+        assert_eq!(finalizers, [""; 0], "{policy}");
+    }
+}
+
+#[test]
 fn claim_that_was_deleted_under_a_pod_which_was_never_scheduled_is_made_again() {
     let mut world = settled(2, one_claim());
     let (name, claim) = (name_of(&world, 1), placed(&world)[&1].1[0].clone());
