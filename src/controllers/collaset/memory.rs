@@ -408,6 +408,10 @@ impl Memory {
             undeleted: BTreeMap::new(), // another controller knows
             late: inner.refusals.late().map(str::to_owned).collect(),
             pool: inner.refusals.last(&Key::Pool).is_some(),
+            finalizer: {
+                let last = inner.refusals.last(&Key::Finalizer);
+                last.map(|(_, why)| why.to_owned())
+            },
             accepted: inner.accepted.clone(),
             revision: revision.map(|(_, why)| why),
             proven: inner.proven.clone(),

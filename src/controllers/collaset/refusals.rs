@@ -32,6 +32,8 @@ pub enum Key {
     Pool,
     /// The status.
     Status,
+    /// The removal of the finalizer.
+    Finalizer,
     /// The creation of the claim of an instance ID and a claim template.
     Claim(i64, String),
     /// A change of a claim, by its name.

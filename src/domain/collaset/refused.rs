@@ -26,6 +26,8 @@ pub struct Refused {
     pub undeleted: BTreeMap<String, String>,
     /// Whether the pool of instance IDs can't be written.
     pub pool: bool,
+    /// Why the finalizer of a set that goes can't be removed.
+    pub finalizer: Option<String>,
     /// Pods that could not be changed, or whose change admission held, by UID.
     pub pods: BTreeSet<String>,
     /// What admission says of Pods whose change or deletion it has held lately, by UID.

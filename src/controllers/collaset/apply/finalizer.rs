@@ -2,8 +2,10 @@
 
 use kube::core::params::Patch;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::super::call::{Halt, call};
+use super::super::refusals::Key;
 use super::{Work, events};
 use crate::api::keys;
 use crate::cluster::workloads::{SetObject, write};
@@ -23,6 +25,11 @@ pub async fn remove(work: &Work<'_>) -> Result<(), Halt> {
     let others = others(work);
     let done = set(work, &others).await;
     events::failure(work, "FailedRemoveFinalizer", &done);
+    if let Err(Halt::Failed(_, why)) = &done {
+        let now = Instant::now();
+        let key = Key::Finalizer;
+        work.memory.refuse(key, why, now, work.generation()); // the next status tells of it
+    }
     if done.is_ok() && others.is_empty() {
         let sets = &work.objects().sets;
         sets.deleted(work.namespace(), work.name(), work.uid());

@@ -137,11 +137,20 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     if facts.observed.set.metadata.deletion_timestamp.is_some() {
         let left = facts.observed.pods.len();
         let orphaning = leaving::orphaned(facts);
-        let (done, reason) = match (&orphaning, left) {
-            (None, 0) => (true, "Deleted"),
+        let refused = facts.observed.refused.finalizer.as_ref();
+        let (done, reason) = match (&orphaning, left, refused) {
+            (None, 0, None) => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        let to_go = || format!("{} left{}", wording::pods(left), leaving::told(facts));
+        let refused = refused.map(|why| format!("; its finalizer can't be removed: {why}"));
+        let refused = refused.unwrap_or_default();
+        let to_go = || {
+            format!(
+                "{} left{}{refused}",
+                wording::pods(left),
+                leaving::told(facts)
+            )
+        };
         let message = orphaning.unwrap_or_else(to_go);
         set(status, now, "Terminating", done, reason, message.clone());
         set(status, now, "Ready", false, "Terminating", message);

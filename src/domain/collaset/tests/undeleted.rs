@@ -306,6 +306,24 @@ fn pod_of_a_set_that_goes_is_looked_at_again_as_long_as_it_is_not_gone() {
 }
 
 #[test]
+fn set_whose_finalizer_can_not_be_removed_says_so() {
+    let mut world = World::on_plane(0, json!({}));
+    world.settle();
+    world.delete_set(false);
+    world.refused.finalizer = Some("CollaSet web: policy".into());
+    let planned = planner::plan(&world.observe());
+    assert!(planned.remove_finalizer, "it is tried again");
+    let conditions = planned.status.unwrap().conditions;
+    let told = conditions
+        .iter()
+        .find(|c| c.type_ == "Terminating")
+        .unwrap();
+    assert_eq!(told.status, "False");
+    let words = "; its finalizer can't be removed: CollaSet web: policy";
+    assert!(told.message.ends_with(words), "{}", told.message);
+}
+
+#[test]
 fn set_that_goes_does_not_make_its_lost_pool_again() {
     let (mut world, _) = undeletable(json!({}));
     world.delete_set(false);
