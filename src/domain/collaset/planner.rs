@@ -126,7 +126,10 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
     let set = &observed.set;
     let mut status = set.status.clone().unwrap_or_default();
     status.observed_generation = set.metadata.generation.unwrap_or(0);
-    status::invalid(&mut status, why, status::time(observed.now_nanos));
+    let refused = observed.refused.finalizer.as_ref();
+    let refused = refused.map(|refused| format!("; the finalizer can't be removed: {refused}"));
+    let why = format!("{why}{}", refused.unwrap_or_default());
+    status::invalid(&mut status, &why, status::time(observed.now_nanos));
     let deleting = set.metadata.deletion_timestamp.is_some();
     let claims = match deleting {
         true => reclaim::kept_claims(observed, Strategy::of(&set.spec).retain_deleted),

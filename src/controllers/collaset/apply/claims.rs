@@ -184,13 +184,16 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
         Err(trouble) => return Err(halt(trouble)),
     };
     let labels = &body["metadata"]["labels"];
-    let is_whole = there.is_some_and(|claim| {
+    let is_whole = there.as_ref().is_some_and(|claim| {
         let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
         let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
     });
     if !is_whole && is_named && !is_new {
-        return Err(Halt::Failed(Step::Claims, is_not_of(work, &name, labels)));
+        return Err(Halt::Failed(
+            Step::Claims,
+            is_not_of(work, there.as_deref(), &name, labels),
+        ));
     }
     if !is_whole && (is_new || keeps_name) {
         return Err(halt(Trouble::is_not_in(&what(&name))));
@@ -200,16 +203,24 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
 }
 
 /// What is said of a claim that a Pod mounts and that is there, and not managed as one of its instance.
-fn is_not_of(work: &Work<'_>, name: &str, labels: &Value) -> String {
+fn is_not_of(work: &Work<'_>, there: Option<&Claim>, name: &str, labels: &Value) -> String {
+    let what = format!(
+        "{} is there, and a Pod of this CollaSet waits for it",
+        what(name)
+    );
+    let owner = there.and_then(|claim| claim.controller.as_deref());
+    if owner.is_some_and(|owner| owner != work.uid()) {
+        return format!("{what}, but another controller owns it");
+    }
     let labels = labels.as_object().into_iter().flatten();
     let labels = labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
     let labels: Vec<_> = labels.collect();
-    format!(
-        "{} is there, a Pod of this CollaSet waits for it, and it is not managed as a claim of that Pod: `kubectl label pvc {name} -n {} {} --overwrite`, if it          holds the data of that instance",
-        what(name),
+    let remedy = format!(
+        "`kubectl label pvc {name} -n {} {} --overwrite`",
         work.namespace(),
         labels.join(" ")
-    )
+    );
+    format!("{what}, but it is not managed: {remedy}, if it holds the data of that instance")
 }
 
 fn patch(work: &Work<'_>, claim: &Claim, labels: &LabelPatch, ownership: Ownership) -> Value {

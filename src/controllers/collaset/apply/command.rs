@@ -1,9 +1,11 @@
 //! The annotation by which users command a rollout: removed once it has been carried out.
 
+use std::collections::BTreeMap;
+
 use kube::core::params::Patch;
 use serde_json::json;
 
-use super::super::call::{Halt, call};
+use super::super::call::{Halt, Trouble, call};
 use super::super::memory::SPACING;
 use super::super::refusals::Key;
 use super::batch::{self, Write};
@@ -39,6 +41,8 @@ pub async fn forget(work: &Work<'_>) -> Result<(), Halt> {
 /// On condition of the version that the plan was made from: a command that has come since stays.
 async fn remove(work: &Work<'_>, step: Step) -> Result<(), Halt> {
     let metadata = &work.set.metadata;
+    let annotations = metadata.annotations.as_ref();
+    let command = annotations.and_then(|annotations| annotations.get(keys::ROLLOUT));
     let patch = Patch::Merge(json!({ "metadata": {
         "uid": metadata.uid,
         "resourceVersion": metadata.resource_version,
@@ -53,5 +57,12 @@ async fn remove(work: &Work<'_>, step: Step) -> Result<(), Halt> {
     );
     call(&what, request)
         .await
-        .map_err(|trouble| trouble.halt(step))
+        .map_err(|trouble| trouble.halt(step))?;
+    let now = work.objects().sets.get(work.namespace(), work.name());
+    let now = now.and_then(|now| now.metadata.annotations.clone());
+    let same = |now: &BTreeMap<String, String>| now.get(keys::ROLLOUT) == command;
+    match command.is_some() && now.as_ref().is_some_and(same) {
+        true => Err(Trouble::is_not_in(&what).halt(step)),
+        false => Ok(()),
+    }
 }

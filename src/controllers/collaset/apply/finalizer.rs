@@ -4,7 +4,7 @@ use kube::core::params::Patch;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::super::call::{Halt, call};
+use super::super::call::{Halt, Trouble, call};
 use super::super::refusals::Key;
 use super::{Work, events};
 use crate::api::keys;
@@ -15,7 +15,15 @@ use crate::domain::collaset::status::Step;
 pub async fn add(work: &Work<'_>) -> Result<(), Halt> {
     let mut all = others(work);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
-    let done = work.again_if_written(set(work, &all).await);
+    let mut done = set(work, &all).await;
+    let now = work.objects().sets.get(work.namespace(), work.name());
+    let now = now.map(|now| now.metadata.finalizers.clone().unwrap_or_default());
+    if done.is_ok() && now.is_some_and(|now| !now.contains(&keys::PRE_RECLAIM_FINALIZER.to_owned()))
+    {
+        let what = format!("the finalizer of CollaSet {}", work.name());
+        done = Err(Trouble::is_not_in(&what).halt(Step::Revisions));
+    }
+    let done = work.again_if_written(done);
     events::failure(work, "FailedAddFinalizer", &done);
     done
 }
@@ -25,10 +33,14 @@ pub async fn remove(work: &Work<'_>) -> Result<(), Halt> {
     let others = others(work);
     let done = set(work, &others).await;
     events::failure(work, "FailedRemoveFinalizer", &done);
-    if let Err(Halt::Failed(_, why)) = &done {
-        let now = Instant::now();
-        let key = Key::Finalizer;
-        work.memory.refuse(key, why, now, work.generation()); // the next status tells of it
+    match &done {
+        Ok(()) => work.memory.accept(&Key::Finalizer),
+        Err(Halt::Failed(_, why)) => {
+            let now = Instant::now(); // the next status tells of it
+            work.memory
+                .refuse(Key::Finalizer, why, now, work.generation());
+        }
+        Err(_) => {}
     }
     if done.is_ok() && others.is_empty() {
         let sets = &work.objects().sets;

@@ -218,6 +218,12 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         return Ok(());
     }
     if body["metadata"]["generateName"].is_string() {
+        let owner = there.controller();
+        let may_be_ours = owner.is_none_or(|owner| owner.uid == work.uid());
+        if may_be_ours && work.memory.last_refusal(&slot.key()).is_some() {
+            let what = format!("Pod {name}"); // its name is kept: another would be made each time
+            return Err(Trouble::is_not_in(&what).halt(Step::ScaleOut));
+        }
         work.memory.forget(slot);
         return Err(Halt::Moved);
     }

@@ -1415,26 +1415,51 @@ async fn claim_of_a_given_name_that_is_not_managed_is_told_with_the_remedy() {
     let remedy = "`kubectl label pvc web-data-a -n n kusionstack.io/control=true collaset.kusionstack.io/instance-id=0 \
                   collaset.kusionstack.io/pvc-template-name=data --overwrite`";
     assert!(message.contains(remedy), "{message}");
+    assert!(!message.contains("  "), "{message}");
     assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_whose_control_label_a_webhook_takes_is_not_made_again_and_again() {
+async fn pod_whose_labels_a_webhook_takes_is_not_made_again_and_again() {
+    let takes: [fn(&mut Value); 2] = [
+        |pod| {
+            let labels = pod["metadata"]["labels"].as_object_mut();
+            labels.map(|labels| labels.remove(keys::CONTROL));
+        },
+        |pod| {
+            let metadata = pod["metadata"].as_object_mut();
+            metadata.map(|metadata| metadata.remove("labels"));
+        },
+    ];
+    for take in takes {
+        let bed = Bed::new();
+        bed.api.0.lock().mutation = Some(take);
+        apply_often(&bed, 20, || creates(0..1)).await;
+        let state = bed.api.0.lock();
+        let pods = state.objects.keys().filter(|path| path.contains("/pods/"));
+        assert_eq!(pods.count(), 1);
+        drop(state);
+        let message = bed.condition("Scale")["message"].to_string();
+        let told = "what was written is not in it";
+        assert!(message.contains(told), "{message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizer_that_a_webhook_takes_is_not_added_again_and_again() {
     let bed = Bed::new();
-    bed.api.0.lock().mutation = Some(|pod| {
-        let labels = pod["metadata"]["labels"].as_object_mut();
-        labels.map(|labels| labels.remove(keys::CONTROL));
+    bed.api.0.lock().mutation = Some(|set| {
+        let metadata = set["metadata"].as_object_mut();
+        metadata.map(|metadata| metadata.remove("finalizers"));
     });
-    apply_often(&bed, 20, || creates(0..1)).await;
-    let state = bed.api.0.lock();
-    let pods = state.objects.keys().filter(|path| path.contains("/pods/"));
-    assert_eq!(pods.count(), 1);
-    drop(state);
-    let message = bed.condition("Scale")["message"].to_string();
-    assert!(
-        message.contains("what was written is not in it"),
-        "{message}"
-    );
+    let plan = Plan {
+        add_finalizer: true,
+        ..Plan::default()
+    };
+    assert_eq!(bed.apply(plan).await, Done::Failed);
+    let message = bed.condition("Ready")["message"].to_string();
+    let told = "the finalizer of CollaSet web: what was written is not in it";
+    assert!(message.contains(told), "{message}");
 }
 
 #[tokio::test(start_paused = true)]
