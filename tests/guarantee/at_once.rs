@@ -68,7 +68,7 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
                 if !asks_to_come_back(&done) {
                     return done;
                 }
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         })
         .await;
