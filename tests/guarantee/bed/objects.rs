@@ -133,7 +133,16 @@ impl Scope {
         max_unavailable: Value,
     ) -> PodTransitionRule {
         let spec = availability(selector, max_unavailable);
-        self.try_rule(name, spec).await.unwrap()
+        // An API server of a small machine turns requests away when many tests ask it at once.
+        let made = wait::value("a rule", async || {
+            match self.try_rule(name, spec.clone()).await {
+                Err(kube::Error::Api(status)) if status.message.contains("Too many requests") => {
+                    None
+                }
+                made => Some(made),
+            }
+        });
+        made.await.unwrap()
     }
 
     /// A rule with any spec.
