@@ -46,14 +46,20 @@ fn assert_full(status: &Status, came_back: bool) {
     assert!(is_named || came_back, "{}", status.message);
 }
 
-/// Comes back when it is asked to: on a loaded machine the replica has yet to see the last decision, or the API server turns it away. That
-/// is neither passed nor full. Says too whether it was so.
-async fn patiently(mut request: impl AsyncFnMut() -> kube::Result<()>) -> (kube::Result<()>, bool) {
+/// What a replica says that has yet to see the last decision, or that the API server turns away, as on a loaded machine: that is neither passed
+/// nor full.
+const LATER: &str = "try again in a moment";
+
+/// Comes back while it is told `later`. Says too whether it was so.
+async fn patiently(
+    later: &str,
+    mut request: impl AsyncFnMut() -> kube::Result<()>,
+) -> (kube::Result<()>, bool) {
     let mut came_back = false;
     loop {
         let done = request().await;
         let told = done.as_ref().err().map(ToString::to_string);
-        if !told.is_some_and(|told| told.contains("try again in a moment")) {
+        if !told.is_some_and(|told| told.contains(later)) {
             return (done, came_back);
         }
         came_back = true;
@@ -69,7 +75,7 @@ async fn exactly_ten_pass(scope: &Scope, evict: bool) {
         scope.close_nodes().await;
         let observer = Observer::start(scope).await;
         let outcomes = at_once(&pods[..REQUESTS], async |pod| {
-            patiently(async || match evict {
+            patiently(LATER, async || match evict {
                 true => scope.evict(&pod).await,
                 false => scope.delete(&pod).await,
             })
@@ -191,6 +197,6 @@ async fn first_disruption_under_sixteen_new_rules_is_admitted() {
         scope.rule(&name, json!({"app": "web"}), json!(1)).await;
         scope.until_at_rest(&name, 4).await;
     }
-    let (admitted, _) = patiently(async || scope.delete(&pods[0]).await).await;
+    let (admitted, _) = patiently("Too many requests", async || scope.delete(&pods[0]).await).await;
     admitted.unwrap();
 }
