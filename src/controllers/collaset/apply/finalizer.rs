@@ -15,17 +15,24 @@ use crate::domain::collaset::status::Step;
 pub async fn add(work: &Work<'_>) -> Result<(), Halt> {
     let mut all = others(work);
     all.push(keys::PRE_RECLAIM_FINALIZER.to_owned());
-    let mut done = set(work, &all).await;
-    let now = work.objects().sets.get(work.namespace(), work.name());
-    let now = now.map(|now| now.metadata.finalizers.clone().unwrap_or_default());
-    if done.is_ok() && now.is_some_and(|now| !now.contains(&keys::PRE_RECLAIM_FINALIZER.to_owned()))
-    {
-        let what = format!("the finalizer of CollaSet {}", work.name());
-        done = Err(Trouble::is_not_in(&what).halt(Step::Revisions));
-    }
+    let done = set(work, &all).await.and_then(|()| holds(work));
     let done = work.again_if_written(done);
     events::failure(work, "FailedAddFinalizer", &done);
     done
+}
+
+/// That the set has it, as far as the cache knows the answer: otherwise it would be added again and again.
+fn holds(work: &Work<'_>) -> Result<(), Halt> {
+    let now = work.objects().sets.get(work.namespace(), work.name());
+    let is_there = now.is_none_or(|now| {
+        let mut all = now.metadata.finalizers.iter().flatten();
+        all.any(|finalizer| finalizer == keys::PRE_RECLAIM_FINALIZER)
+    });
+    let what = format!("the finalizer of CollaSet {}", work.name());
+    match is_there {
+        true => Ok(()),
+        false => Err(Trouble::is_not_in(&what).halt(Step::Revisions)),
+    }
 }
 
 /// Takes it off; the set is gone then, unless others hold it.

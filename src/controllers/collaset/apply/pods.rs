@@ -177,15 +177,14 @@ fn creation(body: &Value) -> Step {
 async fn manage(work: &Work<'_>, pod: &Pod) -> Result<(), Halt> {
     let mut metadata = preconditions(pod, pod.metadata.resource_version);
     metadata["labels"] = json!({ keys::CONTROL: keys::CONTROL_VALUE });
-    let name = &*pod.metadata.name;
-    let body = json!({ "metadata": metadata });
-    let request = pods::patch(work.client(), (work.namespace(), name), None, body);
-    let sent = call(&change_of(name), request).await;
+    let sent = write_pod(work, pod, None, json!({ "metadata": metadata })).await;
     let written = sent.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
-    work.memory.wrote_pod(written.metadata.resource_version);
     match written.is_managed() {
         true => Ok(()),
-        false => Err(Trouble::is_not_in(&format!("Pod {name}")).halt(Step::ScaleOut)),
+        false => {
+            let what = format!("Pod {}", pod.metadata.name);
+            Err(Trouble::is_not_in(&what).halt(Step::ScaleOut))
+        }
     }
 }
 
@@ -310,11 +309,22 @@ async fn send(
     subresource: Option<&str>,
     body: Value,
 ) -> Result<u64, Trouble> {
+    let written = write_pod(work, pod, subresource, body).await?;
+    Ok(written.metadata.resource_version)
+}
+
+/// Sends one patch; the Pod that came of it.
+async fn write_pod(
+    work: &Work<'_>,
+    pod: &Pod,
+    subresource: Option<&str>,
+    body: Value,
+) -> Result<Pod, Trouble> {
     let name = &*pod.metadata.name;
     let request = pods::patch(work.client(), (work.namespace(), name), subresource, body);
     let written = call(&change_of(name), request).await?;
     work.memory.wrote_pod(written.metadata.resource_version);
-    Ok(written.metadata.resource_version)
+    Ok(written)
 }
 
 fn preconditions(pod: &Pod, version: u64) -> Value {
