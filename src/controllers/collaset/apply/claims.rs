@@ -91,7 +91,7 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
         } => change_metadata(work, &claim, &labels, ownership).await,
         ClaimChange::Delete(claim) => {
             let now = Instant::now();
-            if let Some(left) = left_alone(work, &claim, now) {
+            if let Some(left) = work.spares(&claim, now) {
                 work.again(left);
                 return Ok(());
             }
@@ -119,13 +119,6 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
         }
     };
     done.map_err(|trouble| trouble.halt(Step::Claims))
-}
-
-/// How long a claim is to be left alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it.
-pub fn left_alone(work: &Work<'_>, claim: &Claim, now: Instant) -> Option<Duration> {
-    let is_there = work.set.metadata.deletion_timestamp.is_none();
-    let left = work.memory.held(&claim.uid, now);
-    left.filter(|_| is_there)
 }
 
 /// Leaves a claim alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it: otherwise

@@ -15,7 +15,6 @@ use super::super::call::{Halt, call};
 use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
-use super::claims::left_alone;
 use crate::api::keys;
 use crate::api::selector::Selector;
 use crate::cluster::path::Objects;
@@ -187,7 +186,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     let deletions = plan.claims.iter().filter_map(|change| match change {
         ClaimChange::Delete(claim) => {
             let key = Key::ClaimWrite(claim.name.clone());
-            let is_left = is_left(&key) || left_alone(work, claim, now).is_some();
+            let is_left = is_left(&key) || work.spares(claim, now).is_some();
             (!is_left).then_some(Seen::All)
         }
         ClaimChange::Create { .. } | ClaimChange::Patch { .. } => None,

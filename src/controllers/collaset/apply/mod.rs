@@ -26,7 +26,7 @@ use super::call::{Halt, worse};
 use super::memory::{Memory, SPACING};
 use crate::api::collaset::CollaSet;
 use crate::cluster::workloads::Objects;
-use crate::domain::collaset::observed::{Observed, Pool};
+use crate::domain::collaset::observed::{Claim, Observed, Pool};
 use crate::domain::collaset::plan::{Event, Plan};
 use crate::domain::collaset::poolless::without_pool;
 use crate::domain::pod::Pod;
@@ -98,6 +98,13 @@ impl<'a> Work<'a> {
     /// Whether the plan is older than this.
     fn is_older_than(&self, age: Duration) -> bool {
         self.at.elapsed() > age
+    }
+
+    /// How long a claim is to be left alone that a Pod mounts which the caches do not know. A set that is being deleted lets go of it.
+    fn spares(&self, claim: &Claim, now: Instant) -> Option<Duration> {
+        let is_there = self.set.metadata.deletion_timestamp.is_none();
+        let left = self.memory.held(&claim.uid, now);
+        left.filter(|_| is_there)
     }
 
     /// Asks for another look if this write was done: no event brings it back, as the caches know already.
