@@ -7,7 +7,7 @@ use operating::api::collaset::CollaSet;
 use operating::api::keys;
 use serde_json::json;
 
-use crate::bed::objects::{is_available, may_operate};
+use crate::bed::objects::{PAUSED, is_available, may_operate};
 use crate::bed::{Bed, wait};
 use crate::membership::told;
 use crate::sets::{Set, condition, image, is_operating, label, uids};
@@ -135,7 +135,9 @@ async fn a_replacement_is_an_update_and_no_scaling() {
 #[tokio::test]
 async fn pods_that_fail_at_once_are_made_again_more_and_more_slowly() {
     let scope = Bed::shared().await.scope("backoff").await;
-    let set = Set::new(&scope, "web", 1, json!({})).await;
+    // The kubelet of the plane would take some of them back to Running.
+    let alone = json!({ "template": { "metadata": { "annotations": { PAUSED: "true" } } } });
+    let set = Set::unsettled(&scope, "web", 1, alone).await;
     let mut uids = std::collections::BTreeSet::new();
     let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "Evicted" } }));
     let stop = tokio::time::Instant::now() + std::time::Duration::from_secs(12);
