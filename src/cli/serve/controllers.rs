@@ -130,7 +130,7 @@ async fn follow(
             () = &mut term_work => true,
             // What it has sent is to be answered if possible: whoever leads next must not look at what has yet to be carried out.
             () = stop.cancelled() => timeout(DRAIN, &mut term_work).await.is_ok(),
-            () = lost(&mut lead) => false, // another one leads already
+            () = lost(&mut lead) => false, // another one leads, or soon may
         };
         if !ended {
             term.begun.cancel();

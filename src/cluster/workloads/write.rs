@@ -10,17 +10,19 @@ use super::Objects;
 use super::wire::Wire;
 use crate::cluster::path;
 
-/// Creates an object.
+/// Creates an object; its UID.
 pub async fn create<W: Wire>(
     client: &Client,
     objects: &Objects,
     namespace: &str,
     body: &Value,
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     let body = as_go_writes(&body.to_string());
     let request = all::<W>(namespace)?.create(&PostParams::default(), body)?;
-    take(objects, client.request::<W>(request).await?);
-    Ok(())
+    let object = client.request::<W>(request).await?;
+    let uid = object.metadata().uid.clone();
+    take(objects, object);
+    Ok(uid)
 }
 
 /// Patches an object, or its `status`.

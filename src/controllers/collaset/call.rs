@@ -35,10 +35,11 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Somebody took out of an object what was written: it would be written again and again.
-    pub fn is_not_in(what: &str) -> Trouble {
+    /// Somebody changed what was written: it would be written again and again.
+    pub fn is_not_as_written(what: &str) -> Trouble {
         Trouble::Refused(format!(
-            "{what}: what was written is not in it; see which webhook or MutatingAdmissionPolicy takes it out"
+            "{what}: it is not as it was written; see which mutating webhook or MutatingAdmissionPolicy changes its labels, \
+             annotations, owners or finalizers"
         ))
     }
 

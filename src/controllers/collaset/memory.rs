@@ -143,6 +143,16 @@ impl Memory {
         self.inner.lock().names.note(slot, name);
     }
 
+    /// What was made for a slot is not as it was made, see [`Names::spoil`].
+    pub fn spoil(&self, slot: &Slot, uid: String) {
+        self.inner.lock().names.spoil(slot, uid);
+    }
+
+    /// UID of what was made for a slot, if it is not as it was made.
+    pub fn spoilt(&self, slot: &Slot) -> Option<String> {
+        self.inner.lock().names.spoilt(slot)
+    }
+
     /// Forgets the names of what has been seen, and that its creation was refused: an answer was lost.
     pub fn forget_seen(&self, is_seen: impl FnMut(&Slot, &str) -> bool) {
         let mut inner = self.inner.lock();

@@ -48,7 +48,7 @@ use crate::cluster::queue::Outcome;
 use crate::cluster::workloads;
 use crate::domain::collaset::planner;
 use crate::ledger::store::Store;
-use memory::{Memory, SPACING};
+use memory::Memory;
 
 /// The controller.
 pub struct CollaSets {
@@ -143,6 +143,9 @@ impl CollaSets {
     }
 }
 
+/// Between two looks that ask for Pods which no cache knows, however many names a spec has.
+const ASKING: Duration = Duration::from_secs(1);
+
 /// When to look again. `is_held` says whether rules hold Pods: what they say is in their status, which wakes no set.
 fn outcome(done: apply::Done, memory: &Memory, generation: i64, is_held: bool) -> Outcome {
     match done {
@@ -151,7 +154,7 @@ fn outcome(done: apply::Done, memory: &Memory, generation: i64, is_held: bool) -
         apply::Done::All(again) => {
             memory.succeeded();
             let words = is_held.then_some(HELD_AGAIN);
-            let answers = memory.has_more_to_ask().then_some(SPACING);
+            let answers = memory.has_more_to_ask().then_some(ASKING);
             let again = again.into_iter().chain(words).chain(answers).min();
             again.map_or(Outcome::Done, Outcome::After)
         }

@@ -25,9 +25,18 @@ impl Slot {
     }
 }
 
-/// Names that were chosen and not yet seen.
+/// Names that were chosen or given, and not yet seen.
 #[derive(Debug, Default)]
-pub struct Names(HashMap<Slot, String>);
+pub struct Names(HashMap<Slot, Name>);
+
+#[derive(Debug, Default)]
+struct Name {
+    text: String,
+    /// By a spec: no other object is made of it.
+    is_given: bool,
+    /// UID of the object that was made under it, and from which somebody took what it was made with.
+    spoilt: Option<String>,
+}
 
 /// Letters that make no words, as the API server uses for `generateName`.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -38,9 +47,9 @@ impl Names {
     /// The name for a slot: that of an earlier attempt, or `prefix` and five letters by `random`.
     pub fn choose(&mut self, slot: &Slot, prefix: &str, random: u32) -> String {
         let prefix = prefix.get(..PREFIX).unwrap_or(prefix);
-        let chosen = self.0.get(slot);
-        if let Some(chosen) = chosen.filter(|name| name.starts_with(prefix)) {
-            return chosen.clone();
+        let chosen = self.0.get(slot).filter(|name| !name.is_given);
+        if let Some(chosen) = chosen.filter(|name| name.text.starts_with(prefix)) {
+            return chosen.text.clone();
         }
         let mut rest = usize::try_from(random).unwrap_or(0);
         let suffix = (0..5).map(|_| {
@@ -48,9 +57,13 @@ impl Names {
             rest /= LETTERS.len();
             char::from(letter)
         });
-        let name: String = prefix.chars().chain(suffix).collect();
-        self.0.insert(slot.clone(), name.clone());
-        name
+        let text: String = prefix.chars().chain(suffix).collect();
+        let name = Name {
+            text: text.clone(),
+            ..Name::default()
+        };
+        self.0.insert(slot.clone(), name);
+        text
     }
 
     /// The object is there, or its name is another's: the next one gets another name.
@@ -60,12 +73,31 @@ impl Names {
 
     /// Notes a name that is given, so that it is known when its object is seen.
     pub fn note(&mut self, slot: &Slot, name: &str) {
-        self.0.insert(slot.clone(), name.to_owned());
+        let known = self.0.entry(slot.clone()).or_default();
+        if known.text != name {
+            *known = Name {
+                text: name.to_owned(),
+                ..Name::default()
+            };
+        }
+        known.is_given = true;
+    }
+
+    /// Notes that the object of this UID was made under the name of the slot, and is not as it was made.
+    pub fn spoil(&mut self, slot: &Slot, uid: String) {
+        if let Some(name) = self.0.get_mut(slot) {
+            name.spoilt = Some(uid);
+        }
+    }
+
+    /// UID of the object that was made for the slot, if it is not as it was made.
+    pub fn spoilt(&self, slot: &Slot) -> Option<String> {
+        self.0.get(slot)?.spoilt.clone()
     }
 
     /// Forgets the names of objects that have been seen, as what their slots are for; which ones.
     pub fn forget_seen(&mut self, mut is_seen: impl FnMut(&Slot, &str) -> bool) -> Vec<Slot> {
-        let seen = self.0.extract_if(|slot, name| is_seen(slot, name));
+        let seen = self.0.extract_if(|slot, name| is_seen(slot, &name.text));
         seen.map(|(slot, _)| slot).collect()
     }
 }
@@ -92,6 +124,14 @@ mod tests {
             claim
         );
         assert_eq!(names.choose(&Slot::Pod(1), "new-", u32::MAX).len(), 9);
+    }
+
+    #[test]
+    fn a_name_that_was_given_is_not_chosen() {
+        let mut names = Names::default();
+        let slot = Slot::Claim(0, "data".into());
+        names.note(&slot, "web-given");
+        assert_eq!(names.choose(&slot, "web-", 0), "web-bbbbb");
     }
 
     #[test]

@@ -127,7 +127,9 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
     let mut status = set.status.clone().unwrap_or_default();
     status.observed_generation = set.metadata.generation.unwrap_or(0);
     let refused = observed.refused.finalizer.as_ref();
-    let refused = refused.map(|refused| format!("; the finalizer can't be removed: {refused}"));
+    let refused = refused.map(|refused| {
+        format!("; the finalizer can't be removed: {refused}; let the server update the CollaSet")
+    });
     let why = format!("{why}{}", refused.unwrap_or_default());
     status::invalid(&mut status, &why, status::time(observed.now_nanos));
     let deleting = set.metadata.deletion_timestamp.is_some();

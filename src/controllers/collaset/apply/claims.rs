@@ -156,43 +156,84 @@ async fn change_metadata(
     });
     match is_written {
         true => work.again_if_written(Ok(())),
-        false => Err(Trouble::is_not_in(&what(&claim.name))),
+        false => Err(Trouble::is_not_as_written(&what(&claim.name))),
     }
 }
 
 async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Halt> {
-    let is_named = body["metadata"]["name"].is_string();
+    let is_given = body["metadata"]["name"].is_string();
     let name = pods::named(work, slot, &mut body);
-    // Its name is kept until it is as written: otherwise another would be made each time.
-    let keeps_name = work.memory.last_refusal(&slot.key()).is_some();
-    let (client, objects) = (work.client(), work.objects());
-    let request = write::create::<ClaimObject>(client, objects, work.namespace(), &body);
+    let (client, objects, namespace) = (work.client(), work.objects(), work.namespace());
+    let what = what(&name);
     let halt = |trouble: Trouble| trouble.halt(Step::Claims);
-    let (there, is_new) = match call(&what(&name), request).await {
-        Ok(()) => (objects.claims.get(work.namespace(), &name), true),
-        Err(Trouble::Exists) => {
-            let request = write::get::<ClaimObject>(client, objects, (work.namespace(), &name));
-            (call(&what(&name), request).await.map_err(halt)?, false)
+    let request = write::create::<ClaimObject>(client, objects, namespace, &body);
+    match call(&what, request).await {
+        Ok(_) if is_as_written(work, &name, &body) => {
+            work.memory.forget(slot);
+            return Ok(());
         }
+        Ok(uid) => {
+            work.memory.spoil(slot, uid);
+            return Err(halt(Trouble::is_not_as_written(&what)));
+        }
+        Err(Trouble::Exists) => {}
         Err(trouble) => return Err(halt(trouble)),
-    };
+    }
+    let request = write::get::<ClaimObject>(client, objects, (namespace, &name));
+    let there = call(&what, request).await.map_err(halt)?;
+    if is_as_written(work, &name, &body) {
+        work.memory.forget(slot);
+        return Ok(());
+    }
+    if let Some(uid) = work.memory.spoilt(slot) {
+        return mend(work, slot, (&name, &uid), &body).await.map_err(halt);
+    }
+    if is_given {
+        let labels = &body["metadata"]["labels"];
+        let why = is_not_of(work, there.as_deref(), &name, labels);
+        return Err(Halt::Failed(Step::Claims, why));
+    }
+    work.memory.forget(slot); // the name is another's
+    Err(Halt::Moved)
+}
+
+/// Whether the cache has the claim of this body, with its owner and the labels that tell what it is for.
+fn is_as_written(work: &Work<'_>, name: &str, body: &Value) -> bool {
     let labels = &body["metadata"]["labels"];
-    let is_whole = there.as_ref().is_some_and(|claim| {
+    let claim = work.objects().claims.get(work.namespace(), name);
+    claim.is_some_and(|claim| {
         let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
         let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
-    });
-    if !is_whole && is_named && !is_new {
-        return Err(Halt::Failed(
-            Step::Claims,
-            is_not_of(work, there.as_deref(), &name, labels),
-        ));
+    })
+}
+
+/// Writes again what somebody has taken out of a new claim: another one would meet the same.
+async fn mend(
+    work: &Work<'_>,
+    slot: &Slot,
+    (name, uid): (&str, &str),
+    body: &Value,
+) -> Result<(), Trouble> {
+    let metadata = &body["metadata"];
+    let patch = Patch::Strategic(json!({ "metadata": {
+        "uid": uid, "labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"],
+    } }));
+    let object = (work.namespace(), name);
+    let request = write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
+    match call(&what(name), request).await {
+        Ok(()) if is_as_written(work, name, body) => {
+            work.memory.forget(slot);
+            Ok(())
+        }
+        Ok(()) => Err(Trouble::is_not_as_written(&what(name))),
+        Err(trouble) => {
+            if trouble == Trouble::Moved {
+                work.memory.forget(slot); // it has gone, and another has its name
+            }
+            Err(trouble)
+        }
     }
-    if !is_whole && (is_new || keeps_name) {
-        return Err(halt(Trouble::is_not_in(&what(&name))));
-    }
-    work.memory.forget(slot);
-    if is_whole { Ok(()) } else { Err(Halt::Moved) }
 }
 
 /// What is said of a claim that a Pod mounts and that is there, and not managed as one of its instance.
@@ -203,7 +244,9 @@ fn is_not_of(work: &Work<'_>, there: Option<&Claim>, name: &str, labels: &Value)
     );
     let owner = there.and_then(|claim| claim.controller.as_deref());
     if owner.is_some_and(|owner| owner != work.uid()) {
-        return format!("{what}, but another controller owns it");
+        return format!(
+            "{what}, but another CollaSet owns it: delete the Pod, so that it is made again with a claim of its own"
+        );
     }
     let labels = labels.as_object().into_iter().flatten();
     let labels = labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
@@ -213,7 +256,10 @@ fn is_not_of(work: &Work<'_>, there: Option<&Claim>, name: &str, labels: &Value)
         work.namespace(),
         labels.join(" ")
     );
-    format!("{what}, but it is not managed: {remedy}, if it holds the data of that instance")
+    format!(
+        "{what}, but it is not managed: {remedy}, if it holds the data of that instance and has no other owner; delete the Pod otherwise, so that \
+         it is made again with a claim of its own"
+    )
 }
 
 fn patch(work: &Work<'_>, claim: &Claim, labels: &LabelPatch, ownership: Ownership) -> Value {

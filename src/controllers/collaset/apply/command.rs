@@ -62,7 +62,7 @@ async fn remove(work: &Work<'_>, step: Step) -> Result<(), Halt> {
     let now = now.and_then(|now| now.metadata.annotations.clone());
     let same = |now: &BTreeMap<String, String>| now.get(keys::ROLLOUT) == command;
     match command.is_some() && now.as_ref().is_some_and(same) {
-        true => Err(Trouble::is_not_in(&what).halt(step)),
+        true => Err(Trouble::is_not_as_written(&what).halt(step)),
         false => Ok(()),
     }
 }

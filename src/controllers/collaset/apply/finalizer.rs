@@ -31,7 +31,7 @@ fn holds(work: &Work<'_>) -> Result<(), Halt> {
     let what = format!("the finalizer of CollaSet {}", work.name());
     match is_there {
         true => Ok(()),
-        false => Err(Trouble::is_not_in(&what).halt(Step::Revisions)),
+        false => Err(Trouble::is_not_as_written(&what).halt(Step::Revisions)),
     }
 }
 

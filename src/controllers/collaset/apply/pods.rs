@@ -150,7 +150,8 @@ async fn create(
             work.memory.wrote_pod(pod.metadata.resource_version);
             if !is_ours(work.set, id, &pod) || !pod.is_managed() {
                 // Its name is kept: another would be made each time, as no cache shows one without the control label.
-                return Err(Trouble::is_not_in(&format!("Pod {name}")).halt(step));
+                work.memory.spoil(&slot, pod.metadata.uid);
+                return Err(Trouble::is_not_as_written(&format!("Pod {name}")).halt(step));
             }
             work.memory.forget(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
@@ -183,7 +184,7 @@ async fn manage(work: &Work<'_>, pod: &Pod) -> Result<(), Halt> {
         true => Ok(()),
         false => {
             let what = format!("Pod {}", pod.metadata.name);
-            Err(Trouble::is_not_in(&what).halt(Step::ScaleOut))
+            Err(Trouble::is_not_as_written(&what).halt(Step::ScaleOut))
         }
     }
 }
@@ -197,6 +198,7 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
     let Some(there) = there else {
         return Err(Halt::Moved); // gone again
     };
+    let is_chosen = body["metadata"]["generateName"].is_string();
     if is_ours(work.set, id, &there) && !there.is_managed() {
         // Nothing would tell of its end.
         if !there.is_terminating() {
@@ -205,6 +207,9 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
             return Ok(());
         }
         work.memory.forget(slot);
+        if is_chosen {
+            return Err(Halt::Moved); // the next one has another name
+        }
         let message = format!(
             "instance ID {id}: waiting for Pod {name} to end, which lacks the label {}",
             keys::CONTROL
@@ -216,13 +221,11 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         work.memory.forget(slot);
         return Ok(());
     }
-    if body["metadata"]["generateName"].is_string() {
-        let owner = there.controller();
-        let may_be_ours = owner.is_none_or(|owner| owner.uid == work.uid());
-        if may_be_ours && work.memory.last_refusal(&slot.key()).is_some() {
-            let what = format!("Pod {name}"); // its name is kept: another would be made each time
-            return Err(Trouble::is_not_in(&what).halt(Step::ScaleOut));
-        }
+    let is_spoilt = work.memory.spoilt(slot).as_deref() == Some(&*there.metadata.uid);
+    if is_spoilt && !there.is_terminating() {
+        return mend(work, id, slot, &there, body).await;
+    }
+    if is_chosen {
         work.memory.forget(slot);
         return Err(Halt::Moved);
     }
@@ -233,6 +236,22 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         "Pod {name} is there and does not belong to this CollaSet; delete it, the name is that of instance ID {id}"
     );
     Err(Halt::Failed(Step::ScaleOut, message))
+}
+
+/// Writes again what somebody has taken out of a new Pod: another one would meet the same.
+async fn mend(work: &Work<'_>, id: i64, slot: &Slot, pod: &Pod, body: &Value) -> Result<(), Halt> {
+    let mut metadata = preconditions(pod, pod.metadata.resource_version);
+    for key in ["labels", "ownerReferences"] {
+        metadata[key] = body["metadata"][key].clone();
+    }
+    let sent = write_pod(work, pod, None, json!({ "metadata": metadata })).await;
+    let written = sent.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
+    if !is_ours(work.set, id, &written) || !written.is_managed() {
+        let what = format!("Pod {}", pod.metadata.name);
+        return Err(Trouble::is_not_as_written(&what).halt(Step::ScaleOut));
+    }
+    work.memory.forget(slot);
+    Ok(())
 }
 
 fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
@@ -272,7 +291,8 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
     }
     if let Some(body) = body(work.set, change, version) {
         let by_status = moves_traffic(change).then_some("status");
-        let sent = send(work, &change.pod, by_status, body).await;
+        let sent = write_pod(work, &change.pod, by_status, body).await;
+        let sent = sent.and_then(|pod| holds(work, change, &pod));
         if let Some(revision) = revision {
             trials::judge_change(work, &change.pod, revision, &sent);
         }
@@ -286,6 +306,28 @@ async fn patch(work: &Work<'_>, change: &PodPatch) -> Result<(), Trouble> {
         work.told.lock().extend(change.told.as_deref().cloned());
     }
     Ok(())
+}
+
+/// That a Pod holds what was written of whose it is and what is to become of it: otherwise that would be written again and again. Labels
+/// of a lifecycle are not looked at, since admission goes on from them in the same request.
+fn holds(work: &Work<'_>, change: &PodPatch, pod: &Pod) -> Result<u64, Trouble> {
+    let is_own = pod
+        .controller()
+        .is_some_and(|owner| owner.uid == work.uid());
+    let is_owned_so = match change.ownership {
+        Ownership::Adopt => is_own,
+        Ownership::Release => !is_own,
+        Ownership::Keep => true,
+    };
+    let mut keys = [keys::INSTANCE_ID, keys::REVISION, keys::TO_DELETE].into_iter();
+    let is_labelled = keys.all(|key| {
+        let written = change.labels.0.get(key);
+        written.is_none_or(|written| pod.label(key) == written.as_deref())
+    });
+    match is_owned_so && is_labelled {
+        true => Ok(pod.metadata.resource_version),
+        false => Err(Trouble::is_not_as_written(&change_of(&pod.metadata.name))),
+    }
 }
 
 /// Whether a change takes a Pod off traffic: who else is down has to be known for that.

@@ -41,7 +41,7 @@ async fn replace(work: &Work<'_>, contexts: Vec<ContextDetail>) -> Result<(), Ha
                 "spec": { "contexts": contexts },
             });
             let request = write::create::<PoolObject>(client, objects, namespace, &body);
-            call(&what, request).await
+            call(&what, request).await.map(|_| ())
         }
         Some(pool) if contexts.is_empty() => {
             let (object, version) = ((namespace, name, &*pool.uid), Some(&*pool.resource_version));

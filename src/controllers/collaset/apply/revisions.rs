@@ -124,33 +124,54 @@ async fn create(work: &Work<'_>, revision: &Revision) -> Result<(), Halt> {
     let (client, objects) = (work.client(), work.objects());
     let request = write::create::<RevisionObject>(client, objects, work.namespace(), &body);
     match call(&what(revision), request).await {
-        Ok(()) => Ok(()),
+        Ok(_) => {
+            let is_made = |now: &Revision| is_as_written(work, revision, now);
+            holds(work, revision, is_made).map_err(|trouble| trouble.halt(Step::Revisions))
+        }
         Err(Trouble::Exists) => {
             let object = (work.namespace(), &*revision.name);
             let request = write::get::<RevisionObject>(client, objects, object);
             let there = call(&what(revision), request)
                 .await
                 .map_err(|trouble| trouble.halt(Step::Revisions))?;
-            is_the_same(work, revision, there)
+            is_the_same(work, revision, there).await
         }
         Err(trouble) => Err(trouble.halt(Step::Revisions)),
     }
 }
 
-/// The work of an earlier attempt is fine; other data, or another's, asks for another name.
-fn is_the_same(
+/// The work of an earlier attempt is fine, and gets back what somebody has taken out of it; other data, or another's, asks for another
+/// name.
+async fn is_the_same(
     work: &Work<'_>,
     wanted: &Revision,
     there: Option<Arc<Revision>>,
 ) -> Result<(), Halt> {
-    match there {
-        Some(there)
-            if there.controller.as_deref() == Some(work.uid()) && there.data == wanted.data =>
-        {
-            Ok(())
-        }
-        _ => Err(Halt::Collision),
+    let own = Some(work.uid());
+    let may_be_ours = |there: &Revision| {
+        let owner = there.controller.as_deref();
+        (owner.is_none() || owner == own) && there.data == wanted.data
+    };
+    let Some(there) = there.filter(|there| may_be_ours(there)) else {
+        return Err(Halt::Collision);
+    };
+    if is_as_written(work, wanted, &there) {
+        return Ok(());
     }
+    let owners = owner::patch(work.set, Ownership::Adopt);
+    let body = json!({ "metadata": { "labels": wanted.labels } });
+    let done = patch(work, &there, body, owners).await;
+    let is_mended = |now: &Revision| is_as_written(work, wanted, now);
+    let mended = done.and_then(|()| holds(work, wanted, is_mended));
+    mended.map_err(|trouble| trouble.halt(Step::Revisions))
+}
+
+/// Whether a revision has the data, the labels and the owner that it was to be made with.
+fn is_as_written(work: &Work<'_>, wanted: &Revision, now: &Revision) -> bool {
+    let mut labels = wanted.labels.iter();
+    now.controller.as_deref() == Some(work.uid())
+        && now.data == wanted.data
+        && labels.all(|(key, value)| now.labels.get(key) == Some(value))
 }
 
 async fn patch(
@@ -188,7 +209,7 @@ fn holds(
         .get(work.namespace(), &revision.name);
     match now.is_none_or(|now| is_written(&now)) {
         true => Ok(()),
-        false => Err(Trouble::is_not_in(&what(revision))),
+        false => Err(Trouble::is_not_as_written(&what(revision))),
     }
 }
 

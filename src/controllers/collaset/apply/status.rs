@@ -1,6 +1,7 @@
 //! The status: written only when it differs, at most once a second, and always with what failed.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::params::Patch;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -12,7 +13,7 @@ use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
 use crate::domain::collaset::plan::Left;
-use crate::domain::collaset::status::{failed, news};
+use crate::domain::collaset::status::{Step, failed, news};
 
 /// Writes the planned status, or later if it is too early. `left` is what the set lacks.
 pub async fn write(
@@ -51,9 +52,13 @@ pub async fn write(
         Ok(()) => work.memory.accept(&Key::Status),
         Err(Trouble::Failed(why) | Trouble::Denied(why) | Trouble::Refused(why)) => {
             let now = Instant::now();
-            work.again(
-                work.memory
-                    .refuse(Key::Status, &why, now, work.generation()),
+            let key = Key::Status;
+            work.again(work.memory.refuse(key, &why, now, work.generation()));
+            // What it says may be all well, and be so no more.
+            events::failure(
+                work,
+                "StatusNotWritten",
+                &Err(Halt::Failed(Step::Update, why)),
             );
             return Ok(());
         }
@@ -62,12 +67,26 @@ pub async fn write(
     if wanted.rollout != current.rollout || wanted.current_revision != current.current_revision {
         work.again(SPACING); // a plan goes by these, and the cache knows them already
     }
+    if is_edited(work) {
+        work.again(SPACING); // the answer has brought the edit into the cache, so that no event tells of it
+    }
     // Once it is stored, and with what failed: else it might be told again in other words.
     let set = work.set;
     if set.metadata.deletion_timestamp.is_none() {
         events::record(work, &news(stored, &wanted, set.spec.paused));
     }
     Ok(())
+}
+
+/// Whether the cache has another set by now than the plan was made for, apart from its status.
+fn is_edited(work: &Work<'_>) -> bool {
+    let bare = |metadata: &ObjectMeta| ObjectMeta {
+        resource_version: None,
+        managed_fields: None,
+        ..metadata.clone()
+    };
+    let now = work.objects().sets.get(work.namespace(), work.name());
+    now.is_some_and(|now| bare(&now.metadata) != bare(&work.set.metadata))
 }
 
 /// What is planned, with what came of it. What the plan says is read off the objects, and true whatever was refused.
@@ -139,7 +158,6 @@ fn merge_patch(current: &Map<String, Value>, wanted: &Map<String, Value>) -> Map
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::domain::collaset::status::Step;
 
     fn status(value: Value) -> CollaSetStatus {
         serde_json::from_value(value).unwrap()

@@ -29,7 +29,8 @@ const SLOW: Duration = Duration::from_secs(1);
 const PASSED: Duration = Duration::from_secs(30);
 
 /// When the change of a Pod that was refused late is tried again; said with the refusal.
-const TRIED: &str = "its dry run had passed, so it is tried once a minute at most";
+const TRIED: &str = "its dry run had passed, so it is tried once a minute at most; the annotation \
+                     collaset.kusionstack.io/rollout: retry has it tried soon";
 
 /// By which a change that is refused although its dry run passed is remembered: for all Pods, until one of them is changed, and for this.
 fn late(pod: &Pod, revision: &str) -> [Key; 2] {

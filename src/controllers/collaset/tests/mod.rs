@@ -103,6 +103,13 @@ impl Bed {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
+    /// The objects of the API server whose path has this part.
+    fn stored(&self, part: &str) -> Vec<Value> {
+        let state = self.api.0.lock();
+        let stored = state.objects.iter().filter(|(path, _)| path.contains(part));
+        stored.map(|(_, object)| object.clone()).collect()
+    }
+
     fn condition(&self, type_: &str) -> Value {
         let set = &self.api.0.lock().objects[SET];
         let all = set["status"]["conditions"].as_array();
@@ -1337,6 +1344,8 @@ async fn position_of_a_rollout_is_gone_by_once_it_is_stored() {
     apply_often(&bed, 30, || plan(1)).await;
     let pause = pause_after(bed.apply(plan(1)).await);
     assert!(pause > Duration::from_secs(1), "{pause:?}");
+    let events = bed.api.bodies("POST /api/v1/namespaces/n/events");
+    assert_eq!(events[0]["reason"], "StatusNotWritten");
     bed.api.refuse(None);
     tokio::time::advance(pause).await;
     assert_eq!(bed.apply(plan(1)).await, Done::All(Some(SPACING)));
@@ -1380,18 +1389,157 @@ async fn claim_that_a_webhook_changes_is_not_made_again_and_again() {
             assert!(observed.is_ok());
             apply_often(&bed, 1, || creates_claim(0)).await;
         }
-        let state = bed.api.0.lock();
-        let claims = state
-            .objects
-            .keys()
-            .filter(|path| path.contains("/persistentvolumeclaims/"));
-        assert_eq!(claims.count(), 1, "{taken}");
-        drop(state);
+        assert_eq!(bed.stored("/persistentvolumeclaims/").len(), 1, "{taken}");
         let message = bed.condition("Scale")["message"].to_string();
-        assert!(
-            message.contains("what was written is not in it"),
-            "{message}"
-        );
+        assert!(message.contains("it is not as it was written"), "{message}");
+        // The webhook is mended.
+        bed.api.0.lock().mutation = None;
+        apply_often(&bed, 1, || creates_claim(0)).await;
+        let claims = bed.stored("/persistentvolumeclaims/");
+        let [claim] = &claims[..] else {
+            panic!("{taken}: {claims:?}")
+        };
+        let claim = &claim["metadata"];
+        let wanted = &claim_of(0)["metadata"];
+        assert_eq!(claim["labels"], wanted["labels"], "{taken}");
+        assert_eq!(claim["ownerReferences"], wanted["ownerReferences"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn name_that_another_instance_has_is_left_to_it_after_a_refusal_too() {
+    let bed = Bed::new();
+    type Creation = (&'static str, fn() -> Plan, fn() -> Value);
+    let plans: [Creation; 2] = [
+        ("pods", || creates(0..1), || pod_of(1, "set")),
+        (
+            "persistentvolumeclaims",
+            || creates_claim(0),
+            || claim_of(1),
+        ),
+    ];
+    for (plural, plan, of_another) in plans {
+        let all = format!("/api/v1/namespaces/n/{plural}");
+        bed.api.refuse(refusal("POST /api/v1/namespaces/n/", 403));
+        apply_often(&bed, 1, plan).await;
+        bed.api.refuse(None);
+        let post = format!("POST {all}");
+        let name = bed.api.bodies(&post).pop().unwrap()["metadata"]["name"].clone();
+        let name = name.as_str().unwrap();
+        bed.api.put(&format!("{all}/{name}"), of_another());
+        apply_often(&bed, 3, plan).await;
+        let last = bed.api.bodies(&post).pop().unwrap();
+        assert_ne!(last["metadata"]["name"], name, "{plural}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn revision_that_a_webhook_changes_is_not_made_again_and_again() {
+    let takes: [fn(&mut Value); 2] = [
+        |revision| {
+            let metadata = revision["metadata"].as_object_mut();
+            metadata.map(|metadata| metadata.remove("ownerReferences"));
+        },
+        |revision| {
+            let metadata = revision["metadata"].as_object_mut();
+            metadata.map(|metadata| metadata.remove("labels"));
+        },
+    ];
+    for take in takes {
+        let bed = Bed::new();
+        bed.api.0.lock().mutation = Some(take);
+        let plan = || Plan {
+            revisions: vec![RevisionChange::Create(Arc::new(Revision {
+                name: "web-1".into(),
+                data: json!({ "spec": 1 }),
+                labels: [("app".to_owned(), "web".to_owned())].into(),
+                ..Revision::default()
+            }))],
+            ..Plan::default()
+        };
+        apply_often(&bed, 20, plan).await;
+        let set = bed.api.0.lock().objects[SET].clone();
+        assert_eq!(set["status"]["collisionCount"], Value::Null);
+        let told = facts_of(&bed, &Pod::default()).revision.unwrap();
+        assert!(told.contains("it is not as it was written"), "{told}");
+        bed.api.0.lock().mutation = None;
+        tokio::time::advance(PAUSES.1).await;
+        apply_often(&bed, 1, plan).await;
+        let path = "/apis/apps/v1/namespaces/n/controllerrevisions/web-1";
+        let revision = &bed.api.0.lock().objects[path]["metadata"];
+        assert_eq!(revision["labels"], json!({ "app": "web" }));
+        assert_eq!(revision["ownerReferences"][0]["uid"], "set");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_of_a_pod_that_a_webhook_takes_out_is_told_and_left_alone() {
+    type Change = (fn(&mut Value), fn(&mut PodPatch));
+    let changes: [Change; 3] = [
+        (
+            |pod| {
+                let metadata = pod["metadata"].as_object_mut();
+                metadata.map(|metadata| metadata.remove("ownerReferences"));
+            },
+            |change| change.ownership = Ownership::Adopt,
+        ),
+        (
+            |pod| {
+                pod["metadata"]["ownerReferences"] =
+                    pod_of(0, "set")["metadata"]["ownerReferences"].clone()
+            },
+            |change| change.ownership = Ownership::Release,
+        ),
+        (
+            |pod| {
+                let labels = pod["metadata"]["labels"].as_object_mut();
+                labels.map(|labels| labels.remove(keys::TO_DELETE));
+            },
+            |change| {
+                let told = Some("1".to_owned());
+                change.labels.0.insert(keys::TO_DELETE.into(), told);
+            },
+        ),
+    ];
+    for (take, change) in changes {
+        let bed = Bed::new();
+        let pod = bed.pod("web-a");
+        bed.api.0.lock().mutation = Some(take);
+        let plan = || {
+            let mut patch = PodPatch {
+                pod: Arc::clone(&pod),
+                ..PodPatch::default()
+            };
+            change(&mut patch);
+            Plan {
+                pods: vec![PodChange::Patch(patch)],
+                ..Plan::default()
+            }
+        };
+        apply_often(&bed, 20, plan).await;
+        assert_eq!(pause_after(bed.apply(plan()).await), PAUSES.1);
+        let message = bed.condition("Ready")["message"].to_string();
+        assert!(message.contains("it is not as it was written"), "{message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn edit_that_the_answer_to_a_status_brings_is_looked_at() {
+    let edits: [fn(&mut Value); 3] = [
+        |set| set["metadata"]["generation"] = json!(9),
+        |set| set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+        |set| set["metadata"]["annotations"] = json!({ (keys::ROLLOUT): "promote" }),
+    ];
+    let plan = || Plan {
+        status: Some(serde_json::from_value(json!({ "replicas": 1 })).unwrap()),
+        ..Plan::default()
+    };
+    let bed = Bed::new();
+    assert_eq!(bed.apply(plan()).await, Done::All(None));
+    for edit in edits {
+        let bed = Bed::new();
+        bed.api.0.lock().mutation = Some(edit);
+        assert_eq!(bed.apply(plan()).await, Done::All(Some(SPACING)));
     }
 }
 
@@ -1435,13 +1583,17 @@ async fn pod_whose_labels_a_webhook_takes_is_not_made_again_and_again() {
         let bed = Bed::new();
         bed.api.0.lock().mutation = Some(take);
         apply_often(&bed, 20, || creates(0..1)).await;
-        let state = bed.api.0.lock();
-        let pods = state.objects.keys().filter(|path| path.contains("/pods/"));
-        assert_eq!(pods.count(), 1);
-        drop(state);
+        assert_eq!(bed.stored("/pods/").len(), 1);
         let message = bed.condition("Scale")["message"].to_string();
-        let told = "what was written is not in it";
+        let told = "it is not as it was written";
         assert!(message.contains(told), "{message}");
+        // The webhook is mended.
+        bed.api.0.lock().mutation = None;
+        apply_often(&bed, 1, || creates(0..1)).await;
+        let pods = bed.stored("/pods/");
+        let [pod] = &pods[..] else { panic!("{pods:?}") };
+        let labels = &pod_of(0, "set")["metadata"]["labels"];
+        assert_eq!(pod["metadata"]["labels"], *labels);
     }
 }
 
@@ -1458,7 +1610,7 @@ async fn finalizer_that_a_webhook_takes_is_not_added_again_and_again() {
     };
     assert_eq!(bed.apply(plan).await, Done::Failed);
     let message = bed.condition("Ready")["message"].to_string();
-    let told = "the finalizer of CollaSet web: what was written is not in it";
+    let told = "the finalizer of CollaSet web: it is not as it was written";
     assert!(message.contains(told), "{message}");
 }
 

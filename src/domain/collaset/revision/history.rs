@@ -153,11 +153,13 @@ pub fn plan(
         })
     } else {
         let mut new = hash::hash(&wanted, collisions);
-        while revisions
-            .iter()
-            .any(|r| r.name == hash::name(name(set), &new))
-        {
-            collisions = Some(collisions.unwrap_or(0).saturating_add(1));
+        // One of the same data that nobody owns is what was asked for before, without what somebody took out of it.
+        let is_taken = |r: &Revision, new: &str| {
+            r.name == hash::name(name(set), new)
+                && (r.controller.is_some() || !data::equal(&r.data, &wanted))
+        };
+        while revisions.iter().any(|r| is_taken(r, &new)) {
+            collisions = Some(collisions.unwrap_or(0).wrapping_add(1));
             new = hash::hash(&wanted, collisions);
         }
         becomes = Some(Becomes::Created);

@@ -142,7 +142,9 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             (None, 0, None) => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
-        let refused = refused.map(|why| format!("; its finalizer can't be removed: {why}"));
+        let refused = refused.map(|why| {
+            format!("; its finalizer can't be removed: {why}; let the server update the CollaSet")
+        });
         let refused = refused.unwrap_or_default();
         let to_go = || {
             format!(

@@ -183,6 +183,31 @@ fn a_name_that_is_taken_by_other_data_is_a_collision() {
 }
 
 #[test]
+fn count_of_collisions_at_its_end_goes_on_from_the_other() {
+    let mut set = web("a:1");
+    let last = Some(i32::MAX);
+    set.status = Some(crate::api::collaset::CollaSetStatus {
+        collision_count: last,
+        ..Default::default()
+    });
+    let name = hash::name("web", &hash::hash(&data::of(&set.spec), last));
+    let history = unused(&set, &[ours(&name, 1, "a:2")]);
+    assert_eq!(history.collisions, Some(i32::MIN));
+}
+
+#[test]
+fn revision_of_the_same_data_that_lost_its_owner_keeps_its_name() {
+    let set = web("a:1");
+    let name = hash::name("web", &hash::hash(&data::of(&set.spec), None));
+    let mut stripped = (*ours(&name, 1, "a:1")).clone();
+    stripped.controller = None;
+    stripped.labels.clear();
+    let history = unused(&set, &[stripped.into()]);
+    assert_eq!(history.updated.name, name);
+    assert_eq!(history.collisions, None);
+}
+
+#[test]
 fn only_what_the_labels_select_and_has_the_format_is_adopted() {
     let orphan = |edit: fn(&mut Revision)| {
         let mut revision = (*ours("web-1", 1, "a:1")).clone();
