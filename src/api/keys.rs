@@ -92,6 +92,9 @@ pub const REPLACES: &str = "operating.kusionstack.io/replaces";
 /// Annotation on a Pod: the value of its label [`TO_DELETE`] if its CollaSet wrote that. The set takes its own word back, and nobody
 /// else's. Written, read and removed by CollaSet.
 pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
+/// Annotation on a claim: when its CollaSet last made a Pod that mounts it, RFC 3339. Deletions that were sent before are void by it, as
+/// they name an older version. Written by CollaSet, read by nobody.
+pub const HANDED_OUT: &str = "operating.kusionstack.io/handed-out";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation on a ReplicaSet: which revision of its Deployment it is, a decimal number. The Deployment controller gives the

@@ -97,6 +97,59 @@ async fn leader_that_stood_still_deletes_no_claims_that_are_wanted_again() {
     assert_eq!(lost, Vec::<String>::new());
 }
 
+/// Has the replica that faults concern lead.
+async fn stalled_leads(bed: &Bed) {
+    loop {
+        let leader = bed.leader().await;
+        if leader == STALLED {
+            return;
+        }
+        bed.kill(leader).await;
+        wait::until("another leader", async || bed.leader().await != leader).await;
+        bed.restart(leader).await;
+    }
+}
+
+#[tokio::test]
+async fn deletion_of_a_claim_that_is_carried_out_late_finds_that_a_pod_has_got_it() {
+    let bed = Bed::with_faults_on_one().await;
+    let scope = bed.scope("late-deletion").await;
+    claims::volumes(&scope, 2).await;
+    stalled_leads(&bed).await;
+    let when =
+        |scaled: &str| json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": scaled } });
+    let mut part = claims::template(&scope, "1Gi");
+    part["scaleStrategy"] = when("Retain");
+    let set = Set::new(&scope, "web", 2, part).await;
+    set.edit(json!({ "replicas": 0 })).await;
+    set.settled().await;
+    wait::until("no Pods", async || scope.list("app=web").await.is_empty()).await;
+    let deletes = |asked: &Asked| {
+        asked.method == "DELETE" && asked.uri.path().contains("/persistentvolumeclaims/")
+    };
+    bed.faults().set(Fault::new(Effect::Freeze).on(deletes));
+    set.edit(json!({ "scaleStrategy": when("Delete") })).await;
+    wait::until("a deletion", async || bed.faults().struck() > 0).await;
+    bed.signal(STALLED, Signal::STOP).await;
+    // The admission of this may be asked of the process that stands still.
+    wait::until("the edit", async || {
+        let spec = json!({ "spec": { "replicas": 2, "scaleStrategy": when("Retain") } });
+        let params = PatchParams::default();
+        let edit = set.api.patch("web", &params, &Patch::Merge(spec)).await;
+        edit.is_ok()
+    })
+    .await;
+    wait::until("another leader", async || bed.leader().await != STALLED).await;
+    wait::until("all Pods", async || scope.list("app=web").await.len() == 2).await;
+    bed.faults().lift();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let kept: BTreeSet<String> = claims::names(&scope).await.into_iter().collect();
+    let pods = scope.list("app=web").await;
+    let mounts: BTreeSet<String> = pods.iter().flat_map(mounted).collect();
+    assert_eq!(mounts, kept);
+    bed.signal(STALLED, Signal::CONT).await;
+}
+
 #[tokio::test]
 async fn nobody_goes_off_traffic_by_a_dry_run_during_which_another_went_down() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;

@@ -70,6 +70,8 @@ struct Inner {
     accepted: BTreeSet<String>,
     /// Revisions of which a Pod has been created.
     proven: BTreeSet<String>,
+    /// UIDs of claims of which no deletion is on its way that could be carried out.
+    fenced: BTreeSet<String>,
 }
 
 impl Memory {
@@ -141,6 +143,30 @@ impl Memory {
     /// Notes a name that a spec gives.
     pub fn note_name(&self, slot: &Slot, name: &str) {
         self.inner.lock().names.note(slot, name);
+    }
+
+    /// Whether no deletion of a claim is on its way that could be carried out.
+    pub fn is_fenced(&self, uid: &str) -> bool {
+        self.inner.lock().fenced.contains(uid)
+    }
+
+    /// Notes so: the claim is new, or has got a new version.
+    pub fn fence(&self, uid: &str) {
+        self.inner.lock().fenced.insert(uid.to_owned());
+    }
+
+    /// Its deletion is sent.
+    pub fn unfence(&self, uid: &str) {
+        self.inner.lock().fenced.remove(uid);
+    }
+
+    /// Forgets what was noted of claims that are not among these.
+    pub fn keep_fences<'a>(&self, claims: impl Iterator<Item = &'a str>) {
+        let mut inner = self.inner.lock();
+        if !inner.fenced.is_empty() {
+            let there: BTreeSet<&str> = claims.collect();
+            inner.fenced.retain(|uid| there.contains(&**uid));
+        }
     }
 
     /// What was made for a slot is not as it was made, see [`Names::spoil`].

@@ -82,6 +82,7 @@ pub async fn observe(
             claim.name == name && is_whole && is_usable(&set, claim)
         }),
     });
+    memory.keep_fences(claims.iter().map(|claim| &*claim.uid));
     let mut refused = memory.facts(
         pods.iter().map(|pod| &**pod),
         revisions.iter().map(|revision| &*revision.name),

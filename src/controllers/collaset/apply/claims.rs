@@ -106,6 +106,7 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
             if !look.is_fresh() {
                 return Err(Halt::Moved);
             }
+            work.memory.unfence(&claim.uid);
             // It may have left the set by now.
             let version = Some(&*claim.resource_version);
             let request =
@@ -168,7 +169,8 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
     let halt = |trouble: Trouble| trouble.halt(Step::Claims);
     let request = write::create::<ClaimObject>(client, objects, namespace, &body);
     match call(&what, request).await {
-        Ok(_) if is_as_written(work, &name, &body) => {
+        Ok(uid) if is_as_written(work, &name, &body) => {
+            work.memory.fence(&uid);
             work.memory.forget(slot);
             return Ok(());
         }

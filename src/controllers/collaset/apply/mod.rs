@@ -5,6 +5,7 @@ mod batch;
 mod claims;
 mod command;
 mod events;
+mod fence;
 mod finalizer;
 mod look;
 mod pods;

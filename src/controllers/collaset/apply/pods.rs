@@ -12,6 +12,7 @@ use super::super::owner;
 use super::super::refusals::{Key, Kind};
 use super::Work;
 use super::batch::{self, Write};
+use super::fence;
 use super::look::{self, Look};
 use super::trials::{self, Tried};
 use crate::api::collaset::CollaSet;
@@ -142,6 +143,9 @@ async fn create(
         );
         return Err(Halt::Failed(step, message));
     }
+    fence::raise(work, look::claims(&body))
+        .await
+        .map_err(|trouble| trouble.halt(step))?;
     let slot = Slot::Pod(id);
     let name = named(work, &slot, &mut body);
     let request = pods::create(work.client(), work.namespace(), &body);

@@ -19,7 +19,7 @@ use crate::api::keys::{self, Family};
 use crate::api::resourcecontext::ContextDetail;
 use crate::cluster::queue::Outcome;
 use crate::cluster::tenure::Tenure;
-use crate::cluster::workloads::{KINDS, PoolObject, SetObject, Wire};
+use crate::cluster::workloads::{ClaimObject, KINDS, PoolObject, SetObject, Wire};
 use crate::controllers::Context;
 use crate::domain::collaset::Operation;
 use crate::domain::collaset::observed::{Claim, Observed, Revision};
@@ -1092,6 +1092,50 @@ async fn claim_that_an_unseen_pod_mounts_is_not_deleted() {
     bed.apply(plan()).await;
     let delete = "DELETE /api/v1/namespaces/n/persistentvolumeclaims/data".to_owned();
     assert_eq!(bed.api.requests(), [list.clone(), list, delete]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_a_new_pod_mounts_gets_a_version_that_no_earlier_deletion_names() {
+    let bed = Bed::new();
+    let path = "/api/v1/namespaces/n/persistentvolumeclaims/data";
+    let stored = || json!({ "metadata": { "namespace": "n", "name": "data", "uid": "c", "labels": { (keys::CONTROL): "true" } } });
+    bed.api.put(path, stored());
+    bed.learn::<ClaimObject>(path);
+    bed.context.index.replace_pods(Vec::new(), 1);
+    let plan = || {
+        let mut plan = creates(0..1);
+        if let PodChange::Create { body, .. } = &mut plan.pods[0] {
+            json_patch::merge(body, &mounting("data"));
+        }
+        plan
+    };
+    let (patch, post) = (format!("PATCH {path}"), format!("POST {PODS}"));
+    let writes = || {
+        let mut writes = bed.api.requests();
+        writes.retain(|request| !request.starts_with("GET"));
+        writes
+    };
+    bed.apply(plan()).await;
+    assert_eq!(writes(), [patch.clone(), post.clone()]);
+    assert!(bed.api.bodies(&patch)[0]["metadata"]["uid"] == "c");
+    // The next Pod needs it no more, unless a deletion has been sent.
+    bed.api
+        .0
+        .lock()
+        .objects
+        .retain(|path, _| !path.contains("/pods/"));
+    bed.apply(plan()).await;
+    assert_eq!(writes().len(), 3);
+    bed.memory.unfence("c");
+    bed.api.0.lock().mutation =
+        Some(|claim| claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    bed.api
+        .0
+        .lock()
+        .objects
+        .retain(|path, _| !path.contains("/pods/"));
+    assert_eq!(bed.apply(plan()).await, Done::Moved);
+    assert_eq!(writes()[3..], [patch], "the deletion came first");
 }
 
 #[tokio::test(start_paused = true)]
