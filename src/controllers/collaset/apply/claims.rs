@@ -174,10 +174,7 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
             work.memory.forget(slot);
             return Ok(());
         }
-        Ok(uid) => {
-            work.memory.spoil(slot, uid);
-            return Err(halt(Trouble::is_not_as_written(&what)));
-        }
+        Ok(uid) => return Err(discard(work, slot, (&name, &uid)).await),
         Err(Trouble::Exists) => {}
         Err(trouble) => return Err(halt(trouble)),
     }
@@ -188,7 +185,7 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
         return Ok(());
     }
     if let Some(uid) = work.memory.spoilt(slot) {
-        return mend(work, slot, (&name, &uid), &body).await.map_err(halt);
+        return Err(discard(work, slot, (&name, &uid)).await);
     }
     if is_given {
         let labels = &body["metadata"]["labels"];
@@ -204,38 +201,30 @@ fn is_as_written(work: &Work<'_>, name: &str, body: &Value) -> bool {
     let labels = &body["metadata"]["labels"];
     let claim = work.objects().claims.get(work.namespace(), name);
     claim.is_some_and(|claim| {
-        let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
+        let keys = [
+            keys::CONTROL,
+            keys::INSTANCE_ID,
+            keys::PVC_TEMPLATE_NAME,
+            keys::PVC_TEMPLATE_HASH,
+        ];
+        let mut keys = keys.into_iter();
         let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
     })
 }
 
-/// Writes again what somebody has taken out of a new claim: another one would meet the same.
-async fn mend(
-    work: &Work<'_>,
-    slot: &Slot,
-    (name, uid): (&str, &str),
-    body: &Value,
-) -> Result<(), Trouble> {
-    let metadata = &body["metadata"];
-    let patch = Patch::Strategic(json!({ "metadata": {
-        "uid": uid, "labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"],
-    } }));
-    let object = (work.namespace(), name);
-    let request = write::patch::<ClaimObject>(work.client(), work.objects(), object, &patch, false);
-    match call(&what(name), request).await {
-        Ok(()) if is_as_written(work, name, body) => {
-            work.memory.forget(slot);
-            Ok(())
-        }
-        Ok(()) => Err(Trouble::is_not_as_written(&what(name))),
-        Err(trouble) => {
-            if trouble == Trouble::Moved {
-                work.memory.forget(slot); // it has gone, and another has its name
-            }
-            Err(trouble)
-        }
+/// Deletes a new claim again that is not as it was to be made: no instance would use it. Its name is kept until it is deleted, or one
+/// more would be left each time.
+async fn discard(work: &Work<'_>, slot: &Slot, (name, uid): (&str, &str)) -> Halt {
+    work.memory.spoil(slot, uid.to_owned());
+    let object = (work.namespace(), name, uid);
+    let request = write::delete::<ClaimObject>(work.client(), work.objects(), object, None);
+    let deleted = call(&format!("deletion of {}", what(name)), request).await;
+    // Moved: another claim has the name by now.
+    if matches!(deleted, Ok(()) | Err(Trouble::Moved)) {
+        work.memory.forget(slot);
     }
+    Trouble::is_not_as_written(&what(name)).halt(Step::Claims)
 }
 
 /// What is said of a claim that a Pod mounts and that is there, and not managed as one of its instance.

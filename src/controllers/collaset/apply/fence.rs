@@ -9,29 +9,32 @@ use super::Work;
 use crate::api::keys;
 use crate::cluster::workloads::{ClaimObject, write};
 
-/// Does so for these claims, each once until this process sends a deletion of its own. Claims that no cache knows are deleted by nobody
-/// here.
+/// Does so for those of these claims that the set owns, each once until this process sends a deletion of its own. No set deletes others.
 pub async fn raise(work: &Work<'_>, claims: impl Iterator<Item = &str>) -> Result<(), Trouble> {
     for name in claims {
         let (namespace, store) = (work.namespace(), &work.objects().claims);
-        let Some(claim) = store.get(namespace, name) else {
+        let owned = store.get(namespace, name);
+        let owned = owned.filter(|claim| claim.controller.as_deref() == Some(work.uid()));
+        let Some(claim) = owned.filter(|claim| !work.memory.is_fenced(&claim.uid)) else {
             continue;
         };
-        if work.memory.is_fenced(&claim.uid) {
-            continue;
-        }
         let now = (work.context.now)().to_string();
         let patch = Patch::Merge(json!({ "metadata": {
-            "uid": claim.uid, "annotations": { keys::HANDED_OUT: now },
+            "uid": claim.uid, "resourceVersion": claim.resource_version,
+            "annotations": { keys::HANDED_OUT: now },
         } }));
         let (client, objects) = (work.client(), work.objects());
         let object = (namespace, name);
         let request = write::patch::<ClaimObject>(client, objects, object, &patch, false);
-        call(&format!("PersistentVolumeClaim {name}"), request).await?;
-        // The deletion may have come first.
+        let what = format!("PersistentVolumeClaim {name}");
+        call(&what, request).await?;
         let now = store.get(namespace, name);
-        if now.is_none_or(|now| now.terminating || now.uid != claim.uid) {
-            return Err(Trouble::Moved);
+        let now = now.filter(|now| now.uid == claim.uid && !now.terminating);
+        let Some(now) = now else {
+            return Err(Trouble::Moved); // the deletion has come first
+        };
+        if now.resource_version == claim.resource_version {
+            return Err(Trouble::is_not_as_written(&what)); // who takes the annotation out keeps the version
         }
         work.memory.fence(&claim.uid);
     }

@@ -17,6 +17,7 @@ use super::look::{self, Look};
 use super::trials::{self, Tried};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
+use crate::api::selector::Selector;
 use crate::cluster::pods;
 use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
@@ -152,10 +153,8 @@ async fn create(
     match call(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
             work.memory.wrote_pod(pod.metadata.resource_version);
-            if !is_ours(work.set, id, &pod) || !pod.is_managed() {
-                // Its name is kept: another would be made each time, as no cache shows one without the control label.
-                work.memory.spoil(&slot, pod.metadata.uid);
-                return Err(Trouble::is_not_as_written(&format!("Pod {name}")).halt(step));
+            if !is_as_made(work.set, id, &body, &pod) {
+                return Err(discard(work, &slot, &pod, step).await);
             }
             work.memory.forget(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
@@ -203,6 +202,10 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         return Err(Halt::Moved); // gone again
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
+    let is_spoilt = work.memory.spoilt(slot).as_deref() == Some(&*there.metadata.uid);
+    if is_spoilt && !there.is_terminating() {
+        return Err(discard(work, slot, &there, creation(body)).await);
+    }
     if is_ours(work.set, id, &there) && !there.is_managed() {
         // Nothing would tell of its end.
         if !there.is_terminating() {
@@ -225,10 +228,6 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         work.memory.forget(slot);
         return Ok(());
     }
-    let is_spoilt = work.memory.spoilt(slot).as_deref() == Some(&*there.metadata.uid);
-    if is_spoilt && !there.is_terminating() {
-        return mend(work, id, slot, &there, body).await;
-    }
     if is_chosen {
         work.memory.forget(slot);
         return Err(Halt::Moved);
@@ -242,20 +241,28 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
     Err(Halt::Failed(Step::ScaleOut, message))
 }
 
-/// Writes again what somebody has taken out of a new Pod: another one would meet the same.
-async fn mend(work: &Work<'_>, id: i64, slot: &Slot, pod: &Pod, body: &Value) -> Result<(), Halt> {
-    let mut metadata = preconditions(pod, pod.metadata.resource_version);
-    for key in ["labels", "ownerReferences"] {
-        metadata[key] = body["metadata"][key].clone();
+/// Deletes a new Pod again that is not as it was to be made: nobody would look after it, and what is made next is to be of the template
+/// of then. Its name is kept until it is deleted, or one more would be left each time.
+async fn discard(work: &Work<'_>, slot: &Slot, pod: &Pod, step: Step) -> Halt {
+    let what = format!("Pod {}", pod.metadata.name);
+    work.memory.spoil(slot, pod.metadata.uid.clone());
+    let request = pods::delete(work.client(), pod);
+    if call(&format!("deletion of {what}"), request).await.is_ok() {
+        work.memory.forget(slot);
     }
-    let sent = write_pod(work, pod, None, json!({ "metadata": metadata })).await;
-    let written = sent.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
-    if !is_ours(work.set, id, &written) || !written.is_managed() {
-        let what = format!("Pod {}", pod.metadata.name);
-        return Err(Trouble::is_not_as_written(&what).halt(Step::ScaleOut));
-    }
-    work.memory.forget(slot);
-    Ok(())
+    Trouble::is_not_as_written(&what).halt(step)
+}
+
+/// Whether a new Pod belongs to its instance and its revision, and will stay a Pod of the set.
+fn is_as_made(set: &CollaSet, id: i64, body: &Value, pod: &Pod) -> bool {
+    let selector = set.spec.selector.as_ref().map(Selector::compile);
+    let metadata = &pod.metadata;
+    let stays = selector.is_none_or(|s| s.is_ok_and(|s| s.matches(&metadata.labels)));
+    let stays = stays || metadata.labels_dropped; // not all of them are known
+    let revision = body["metadata"]["labels"][keys::REVISION].as_str();
+    let is_of_revision =
+        revision.is_none_or(|revision| pod.label(keys::REVISION) == Some(revision));
+    is_ours(set, id, pod) && pod.is_managed() && stays && is_of_revision
 }
 
 fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {

@@ -105,7 +105,7 @@ fn wanted(
         Ok(()) | Err(Halt::Moved) => {}
         Err(Halt::Collision) => {
             let count = current.collision_count.unwrap_or(0);
-            status.collision_count = Some(count.saturating_add(1));
+            status.collision_count = Some(count.wrapping_add(1));
         }
         Err(Halt::Failed(step, message)) => {
             let what = (*step, message.as_str());

@@ -175,6 +175,13 @@ impl State {
             return failure(409, "Conflict", "the object has been modified");
         }
         json_patch::merge(&mut object, &patch);
+        if let Some(mutate) = self.mutation {
+            mutate(&mut object);
+        }
+        // As etcd3/store.go: what changes nothing is not written.
+        if self.objects.get(path) == Some(&object) {
+            return (200, object);
+        }
         (200, self.put(path, object))
     }
 
