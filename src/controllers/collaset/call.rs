@@ -43,6 +43,16 @@ impl Trouble {
         ))
     }
 
+    /// The same of an object that was just made. It is neither written again nor deleted here: it may be another's by then.
+    pub fn is_not_as_made(what: &str) -> Trouble {
+        match Trouble::is_not_as_written(what) {
+            Trouble::Refused(why) => {
+                Trouble::Refused(format!("{why}; delete it then, and it is made again"))
+            }
+            other => other,
+        }
+    }
+
     /// What it means for a stage, if `step` was being done.
     pub fn halt(self, step: Step) -> Halt {
         match self {

@@ -174,7 +174,10 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
             work.memory.forget(slot);
             return Ok(());
         }
-        Ok(uid) => return Err(discard(work, slot, (&name, &uid)).await),
+        Ok(uid) => {
+            work.memory.spoil(slot, uid); // its name is kept: another would be made each time
+            return Err(halt(Trouble::is_not_as_made(&what)));
+        }
         Err(Trouble::Exists) => {}
         Err(trouble) => return Err(halt(trouble)),
     }
@@ -184,13 +187,13 @@ async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Hal
         work.memory.forget(slot);
         return Ok(());
     }
-    if let Some(uid) = work.memory.spoilt(slot) {
-        return Err(discard(work, slot, (&name, &uid)).await);
-    }
     if is_given {
         let labels = &body["metadata"]["labels"];
         let why = is_not_of(work, there.as_deref(), &name, labels);
         return Err(Halt::Failed(Step::Claims, why));
+    }
+    if work.memory.spoilt(slot).is_some() {
+        return Err(halt(Trouble::is_not_as_made(&what)));
     }
     work.memory.forget(slot); // the name is another's
     Err(Halt::Moved)
@@ -201,30 +204,10 @@ fn is_as_written(work: &Work<'_>, name: &str, body: &Value) -> bool {
     let labels = &body["metadata"]["labels"];
     let claim = work.objects().claims.get(work.namespace(), name);
     claim.is_some_and(|claim| {
-        let keys = [
-            keys::CONTROL,
-            keys::INSTANCE_ID,
-            keys::PVC_TEMPLATE_NAME,
-            keys::PVC_TEMPLATE_HASH,
-        ];
-        let mut keys = keys.into_iter();
+        let mut keys = [keys::CONTROL, keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
         let as_written = |key| claim.labels.get(key).map(String::as_str) == labels[key].as_str();
         claim.controller.as_deref() == Some(work.uid()) && keys.all(as_written)
     })
-}
-
-/// Deletes a new claim again that is not as it was to be made: no instance would use it. Its name is kept until it is deleted, or one
-/// more would be left each time.
-async fn discard(work: &Work<'_>, slot: &Slot, (name, uid): (&str, &str)) -> Halt {
-    work.memory.spoil(slot, uid.to_owned());
-    let object = (work.namespace(), name, uid);
-    let request = write::delete::<ClaimObject>(work.client(), work.objects(), object, None);
-    let deleted = call(&format!("deletion of {}", what(name)), request).await;
-    // Moved: another claim has the name by now.
-    if matches!(deleted, Ok(()) | Err(Trouble::Moved)) {
-        work.memory.forget(slot);
-    }
-    Trouble::is_not_as_written(&what(name)).halt(Step::Claims)
 }
 
 /// What is said of a claim that a Pod mounts and that is there, and not managed as one of its instance.

@@ -17,7 +17,6 @@ use super::look::{self, Look};
 use super::trials::{self, Tried};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
-use crate::api::selector::Selector;
 use crate::cluster::pods;
 use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
@@ -153,8 +152,10 @@ async fn create(
     match call(&format!("creation of Pod {name}"), request).await {
         Ok(pod) => {
             work.memory.wrote_pod(pod.metadata.resource_version);
-            if !is_as_made(work.set, id, &body, &pod) {
-                return Err(discard(work, &slot, &pod, step).await);
+            if !is_ours(work.set, id, &pod) || !pod.is_managed() {
+                // Its name is kept: another would be made each time, as no cache shows one without the control label.
+                work.memory.spoil(&slot, pod.metadata.uid);
+                return Err(Trouble::is_not_as_made(&format!("Pod {name}")).halt(step));
             }
             work.memory.forget(&slot);
             if let Some(revision) = pod.label(keys::REVISION) {
@@ -202,10 +203,6 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         return Err(Halt::Moved); // gone again
     };
     let is_chosen = body["metadata"]["generateName"].is_string();
-    let is_spoilt = work.memory.spoilt(slot).as_deref() == Some(&*there.metadata.uid);
-    if is_spoilt && !there.is_terminating() {
-        return Err(discard(work, slot, &there, creation(body)).await);
-    }
     if is_ours(work.set, id, &there) && !there.is_managed() {
         // Nothing would tell of its end.
         if !there.is_terminating() {
@@ -228,6 +225,10 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         work.memory.forget(slot);
         return Ok(());
     }
+    let is_spoilt = work.memory.spoilt(slot).as_deref() == Some(&*there.metadata.uid);
+    if is_spoilt && !there.is_terminating() {
+        return Err(Trouble::is_not_as_made(&format!("Pod {name}")).halt(creation(body)));
+    }
     if is_chosen {
         work.memory.forget(slot);
         return Err(Halt::Moved);
@@ -239,30 +240,6 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         "Pod {name} is there and does not belong to this CollaSet; delete it, the name is that of instance ID {id}"
     );
     Err(Halt::Failed(Step::ScaleOut, message))
-}
-
-/// Deletes a new Pod again that is not as it was to be made: nobody would look after it, and what is made next is to be of the template
-/// of then. Its name is kept until it is deleted, or one more would be left each time.
-async fn discard(work: &Work<'_>, slot: &Slot, pod: &Pod, step: Step) -> Halt {
-    let what = format!("Pod {}", pod.metadata.name);
-    work.memory.spoil(slot, pod.metadata.uid.clone());
-    let request = pods::delete(work.client(), pod);
-    if call(&format!("deletion of {what}"), request).await.is_ok() {
-        work.memory.forget(slot);
-    }
-    Trouble::is_not_as_written(&what).halt(step)
-}
-
-/// Whether a new Pod belongs to its instance and its revision, and will stay a Pod of the set.
-fn is_as_made(set: &CollaSet, id: i64, body: &Value, pod: &Pod) -> bool {
-    let selector = set.spec.selector.as_ref().map(Selector::compile);
-    let metadata = &pod.metadata;
-    let stays = selector.is_none_or(|s| s.is_ok_and(|s| s.matches(&metadata.labels)));
-    let stays = stays || metadata.labels_dropped; // not all of them are known
-    let revision = body["metadata"]["labels"][keys::REVISION].as_str();
-    let is_of_revision =
-        revision.is_none_or(|revision| pod.label(keys::REVISION) == Some(revision));
-    is_ours(set, id, pod) && pod.is_managed() && stays && is_of_revision
 }
 
 fn is_ours(set: &CollaSet, id: i64, pod: &Pod) -> bool {
