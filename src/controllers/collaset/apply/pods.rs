@@ -20,7 +20,7 @@ use crate::api::keys::{self, Family};
 use crate::cluster::pods;
 use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 
 /// Lifecycle ID and type of a scale-in.
 const SCALE_IN: (&str, &str) = ("collaset", "scale-in");
@@ -226,7 +226,13 @@ async fn meet(work: &Work<'_>, id: i64, slot: &Slot, name: &str, body: &Value) -
         return Ok(());
     }
     let is_spoilt = work.memory.spoilt(slot).as_deref() == Some(&*there.metadata.uid);
-    if is_spoilt && !there.is_terminating() {
+    // It may have become a Pod of another instance, or of somebody else, by now.
+    let is_others = |owner: &Owner| owner.uid != work.uid();
+    let is_others = there.controller().is_some_and(is_others)
+        || there
+            .label(keys::INSTANCE_ID)
+            .is_some_and(|of| of != id.to_string());
+    if is_spoilt && !is_others && !there.is_terminating() {
         return Err(Trouble::is_not_as_made(&format!("Pod {name}")).halt(creation(body)));
     }
     if is_chosen {

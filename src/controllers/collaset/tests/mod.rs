@@ -1680,6 +1680,23 @@ async fn pod_whose_labels_a_webhook_takes_is_not_made_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn spoilt_pod_that_another_instance_has_got_is_left_to_it() {
+    let bed = Bed::new();
+    bed.api.0.lock().mutation = Some(|pod| {
+        let labels = pod["metadata"]["labels"].as_object_mut();
+        labels.map(|labels| labels.remove(keys::INSTANCE_ID));
+    });
+    apply_often(&bed, 1, || creates(0..1)).await;
+    bed.api.0.lock().mutation = None;
+    let mut pod = bed.stored("/pods/").remove(0);
+    pod["metadata"]["labels"][keys::INSTANCE_ID] = json!("1");
+    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+    bed.api.put(&format!("{PODS}/{name}"), pod);
+    apply_often(&bed, 2, || creates(0..1)).await;
+    assert_eq!(bed.stored("/pods/").len(), 2, "another has another name");
+}
+
+#[tokio::test(start_paused = true)]
 async fn finalizer_that_a_webhook_takes_is_not_added_again_and_again() {
     let bed = Bed::new();
     bed.api.0.lock().mutation = Some(|set| {
