@@ -45,6 +45,7 @@ pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)>
                 Route::MutatePodTransitionRules => Arc::new(rules::Mutate(context)),
                 Route::ValidatePodTransitionRules => Arc::new(rules::Validate(context)),
                 Route::MutateCollaSets => Arc::new(collasets::Mutate(context)),
+                Route::NoteLeavingCollaSets => Arc::new(collasets::Note),
                 Route::ValidateCollaSets => Arc::new(collasets::Validate(context)),
                 Route::ValidateResourceContexts => Arc::new(resourcecontexts::Validate),
                 Route::ValidateClaims => Arc::new(claims::Validate(context)),

@@ -26,6 +26,8 @@ pub enum Route {
     MutatePodTransitionRules,
     /// CollaSets, before they are stored.
     MutateCollaSets,
+    /// CollaSets that are deleted and leave their Pods.
+    NoteLeavingCollaSets,
     /// Changes and deletions of Pods.
     ValidatePods,
     /// PodTransitionRules.
@@ -49,11 +51,12 @@ pub enum Kind {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Route; 9] = [
+    pub const ALL: [Route; 10] = [
         Route::MutatePods,
         Route::MutateEvictions,
         Route::MutatePodTransitionRules,
         Route::MutateCollaSets,
+        Route::NoteLeavingCollaSets,
         Route::ValidatePods,
         Route::ValidatePodTransitionRules,
         Route::ValidateCollaSets,
@@ -68,6 +71,7 @@ impl Route {
             Route::MutateEvictions => "/mutate/evictions",
             Route::MutatePodTransitionRules => "/mutate/podtransitionrules",
             Route::MutateCollaSets => "/mutate/collasets",
+            Route::NoteLeavingCollaSets => "/mutate/leaving-collasets",
             Route::ValidatePods => "/validate/pods",
             Route::ValidatePodTransitionRules => "/validate/podtransitionrules",
             Route::ValidateCollaSets => "/validate/collasets",
@@ -80,6 +84,7 @@ impl Route {
     pub const fn is_for_collasets(self) -> bool {
         match self {
             Route::MutateCollaSets
+            | Route::NoteLeavingCollaSets
             | Route::ValidateCollaSets
             | Route::ValidateResourceContexts
             | Route::ValidateClaims => true,
@@ -97,7 +102,8 @@ impl Route {
             Route::MutatePods
             | Route::MutateEvictions
             | Route::MutatePodTransitionRules
-            | Route::MutateCollaSets => Kind::Mutating,
+            | Route::MutateCollaSets
+            | Route::NoteLeavingCollaSets => Kind::Mutating,
             Route::ValidatePods
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets

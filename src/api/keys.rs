@@ -95,6 +95,10 @@ pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
 /// Annotation on a claim: when its CollaSet last made a Pod that mounts it, RFC 3339. Deletions that were sent before are void by it, as
 /// they name an older version. Written by CollaSet, read by nobody.
 pub const HANDED_OUT: &str = "operating.kusionstack.io/handed-out";
+/// Annotation on a CollaSet that is deleted: its own UID, if it leaves its Pods behind (`--cascade=orphan`). It outlives the finalizer
+/// `orphan`, which the garbage collector takes off, and means nothing on another set that it is copied to. Written by the webhook, read
+/// by CollaSet and wherever a set's deletion frees its Pods.
+pub const LEAVES_ITS_PODS: &str = "operating.kusionstack.io/leaves-its-pods";
 /// Annotation by which the kubelet marks a mirror Pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation on a ReplicaSet: which revision of its Deployment it is, a decimal number. The Deployment controller gives the

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use operating::api::keys;
 use rustix::process::Signal;
 use serde_json::json;
 use xtask::proxy::{Asked, Effect, Fault};
@@ -12,7 +14,7 @@ use xtask::proxy::{Asked, Effect, Fault};
 use crate::bed::observer::Observer;
 use crate::bed::{Bed, STALLED, wait};
 use crate::claims::{self, mounted};
-use crate::sets::Set;
+use crate::sets::{Set, label};
 
 /// Pods of the set that makes all deletions of its claims in one plan.
 const MANY: usize = 120;
@@ -148,6 +150,57 @@ async fn deletion_of_a_claim_that_is_carried_out_late_finds_that_a_pod_has_got_i
     let mounts: BTreeSet<String> = pods.iter().flat_map(mounted).collect();
     assert_eq!(mounts, kept);
     bed.signal(STALLED, Signal::CONT).await;
+}
+
+/// The garbage collector goes by what its watches have shown it: an adoption of the last moment it does not undo.
+#[tokio::test]
+async fn set_that_is_deleted_alone_takes_nothing_along_that_the_garbage_collector_has_overlooked() {
+    let bed = Bed::with_faults_on_one().await;
+    let scope = bed.scope("overlooked").await;
+    claims::volumes(&scope, 2).await;
+    stalled_leads(&bed).await;
+    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    let before = scope.list("app=web").await;
+    let owners = json!({ "metadata": { "ownerReferences": before[0].metadata.owner_references } });
+    bed.signal(STALLED, Signal::STOP).await;
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    // The admission of what the collector writes may be asked of the process that stands still.
+    set.api.delete("web", &orphan).await.unwrap();
+    let metadata = async || set.api.get_metadata("web").await.map(|set| set.metadata);
+    wait::until("the finalizer to go", async || {
+        let finalizers = metadata().await.unwrap().finalizers.unwrap_or_default();
+        finalizers == [keys::PRE_RECLAIM_FINALIZER]
+    })
+    .await;
+    let adopted = before[0].name_any();
+    scope.patch(&adopted, owners.clone()).await.unwrap();
+    let api = claims::api(&scope);
+    let claim = mounted(&before[0]).remove(0);
+    let (params, adoption) = (PatchParams::default(), Patch::Merge(owners));
+    api.patch(&claim, &params, &adoption).await.unwrap();
+    bed.signal(STALLED, Signal::CONT).await;
+    wait::until("the set to go", async || metadata().await.is_err()).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let uids = |pods: &[Pod]| -> BTreeSet<String> { pods.iter().filter_map(Pod::uid).collect() };
+    let after = scope.list("app=web").await;
+    assert_eq!(uids(&after), uids(&before));
+    for pod in &after {
+        assert_eq!(
+            (label(pod, keys::TO_DELETE), &pod.metadata.owner_references),
+            (None, &None)
+        );
+    }
+    let claim = api.get(&claim).await.unwrap();
+    assert_eq!(
+        (
+            claim.metadata.owner_references,
+            claim.metadata.deletion_timestamp
+        ),
+        (None, None)
+    );
 }
 
 #[tokio::test]

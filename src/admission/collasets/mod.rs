@@ -3,6 +3,7 @@
 mod ask;
 mod back;
 mod bound;
+mod leaving;
 pub(crate) mod probe;
 mod room;
 mod size;
@@ -25,6 +26,7 @@ use super::review::{Handler, Request, Verdict};
 use crate::api::collaset::CollaSetSpec;
 use crate::api::{defaults, validation};
 use ask::Report;
+pub use leaving::Note;
 
 const KIND: &str = "CollaSet";
 /// What could not be checked.

@@ -49,6 +49,8 @@ pub enum Condition {
     NotNode,
     /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
     SpecChanged,
+    /// The stored CollaSet is deleted and leaves its Pods, as [`crate::domain::collaset::leaves_its_pods`] says.
+    LeavesItsPods,
     /// The stored PersistentVolumeClaim is not bound to a volume yet.
     Pending,
 }
@@ -72,6 +74,7 @@ impl Condition {
             Condition::NotNamespaceController => "not-namespace-controller",
             Condition::NotNode => "not-node",
             Condition::SpecChanged => "spec-changed",
+            Condition::LeavesItsPods => "leaves-its-pods",
             Condition::Pending => "pending",
         }
     }
@@ -162,6 +165,11 @@ impl Condition {
                     changed(|o| or_empty(o, &["spec"], "{}"))
                 )
             }
+            Condition::LeavesItsPods => format!(
+                "has(oldObject.metadata.deletionTimestamp) && ('orphan' in {} || {} != '')",
+                finalizers("oldObject"),
+                annotation("oldObject", keys::LEAVES_ITS_PODS)
+            ),
             Condition::Pending => {
                 let phase = or_empty("oldObject", &["status", "phase"], "''");
                 format!("{phase} == 'Pending'")

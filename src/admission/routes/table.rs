@@ -77,6 +77,10 @@ const fn ours(resource: &'static str) -> Rule {
 
 const TRANSITION_RULES: &[Rule] = &[ours("podtransitionrules")];
 const COLLASETS: &[Rule] = &[ours("collasets")];
+const COLLASETS_UPDATES: &[Rule] = &[Rule {
+    operations: &["UPDATE"],
+    ..ours("collasets")
+}];
 const CLAIM_DELETES: &[Rule] = &[Rule {
     group: "",
     version: "v1",
@@ -196,6 +200,20 @@ pub const WEBHOOKS: &[Webhook] = &[
         reinvoke: false,
         timeout_seconds: 10,
         conditions: &[Condition::SpecChanged],
+    },
+    // Notes that a deleted set leaves its Pods. Unseen, the set would take them along once the garbage collector has removed
+    // the finalizer that says so. The collector tries again, and without a server nobody would end the set anyway.
+    Webhook {
+        name: "collaset-leaving.apps.kusionstack.io",
+        route: Route::NoteLeavingCollaSets,
+        rules: COLLASETS_UPDATES,
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: true,
+        writes: false,
+        reinvoke: true,
+        timeout_seconds: 5,
+        conditions: &[Condition::LeavesItsPods],
     },
     // Claims, or denies. Validating, so that nothing after us can still refuse what a claim was taken for. The
     // conditions let through all that no budget ever holds, a dead webhook or not: the kubelet's last delete too.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::facts::Facts;
 use super::lifecycle::{ID, Operation::ScaleIn};
-use super::observed::Claim;
+use super::observed::{Claim, Revision};
 use super::plan::{ClaimChange, Event, Left, Ownership, PodChange, PodPatch};
 use crate::api::keys::{self, Family};
 use crate::domain::lifecycle::LabelPatch;
@@ -30,6 +30,8 @@ pub struct Draft {
     pub lowest_empty: i64,
     /// Claims.
     pub claims: Vec<ClaimChange>,
+    /// ControllerRevisions that a set which is deleted leaves behind.
+    pub released: Vec<Arc<Revision>>,
     /// Events.
     pub events: Vec<Event>,
     /// Why Pods that are asked to be included, or excluded, are not: a reason of contract 2.5 and a sentence each.

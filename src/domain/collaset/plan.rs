@@ -71,6 +71,8 @@ pub enum RevisionChange {
     Note(Arc<Revision>, String),
     /// Sets the CollaSet as its controller.
     Adopt(Arc<Revision>),
+    /// Removes the CollaSet's reference.
+    Release(Arc<Revision>),
     /// Deletes it.
     Delete(Arc<Revision>),
 }

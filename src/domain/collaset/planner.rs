@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use super::facts::Facts;
 use super::observed::Observed;
-use super::plan::{Event, Left, Plan};
+use super::plan::{Event, Left, Plan, RevisionChange};
 use super::revision::{self, history::Failure};
 use super::rollout::{self, Rollout};
 use super::strategy::Strategy;
@@ -34,7 +34,10 @@ pub fn plan(observed: &Observed) -> Plan {
     };
     let mut draft = Draft::default();
     pool::load(&facts, &mut draft);
-    doubles::step(&facts, &mut draft);
+    let leaves = reclaim::leaves_its_pods(&set.metadata);
+    if !leaves {
+        doubles::step(&facts, &mut draft);
+    }
     let mut reclaimed = false;
     if deleting {
         reclaimed = reclaim::step(&facts, &mut draft);
@@ -75,15 +78,15 @@ pub fn plan(observed: &Observed) -> Plan {
         reason: "TargetCurrentRevisionNotFound",
         message: problem.clone(),
     }));
+    let revisions = match deleting {
+        true => released(&mut draft),
+        false => facts.history.changes.clone(),
+    };
     let forget_command = draft.forget_command;
     let (pods, again_nanos) = draft.into_pods();
     Plan {
         add_finalizer: !deleting && !protected,
-        revisions: if deleting {
-            Vec::new()
-        } else {
-            facts.history.changes.clone()
-        },
+        revisions,
         pool,
         claims,
         pods,
@@ -132,17 +135,28 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
     });
     let why = format!("{why}{}", refused.unwrap_or_default());
     status::invalid(&mut status, &why, status::time(observed.now_nanos));
-    let deleting = set.metadata.deletion_timestamp.is_some();
-    let claims = match deleting {
-        true => reclaim::kept_claims(observed, Strategy::of(&set.spec).retain_deleted),
-        false => Vec::new(),
+    let mut draft = Draft::default();
+    let is_left = if reclaim::leaves_its_pods(&set.metadata) {
+        reclaim::leave(observed, &mut draft)
+    } else if set.metadata.deletion_timestamp.is_some() {
+        draft.claims = reclaim::kept_claims(observed, Strategy::of(&set.spec).retain_deleted);
+        draft.claims.is_empty()
+    } else {
+        false
     };
     Plan {
         status: (set.status.as_ref() != Some(&status)).then_some(status),
-        remove_finalizer: deleting && claims.is_empty(),
-        claims,
+        remove_finalizer: is_left,
+        revisions: released(&mut draft),
+        claims: std::mem::take(&mut draft.claims),
+        pods: draft.into_pods().0,
         ..Plan::default()
     }
+}
+
+fn released(draft: &mut Draft) -> Vec<RevisionChange> {
+    let released = std::mem::take(&mut draft.released);
+    released.into_iter().map(RevisionChange::Release).collect()
 }
 
 /// Says why the revision of the template can't be written, if that is so.

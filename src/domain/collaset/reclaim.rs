@@ -11,15 +11,31 @@ use super::membership;
 use super::observed::{Claim, Observed};
 use super::plan::{ClaimChange, Ownership};
 use super::scale;
+use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 
-/// Finalizer by which `--cascade=orphan` says that the Pods stay.
+/// Finalizer by which `--cascade=orphan` says that the Pods stay. The garbage collector removes it.
 const ORPHAN: &str = "orphan";
 
 /// Whether a set is deleted together with its Pods, by its metadata.
 pub fn takes_its_pods_along(set: &ObjectMeta) -> bool {
+    set.deletion_timestamp.is_some() && !leaves_its_pods(set)
+}
+
+/// Whether a set is deleted and its Pods are not, by its metadata: the garbage collector has yet to release them, or has done so and
+/// admission has noted it.
+pub fn leaves_its_pods(set: &ObjectMeta) -> bool {
+    let noted = set.annotations.iter().flatten();
+    let is_noted = |(key, uid): (&String, &String)| {
+        key == keys::LEAVES_ITS_PODS && set.uid.as_ref() == Some(uid)
+    };
+    set.deletion_timestamp.is_some() && (awaits_collector(set) || noted.into_iter().any(is_noted))
+}
+
+/// Whether the garbage collector has yet to release what stays behind.
+pub fn awaits_collector(set: &ObjectMeta) -> bool {
     let mut finalizers = set.finalizers.iter().flatten();
-    set.deletion_timestamp.is_some() && !finalizers.any(|f| f == ORPHAN)
+    finalizers.any(|finalizer| finalizer == ORPHAN)
 }
 
 /// Releases the claims that outlast a set whose spec is not looked into: all that it `retains`, and those that somebody else's Pod mounts.
@@ -43,11 +59,32 @@ pub fn kept_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange> {
     release.collect()
 }
 
+/// Releases what is still owned once the garbage collector has done so; true when nothing is. The collector goes by what its watches
+/// have shown it, and what was adopted a moment before the deletion it overlooks: it would delete that when the set has gone.
+pub fn leave(observed: &Observed, draft: &mut Draft) -> bool {
+    if awaits_collector(&observed.set.metadata) {
+        return false;
+    }
+    let uid = &observed.set.metadata.uid;
+    for pod in &observed.pods {
+        draft.own(pod, Ownership::Release);
+    }
+    for claim in observed.claims.iter().filter(|c| c.controller == *uid) {
+        draft.claim(claim, LabelPatch::default(), Ownership::Release);
+    }
+    let revisions = observed.revisions.iter().filter(|r| r.controller == *uid);
+    draft.released = revisions.cloned().collect();
+    let is_left = observed.pods.is_empty() && draft.claims.is_empty() && draft.released.is_empty();
+    if is_left {
+        draft.ids.clear();
+    }
+    is_left
+}
+
 /// Takes the next step; true when nothing is left to do and the finalizer may go.
 pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
-    if !takes_its_pods_along(&facts.observed.set.metadata) {
-        draft.ids.clear();
-        return true; // the garbage collector takes the owner references off
+    if leaves_its_pods(&facts.observed.set.metadata) {
+        return leave(facts.observed, draft);
     }
     let alive = || facts.observed.pods.iter().filter(|p| !p.is_terminating());
     for pod in alive() {

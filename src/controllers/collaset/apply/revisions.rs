@@ -63,6 +63,7 @@ fn write_of<'a>(
         RevisionChange::Create(_) | RevisionChange::Renumber(..) => Key::Revision,
         RevisionChange::Note(revision, _)
         | RevisionChange::Adopt(revision)
+        | RevisionChange::Release(revision)
         | RevisionChange::Delete(revision) => Key::RevisionWrite(revision.name.clone()),
     };
     Write {
@@ -93,6 +94,12 @@ async fn one(work: &Work<'_>, change: RevisionChange) -> Result<(), Halt> {
             let done = patch(work, &revision, json!({}), owners).await;
             let is_own = |now: &Revision| now.controller.as_deref() == Some(work.uid());
             done.and_then(|()| holds(work, &revision, is_own))
+        }
+        RevisionChange::Release(revision) => {
+            let owners = owner::patch(work.set, Ownership::Release);
+            let done = patch(work, &revision, json!({}), owners).await;
+            let is_free = |now: &Revision| now.controller.as_deref() != Some(work.uid());
+            done.and_then(|()| holds(work, &revision, is_free))
         }
         RevisionChange::Delete(revision) => {
             let object = (work.namespace(), &*revision.name, &*revision.uid);

@@ -146,14 +146,8 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
             format!("; its finalizer can't be removed: {why}; let the server update the CollaSet")
         });
         let refused = refused.unwrap_or_default();
-        let to_go = || {
-            format!(
-                "{} left{}{refused}",
-                wording::pods(left),
-                leaving::told(facts)
-            )
-        };
-        let message = orphaning.unwrap_or_else(to_go);
+        let to_go = || format!("{} left{}", wording::pods(left), leaving::told(facts));
+        let message = format!("{}{refused}", orphaning.unwrap_or_else(to_go));
         set(status, now, "Terminating", done, reason, message.clone());
         set(status, now, "Ready", false, "Terminating", message);
         // Nobody is scaled or updated any more, and nothing is late.

@@ -45,7 +45,7 @@ pub fn told(facts: &Facts) -> String {
 /// What a set that leaves its Pods behind waits for; `None` for one that takes them along.
 pub fn orphaned(facts: &Facts) -> Option<String> {
     let (observed, set) = (facts.observed, &facts.observed.set.metadata);
-    if reclaim::takes_its_pods_along(set) {
+    if !reclaim::leaves_its_pods(set) {
         return None;
     }
     let claims = observed.claims.iter().filter(|c| c.controller == set.uid);
@@ -61,10 +61,13 @@ pub fn orphaned(facts: &Facts) -> Option<String> {
     ];
     let told = kinds.iter().filter(|(_, names)| !names.is_empty());
     let told = told.map(|(kind, names)| format!("; {kind} {}", wording::listed(names, NAMED)));
-    Some(format!(
-        "the garbage collector is to take the owner off what stays, and then the finalizer orphan{}",
-        told.collect::<String>()
-    ))
+    let what = match reclaim::awaits_collector(set) {
+        true => {
+            "the garbage collector is to take the owner off what stays, and then the finalizer orphan"
+        }
+        false => "the owner is taken off what the garbage collector has left",
+    };
+    Some(format!("{what}{}", told.collect::<String>()))
 }
 
 /// `None` for a Pod that has yet to begin.

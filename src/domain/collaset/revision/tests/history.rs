@@ -71,6 +71,13 @@ fn written(mut revisions: Vec<Arc<Revision>>, changes: &[RevisionChange]) -> Vec
                     ..(**r).clone()
                 }),
             ),
+            RevisionChange::Release(r) => edit(
+                r,
+                Some(Revision {
+                    controller: None,
+                    ..(**r).clone()
+                }),
+            ),
             RevisionChange::Delete(r) => edit(r, None),
         }
     }

@@ -256,7 +256,7 @@ impl World {
             let finalizers = self.set.metadata.finalizers.get_or_insert_default();
             finalizers.retain(|f| f != keys::PRE_RECLAIM_FINALIZER);
             // On the plane the garbage collector takes the finalizer of orphans off.
-            self.gone = !self.on_plane || finalizers.is_empty();
+            self.gone = finalizers.is_empty();
             done.written += 1;
         }
         Some(())
@@ -330,6 +330,7 @@ impl World {
             RevisionChange::Renumber(revision, ..)
             | RevisionChange::Note(revision, _)
             | RevisionChange::Adopt(revision)
+            | RevisionChange::Release(revision)
             | RevisionChange::Delete(revision) => &revision.name,
         };
         if self.is_refused(Write::Revision) {
@@ -360,6 +361,10 @@ impl World {
                     },
                 );
                 assert_eq!(known, None, "created twice");
+            }
+            RevisionChange::Release(revision) => {
+                let revision = self.revisions.get_mut(&revision.name).unwrap();
+                revision.controller = None;
             }
             RevisionChange::Renumber(revision, number, stable) => {
                 let revision = self.revisions.get_mut(&revision.name).unwrap();

@@ -14,7 +14,9 @@ impl World {
         }
         let now = self.tick().to_string();
         let due = self.due();
-        let before = self.pods.clone();
+        let state = |world: &World| (world.pods.clone(), world.set.metadata.clone());
+        let before = state(self);
+        self.collect_garbage();
         self.pods.retain(|_, pod| !pod.is_terminating());
         let names: Vec<String> = self.pods.keys().cloned().collect();
         for name in names {
@@ -26,7 +28,7 @@ impl World {
             lifecycle(pod, &now);
             kubelet(pod, &now);
         }
-        before != self.pods
+        before != state(self)
     }
 }
 
