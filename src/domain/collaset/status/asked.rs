@@ -13,7 +13,7 @@ use crate::domain::wording;
 pub struct Asked {
     /// Those that are told to go, by this plan too.
     pub leaving: usize,
-    /// Those that will be told to go once the set is no longer paused.
+    /// Those that `podToDelete` names and that a later plan tells to go: once the set is no longer paused, or others have entered or left.
     pub held: usize,
     /// Those that are to be replaced, while the Pod that takes their place is not there.
     pub unpaired: usize,
@@ -35,9 +35,8 @@ impl Asked {
         });
         let leaving = pods().filter(|pod| lifecycle::is_leaving(pod) || draft.is_sent_away(pod));
         let held = facts.members.iter().filter(|(id, pod)| {
-            facts.strategy.paused
-                && scale::is_to_be_deleted(facts, draft, **id, pod)
-                && !lifecycle::is_leaving(pod)
+            let goes = lifecycle::is_leaving(pod) || draft.is_sent_away(pod);
+            !goes && scale::is_to_be_deleted(facts, draft, **id, pod)
         });
         Asked {
             leaving: leaving.count(),

@@ -525,7 +525,10 @@ impl View {
         }
         if leaving > 0 || held > 0 {
             let told = told::under_way(facts, |_| true);
-            let reason = if leaving > 0 { "Deleting" } else { "Paused" };
+            let reason = match paused && leaving == 0 {
+                true => "Paused",
+                false => "Deleting",
+            };
             let pods = wording::pods_do(leaving + held, "is", "are");
             let message = format!("{pods} to be deleted{told}");
             return (false, reason, message);

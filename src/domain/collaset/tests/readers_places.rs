@@ -139,6 +139,28 @@ fn paused_set_with_a_pod_to_delete_is_not_ready() {
 }
 
 #[test]
+fn set_is_not_ready_in_the_plan_that_takes_an_ended_orphan_in_while_another_is_to_be_deleted() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let orphan = name_of(&world, 0);
+    world.write_pod(&orphan, |pod| {
+        pod.metadata.labels.retain(|key, _| key != "app")
+    });
+    world.settle();
+    assert!(is_ready(&world) && !world.owns(&world.pods[&orphan]));
+    world.pods.get_mut(&orphan).unwrap().status.phase = "Failed".to_owned();
+    let label = ("app".to_owned(), "web".to_owned());
+    world.write_pod(&orphan, |pod| pod.metadata.labels.extend([label]));
+    let name = name_of(&world, 1);
+    world.edit(json!({ "scaleStrategy": { "podToDelete": [name] } }));
+    world.step();
+    assert!(world.owns(&world.pods[&orphan]));
+    assert_eq!(condition(&world, "Ready").1, "Deleting");
+    world.settle();
+    assert!(is_ready(&world) && !world.pods.contains_key(&name));
+}
+
+#[test]
 fn set_is_not_ready_in_the_plan_that_excludes_a_pod() {
     for replicas in [2, 3] {
         let mut world = World::on_plane(3, json!({}));
