@@ -162,6 +162,8 @@ async fn set_that_is_deleted_alone_takes_nothing_along_that_the_garbage_collecto
     let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
     let before = scope.list("app=web").await;
     let owners = json!({ "metadata": { "ownerReferences": before[0].metadata.owner_references } });
+    let mut unmanaged = owners.clone();
+    unmanaged["metadata"]["labels"] = json!({ keys::CONTROL: null });
     bed.signal(STALLED, Signal::STOP).await;
     let orphan = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Orphan),
@@ -177,6 +179,7 @@ async fn set_that_is_deleted_alone_takes_nothing_along_that_the_garbage_collecto
     .await;
     let adopted = before[0].name_any();
     scope.patch(&adopted, owners.clone()).await.unwrap();
+    scope.patch(&before[1].name_any(), unmanaged).await.unwrap(); // no cache shows it
     let api = claims::api(&scope);
     let claim = mounted(&before[0]).remove(0);
     let (params, adoption) = (PatchParams::default(), Patch::Merge(owners));

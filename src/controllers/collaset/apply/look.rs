@@ -271,7 +271,7 @@ struct Page {
 }
 
 /// Reads the Pods of the namespace with these labels page by page.
-async fn each(work: &Work<'_>, labels: String, mut keep: impl FnMut(Pod)) -> Result<(), Halt> {
+pub async fn each(work: &Work<'_>, labels: String, mut keep: impl FnMut(Pod)) -> Result<(), Halt> {
     let mut params = ListParams::default().limit(PAGE);
     if !labels.is_empty() {
         params = params.labels(&labels);

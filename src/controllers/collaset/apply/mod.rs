@@ -7,6 +7,7 @@ mod command;
 mod events;
 mod fence;
 mod finalizer;
+mod leave;
 mod look;
 mod pods;
 mod pool;
@@ -198,7 +199,10 @@ async fn stages(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
         }
         Ok(()) => {}
     }
+    let unseen = leave::unseen(work, plan).await;
     let claims = claims::write(work, take(&mut plan.claims), &look).await;
     let pods = pods::write(work, take(&mut plan.pods), &look).await;
-    [seen, pool, claims, pods].into_iter().fold(Ok(()), worse)
+    [seen, pool, unseen, claims, pods]
+        .into_iter()
+        .fold(Ok(()), worse)
 }

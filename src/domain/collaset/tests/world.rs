@@ -66,8 +66,8 @@ pub struct World {
     pub told: Vec<(&'static str, String)>,
     /// What the controller remembers of the Pods of a pause.
     canaries: Canaries,
-    /// UIDs of the sets that have gone.
-    dead: BTreeSet<String>,
+    /// UIDs of the sets that have gone, and whether they have left their Pods behind.
+    dead: BTreeMap<String, bool>,
     clock: u64,
 }
 
@@ -108,7 +108,7 @@ impl World {
             noted_changes: BTreeMap::new(),
             told: Vec::new(),
             canaries: Canaries::default(),
-            dead: BTreeSet::new(),
+            dead: BTreeMap::new(),
             clock: 1_700_000_000_000_000_000,
         }
     }

@@ -2,12 +2,12 @@
 //! what the controller makes of it (`controllers/collaset/apply`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::World;
 use crate::api::keys;
-use crate::domain::collaset::Operation;
 use crate::domain::collaset::construct::owner;
 use crate::domain::collaset::observed::{Claim, Pool, Revision};
 use crate::domain::collaset::plan::{
@@ -15,6 +15,7 @@ use crate::domain::collaset::plan::{
 };
 use crate::domain::collaset::poolless::without_pool;
 use crate::domain::collaset::status::{Step, failed, news, time};
+use crate::domain::collaset::{Operation, leaves_its_pods};
 use crate::domain::pod::Pod;
 
 /// Refused creations after which no further one is tried.
@@ -158,8 +159,24 @@ impl World {
         }
     }
 
+    /// Has a set that leaves its Pods release those too that no cache shows.
+    fn leave_unseen(&self, plan: &mut Plan) {
+        if !plan.remove_finalizer || !leaves_its_pods(&self.set.metadata) {
+            return;
+        }
+        for pod in self.pods.values().filter(|pod| self.owns(pod)) {
+            plan.remove_finalizer = false;
+            plan.pods.push(PodChange::Patch(PodPatch {
+                pod: Arc::new(pod.clone()),
+                ownership: Ownership::Release,
+                ..PodPatch::default()
+            }));
+        }
+    }
+
     fn attempt(&mut self, mut plan: Plan, done: &mut Done) -> Option<()> {
         let may = |done: &mut Done| done.enter().then_some(());
+        self.leave_unseen(&mut plan);
         if plan.add_finalizer {
             may(done)?;
             let finalizers = self.set.metadata.finalizers.get_or_insert_default();

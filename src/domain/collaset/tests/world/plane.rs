@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::World;
 use crate::api::keys::{self, Family};
-use crate::domain::collaset::abandoned;
 use crate::domain::collaset::status::time;
+use crate::domain::collaset::{abandoned, leaves_its_pods};
 use crate::domain::grace;
 use crate::domain::lifecycle::{
     Run, Stage, controller_step, controller_step_passing, operator, restarts, validate,
@@ -393,15 +393,16 @@ impl World {
     /// Deletes what refers to sets that have gone.
     fn collect_dependents(&mut self) {
         let (due, dead) = (self.due(), &self.dead);
-        let lost = |controller: Option<&String>| controller.is_some_and(|uid| dead.contains(uid));
+        let lost = |uid: Option<&String>| uid.is_some_and(|uid| dead.contains_key(uid));
         for pod in self.pods.values_mut() {
-            if lost(pod.controller().map(|owner| &owner.uid)) {
-                let name = &pod.metadata.name;
-                assert!(pod.is_terminating(), "{name} is collected");
-                pod.metadata
-                    .deletion_timestamp
-                    .get_or_insert_with(|| due.clone());
-            }
+            let owner = pod.controller().and_then(|owner| dead.get(&owner.uid));
+            let Some(leaves) = owner else {
+                continue;
+            };
+            let name = &pod.metadata.name;
+            let may_go = pod.is_terminating() || !leaves && !pod.is_managed();
+            assert!(may_go, "{name} is collected");
+            pod.metadata.deletion_timestamp.get_or_insert(due.clone());
         }
         let mut mounts = self.pods.values().flat_map(|pod| &pod.spec.claims);
         let collected = |claim: &&String| lost(self.claims[*claim].controller.as_ref());
@@ -418,7 +419,8 @@ impl World {
         if !self.gone {
             return;
         }
-        self.dead.insert(self.uid().to_owned());
+        let leaves = leaves_its_pods(&self.set.metadata);
+        self.dead.insert(self.uid().to_owned(), leaves);
         let uid = format!("set-{}", self.tick());
         self.set.metadata.uid = Some(uid);
         self.set.metadata.deletion_timestamp = None;
