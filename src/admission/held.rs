@@ -184,7 +184,7 @@ async fn has_lost_its_owners(context: &Context, pod: &Pod) -> bool {
         match context.kinds.of_owner(namespace, owner).await {
             Presence::Gone => {}
             Presence::Unknown(_) if Kind::of(owner).is_some() && context.index.synced().all() => {}
-            Presence::Here | Presence::Unknown(_) => return false,
+            Presence::Here | Presence::Leaving | Presence::Unknown(_) => return false,
         }
     }
     !owners.is_empty()
@@ -385,9 +385,17 @@ mod tests {
         }
     }
 
+    /// One that is deleted with `--cascade=orphan`.
+    fn leaving() -> (u16, Value) {
+        let (code, mut thing) = thing("a", true);
+        thing["metadata"]["finalizers"] = json!(["orphan"]);
+        (code, thing)
+    }
+
     #[tokio::test]
     async fn shared_account_is_free_once_all_owners_are_gone() {
         for (answer, expected) in [
+            (leaving(), None),
             (status(404), Some("owner-gone")),
             (thing("other", false), Some("owner-gone")),
             (thing("a", true), Some("owner-gone")),

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::discovery::{ApiCapabilities, Discovery};
 use kube::{Client, Error};
@@ -16,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::absent;
 use super::path::{self, is_plain};
 use crate::cluster::failure;
+use crate::domain::collaset::leaves_its_pods;
 use crate::domain::pod::Owner;
 
 /// No look-up takes longer.
@@ -32,6 +34,8 @@ const NO_ANSWER: &str = "the API server did not answer in time";
 pub enum Presence {
     /// It exists and its deletion has not begun.
     Here,
+    /// Its deletion has begun, and what it owns stays.
+    Leaving,
     /// It does not exist, has another UID, or its deletion has begun.
     Gone,
     /// It could not be read; the text says why.
@@ -85,7 +89,8 @@ impl Kinds {
             let found = self
                 .read(namespace, &owner.name, &resource, &capabilities)
                 .await?;
-            Ok(found.filter(|uid| *uid == owner.uid).is_some())
+            let found = found.filter(|found| found.uid.as_ref() == Some(&owner.uid));
+            Ok(found.map_or(Presence::Gone, |found| stage(&found)))
         };
         in_time(read).await
     }
@@ -133,10 +138,10 @@ impl Kinds {
         for (resource, capabilities) in kinds {
             let read = async {
                 let found = self.read(namespace, name, &resource, &capabilities).await?;
-                Ok(found.is_some())
+                Ok(found.map_or(Presence::Gone, |found| stage(&found)))
             };
             match in_time(read).await {
-                Presence::Gone => {}
+                Presence::Gone | Presence::Leaving => {}
                 other => return other,
             }
         }
@@ -161,24 +166,21 @@ impl Kinds {
         served
     }
 
-    /// UID of the object, unless its deletion has begun; `None` if there is none.
+    /// Metadata of the object, as far as they can be read; `None` if there is none.
     async fn read(
         &self,
         namespace: &str,
         name: &str,
         resource: &ApiResource,
         capabilities: &ApiCapabilities,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<ObjectMeta>, Error> {
         let api = path::dynamic(&self.client, namespace, resource, &capabilities.scope)?;
         let is_absent = |error: &Error| {
             let ApiResource { group, plural, .. } = resource;
             matches!(error, Error::Api(status) if absent::is_told(status, group, plural, name))
         };
         let denied = match api.get_metadata(name).await {
-            Ok(object) => {
-                let alive = Some(object).filter(|o| o.metadata.deletion_timestamp.is_none());
-                return Ok(alive.and_then(|o| o.metadata.uid));
-            }
+            Ok(object) => return Ok(Some(object.metadata)),
             Err(e) if is_absent(&e) => return Ok(None),
             Err(e) => e,
         };
@@ -187,7 +189,7 @@ impl Kinds {
             return Err(denied);
         }
         match api.get_scale(name).await {
-            Ok(scale) => Ok(scale.metadata.uid),
+            Ok(scale) => Ok(Some(scale.metadata)),
             // A kind that has lost its `scale` answers so for every object.
             Err(e) if is_absent(&e) && self.scales_still(resource).await => Ok(None),
             Err(_) => Err(denied),
@@ -214,10 +216,17 @@ fn has_scale(capabilities: &ApiCapabilities) -> bool {
     subresources.any(|(r, _)| r.plural.rsplit('/').next() == Some("scale"))
 }
 
-async fn in_time(read: impl Future<Output = Result<bool, Error>>) -> Presence {
+fn stage(object: &ObjectMeta) -> Presence {
+    match object.deletion_timestamp {
+        None => Presence::Here,
+        Some(_) if leaves_its_pods(object) => Presence::Leaving,
+        Some(_) => Presence::Gone,
+    }
+}
+
+async fn in_time(read: impl Future<Output = Result<Presence, Error>>) -> Presence {
     match timeout(READ_TIMEOUT, read).await {
-        Ok(Ok(true)) => Presence::Here,
-        Ok(Ok(false)) => Presence::Gone,
+        Ok(Ok(found)) => found,
         Ok(Err(e)) => Presence::Unknown(failure::text(&e)),
         Err(_) => Presence::Unknown(NO_ANSWER.to_owned()),
     }

@@ -239,7 +239,7 @@ impl Lifecycle {
         let read = in_turn(keys, (self.context.now)());
         for key in read {
             match self.wants(pod, key).await? {
-                Presence::Gone => gone.push(key.clone()),
+                Presence::Gone | Presence::Leaving => gone.push(key.clone()),
                 Presence::Here => {}
                 Presence::Unknown(why) => unknown.push(format!("{key} ({why})")),
             }

@@ -156,7 +156,7 @@ async fn owners_of(context: &Context, pod: &Pod, deadline: Instant, left: &mut u
         for owner in &owners[..may] {
             match context.kinds.of_owner(namespace, owner).await {
                 Presence::Here => return Owners::OneIsHere,
-                Presence::Gone => {}
+                Presence::Gone | Presence::Leaving => {}
                 Presence::Unknown(_) => {
                     all_are_gone &= !context.kinds.may_exist(owner).await;
                 }

@@ -1,7 +1,11 @@
-//! Pods that a set which is deleted alone leaves behind, and that the caches do not show: those without the control label, and those
-//! that were adopted a moment ago.
+//! Pods and claims that a set which is deleted alone leaves behind, and that the caches do not show: those without the control label,
+//! and those that were adopted a moment ago.
 
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
+use serde::Deserialize;
 
 use super::super::call::Halt;
 use super::super::memory::SPACING;
@@ -9,8 +13,16 @@ use super::super::refusals::Key;
 use super::batch::{self, Write};
 use super::{Work, look};
 use crate::domain::collaset::leaves_its_pods;
-use crate::domain::collaset::plan::{Ownership, Plan, PodChange, PodPatch};
+use crate::domain::collaset::observed::Claim;
+use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
+use crate::domain::lifecycle::LabelPatch;
+use crate::domain::pod::Pod;
+
+#[derive(Deserialize)]
+struct ClaimObject {
+    metadata: ObjectMeta,
+}
 
 /// Looks for them before the finalizer goes, since the garbage collector would delete what it has overlooked. Where there are any, the
 /// plan releases them, and the finalizer stays for the next one.
@@ -18,26 +30,68 @@ pub async fn unseen(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
     if !plan.remove_finalizer || !leaves_its_pods(&work.set.metadata) {
         return Ok(());
     }
-    let owned = Mutex::new(Vec::new());
+    let found = Mutex::new((Vec::new(), Vec::new()));
     let write = Write {
         key: Key::Look,
         step: Step::Exclude,
-        request: look::each(work, String::new(), |pod| {
-            let owner = pod.controller();
-            if owner.is_some_and(|owner| owner.uid == work.uid()) {
-                owned.lock().push(pod);
-            }
-        }),
+        request: async {
+            *found.lock() = read(work).await?;
+            Ok(())
+        },
     };
     batch::one(work, write).await?;
-    for pod in owned.into_inner() {
-        plan.remove_finalizer = false;
-        work.again(SPACING);
-        plan.pods.push(PodChange::Patch(PodPatch {
-            pod: pod.into(),
+    let (pods, claims) = found.into_inner();
+    if pods.is_empty() && claims.is_empty() {
+        return Ok(());
+    }
+    plan.remove_finalizer = false;
+    work.again(SPACING);
+    plan.pods.extend(pods.into_iter().map(|pod| {
+        PodChange::Patch(PodPatch {
+            pod,
             ownership: Ownership::Release,
             ..PodPatch::default()
+        })
+    }));
+    plan.claims
+        .extend(claims.into_iter().map(|claim| ClaimChange::Patch {
+            claim,
+            labels: LabelPatch::default(),
+            ownership: Ownership::Release,
         }));
-    }
     Ok(())
+}
+
+/// Pods and claims of the namespace that the set controls.
+async fn read(work: &Work<'_>) -> Result<(Vec<Arc<Pod>>, Vec<Arc<Claim>>), Halt> {
+    let (mut pods, mut claims) = (Vec::new(), Vec::new());
+    look::every(work, "pods", String::new(), |pod: Pod| {
+        let owner = pod.controller();
+        if owner.is_some_and(|owner| owner.uid == work.uid()) {
+            pods.push(Arc::new(pod));
+        }
+    })
+    .await?;
+    let keep = |claim: ClaimObject| {
+        let claim = claim_of(claim.metadata);
+        if claim.controller.as_deref() == Some(work.uid()) {
+            claims.push(Arc::new(claim));
+        }
+    };
+    look::every(work, "persistentvolumeclaims", String::new(), keep).await?;
+    Ok((pods, claims))
+}
+
+fn claim_of(metadata: ObjectMeta) -> Claim {
+    let mut owners = metadata.owner_references.into_iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    Claim {
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        labels: metadata.labels.unwrap_or_default(),
+        controller: controller.map(|owner| owner.uid),
+        creation_timestamp: metadata.creation_timestamp.map(|time| time.0),
+        terminating: metadata.deletion_timestamp.is_some(),
+    }
 }

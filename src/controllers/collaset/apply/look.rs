@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::core::params::ListParams;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -263,25 +264,35 @@ async fn no_unseen_orphans(work: &Work<'_>) -> Result<(), Halt> {
 }
 
 #[derive(Deserialize)]
-struct Page {
+struct Page<T> {
     #[serde(default)]
     metadata: ListMeta,
-    #[serde(default)]
-    items: Vec<Pod>,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
 }
 
-/// Reads the Pods of the namespace with these labels page by page.
-pub async fn each(work: &Work<'_>, labels: String, mut keep: impl FnMut(Pod)) -> Result<(), Halt> {
+/// Reads the Pods of the namespace with these labels.
+async fn each(work: &Work<'_>, labels: String, keep: impl FnMut(Pod)) -> Result<(), Halt> {
+    every(work, "pods", labels, keep).await
+}
+
+/// Reads the objects of a core resource in the namespace with these labels page by page.
+pub async fn every<T: DeserializeOwned>(
+    work: &Work<'_>,
+    resource: &str,
+    labels: String,
+    mut keep: impl FnMut(T),
+) -> Result<(), Halt> {
     let mut params = ListParams::default().limit(PAGE);
     if !labels.is_empty() {
         params = params.labels(&labels);
     }
     loop {
         let request = async {
-            let request = Objects::of("/api/v1", work.namespace(), "pods")?.list(&params)?;
-            work.client().request::<Page>(request).await
+            let request = Objects::of("/api/v1", work.namespace(), resource)?.list(&params)?;
+            work.client().request::<Page<T>>(request).await
         };
-        let page = call("Pods of the namespace", request).await;
+        let page = call(&format!("list of {resource} of the namespace"), request).await;
         let page = page.map_err(|trouble| trouble.halt(Step::ScaleOut))?;
         page.items.into_iter().for_each(&mut keep);
         let next = page.metadata.continue_.filter(|next| !next.is_empty());

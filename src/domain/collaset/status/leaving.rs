@@ -61,7 +61,12 @@ pub fn orphaned(facts: &Facts) -> Option<String> {
     ];
     let told = kinds.iter().filter(|(_, names)| !names.is_empty());
     let told = told.map(|(kind, names)| format!("; {kind} {}", wording::listed(names, NAMED)));
+    let is_left = kinds.iter().all(|(_, names)| names.is_empty());
     let what = match reclaim::awaits_collector(set) {
+        true if is_left => {
+            "the garbage collector is to take the finalizer orphan off; if that lasts for minutes, the API server can't call the webhook \
+             collaset-leaving.apps.kusionstack.io: see docs/server-down.md"
+        }
         true => {
             "the garbage collector is to take the owner off what stays, and then the finalizer orphan"
         }
