@@ -82,7 +82,11 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
 async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Halt> {
     let done = match change {
         ClaimChange::Create { id, template, body } => {
-            return work.again_if_written(create(work, &Slot::Claim(id, template), body).await);
+            let done = match look.unmanaged_claim(id, &template) {
+                Some(claim) => manage(work, claim).await,
+                None => create(work, &Slot::Claim(id, template), body).await,
+            };
+            return work.again_if_written(done);
         }
         ClaimChange::Patch {
             claim,
@@ -159,6 +163,15 @@ async fn change_metadata(
         true => work.again_if_written(Ok(())),
         false => Err(Trouble::is_not_as_written(&what(&claim.name))),
     }
+}
+
+/// Gives a claim back the label that somebody took from it. Without that label the caches do not show the claim, and the next Pod of its
+/// instance would begin with an empty one.
+async fn manage(work: &Work<'_>, claim: &Claim) -> Result<(), Halt> {
+    let control = Some(keys::CONTROL_VALUE.to_owned());
+    let labels = LabelPatch([(keys::CONTROL.to_owned(), control)].into());
+    let done = change_metadata(work, claim, &labels, Ownership::Keep).await;
+    done.map_err(|trouble| trouble.halt(Step::Claims))
 }
 
 async fn create(work: &Work<'_>, slot: &Slot, mut body: Value) -> Result<(), Halt> {

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
-use serde::Deserialize;
 
 use super::super::call::Halt;
 use super::super::memory::SPACING;
@@ -18,11 +16,6 @@ use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange, Pod
 use crate::domain::collaset::status::Step;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
-
-#[derive(Deserialize)]
-struct ClaimObject {
-    metadata: ObjectMeta,
-}
 
 /// Looks for them before the finalizer goes, since the garbage collector would delete what it has overlooked. Where there are any, the
 /// plan releases them, and the finalizer stays for the next one.
@@ -65,33 +58,13 @@ pub async fn unseen(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
 /// Pods and claims of the namespace that the set controls.
 async fn read(work: &Work<'_>) -> Result<(Vec<Arc<Pod>>, Vec<Arc<Claim>>), Halt> {
     let (mut pods, mut claims) = (Vec::new(), Vec::new());
-    look::every(work, "pods", String::new(), |pod: Pod| {
+    look::each(work, String::new(), |pod| {
         let owner = pod.controller();
         if owner.is_some_and(|owner| owner.uid == work.uid()) {
             pods.push(Arc::new(pod));
         }
     })
     .await?;
-    let keep = |claim: ClaimObject| {
-        let claim = claim_of(claim.metadata);
-        if claim.controller.as_deref() == Some(work.uid()) {
-            claims.push(Arc::new(claim));
-        }
-    };
-    look::every(work, "persistentvolumeclaims", String::new(), keep).await?;
+    look::each_claim(work, String::new(), |claim| claims.push(Arc::new(claim))).await?;
     Ok((pods, claims))
-}
-
-fn claim_of(metadata: ObjectMeta) -> Claim {
-    let mut owners = metadata.owner_references.into_iter().flatten();
-    let controller = owners.find(|owner| owner.controller == Some(true));
-    Claim {
-        name: metadata.name.unwrap_or_default(),
-        uid: metadata.uid.unwrap_or_default(),
-        resource_version: metadata.resource_version.unwrap_or_default(),
-        labels: metadata.labels.unwrap_or_default(),
-        controller: controller.map(|owner| owner.uid),
-        creation_timestamp: metadata.creation_timestamp.map(|time| time.0),
-        terminating: metadata.deletion_timestamp.is_some(),
-    }
 }

@@ -1,10 +1,10 @@
 //! What is read live before a plan is carried out. The caches hold managed Pods only, and may trail a little; what a mistake
-//! would cost is data. Nothing is read for a plan that neither deletes nor hands out a claim, nor makes a Pod anew.
+//! would cost is data. Nothing is read for a plan that neither makes, deletes nor hands out a claim, nor makes a Pod anew.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::core::params::ListParams;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -21,6 +21,7 @@ use crate::api::selector::Selector;
 use crate::cluster::path::Objects;
 use crate::cluster::workloads::{SetObject, write};
 use crate::domain::collaset::has_name_of;
+use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange};
 use crate::domain::collaset::status::Step;
 use crate::domain::pod::Pod;
@@ -42,6 +43,8 @@ pub struct Look {
     unmanaged: HashMap<String, Pod>,
     /// The same by the claims that they mount: the ID may have been edited too.
     unmanaged_on: HashMap<String, Pod>,
+    /// Claims of the set that are not managed any more.
+    unmanaged_claims: Vec<Claim>,
 }
 
 /// Which Pods of the namespace were looked at.
@@ -61,6 +64,7 @@ impl Default for Look {
             mounts: HashMap::new(),
             unmanaged: HashMap::new(),
             unmanaged_on: HashMap::new(),
+            unmanaged_claims: Vec::new(),
         }
     }
 }
@@ -98,6 +102,17 @@ impl Look {
     ) -> Option<&Pod> {
         let known = self.unmanaged.get(&id.to_string());
         known.or_else(|| claims.find_map(|claim| self.unmanaged_on.get(claim)))
+    }
+
+    /// The claim of an instance ID and a template that somebody took the control label from.
+    pub fn unmanaged_claim(&self, id: i64, template: &str) -> Option<&Claim> {
+        let id = id.to_string();
+        self.unmanaged_claims.iter().find(|claim| {
+            let label = |key| claim.labels.get(key).map(String::as_str);
+            label(keys::INSTANCE_ID) == Some(&*id)
+                && label(keys::PVC_TEMPLATE_NAME) == Some(template)
+                && !claim.terminating
+        })
     }
 
     fn take(&mut self, work: &Work<'_>, pod: Pod) {
@@ -202,6 +217,17 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
     if let Some(labels) = labels {
         each(work, labels, |pod| look.take(work, pod)).await?;
     }
+    let makes_claims = !is_left(&Key::All(Kind::ClaimCreations))
+        && plan.claims.iter().any(|change| match change {
+            ClaimChange::Create { id, template, .. } => {
+                !is_left(&Key::Claim(*id, template.clone()))
+            }
+            ClaimChange::Patch { .. } | ClaimChange::Delete(_) => false,
+        });
+    if makes_claims {
+        let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);
+        each_claim(work, labels, |claim| look.unmanaged_claims.push(claim)).await?;
+    }
     let is_first = work.pool.is_none()
         && !is_left(&Key::Pool)
         && plan.pool.as_ref().is_some_and(|ids| !ids.is_empty());
@@ -272,12 +298,46 @@ struct Page<T> {
 }
 
 /// Reads the Pods of the namespace with these labels.
-async fn each(work: &Work<'_>, labels: String, keep: impl FnMut(Pod)) -> Result<(), Halt> {
+pub async fn each(work: &Work<'_>, labels: String, keep: impl FnMut(Pod)) -> Result<(), Halt> {
     every(work, "pods", labels, keep).await
 }
 
+#[derive(Deserialize)]
+struct ClaimObject {
+    metadata: ObjectMeta,
+}
+
+/// Reads the claims of the set in the namespace with these labels, managed or not.
+pub async fn each_claim(
+    work: &Work<'_>,
+    labels: String,
+    mut keep: impl FnMut(Claim),
+) -> Result<(), Halt> {
+    let keep = |claim: ClaimObject| {
+        let claim = claim_of(claim.metadata);
+        if claim.controller.as_deref() == Some(work.uid()) {
+            keep(claim);
+        }
+    };
+    every(work, "persistentvolumeclaims", labels, keep).await
+}
+
+fn claim_of(metadata: ObjectMeta) -> Claim {
+    let mut owners = metadata.owner_references.into_iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    Claim {
+        name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        labels: metadata.labels.unwrap_or_default().into_iter().collect(),
+        controller: controller.map(|owner| owner.uid),
+        creation_timestamp: metadata.creation_timestamp.map(|time| time.0),
+        terminating: metadata.deletion_timestamp.is_some(),
+    }
+}
+
 /// Reads the objects of a core resource in the namespace with these labels page by page.
-pub async fn every<T: DeserializeOwned>(
+async fn every<T: DeserializeOwned>(
     work: &Work<'_>,
     resource: &str,
     labels: String,
