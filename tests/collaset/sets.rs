@@ -1,10 +1,11 @@
 //! A CollaSet and its Pods in a namespace.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Error, ResourceExt};
 use operating::api::collaset::{CollaSet, CollaSetCondition};
 use operating::api::keys::{self, Family};
 use operating::api::resourcecontext::ResourceContext;
@@ -55,9 +56,19 @@ impl<'a> Set<'a> {
             "metadata": { "name": name }, "spec": spec,
         }))
         .unwrap();
-        let created = set.api.create(&PostParams::default(), &object).await;
-        created.unwrap();
-        set
+        for _ in 0..20 {
+            match set.api.create(&PostParams::default(), &object).await {
+                // The replica that was asked has been killed by the test meanwhile.
+                Err(Error::Api(status)) if status.code == 500 => {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+                created => {
+                    created.unwrap();
+                    return set;
+                }
+            }
+        }
+        panic!("nobody admits CollaSet {name}");
     }
 
     pub async fn get(&self) -> CollaSet {
