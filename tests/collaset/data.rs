@@ -289,11 +289,43 @@ async fn claim_that_lost_its_control_label_gets_it_back() {
     let pods = set
         .until_pods("the next one", |pods| ids(pods) == [0, 1])
         .await;
-    assert_eq!(mounted(&pods[&1]), [claim.clone()]);
+    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
     let labels = api.get(&claim).await.unwrap().metadata.labels.unwrap();
     assert_eq!(labels[keys::CONTROL], keys::CONTROL_VALUE);
     set.settled().await;
     assert_eq!(claims::names(&scope).await.len(), 2);
+}
+
+#[tokio::test]
+async fn retained_claim_that_no_cache_shows_outlasts_its_set() {
+    let scope = Bed::shared().await.scope("data-unseen").await;
+    claims::volumes(&scope, 2).await;
+    let mut part = template(&scope, "Delete");
+    part["scaleStrategy"] =
+        json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain" } });
+    let set = Set::new(&scope, "web", 2, part).await;
+    let all: Vec<String> = set.pods().await.values().flat_map(mounted).collect();
+    let api = claims::api(&scope);
+    let uid = set.get().await.metadata.uid.unwrap();
+    let reference = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": uid, "controller": false,
+    });
+    let edits = [
+        json!({ "labels": { keys::CONTROL: null } }),
+        json!({ "labels": { keys::CONTROL: null }, "ownerReferences": [reference] }),
+    ];
+    for (claim, edit) in all.iter().zip(edits) {
+        let edit = Patch::Merge(json!({ "metadata": edit }));
+        let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+        edited.unwrap();
+    }
+    delete(&set, PropagationPolicy::Background).await;
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    for claim in all {
+        let metadata = api.get(&claim).await.unwrap().metadata;
+        let kept = (metadata.owner_references, metadata.deletion_timestamp);
+        assert_eq!(kept, (None, None), "{claim}");
+    }
 }
 
 #[tokio::test]

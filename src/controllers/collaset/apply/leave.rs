@@ -1,6 +1,7 @@
-//! Pods and claims that a set which is deleted alone leaves behind, and that the caches do not show: those without the control label,
-//! and those that were adopted a moment ago.
+//! Pods and claims that a set leaves behind, and that the caches do not show: those without the control label, and those that were
+//! adopted a moment ago.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -14,13 +15,17 @@ use crate::domain::collaset::leaves_its_pods;
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::{ClaimChange, Ownership, Plan, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
+use crate::domain::collaset::strategy::Strategy;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
+
+/// What the garbage collector would delete with the set.
+type Found = (Vec<Arc<Pod>>, Vec<Arc<Claim>>);
 
 /// Looks for them before the finalizer goes, since the garbage collector would delete what it has overlooked. Where there are any, the
 /// plan releases them, and the finalizer stays for the next one.
 pub async fn unseen(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
-    if !plan.remove_finalizer || !leaves_its_pods(&work.set.metadata) {
+    if !plan.remove_finalizer {
         return Ok(());
     }
     let found = Mutex::new((Vec::new(), Vec::new()));
@@ -28,7 +33,11 @@ pub async fn unseen(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
         key: Key::Look,
         step: Step::Exclude,
         request: async {
-            *found.lock() = read(work).await?;
+            let read = match leaves_its_pods(&work.set.metadata) {
+                true => everything(work).await?,
+                false => (Vec::new(), kept_claims(work).await?),
+            };
+            *found.lock() = read;
             Ok(())
         },
     };
@@ -55,16 +64,39 @@ pub async fn unseen(work: &Work<'_>, plan: &mut Plan) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Pods and claims of the namespace that the set controls.
-async fn read(work: &Work<'_>) -> Result<(Vec<Arc<Pod>>, Vec<Arc<Claim>>), Halt> {
-    let (mut pods, mut claims) = (Vec::new(), Vec::new());
+/// All Pods and claims of a set that leaves them.
+async fn everything(work: &Work<'_>) -> Result<Found, Halt> {
+    let mut pods = Vec::new();
     look::each(work, String::new(), |pod| {
-        let owner = pod.controller();
-        if owner.is_some_and(|owner| owner.uid == work.uid()) {
+        let mut owners = pod.metadata.owner_references.iter();
+        if owners.any(|owner| owner.uid == work.uid()) {
             pods.push(Arc::new(pod));
         }
     })
     .await?;
+    Ok((pods, claims(work).await?))
+}
+
+/// Of a set that takes its Pods along: the claims that it retains, and those that somebody's Pod mounts.
+async fn kept_claims(work: &Work<'_>) -> Result<Vec<Arc<Claim>>, Halt> {
+    let mut claims = claims(work).await?;
+    if claims.is_empty() || Strategy::of(&work.set.spec).retain_deleted {
+        return Ok(claims);
+    }
+    let mut mounted = BTreeSet::new();
+    look::each(work, String::new(), |pod| {
+        let mut owners = pod.metadata.owner_references.iter();
+        if !owners.any(|owner| owner.uid == work.uid()) {
+            mounted.extend(pod.spec.claims.iter().cloned());
+        }
+    })
+    .await?;
+    claims.retain(|claim| mounted.contains(&claim.name));
+    Ok(claims)
+}
+
+async fn claims(work: &Work<'_>) -> Result<Vec<Arc<Claim>>, Halt> {
+    let mut claims = Vec::new();
     look::each_claim(work, String::new(), |claim| claims.push(Arc::new(claim))).await?;
-    Ok((pods, claims))
+    Ok(claims)
 }

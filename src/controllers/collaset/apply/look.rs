@@ -226,7 +226,12 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
         });
     if makes_claims {
         let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);
-        each_claim(work, labels, |claim| look.unmanaged_claims.push(claim)).await?;
+        each_claim(work, labels, |claim| {
+            if claim.labels.get(control).map(String::as_str) != Some(value) {
+                look.unmanaged_claims.push(claim);
+            }
+        })
+        .await?;
     }
     let is_first = work.pool.is_none()
         && !is_left(&Key::Pool)
@@ -307,16 +312,16 @@ struct ClaimObject {
     metadata: ObjectMeta,
 }
 
-/// Reads the claims of the set in the namespace with these labels, managed or not.
+/// Reads the claims in the namespace with these labels that the garbage collector would delete with the set, managed or not.
 pub async fn each_claim(
     work: &Work<'_>,
     labels: String,
     mut keep: impl FnMut(Claim),
 ) -> Result<(), Halt> {
     let keep = |claim: ClaimObject| {
-        let claim = claim_of(claim.metadata);
-        if claim.controller.as_deref() == Some(work.uid()) {
-            keep(claim);
+        let mut owners = claim.metadata.owner_references.iter().flatten();
+        if owners.any(|owner| owner.uid == work.uid()) {
+            keep(claim_of(claim.metadata));
         }
     };
     every(work, "persistentvolumeclaims", labels, keep).await

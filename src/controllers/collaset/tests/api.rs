@@ -124,7 +124,12 @@ impl State {
             Method::POST => self.create(path, body),
             Method::GET => match self.objects.get(path) {
                 Some(object) => (200, object.clone()),
-                None if path.ends_with("/pods") => (200, self.list(path)),
+                None if ["/pods", "/persistentvolumeclaims"]
+                    .iter()
+                    .any(|all| path.ends_with(all)) =>
+                {
+                    (200, self.list(path))
+                }
                 None => failure(404, "NotFound", "there is none"),
             },
             Method::DELETE => match self.objects.remove(path) {

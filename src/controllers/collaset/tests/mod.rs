@@ -209,12 +209,13 @@ async fn the_stages_come_in_order_and_nothing_is_asked_twice() {
 
     assert_eq!(bed.apply(plan).await, Done::All(Some(SPACING)));
     let mut requests = bed.api.requests();
-    requests[4..7].sort(); // at once: the resize and the deletion, then the patch
+    requests[5..8].sort(); // at once: the resize and the deletion, then the patch
     assert_eq!(
         requests,
         [
             format!("PATCH {SET}"),
             "POST /apis/apps/v1/namespaces/n/controllerrevisions".into(),
+            "GET /api/v1/namespaces/n/persistentvolumeclaims".into(),
             format!("POST {}", POOL.trim_end_matches("/web")),
             "POST /api/v1/namespaces/n/persistentvolumeclaims".into(),
             format!("DELETE {PODS}/web-gone"),
@@ -768,6 +769,7 @@ async fn a_pool_that_is_refused_keeps_back_what_depends_on_it() {
         bed.api.requests(),
         [
             format!("POST {}", POOL.trim_end_matches("/web")),
+            "GET /api/v1/namespaces/n/persistentvolumeclaims".to_owned(),
             format!("PATCH {SET}/status")
         ]
     );

@@ -138,15 +138,22 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         let left = facts.observed.pods.len();
         let orphaning = leaving::orphaned(facts);
         let refused = facts.observed.refused.finalizer.as_ref();
+        let claims = leaving::claims(draft);
         let (done, reason) = match (&orphaning, left, refused) {
-            (None, 0, None) => (true, "Deleted"),
+            (None, 0, None) if claims.is_empty() => (true, "Deleted"),
             _ => (false, "ReclaimingTargetsDeletion"),
         };
         let refused = refused.map(|why| {
             format!("; its finalizer can't be removed: {why}; let the server update the CollaSet")
         });
         let refused = refused.unwrap_or_default();
-        let to_go = || format!("{} left{}", wording::pods(left), leaving::told(facts));
+        let to_go = || {
+            format!(
+                "{} left{}{claims}",
+                wording::pods(left),
+                leaving::told(facts)
+            )
+        };
         let message = format!("{}{refused}", orphaning.unwrap_or_else(to_go));
         set(status, now, "Terminating", done, reason, message.clone());
         set(status, now, "Ready", false, "Terminating", message);

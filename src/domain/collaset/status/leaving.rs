@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::super::draft::Draft;
 use super::super::facts::Facts;
+use super::super::plan::ClaimChange;
 use super::super::reclaim;
 use super::told::{self, NAMED};
 use crate::api::keys;
@@ -40,6 +42,26 @@ pub fn told(facts: &Facts) -> String {
         format!("; Pod {} {what}", pod.metadata.name)
     });
     told.collect()
+}
+
+/// The claims that are yet to be deleted, or to be left behind, after `; `; empty where there are none.
+pub fn claims(draft: &Draft) -> String {
+    let names = |releases: bool| -> Vec<&str> {
+        let named = draft.claims.iter().filter_map(|change| match change {
+            ClaimChange::Delete(claim) if !releases => Some(&*claim.name),
+            ClaimChange::Patch { claim, .. } if releases => Some(&*claim.name),
+            _ => None,
+        });
+        named.collect()
+    };
+    let told = |what: &str, names: &[&str]| match names.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; PersistentVolumeClaims to be {what}: {}",
+            wording::listed(names, NAMED)
+        ),
+    };
+    told("released", &names(true)) + &told("deleted", &names(false))
 }
 
 /// What a set that leaves its Pods behind waits for; `None` for one that takes them along.
