@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use operating::api::collaset::CollaSet;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::bed::objects::may_operate;
 use crate::bed::{Bed, Scope, wait};
 use crate::claims::{self, mounted};
+use crate::membership::told;
 use crate::sets::{Pods, Set, condition, ids, label, uids};
 
 /// Spec with a claim template and a retention policy for both cases.
@@ -66,6 +68,124 @@ async fn orphaned_pods_are_adopted_under_their_ids_with_their_claims() {
     for (id, pod) in &after {
         assert_eq!(mounted(pod), [claims::of(&scope, *id).await[0].name_any()]);
     }
+}
+
+#[tokio::test]
+async fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_template() {
+    let scope = Bed::shared().await.scope("data-orphans-grown").await;
+    claims::volumes(&scope, 6).await;
+    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    let before = claims::names(&scope).await;
+    delete(&set, PropagationPolicy::Orphan).await;
+
+    let set = Set::new(&scope, "web", 2, claims::template(&scope, "2Gi")).await;
+    let stays = "stays when the Pod is made again with an empty one";
+    told(&scope, "IncludeTarget", stays).await;
+    // Claims are deleted once nobody mounts them.
+    set.image("app:2").await;
+    set.settled().await;
+    let mounted: Vec<_> = set.pods().await.values().flat_map(mounted).collect();
+    assert!(mounted.iter().all(|claim| !before.contains(claim)));
+    for name in before {
+        let claim = claims::get(&scope, &name).await;
+        let kept = (
+            claim.owner_references(),
+            claim.metadata.deletion_timestamp.as_ref(),
+        );
+        assert_eq!(kept, (&[][..], None), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn orphans_whose_ids_another_set_of_the_pool_has_taken_keep_their_claims() {
+    let scope = Bed::shared().await.scope("data-orphans-pool").await;
+    claims::volumes(&scope, 4).await;
+    let mut spec = claims::template(&scope, "1Gi");
+    spec["scaleStrategy"] = json!({ "context": "shared" });
+    let set = Set::new(&scope, "web", 2, spec.clone()).await;
+    let (before, names) = (set.pods().await, claims::names(&scope).await);
+    delete(&set, PropagationPolicy::Orphan).await;
+    let context = json!({ "scaleStrategy": { "context": "shared" } });
+    let other = Set::new(&scope, "api", 3, context).await;
+    assert_eq!(ids(&other.pods().await), [0, 1, 2]);
+
+    let set = Set::new(&scope, "web", 2, spec).await;
+    let after = set.pods().await;
+    assert!(after.keys().all(|id| *id > 2), "{:?}", ids(&after));
+    let uids =
+        |pods: &Pods| -> BTreeSet<_> { pods.values().filter_map(ResourceExt::uid).collect() };
+    assert_eq!(uids(&after), uids(&before));
+    assert_eq!(claims::names(&scope).await, names);
+}
+
+/// By `kubectl label pvc … --overwrite`.
+#[tokio::test]
+async fn claims_whose_labels_are_edited_stay_with_their_pods() {
+    let scope = Bed::shared().await.scope("data-relabelled").await;
+    claims::volumes(&scope, 4).await;
+    let set = Set::new(&scope, "web", 2, claims::template(&scope, "1Gi")).await;
+    let before = set.pods().await;
+    let api = claims::api(&scope);
+    for (id, key, value) in [
+        (0, keys::INSTANCE_ID, "1"),
+        (1, keys::PVC_TEMPLATE_NAME, "logs"),
+    ] {
+        let claim = &mounted(&before[&id])[0];
+        let was = claims::get(&scope, claim).await.labels()[key].clone();
+        let edit = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
+        let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+        edited.unwrap();
+        wait::until("the label to be as it was", async || {
+            claims::get(&scope, claim).await.labels()[key] == was
+        })
+        .await;
+    }
+    assert_eq!(uids(&set.pods().await), uids(&before));
+    set.edit(json!({ "template": { "spec": { "hostNetwork": true } } }))
+        .await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert_ne!(uids(&after), uids(&before));
+    assert_eq!(volumes(&after), volumes(&before));
+    assert_eq!(claims::names(&scope).await.len(), 2);
+}
+
+#[tokio::test]
+async fn selector_that_does_not_match_where_no_webhook_looks_makes_no_pod() {
+    let scope = Bed::shared().await.scope("data-excluded").await;
+    let namespaces: Api<Namespace> = Api::all(scope.client.clone());
+    let exclude =
+        Patch::Merge(json!({ "metadata": { "labels": { keys::NAMESPACE_EXCLUDED: "" } } }));
+    let params = PatchParams::default();
+    let excluded = namespaces.patch(&scope.namespace, &params, &exclude).await;
+    excluded.unwrap();
+    let labels = json!({ "template": { "metadata": { "labels": { "app": "other" } } } });
+    let set = Set::of(&scope, "web");
+    // The API server learns of the label a little later.
+    wait::until("nobody to look", async || {
+        let spec = json!({
+            "replicas": 2, "selector": { "matchLabels": { "app": "web" } },
+            "template": { "spec": { "containers": [{ "name": "app", "image": "app:1" }] } },
+        });
+        let mut spec = spec;
+        json_patch::merge(&mut spec, &labels);
+        let object = serde_json::from_value(json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
+            "metadata": { "name": "web" }, "spec": spec,
+        }));
+        set.api
+            .create(&PostParams::default(), &object.unwrap())
+            .await
+            .is_ok()
+    })
+    .await;
+    until_waiting(
+        &set,
+        "spec.template.metadata.labels: must match spec.selector",
+    )
+    .await;
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    assert_eq!(scope.list("app=other").await.len(), 0);
 }
 
 #[tokio::test]

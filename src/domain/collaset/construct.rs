@@ -8,6 +8,7 @@ use super::observed::Revision;
 use super::revision::data::{self, claim_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
+use crate::api::selector::Selector;
 
 // A host name is one label of a domain name.
 const HOSTNAME_LIMIT: usize = 63;
@@ -123,6 +124,14 @@ pub fn owner(set: &CollaSet) -> Value {
 /// Name of a set.
 pub(super) fn name(set: &CollaSet) -> &str {
     set.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Whether a selector matches the Pods of a template. Each has the label that marks it as managed.
+pub fn is_selected(template: &Value, selector: &Selector) -> bool {
+    let labels = labels_of(template).into_iter();
+    let labels = labels.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()));
+    let control = (keys::CONTROL.to_owned(), keys::CONTROL_VALUE.to_owned());
+    selector.matches(&labels.chain([control]).collect())
 }
 
 /// Labels of a template, raw.

@@ -76,6 +76,14 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     if !ready {
         return; // its claims first
     }
+    if !construct::is_selected(&revision.data["spec"]["template"], &facts.selector) {
+        let message = format!(
+            "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
+            revision.name
+        );
+        draft.refuse("ScaleOutFailed", message);
+        return;
+    }
     let mut volumes = wanted.volumes.values();
     if let Some(pod) = volumes.find_map(|claim| facts.writer(claim)) {
         await_end(facts, draft, pod); // two Pods would write to one claim
@@ -164,9 +172,9 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     }
     for change in changes {
         if let ClaimChange::Patch { claim, .. } = &change
-            && !facts.mounting(&claim.name).is_empty()
+            && (!facts.mounting(&claim.name).is_empty() || facts.stays_without_owner(claim))
         {
-            continue; // goes with its Pod
+            continue; // goes with its Pod, or stays as it is
         }
         if let ClaimChange::Delete(claim) = &change {
             if let Some(pod) = facts.mounting(&claim.name).first() {

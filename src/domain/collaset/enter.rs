@@ -86,7 +86,7 @@ fn refuse(facts: &Facts, draft: &mut Draft, pod: &Pod, why: &str) {
 /// deleted with `--cascade=orphan` and made again, or that outlived an uninstallation. Otherwise others would be made beside
 /// them, on their claims. Those for whose IDs the pool has no room wait; no others are made for those IDs. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
 pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
-    let (mut taken, mut moved) = (BTreeSet::new(), false);
+    let mut moved = false;
     // One that has ended is made again, unless another has its ID.
     let mut orphans: Vec<_> = facts.observed.orphans.iter().collect();
     let has_left = |pod: &Pod| {
@@ -109,21 +109,50 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
             tell_of_outsider(draft, pod);
             continue;
         }
-        if !is_free(facts, draft, pod, id) || !taken.insert(id) {
+        let Some(id) = id_for(facts, draft, room, pod, id) else {
             continue;
-        }
-        if !draft.ids.contains_key(&id) && !room.take_entry() {
-            continue;
-        }
-        pool::take(facts, draft, id, pod.label(keys::REVISION));
+        };
         moved |= !facts.is_refused(pod);
         if enter(facts, draft, pod, id) {
             let name = &pod.metadata.name;
-            let message = format!("Pod {name} has no owner and is adopted under instance ID {id}");
+            let stays = without_owner(facts, pod);
+            let message =
+                format!("Pod {name} has no owner and is adopted under instance ID {id}{stays}");
             draft.event_once_written(pod, INCLUDED, message);
         }
     }
     moved
+}
+
+/// The instance ID under which an orphan enters: its own, or, where another set of the pool has taken that meanwhile and an instance is
+/// missing, one of which no volume is left. `None` where it stays outside for now.
+fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64) -> Option<i64> {
+    let revision = pod.label(keys::REVISION);
+    let is_foreign = facts.foreign.contains(&own);
+    let kept = || pool::kept_for(draft, pod).filter(|_| is_foreign);
+    let known = Some(own).filter(|_| !is_foreign).or_else(kept);
+    if let Some(id) = known {
+        let is_free = is_free(facts, draft, pod, id);
+        if is_free && (draft.ids.contains_key(&id) || room.take_entry()) {
+            pool::take(facts, draft, id, revision);
+            return Some(id);
+        }
+        if facts.members.contains_key(&id) {
+            tell_of_outsider(draft, pod);
+        }
+        return None;
+    }
+    // Where names persist its name is that of an ID which is another's.
+    let is_short = pool::counted(facts, draft).len() < facts.strategy.replicas;
+    if facts.strategy.sequence || !is_short {
+        tell_of_outsider(draft, pod);
+        return None;
+    }
+    room.take_entry().then(|| {
+        let id = pool::allocate_empty(facts, draft, revision);
+        pool::keep_for(draft, id, pod);
+        id
+    })
 }
 
 /// A Pod that matches the selector is counted by whoever counts by it.
@@ -191,6 +220,8 @@ fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) -> bool {
 
 /// Has the claims that a Pod of the set mounts be of the set, under the Pod's ID; whether there is anything to change. Whoever
 /// takes them from the set does not take the Pod, and an exclusion that is taken back half way has taken them.
+///
+/// One that [`Facts::stays_without_owner`] gets the Pod's ID and no owner.
 pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool {
     let templates: Vec<&Value> = facts
         .revision_of(pod)
@@ -205,18 +236,37 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
     for claim in mounted.into_iter().filter_map(|name| facts.claim(name)) {
         let own = claim.controller.is_some() && claim.controller.as_deref() == uid;
         let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();
-        let entered = own && named && !claim.labels.contains_key(keys::ORPHANED);
+        let stays = facts.stays_without_owner(claim);
+        let entered = (own || stays) && named && !claim.labels.contains_key(keys::ORPHANED);
         // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
         if !entered && claims::is_of(claim, &templates, &facts.known_claims) {
             let labels = [
                 (keys::ORPHANED.to_owned(), None),
                 (keys::INSTANCE_ID.to_owned(), id.clone()),
             ];
-            draft.claim(claim, LabelPatch(labels.into()), Ownership::Adopt);
+            let ownership = match stays {
+                true => Ownership::Keep,
+                false => Ownership::Adopt,
+            };
+            draft.claim(claim, LabelPatch(labels.into()), ownership);
             any = true;
         }
     }
     any
+}
+
+/// The claims of a Pod that stay when it is made again, since nobody owns them, in words; empty without any.
+fn without_owner(facts: &Facts, pod: &Pod) -> String {
+    let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+    let kept = mounted.filter(|claim| facts.stays_without_owner(claim));
+    let told = kept.map(|claim| {
+        format!(
+            "; its claim {} is of another template than spec.volumeClaimTemplates: it gets no owner, and stays when the Pod is made again with an \
+             empty one",
+            claim.name
+        )
+    });
+    told.collect()
 }
 
 /// Whether an ID has claims beside those that a Pod mounts, of the same templates.

@@ -9,6 +9,7 @@ use super::claims::{self, hash::Known};
 use super::lifecycle::{self, Operation};
 use super::observed::{Claim, Observed, Revision, pool_name};
 use super::plan::Ahead;
+use super::revision::data::claim_templates;
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace, Progress};
 use super::revision::resize;
@@ -488,6 +489,24 @@ impl<'a> Facts<'a> {
     /// A claim that the set controls, or nobody does.
     pub fn claim(&self, name: &str) -> Option<&'a Arc<Claim>> {
         self.named_claims.get(name).copied()
+    }
+
+    /// Whether a claim without an owner stays so: it was left by a former set of this name, and this one was made with another claim
+    /// template, so that the next Pod of the instance won't mount it. With an owner it would be deleted then as left over, though nobody was
+    /// warned as where the template of a set is changed.
+    pub fn stays_without_owner(&self, claim: &Claim) -> bool {
+        let updated = &self.history.updated;
+        let since = self.observed.set.metadata.creation_timestamp.as_ref();
+        let is_new = since.is_some_and(|since| {
+            let made = updated.creation_timestamp;
+            made.is_none_or(|made| made >= since.0) // in whole seconds
+        });
+        let of_updated = || {
+            let templates: Vec<_> = claim_templates(&updated.data).iter().collect();
+            claims::is_of(claim, &templates, &self.known_claims)
+        };
+        let has_left = claim.labels.contains_key(keys::ORPHANED);
+        claim.controller.is_none() && !has_left && is_new && !of_updated()
     }
 
     /// The Pods that mount a claim.

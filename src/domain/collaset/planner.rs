@@ -2,18 +2,42 @@
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::observed::Observed;
-use super::plan::{Event, Left, Plan, RevisionChange};
+use super::observed::{Claim, Observed};
+use super::plan::{ClaimChange, Event, Left, Ownership, Plan, RevisionChange};
 use super::revision::{self, history::Failure};
 use super::rollout::{self, Rollout};
 use super::strategy::Strategy;
-use super::{create, doubles, membership, pool, reclaim, replace, scale, status, update};
+use super::{
+    claims, construct, create, doubles, membership, pool, reclaim, replace, scale, status, update,
+};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
 use crate::api::selector::Selector;
 
 /// What is to be written, given what is observed.
 pub fn plan(observed: &Observed) -> Plan {
+    let (corrected, mended) = claims::corrected(observed);
+    let mut plan = plan_of(&corrected);
+    if observed.set.metadata.deletion_timestamp.is_none() {
+        let is_changed = |change: &ClaimChange, of: &Claim| match change {
+            ClaimChange::Patch { claim, .. } | ClaimChange::Delete(claim) => claim.uid == of.uid,
+            ClaimChange::Create { .. } => false,
+        };
+        for (claim, labels) in mended {
+            if !plan.claims.iter().any(|change| is_changed(change, &claim)) {
+                let ownership = Ownership::Keep;
+                plan.claims.push(ClaimChange::Patch {
+                    claim,
+                    labels,
+                    ownership,
+                });
+            }
+        }
+    }
+    plan
+}
+
+fn plan_of(observed: &Observed) -> Plan {
     let set = &observed.set;
     let deleting = set.metadata.deletion_timestamp.is_some();
     let protected = set
@@ -114,6 +138,12 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let deleting = set.metadata.deletion_timestamp.is_some();
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
+    // Nobody has told where no webhook looks: its Pods would be released at once, and others made, without end.
+    if !deleting && !construct::is_selected(&set.spec.template, &selector) {
+        return Err(Failure::Invalid(format!(
+            "spec.template.metadata.labels: must match spec.selector, which is {selector}: add these labels; until then no Pod is made, changed or deleted"
+        )));
+    }
     let mut strategy = Strategy::of(&set.spec);
     let rollout = Rollout::of(set, &history, &strategy);
     strategy.scope = rollout.scope();

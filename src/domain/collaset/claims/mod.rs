@@ -1,10 +1,12 @@
 //! PersistentVolumeClaims: which serves which instance, and what becomes of those that are left (contract 6.8).
 
 pub mod hash;
+mod mislabelled;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
 
+pub use mislabelled::corrected;
 pub use plan::{
     Wanted, changed, for_instance, instance, is_generated, is_of, is_usable, leftovers, missing,
 };

@@ -217,7 +217,7 @@ pub fn is_usable(set: &CollaSet, claim: &Claim) -> bool {
     is_owned(set, claim) || is_adoptable(set, claim)
 }
 
-fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
+pub(super) fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
     claim.controller.is_some() && claim.controller == set.metadata.uid
 }
 
@@ -282,7 +282,7 @@ pub fn is_generated(prefix: &str, name: &str) -> bool {
         .is_some_and(|rest| !rest.is_empty() && !rest.contains('-'))
 }
 
-fn prefix(set: &CollaSet, template: &str) -> String {
+pub(super) fn prefix(set: &CollaSet, template: &str) -> String {
     format!("{}-{template}-", name(set))
 }
 
@@ -291,7 +291,7 @@ pub fn instance(claim: &Claim) -> Option<i64> {
     label(claim, keys::INSTANCE_ID)?.parse().ok()
 }
 
-fn template_name(claim: &Claim) -> Option<&str> {
+pub(super) fn template_name(claim: &Claim) -> Option<&str> {
     label(claim, keys::PVC_TEMPLATE_NAME)
 }
 

@@ -1,8 +1,9 @@
 //! Claims in trouble: none is mounted by two Pods, and none that a Pod mounts is deleted. The world checks both at each
 //! creation and deletion.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::cases::{one_claim, settled};
@@ -40,6 +41,8 @@ fn orphan(world: &mut World) {
     }
     world.pool = None;
     world.set.status = None;
+    let now = crate::domain::collaset::status::time(world.tick());
+    world.set.metadata.creation_timestamp = Some(Time(now));
 }
 
 fn pod<'a>(world: &'a mut World, name: &str) -> &'a mut crate::domain::pod::Pod {
@@ -69,6 +72,143 @@ fn orphans_are_adopted_under_their_ids_with_their_claims() {
         assert_eq!((world.pods.len(), world.claims.len()), (3, claims));
         let owned = |c: &Claim| c.controller.as_deref() == Some(UID);
         assert!(world.claims.values().all(owned));
+    }
+}
+
+/// As one does with a StatefulSet to have larger volumes from then on.
+#[test]
+fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_template() {
+    for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
+        let mut spec = one_claim();
+        spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
+        let mut world = settled(3, spec);
+        let before = world.claims.clone();
+        orphan(&mut world);
+        let mut change = one_claim();
+        change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] =
+            json!({ "storage": "2Gi" });
+        world.edit(change);
+        world.settle();
+        for (name, claim) in &before {
+            let now = world.claims.get(name);
+            let now = now.unwrap_or_else(|| panic!("{policy}: {name} is gone"));
+            assert_eq!((&now.labels, &now.controller), (&claim.labels, &None));
+        }
+        let mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
+        let mounted: Vec<_> = mounted.collect();
+        assert!(mounted.len() == 3 && !mounted.iter().any(|name| before.contains_key(*name)));
+        let told = |(_, said): &&(_, String)| said.contains("stays when the Pod is made again");
+        assert_eq!(
+            world.told.iter().filter(told).count(),
+            3,
+            "{:?}",
+            world.told
+        );
+        // Back to the former template, back to the former volumes.
+        world.edit(one_claim());
+        world.settle();
+        if policy != "Replace" {
+            let mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
+            assert!(
+                mounted.clone().count() == 3
+                    && mounted.clone().all(|name| before.contains_key(name))
+            );
+        }
+    }
+}
+
+/// Where two sets share a pool, the other may have taken the IDs meanwhile.
+#[test]
+fn orphan_whose_id_another_set_has_taken_is_adopted_under_another_with_its_claim() {
+    let mut world = settled(2, one_claim());
+    let before = placed(&world);
+    let pool = world.pool.clone();
+    orphan(&mut world);
+    world.pool = pool;
+    for context in &mut world.pool.as_mut().unwrap().contexts {
+        context.data = [("Owner".to_owned(), "other".to_owned())].into();
+    }
+    world.settle();
+    let after = placed(&world);
+    assert_eq!(world.ids(), [2, 3]);
+    let (before, after): (Vec<_>, Vec<_>) = (
+        before.into_values().collect(),
+        after.into_values().collect(),
+    );
+    assert_eq!(before, after);
+    assert!(
+        world.claims.len() == 2 && ready(&world).is_empty(),
+        "{}",
+        ready(&world)
+    );
+}
+
+#[test]
+fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing() {
+    let mut world = settled(2, json!({}));
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "web-other".into();
+    other.metadata.uid = "other".into();
+    other.metadata.owner_references.clear();
+    other
+        .metadata
+        .labels
+        .insert(keys::INSTANCE_ID.into(), "7".into());
+    world.pods.insert("web-other".into(), other);
+    let foreign = crate::api::resourcecontext::ContextDetail {
+        id: 7,
+        data: [("Owner".to_owned(), "other".to_owned())].into(),
+    };
+    world.pool.as_mut().unwrap().contexts.push(foreign);
+    world.settle();
+    assert!(world.pods["web-other"].controller().is_none());
+    let told = |(_, said): &(_, String)| {
+        said.contains("web-other matches spec.selector and stays outside")
+    };
+    assert!(world.told.iter().any(told), "{:?}", world.told);
+}
+
+/// By its label, with `kubectl label --overwrite`.
+#[test]
+fn claim_that_is_said_to_be_of_another_instance_or_template_stays_with_its_pod() {
+    for (key, value) in [
+        (keys::PVC_TEMPLATE_NAME, "logs"),
+        (keys::PVC_TEMPLATE_NAME, ""),
+        (keys::INSTANCE_ID, "1"),
+        (keys::INSTANCE_ID, "7"),
+        (keys::INSTANCE_ID, "x"),
+    ] {
+        let mut world = settled(2, one_claim());
+        let (before, claims) = (placed(&world), world.claims.clone());
+        let mounted = before[&0].1[0].clone();
+        let labels = &mut world.claims.get_mut(&mounted).unwrap().labels;
+        labels.insert(key.into(), value.into());
+        world.settle();
+        let pods = |placed: BTreeMap<i64, _>| -> BTreeSet<(String, Vec<String>)> {
+            placed.into_values().collect()
+        };
+        assert_eq!(pods(placed(&world)), pods(before), "{key}={value}");
+        // The next Pods of both have the same volumes.
+        world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+        world.settle();
+        let names: Vec<_> = world.claims.keys().collect();
+        assert_eq!(names, claims.keys().collect::<Vec<_>>(), "{key}={value}");
+    }
+}
+
+/// Where no webhook looks it is stored.
+#[test]
+fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
+    for there in [0, 2] {
+        let mut world = settled(there, json!({}));
+        world.edit(
+            json!({ "replicas": 3, "template": { "metadata": { "labels": { "app": "other" } } } }),
+        );
+        let before: Vec<_> = world.pods.keys().cloned().collect();
+        world.rounds(5);
+        assert_eq!(world.pods.keys().cloned().collect::<Vec<_>>(), before);
+        let said = ready(&world);
+        assert!(said.contains("spec.template.metadata.labels"), "{said}");
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Act {
     List(&'static str, Option<usize>),
     /// Somebody else writes to a Pod.
     Label(usize, String, Option<String>),
+    /// Somebody else writes to the first claim of a Pod of the set.
+    LabelClaim(usize, &'static str, String),
     /// A Pod is deleted, or fails.
     Kill(usize),
     Fail(usize),
@@ -63,7 +65,7 @@ pub enum Act {
 }
 
 /// Each kind of act is part of a walk or not: what is rare among all is frequent among few.
-const KINDS: [fn(&mut StdRng) -> Act; 55] = [
+const KINDS: [fn(&mut StdRng) -> Act; 56] = [
     |rng| edit("replicas", rng.random_range(0..6)),
     |rng| edit("replicas", rng.random_range(2..5)),
     |rng| image(rng),
@@ -170,6 +172,14 @@ const KINDS: [fn(&mut StdRng) -> Act; 55] = [
     |rng| label(rng, keys::ORPHANED, "true"),
     |rng| label(rng, keys::STAY_OFFLINE, "1"),
     |rng| Act::Orphan(pod(rng)),
+    |rng| {
+        let id = rng.random_range(0..6).to_string();
+        let (key, value) = match rng.random_bool(0.5) {
+            true => (keys::INSTANCE_ID, id),
+            false => (keys::PVC_TEMPLATE_NAME, "logs".to_owned()),
+        };
+        Act::LabelClaim(pod(rng), key, value)
+    },
     |rng| {
         Act::Label(
             pod(rng),
@@ -407,6 +417,7 @@ pub fn act_on(world: &mut World, act: &Act) {
             world.pass(*seconds);
         }
         Act::Label(pod, ..)
+        | Act::LabelClaim(pod, ..)
         | Act::Kill(pod)
         | Act::Fail(pod)
         | Act::Orphan(pod)
@@ -431,6 +442,14 @@ fn act_on_pod(world: &mut World, name: &str, act: &Act) {
                     None => pod.metadata.labels.remove(key),
                 };
             });
+        }
+        Act::LabelClaim(_, key, value) => {
+            let pod = &world.pods[name];
+            let claim = pod.spec.claims.first().filter(|_| world.owns(pod));
+            let claim = claim.cloned().and_then(|name| world.claims.get_mut(&name));
+            if let Some(claim) = claim {
+                claim.labels.insert((*key).to_owned(), value.clone());
+            }
         }
         Act::Kill(_) => world.delete(name),
         Act::Fail(_) => {
