@@ -423,7 +423,11 @@ impl View {
         let down = self.updated_and_down(facts).count();
         if self.behind + self.to_make + self.updates > 0 || down == 0 {
             let bound = self.bound(facts, |_| false);
-            return format!("{}{bound}", self.left());
+            let given_up = match self.behind > 0 && self.missing > 0 {
+                true => told::gives_no_pod_up(facts),
+                false => "",
+            };
+            return format!("{}{bound}{given_up}", self.left());
         }
         let pods = wording::pods_do(
             down,

@@ -787,3 +787,24 @@ fn pod_is_told_as_missing_while_another_goes() {
     let told = "1 Pod missing, 1 to go; waiting for web-1 to end";
     assert!(message.contains(told), "{message}");
 }
+
+/// A quota refuses the Pods of a scale-out, and the template that would mend it is applied.
+#[test]
+fn rollout_that_gives_no_pod_up_while_others_can_not_be_made_says_so() {
+    for (policy, is_told) in [("Recreate", true), ("InPlaceIfPossible", false)] {
+        let strategy = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
+        let mut world = World::on_plane(3, strategy);
+        world.settle();
+        world.troubles.most_pods = Some(3);
+        world.edit(json!({ "replicas": 5 }));
+        world.settle();
+        world.image("app:2");
+        world.settle();
+        let (_, _, message) = condition(&world, "Update");
+        let said = "no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas";
+        assert_eq!(message.contains(said), is_told, "{policy}: {message}");
+        world.edit(json!({ "replicas": 3 }));
+        world.settle();
+        assert_eq!(world.images(), ["app:2"; 3]);
+    }
+}
