@@ -17,6 +17,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Client, Resource, ResourceExt};
 use operating::admission::routes::{ClientConfig, MUTATING, Settings, VALIDATING, WEBHOOKS};
+use operating::api::collaset::CollaSet;
 use operating::api::{crd, keys};
 use operating::cli::install::{self, names};
 use operating::cli::uninstall::{left, uninstall};
@@ -307,6 +308,30 @@ async fn uninstalling_has_the_api_server_look_again_at_crds_that_stay() {
     let (told, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), freed);
     told.unwrap();
     assert!(crds.get_opt(name).await.unwrap().is_none());
+}
+
+/// A server that is ending may still write its finalizer.
+#[tokio::test]
+async fn uninstalling_takes_finalizers_off_again_that_come_back_meanwhile() {
+    let cluster = Cluster::start().await;
+    let client = cluster.client();
+    install::prepare(&client, names::NAMESPACE).await.unwrap();
+    let namespace = cluster.namespace("again").await;
+    for object in objects(&namespace) {
+        cluster.create(object).await;
+    }
+    let sets: Api<CollaSet> = Api::namespaced(client.clone(), &namespace);
+    let come_back = async {
+        let add = Patch::Merge(json!({"metadata": {"finalizers": [keys::PRE_RECLAIM_FINALIZER]}}));
+        let params = PatchParams::default();
+        while let Ok(set) = sets.patch("s", &params, &add).await {
+            if set.metadata.deletion_timestamp.is_some() {
+                break;
+            }
+        }
+    };
+    let (told, ()) = tokio::join!(uninstall(&client, names::NAMESPACE, false), come_back);
+    told.unwrap();
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::delete;
-use super::finalizers::resource;
+use super::finalizers::{self, resource};
 use crate::api::crd;
 use crate::cli::install::PATIENCE;
 use crate::cli::install::request::request_opt;
@@ -133,6 +133,7 @@ async fn orphan(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Resu
         let Some(first) = listed.items.first() else {
             return Ok(());
         };
+        finalizers::strip_listed(client, &resource, &listed.items).await?; // a server that ends may have written them again
         if Instant::now() > until {
             let (namespace, name) = (first.namespace().unwrap_or_default(), first.name_any());
             bail!(

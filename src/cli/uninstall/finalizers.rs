@@ -4,7 +4,7 @@ use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta, PartialObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 
@@ -58,18 +58,26 @@ async fn strip_kind(
         let Some(listed) = request_opt(&what, || api.list_metadata(&page)).await? else {
             return Ok(());
         };
-        for object in listed
-            .items
-            .iter()
-            .filter(|o| remaining(o.meta()).is_some())
-        {
-            strip_object(client, resource, object.meta()).await?;
-        }
+        strip_listed(client, resource, &listed.items).await?;
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(()),
         }
     }
+}
+
+/// Takes our finalizers off those of these objects that have one.
+pub async fn strip_listed(
+    client: &Client,
+    resource: &ApiResource,
+    objects: &[PartialObjectMeta<DynamicObject>],
+) -> anyhow::Result<()> {
+    for object in objects {
+        if remaining(object.meta()).is_some() {
+            strip_object(client, resource, object.meta()).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn strip_object(
