@@ -180,6 +180,7 @@ async fn templates_are_tried_in_dry_run_when_they_are_new_or_changed() {
     let verdict = bench
         .validate(&create(json!({
             "volumeClaimTemplates": [claim], "updateStrategy": { "maxUnavailable": 1 },
+            "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } },
         })))
         .await;
     assert!(verdict.is_allowed());

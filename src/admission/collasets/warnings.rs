@@ -31,6 +31,13 @@ pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
                 .into(),
         );
     }
+    if leaves_fate_open(new) && !old.is_some_and(has_claims) {
+        warnings.push(
+            "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled: is left out: unlike in a StatefulSet the claims of Pods \
+             that are scaled in are deleted, and their data with them; set Retain to keep them, or Delete to say that it is meant"
+                .into(),
+        );
+    }
     warnings.extend(pace::of(old, new));
     let policy = restart_policy(new);
     if let Some(policy) = policy.filter(|_| old.and_then(restart_policy) != policy) {
@@ -71,6 +78,13 @@ fn has_claims(spec: &CollaSetSpec) -> bool {
 
 fn retains_scaled(spec: &CollaSetSpec) -> bool {
     Strategy::of(spec).retain_scaled
+}
+
+/// Whether there are claim templates, and nothing says what becomes of claims in a scale-in.
+fn leaves_fate_open(spec: &CollaSetSpec) -> bool {
+    let scaling = spec.scale_strategy.as_ref();
+    let policy = scaling.and_then(|s| s.persistent_volume_claim_retention_policy.as_ref());
+    has_claims(spec) && policy.is_none_or(|policy| policy.when_scaled.is_none())
 }
 
 fn restart_policy(spec: &CollaSetSpec) -> Option<&str> {
@@ -150,6 +164,13 @@ mod tests {
             assert_eq!(of(Some(&new), &new), [""; 0]);
         }
         assert_eq!(of(None, &restarts("OnFailure")).len(), 1);
+        let says_open = |new| {
+            of(None, &new)
+                .iter()
+                .any(|w| w.contains("whenScaled: is left out"))
+        };
+        assert!(says_open(claims(&[claim("data", "1Gi")])));
+        assert!(!says_open(retains("Delete")) && !says_open(claims(&[])));
         let notation = of(
             Some(&claims(&[claim("data", "1Gi")])),
             &claims(&[claim("data", "1024Mi"), claim("more", "1Gi")]),
