@@ -60,6 +60,14 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
         labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
     }
     let set = &facts.observed.set;
+    if !construct::is_selected(&revision.data["spec"]["template"], &facts.selector) {
+        let message = format!(
+            "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
+            revision.name
+        );
+        draft.refuse("ScaleOutFailed", message);
+        return;
+    }
     let templates = data::claim_templates(&revision.data);
     let existing = facts.claims_at(id);
     let wanted = claims::for_instance(set, templates, id, existing, &facts.known_claims);
@@ -75,14 +83,6 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
     draft.claims.extend(wanted.create);
     if !ready {
         return; // its claims first
-    }
-    if !construct::is_selected(&revision.data["spec"]["template"], &facts.selector) {
-        let message = format!(
-            "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
-            revision.name
-        );
-        draft.refuse("ScaleOutFailed", message);
-        return;
     }
     let mut volumes = wanted.volumes.values();
     if let Some(pod) = volumes.find_map(|claim| facts.writer(claim)) {
@@ -124,7 +124,7 @@ fn await_end(facts: &Facts, draft: &mut Draft, pod: &Pod) {
     }
 }
 
-/// What becomes of claims that no Pod asks for any more, or again. A claim that a Pod mounts stays until that Pod has ended.
+/// What becomes of claims that no Pod asks for any more. A claim that a Pod mounts stays until that Pod has ended.
 pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     membership::give_back(facts, draft);
     for (id, pod) in &facts.members {
@@ -171,11 +171,6 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
         changes.extend(of_pairs.cloned().map(ClaimChange::Delete));
     }
     for change in changes {
-        if let ClaimChange::Patch { claim, .. } = &change
-            && (!facts.mounting(&claim.name).is_empty() || facts.stays_without_owner(claim))
-        {
-            continue; // goes with its Pod, or stays as it is
-        }
         if let ClaimChange::Delete(claim) = &change {
             if let Some(pod) = facts.mounting(&claim.name).first() {
                 await_end(facts, draft, pod);

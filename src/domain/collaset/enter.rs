@@ -82,7 +82,7 @@ fn refuse(facts: &Facts, draft: &mut Draft, pod: &Pod, why: &str) {
     }
 }
 
-/// Takes orphans in, each under its own instance ID with the claims that it mounts: Pods of a set of this name that was
+/// Takes orphans in, each under its own instance ID (see [`id_for`]) with the claims that it mounts: Pods of a set of this name that was
 /// deleted with `--cascade=orphan` and made again, or that outlived an uninstallation. Otherwise others would be made beside
 /// them, on their claims. Those for whose IDs the pool has no room wait; no others are made for those IDs. A Pod that was excluded is no orphan: it carries [`keys::ORPHANED`].
 pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
@@ -93,7 +93,13 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         let mut claims = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
         claims.any(|claim| claim.labels.contains_key(keys::ORPHANED))
     };
-    orphans.sort_by_key(|pod| (pod.is_finished(), has_left(pod)));
+    // One whose ID is another set's gets one that no other orphan has.
+    let is_foreign = |pod: &Pod| {
+        facts
+            .id_of(pod)
+            .is_some_and(|id| facts.foreign.contains(&id))
+    };
+    orphans.sort_by_key(|pod| (pod.is_finished(), has_left(pod), is_foreign(pod)));
     for pod in orphans {
         let Some(id) = facts.id_of(pod).filter(|_| is_orphan(facts, pod)) else {
             continue;
@@ -125,7 +131,7 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
 }
 
 /// The instance ID under which an orphan enters: its own, or, where another set of the pool has taken that meanwhile and an instance is
-/// missing, one of which no volume is left. `None` where it stays outside for now.
+/// missing, one without volumes. `None` where it stays outside for now.
 fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64) -> Option<i64> {
     let revision = pod.label(keys::REVISION);
     let is_foreign = facts.foreign.contains(&own);
@@ -133,6 +139,15 @@ fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64
     let known = Some(own).filter(|_| !is_foreign).or_else(kept);
     if let Some(id) = known {
         let is_free = is_free(facts, draft, pod, id);
+        // It comes in by itself where an ID is free again: others that serve would go for it.
+        let is_surplus = facts.members.len() >= facts.strategy.replicas
+            && !draft.ids.contains_key(&id)
+            && facts.claims_of(id).next().is_none()
+            && !facts.members.is_empty();
+        if is_surplus {
+            tell_of_outsider(draft, pod);
+            return None;
+        }
         if is_free && (draft.ids.contains_key(&id) || room.take_entry()) {
             pool::take(facts, draft, id, revision);
             return Some(id);
@@ -261,8 +276,8 @@ fn without_owner(facts: &Facts, pod: &Pod) -> String {
     let kept = mounted.filter(|claim| facts.stays_without_owner(claim));
     let told = kept.map(|claim| {
         format!(
-            "; its claim {} is of another template than spec.volumeClaimTemplates: it gets no owner, and stays when the Pod is made again with an \
-             empty one",
+            "; its claim {} is of another template than spec.volumeClaimTemplates: it gets no owner and is kept, and the next Pod gets a new, empty \
+             one",
             claim.name
         )
     });

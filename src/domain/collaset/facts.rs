@@ -491,22 +491,22 @@ impl<'a> Facts<'a> {
         self.named_claims.get(name).copied()
     }
 
-    /// Whether a claim without an owner stays so: it was left by a former set of this name, and this one was made with another claim
-    /// template, so that the next Pod of the instance won't mount it. With an owner it would be deleted then as left over, though nobody was
-    /// warned as where the template of a set is changed.
+    /// Whether a claim without an owner stays so when a Pod enters with it: it is named by this set, so that the next Pod of the instance
+    /// mounts it without an owner too, and is of another template than the updated one. With an owner it would be deleted as left over once the
+    /// Pod is updated, though whoever made the set again with another template was not warned of that.
     pub fn stays_without_owner(&self, claim: &Claim) -> bool {
-        let updated = &self.history.updated;
-        let since = self.observed.set.metadata.creation_timestamp.as_ref();
-        let is_new = since.is_some_and(|since| {
-            let made = updated.creation_timestamp;
-            made.is_none_or(|made| made >= since.0) // in whole seconds
-        });
-        let of_updated = || {
-            let templates: Vec<_> = claim_templates(&updated.data).iter().collect();
-            claims::is_of(claim, &templates, &self.known_claims)
+        let is_of_updated = || {
+            let mut templates = claim_templates(&self.history.updated.data).iter();
+            templates.any(|template| {
+                // A hash that no revision knows may be of a former template.
+                let hash = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+                claims::is_of(claim, &[template], &self.known_claims)
+                    && hash.is_some_and(|hash| **hash == *self.known_claims.hash(template))
+            })
         };
-        let has_left = claim.labels.contains_key(keys::ORPHANED);
-        claim.controller.is_none() && !has_left && is_new && !of_updated()
+        claim.controller.is_none()
+            && claims::is_named_by(&self.observed.set, claim)
+            && !is_of_updated()
     }
 
     /// The Pods that mount a claim.

@@ -2,7 +2,7 @@
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::observed::{Claim, Observed};
+use super::observed::Observed;
 use super::plan::{ClaimChange, Event, Left, Ownership, Plan, RevisionChange};
 use super::revision::{self, history::Failure};
 use super::rollout::{self, Rollout};
@@ -18,13 +18,23 @@ use crate::api::selector::Selector;
 pub fn plan(observed: &Observed) -> Plan {
     let (corrected, mended) = claims::corrected(observed);
     let mut plan = plan_of(&corrected);
-    if observed.set.metadata.deletion_timestamp.is_none() {
-        let is_changed = |change: &ClaimChange, of: &Claim| match change {
-            ClaimChange::Patch { claim, .. } | ClaimChange::Delete(claim) => claim.uid == of.uid,
-            ClaimChange::Create { .. } => false,
-        };
-        for (claim, labels) in mended {
-            if !plan.claims.iter().any(|change| is_changed(change, &claim)) {
+    let is_there = observed.set.metadata.deletion_timestamp.is_none();
+    for (claim, labels) in mended {
+        let mut changes = plan.claims.iter_mut();
+        let changed = changes.find_map(|change| match change {
+            ClaimChange::Patch {
+                claim: of, labels, ..
+            } => (of.uid == claim.uid).then_some(Some(labels)),
+            ClaimChange::Delete(of) => (of.uid == claim.uid).then_some(None),
+            ClaimChange::Create { .. } => None,
+        });
+        match changed {
+            Some(Some(planned)) => {
+                let own = std::mem::replace(planned, labels);
+                planned.0.extend(own.0);
+            }
+            Some(None) => {}
+            None if is_there => {
                 let ownership = Ownership::Keep;
                 plan.claims.push(ClaimChange::Patch {
                     claim,
@@ -32,6 +42,7 @@ pub fn plan(observed: &Observed) -> Plan {
                     ownership,
                 });
             }
+            None => {}
         }
     }
     plan
@@ -138,7 +149,7 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let deleting = set.metadata.deletion_timestamp.is_some();
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
-    // Nobody has told where no webhook looks: its Pods would be released at once, and others made, without end.
+    // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
     if !deleting && !construct::is_selected(&set.spec.template, &selector) {
         return Err(Failure::Invalid(format!(
             "spec.template.metadata.labels: must match spec.selector, which is {selector}: add these labels; until then no Pod is made, changed or deleted"

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::plan::{instance, is_generated, is_owned, prefix, template_name};
-use crate::api::collaset::CollaSet;
 use crate::api::keys;
-use crate::domain::collaset::observed::{Claim, Observed};
+use crate::api::resourcecontext::data;
+use crate::domain::collaset::has_name_of;
+use crate::domain::collaset::observed::{Claim, Observed, pool_name};
 use crate::domain::collaset::revision::data::{claim_name, claim_templates};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -19,7 +20,6 @@ pub fn corrected(observed: &Observed) -> (Cow<'_, Observed>, Vec<(Arc<Claim>, La
         .claims
         .iter()
         .enumerate()
-        .filter(|(_, claim)| is_owned(&observed.set, claim))
         .filter_map(|(at, claim)| Some((at, labels(observed, claim)?)))
         .collect();
     if wrong.is_empty() {
@@ -42,10 +42,31 @@ pub fn corrected(observed: &Observed) -> (Cow<'_, Observed>, Vec<(Arc<Claim>, La
 
 /// The labels of a claim that are other than it was made with; `None` where that is none, as far as can be known.
 fn labels(observed: &Observed, claim: &Claim) -> Option<BTreeMap<String, String>> {
+    let is_owned = is_owned(&observed.set, claim);
+    let is_ours = is_owned || claim.controller.is_none();
+    if !is_ours || pods(observed, claim).next().is_none() {
+        return None; // what nobody mounts may be labelled so to keep it
+    }
     let template = template(observed, claim).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
-    let id = instance_of_pod(observed, claim).map(|id| (keys::INSTANCE_ID.to_owned(), id));
+    let id = is_owned.then(|| instance_of_pod(observed, claim)).flatten();
+    let id = id.map(|id| (keys::INSTANCE_ID.to_owned(), id));
     let labels: BTreeMap<_, _> = template.into_iter().chain(id).collect();
     (!labels.is_empty()).then_some(labels)
+}
+
+/// The Pods of the set, and those of a former one of this name, that mount a claim.
+fn pods<'a>(observed: &'a Observed, claim: &Claim) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let pods = observed.mounts.get(&claim.name).into_iter().flatten();
+    let set = &observed.set.metadata;
+    pods.filter(|pod| match pod.controller() {
+        Some(owner) => Some(&owner.uid) == set.uid.as_ref(),
+        None => has_name_of(set.name.as_deref().unwrap_or_default(), &pod.metadata.name),
+    })
+}
+
+/// Those of them that the set controls.
+fn own<'a>(observed: &'a Observed, claim: &Claim) -> impl Iterator<Item = &'a Arc<Pod>> {
+    pods(observed, claim).filter(|pod| pod.controller().is_some())
 }
 
 /// The template by which a claim is named, where it says to be of another.
@@ -60,32 +81,45 @@ fn template(observed: &Observed, claim: &Claim) -> Option<String> {
     (is_told && template_name(claim) != Some(name)).then(|| name.to_owned())
 }
 
-/// The instance ID that the Pods of the set which mount a claim agree on, where the claim carries that of another Pod, which mounts one that
-/// was made for it. Where no other has it the claim is believed: the label of its Pod may have been edited as well.
+/// The instance ID that the Pods of the set which mount a claim agree on, where it is the claim that was edited, and not its Pod: the pool
+/// knows the ID of the Pod and not that of the claim, or another claim of the set has that ID by right.
 fn instance_of_pod(observed: &Observed, claim: &Claim) -> Option<String> {
-    let said = claim.labels.get(keys::INSTANCE_ID)?;
-    let own = |claim: &Claim| {
-        let pods = observed.mounts.get(&claim.name).into_iter().flatten();
-        pods.filter(|pod| is_member(&observed.set, pod))
-    };
-    let carried = own(claim).next()?.label(keys::INSTANCE_ID)?;
+    let said = claim.labels.get(keys::INSTANCE_ID);
+    let carried = own(observed, claim).next()?.label(keys::INSTANCE_ID)?;
     let agrees = |pod: &Arc<Pod>| pod.label(keys::INSTANCE_ID) == Some(carried);
-    if carried == said || carried.parse::<i64>().is_err() || !own(claim).all(agrees) {
+    let id: i64 = carried.parse().ok()?;
+    if said.is_some_and(|said| said == carried) || !own(observed, claim).all(agrees) {
         return None;
     }
-    let is_rightful = |other: &&Arc<Claim>| {
-        let is_other = other.name != claim.name && is_owned(&observed.set, other);
-        let mut pods = own(other);
-        is_other
+    let is_known = is_recorded(observed, id);
+    let is_believed = instance(claim).is_some_and(|said| is_recorded(observed, said));
+    let is_other = |other: &Claim| {
+        other.name != claim.name
+            && is_owned(&observed.set, other)
             && instance(other) == instance(claim)
             && template_name(other) == template_name(claim)
-            && pods.any(|pod| pod.label(keys::INSTANCE_ID) == Some(said))
     };
-    let is_contested = observed.claims.iter().any(|other| is_rightful(&other));
-    is_contested.then(|| carried.to_owned())
+    // Of several templates, as where they change, an instance has several claims.
+    let is_same = |other: &Claim| {
+        let hash = |claim: &Claim| claim.labels.get(keys::PVC_TEMPLATE_HASH).cloned();
+        hash(other) == hash(claim)
+    };
+    let has_right = |other: &Claim| match own(observed, other).next() {
+        Some(pod) => pod.label(keys::INSTANCE_ID) == said.map(String::as_str),
+        None => is_known && is_same(other),
+    };
+    let mut others = observed.claims.iter().filter(|other| is_other(other));
+    let is_edited = is_known && !is_believed || others.any(|other| has_right(other));
+    is_edited.then(|| carried.to_owned())
 }
 
-fn is_member(set: &CollaSet, pod: &Pod) -> bool {
-    let controller = pod.controller().map(|owner| &owner.uid);
-    controller.is_some() && controller == set.metadata.uid.as_ref()
+/// Whether the pool knows an ID as one of the set.
+fn is_recorded(observed: &Observed, id: i64) -> bool {
+    let name = observed.set.metadata.name.as_deref().unwrap_or_default();
+    let contexts = observed.pool.iter().flat_map(|pool| &pool.contexts);
+    let mut entry = contexts.filter(|context| context.id == id);
+    entry.any(|context| match context.data.get(data::OWNER) {
+        Some(owner) => owner == name,
+        None => pool_name(&observed.set) == name,
+    })
 }

@@ -8,5 +8,6 @@ mod plan_tests;
 
 pub use mislabelled::corrected;
 pub use plan::{
-    Wanted, changed, for_instance, instance, is_generated, is_of, is_usable, leftovers, missing,
+    Wanted, changed, for_instance, instance, is_generated, is_named_by, is_of, is_usable,
+    leftovers, missing,
 };

@@ -1,6 +1,6 @@
 //! Planning of claims (contract 6.8, Q45).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -12,9 +12,8 @@ use crate::api::keys;
 use crate::api::selector::Selector;
 use crate::domain::collaset::construct::{labels_of, name, owner};
 use crate::domain::collaset::observed::Claim;
-use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::collaset::plan::ClaimChange;
 use crate::domain::collaset::revision::data::{claim_name, claim_templates};
-use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// What one instance needs.
@@ -132,7 +131,7 @@ pub fn changed(
 ///
 /// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is deleted unless
 ///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
-/// - A claim that was left by Retain is adopted as soon as its instance is there again, unless that has one of its own.
+/// - One that nobody owns stays: it enters with the Pod that mounts it.
 pub fn leftovers(
     set: &CollaSet,
     existing: &[Arc<Claim>],
@@ -147,36 +146,13 @@ pub fn leftovers(
         templates.is_some_and(|templates| is_of(claim, templates, known))
     };
 
-    // An instance has one claim of a template: with two its next Pod might mount the other.
-    type Place<'a> = (i64, &'a str, Option<&'a str>);
-    fn place(claim: &Claim) -> Option<Place<'_>> {
-        let hash = label(claim, keys::PVC_TEMPLATE_HASH);
-        Some((instance(claim)?, template_name(claim)?, hash))
-    }
-    let own = existing
-        .iter()
-        .filter(|c| is_owned(set, c) && !c.terminating);
-    let mut own: BTreeSet<_> = own.filter_map(|claim| place(claim)).collect();
-
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
-    claims.sort_by_key(|claim| (claim.creation_timestamp, claim.name.clone())); // as that which serves
-    claims
-        .into_iter()
-        .filter_map(|claim| {
-            if !is_owned(set, claim) {
-                let is_wanted = is_adoptable(set, claim)
-                    && is_needed(claim)
-                    && place(claim).is_some_and(|place| own.insert(place));
-                return is_wanted.then(|| ClaimChange::Patch {
-                    claim: claim.clone(),
-                    labels: LabelPatch::default(),
-                    ownership: Ownership::Adopt,
-                });
-            }
-            let ours = instance(claim).is_some() && template_name(claim).is_some();
-            (ours && !retains && !is_needed(claim)).then(|| ClaimChange::Delete(claim.clone()))
-        })
-        .collect()
+    claims.sort_by_key(|claim| (claim.creation_timestamp, claim.name.clone())); // the order is not that of the cache
+    let left = claims.into_iter().filter(|claim| {
+        let is_ours = instance(claim).is_some() && template_name(claim).is_some();
+        is_owned(set, claim) && is_ours && !retains && !is_needed(claim)
+    });
+    left.cloned().map(ClaimChange::Delete).collect()
 }
 
 fn serving<'a>(
@@ -224,13 +200,18 @@ pub(super) fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
 /// Whether a claim without a controller may be taken by its labels and its name. Sets whose selectors overlap give their claims
 /// the same labels; the name tells whose claim it is.
 fn is_adoptable(set: &CollaSet, claim: &Claim) -> bool {
-    let template = template_name(claim).unwrap_or_default();
     claim.controller.is_none()
-        && is_generated(&prefix(set, template), &claim.name)
+        && is_named_by(set, claim)
         && label(claim, keys::CONTROL) == Some(keys::CONTROL_VALUE)
         && label(claim, keys::PVC_TEMPLATE_HASH).is_some()
         && label(claim, keys::ORPHANED).is_none()
         && is_selected(set, claim)
+}
+
+/// Whether a claim has a name that the set gives those of its template.
+pub fn is_named_by(set: &CollaSet, claim: &Claim) -> bool {
+    let template = template_name(claim).unwrap_or_default();
+    is_generated(&prefix(set, template), &claim.name)
 }
 
 /// Whether a claim carries `matchLabels`, or what the expressions of a selector without them ask for. A selector that is empty,

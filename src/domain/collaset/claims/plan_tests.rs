@@ -11,7 +11,7 @@ use super::{changed, for_instance, leftovers, missing};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Claim;
-use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::collaset::plan::ClaimChange;
 use crate::domain::pod::Pod;
 
 fn set(policy: Value) -> CollaSet {
@@ -328,31 +328,27 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
 }
 
 #[test]
-fn what_retain_left_is_adopted_with_its_instance_and_no_sooner() {
+fn what_retain_left_serves_its_instance_and_no_other() {
     let data = template("data", "1Gi");
     let left = |id| edited(claim("web-data-a", id, &data), |c| c.controller = None);
-    let adopted = |set: &CollaSet, claim: Claim| {
-        let needed: BTreeMap<_, _> = [(1, vec![&data])].into();
-        match &leftovers(set, &arcs(vec![claim]), &needed, &known(&[&data]))[..] {
-            [] => false,
-            [
-                ClaimChange::Patch {
-                    ownership: Ownership::Adopt,
-                    ..
-                },
-            ] => true,
-            other => panic!("{other:?}"),
-        }
+    let serving = |set: &CollaSet, claims: Vec<Claim>| {
+        let (claims, known) = (arcs(claims), known(&[&data]));
+        let needed = [(1, vec![&data])].into();
+        let gone = leftovers(set, &claims, &needed, &known);
+        assert_eq!(gone, [], "whoever left it may need it");
+        let wanted = for_instance(set, std::slice::from_ref(&data), 1, &claims, &known);
+        wanted.volumes.get("data").cloned()
     };
+    let serves = |set: &CollaSet, claim| serving(set, vec![claim]).is_some();
     let web = set(json!({}));
-    assert!(adopted(&web, left(1)));
-    assert!(!adopted(&web, left(2)), "the next plan would delete it");
-    assert!(!adopted(
+    assert!(serves(&web, left(1)));
+    assert!(!serves(&web, left(2)));
+    assert!(!serves(
         &web,
         edited(left(1), |c| _ =
             c.labels.insert(keys::ORPHANED.into(), "true".into()))
     ));
-    assert!(!adopted(
+    assert!(!serves(
         &web,
         edited(left(1), |c| _ = c.labels.insert("app".into(), "db".into()))
     ));
@@ -362,19 +358,15 @@ fn what_retain_left_is_adopted_with_its_instance_and_no_sooner() {
             c.creation_timestamp = jiff::Timestamp::from_second(second).ok();
         })
     };
-    let needed: BTreeMap<_, _> = [(1, vec![&data])].into();
-    let claims = arcs(vec![at(left(1), 2), at(older, 1)]);
-    match &leftovers(&web, &claims, &needed, &known(&[&data]))[..] {
-        [ClaimChange::Patch { claim, .. }] => assert_eq!(claim.name, "web-data-b", "the oldest"),
-        other => panic!("{other:?}"),
-    }
+    let oldest = serving(&web, vec![at(left(1), 2), at(older, 1)]);
+    assert_eq!(oldest.as_deref(), Some("web-data-b"));
     for (operator, adopts) in [("Exists", true), ("DoesNotExist", false)] {
         let mut set = web.clone();
         let key = if adopts { "app" } else { "other" };
         let expressions = json!([{ "key": key, "operator": operator }]);
         set.spec.selector =
             serde_json::from_value(json!({ "matchExpressions": expressions })).unwrap();
-        assert_eq!(adopted(&set, left(1)), adopts, "{operator}");
+        assert_eq!(serves(&set, left(1)), adopts, "{operator}");
     }
 }
 

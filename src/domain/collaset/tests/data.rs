@@ -97,7 +97,7 @@ fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_templat
         let mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
         let mounted: Vec<_> = mounted.collect();
         assert!(mounted.len() == 3 && !mounted.iter().any(|name| before.contains_key(*name)));
-        let told = |(_, said): &&(_, String)| said.contains("stays when the Pod is made again");
+        let told = |(_, said): &&(_, String)| said.contains("it gets no owner and is kept");
         assert_eq!(
             world.told.iter().filter(told).count(),
             3,
@@ -166,6 +166,116 @@ fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing
         said.contains("web-other matches spec.selector and stays outside")
     };
     assert!(world.told.iter().any(told), "{:?}", world.told);
+}
+
+/// Twice, so that the revision of the template is there already.
+#[test]
+fn claims_of_orphans_stay_where_the_set_is_made_again_with_a_former_claim_template() {
+    let grown = || {
+        let mut change = one_claim();
+        change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] =
+            json!({ "storage": "2Gi" });
+        change
+    };
+    let mut world = settled(2, one_claim());
+    world.edit(json!({ "historyLimit": 1 }));
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    let before = world.claims.clone();
+    assert_eq!(before.len(), 4);
+    orphan(&mut world);
+    world.edit(one_claim());
+    world.settle();
+    // Nor do edits to another template and back, and the end of the revision of the former one.
+    let kept =
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 2 } } } });
+    world.edit(kept);
+    world.edit(grown());
+    world.settle();
+    world.edit(one_claim());
+    world.settle();
+    world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+    for image in ["app:2", "app:3", "app:4"] {
+        world.image(image);
+        world.settle();
+    }
+    let gone: Vec<_> = before
+        .keys()
+        .filter(|name| !world.claims.contains_key(*name))
+        .collect();
+    assert_eq!(gone, [""; 0]);
+}
+
+/// While its Pod ends, for which a finalizer may take long.
+#[test]
+fn claim_that_is_said_to_be_of_no_instance_while_its_pod_ends_is_that_of_the_next() {
+    for value in [Some("7"), None] {
+        let mut world = settled(2, one_claim());
+        let before = placed(&world);
+        world.delete(&name_of(&world, 0));
+        let labels = &mut world.claims.get_mut(&before[&0].1[0]).unwrap().labels;
+        match value {
+            Some(value) => labels.insert(keys::INSTANCE_ID.into(), value.into()),
+            None => labels.remove(keys::INSTANCE_ID),
+        };
+        world.settle();
+        let claims = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
+            placed
+                .into_iter()
+                .map(|(id, (_, claims))| (id, claims))
+                .collect()
+        };
+        assert_eq!(claims(placed(&world)), claims(before), "{value:?}");
+        assert_eq!(world.claims.len(), 2);
+    }
+}
+
+#[test]
+fn orphan_whose_id_is_taken_takes_that_of_no_other_orphan() {
+    let mut world = settled(2, json!({}));
+    let before: BTreeSet<_> = placed(&world).into_values().collect();
+    let mut pool = world.pool.clone();
+    orphan(&mut world);
+    pool.as_mut()
+        .unwrap()
+        .contexts
+        .retain(|context| context.id == 0);
+    for context in &mut pool.as_mut().unwrap().contexts {
+        context.data = [("Owner".to_owned(), "other".to_owned())].into();
+    }
+    world.pool = pool;
+    world.settle();
+    assert_eq!(world.ids(), [1, 2]);
+    assert_eq!(
+        placed(&world).into_values().collect::<BTreeSet<_>>(),
+        before
+    );
+}
+
+#[test]
+fn orphan_outside_stays_there_where_its_id_is_free_again_and_nothing_is_missing() {
+    let sequence = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let mut spec = one_claim();
+    json_patch::merge(&mut spec, &sequence);
+    let mut world = settled(2, spec);
+    let pool = world.pool.clone();
+    orphan(&mut world);
+    world.pool = pool;
+    for context in &mut world.pool.as_mut().unwrap().contexts {
+        context.data = [("Owner".to_owned(), "other".to_owned())].into();
+    }
+    world.settle();
+    assert_eq!(world.ids(), [2, 3]);
+    let before = placed(&world);
+    world
+        .pool
+        .as_mut()
+        .unwrap()
+        .contexts
+        .retain(|context| context.data["Owner"] != "other");
+    world.settle();
+    assert_eq!(placed(&world), before);
 }
 
 /// By its label, with `kubectl label --overwrite`.

@@ -114,11 +114,8 @@ pub fn check(world: &World) -> Result<(), String> {
                 "{} has {carried:?}, not {id}",
                 claim.name
             );
-            // That of a former set which was made again with another claim template stays without.
-            let since = world.set.metadata.creation_timestamp.as_ref();
-            let stays = since.is_some_and(|since| claim.creation_timestamp <= Some(since.0))
-                && claim.controller.is_none()
-                && revision.name != status.updated_revision;
+            // One that lost its owner, and is not of the updated template, stays without.
+            let stays = claim.controller.is_none() && revision.name != status.updated_revision;
             ensure!(
                 stays || claim.controller.as_deref() == Some(world.uid()),
                 "{claim:?} is not owned"
