@@ -496,13 +496,9 @@ impl<'a> Facts<'a> {
     /// Pod is updated, though whoever made the set again with another template was not warned of that.
     pub fn stays_without_owner(&self, claim: &Claim) -> bool {
         let is_of_updated = || {
-            let mut templates = claim_templates(&self.history.updated.data).iter();
-            templates.any(|template| {
-                // A hash that no revision knows may be of a former template.
-                let hash = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-                claims::is_of(claim, &[template], &self.known_claims)
-                    && hash.is_some_and(|hash| **hash == *self.known_claims.hash(template))
-            })
+            let updated = claim_templates(&self.history.updated.data);
+            let templates: Vec<_> = updated.iter().collect();
+            claims::is_of(claim, &templates, &self.known_claims)
         };
         claim.controller.is_none()
             && claims::is_named_by(&self.observed.set, claim)
