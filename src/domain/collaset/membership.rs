@@ -67,6 +67,9 @@ pub fn settle(facts: &Facts, draft: &mut Draft) -> bool {
         // place they would go with a scale-in.
         let id = facts.id_of(pod);
         let id = id.filter(|id| !facts.members.contains_key(id));
+        if id.is_some_and(|id| draft.returning.contains(&id)) {
+            continue; // another Failed Pod of this ID brings the claims back
+        }
         if let Some(id) = id.filter(|id| comes_back(facts, draft, *id))
             && !enter::has_other_claims(facts, pod, id)
             && !leave_with_another(facts, pod)
