@@ -159,16 +159,16 @@ async fn selector_that_does_not_match_where_no_webhook_looks_makes_no_pod() {
     let params = PatchParams::default();
     let excluded = namespaces.patch(&scope.namespace, &params, &exclude).await;
     excluded.unwrap();
-    let labels = json!({ "template": { "metadata": { "labels": { "app": "other" } } } });
     let set = Set::of(&scope, "web");
     // The API server learns of the label a little later.
     wait::until("nobody to look", async || {
         let spec = json!({
             "replicas": 2, "selector": { "matchLabels": { "app": "web" } },
-            "template": { "spec": { "containers": [{ "name": "app", "image": "app:1" }] } },
+            "template": {
+                "metadata": { "labels": { "app": "other" } },
+                "spec": { "containers": [{ "name": "app", "image": "app:1" }] },
+            },
         });
-        let mut spec = spec;
-        json_patch::merge(&mut spec, &labels);
         let object = serde_json::from_value(json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
             "metadata": { "name": "web" }, "spec": spec,

@@ -138,17 +138,17 @@ fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64
     let kept = || pool::kept_for(draft, pod).filter(|_| is_foreign);
     let known = Some(own).filter(|_| !is_foreign).or_else(kept);
     if let Some(id) = known {
-        let is_free = is_free(facts, draft, pod, id);
-        // It comes in by itself where an ID is free again: others that serve would go for it.
-        let is_surplus = facts.members.len() >= facts.strategy.replicas
+        // Its ID is free again, but every instance is there: one that serves would go for it.
+        let is_surplus = !facts.members.is_empty()
+            && facts.members.len() >= facts.strategy.replicas
             && !draft.ids.contains_key(&id)
-            && facts.claims_of(id).next().is_none()
-            && !facts.members.is_empty();
+            && facts.claims_of(id).next().is_none();
         if is_surplus {
             tell_of_outsider(draft, pod);
             return None;
         }
-        if is_free && (draft.ids.contains_key(&id) || room.take_entry()) {
+        let has_room = |room: &mut Room| draft.ids.contains_key(&id) || room.take_entry();
+        if is_free(facts, draft, pod, id) && has_room(room) {
             pool::take(facts, draft, id, revision);
             return Some(id);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::claims::{self, hash::Known};
 use super::lifecycle::{self, Operation};
-use super::observed::{Claim, Observed, Revision, pool_name};
+use super::observed::{Claim, Observed, Revision, owns_entry, pool_name};
 use super::plan::Ahead;
 use super::revision::data::claim_templates;
 use super::revision::history::History;
@@ -351,12 +351,9 @@ impl<'a> Facts<'a> {
             .collect()
     }
 
-    /// Whether an entry of the pool is the set's own. One without an owner is, in a pool of the set's own name.
+    /// Whether an entry of the pool is the set's own.
     pub fn owns(&self, data: &BTreeMap<String, String>) -> bool {
-        match data.get(data::OWNER) {
-            Some(owner) => owner == self.name,
-            None => self.pool == self.name,
-        }
+        owns_entry(&self.observed.set, data)
     }
 
     /// The revision that a Pod was made or changed to, if it is still known.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::refused::Refused;
 use crate::api::collaset::CollaSet;
-use crate::api::resourcecontext::ContextDetail;
+use crate::api::resourcecontext::{ContextDetail, data};
 use crate::domain::pod::Pod;
 
 /// Nanoseconds after which the Pods are read again that are named in `podToInclude` and not managed: nothing tells of their changes, and
@@ -56,6 +56,15 @@ pub fn pool_name(set: &CollaSet) -> &str {
     match &set.spec.scale_strategy {
         Some(scale) if !scale.context.is_empty() => &scale.context,
         _ => set.metadata.name.as_deref().unwrap_or_default(),
+    }
+}
+
+/// Whether an entry of the pool is the set's own. One without an owner is, in a pool of the set's own name.
+pub fn owns_entry(set: &CollaSet, entry: &BTreeMap<String, String>) -> bool {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    match entry.get(data::OWNER) {
+        Some(owner) => owner == name,
+        None => pool_name(set) == name,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use super::facts::Facts;
 use super::observed::Observed;
-use super::plan::{ClaimChange, Event, Left, Ownership, Plan, RevisionChange};
+use super::plan::{Event, Left, Plan, RevisionChange};
 use super::revision::{self, history::Failure};
 use super::rollout::{self, Rollout};
 use super::strategy::Strategy;
@@ -19,32 +19,7 @@ pub fn plan(observed: &Observed) -> Plan {
     let (corrected, mended) = claims::corrected(observed);
     let mut plan = plan_of(&corrected);
     let is_there = observed.set.metadata.deletion_timestamp.is_none();
-    for (claim, labels) in mended {
-        let mut changes = plan.claims.iter_mut();
-        let changed = changes.find_map(|change| match change {
-            ClaimChange::Patch {
-                claim: of, labels, ..
-            } => (of.uid == claim.uid).then_some(Some(labels)),
-            ClaimChange::Delete(of) => (of.uid == claim.uid).then_some(None),
-            ClaimChange::Create { .. } => None,
-        });
-        match changed {
-            Some(Some(planned)) => {
-                let own = std::mem::replace(planned, labels);
-                planned.0.extend(own.0);
-            }
-            Some(None) => {}
-            None if is_there => {
-                let ownership = Ownership::Keep;
-                plan.claims.push(ClaimChange::Patch {
-                    claim,
-                    labels,
-                    ownership,
-                });
-            }
-            None => {}
-        }
-    }
+    claims::give_back(&mut plan.claims, mended, is_there);
     plan
 }
 

@@ -2,25 +2,24 @@
 //! mounts would serve another instance, or be deleted as left over.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::plan::{instance, is_generated, is_owned, prefix, template_name};
 use crate::api::keys;
-use crate::api::resourcecontext::data;
 use crate::domain::collaset::has_name_of;
-use crate::domain::collaset::observed::{Claim, Observed, pool_name};
+use crate::domain::collaset::observed::{Claim, Observed, owns_entry};
+use crate::domain::collaset::plan::{ClaimChange, Ownership};
 use crate::domain::collaset::revision::data::{claim_name, claim_templates};
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// What is to be read in the place of an observation, and the claims with the labels that they are to get back.
 pub fn corrected(observed: &Observed) -> (Cow<'_, Observed>, Vec<(Arc<Claim>, LabelPatch)>) {
-    let wrong: Vec<_> = observed
-        .claims
-        .iter()
-        .enumerate()
-        .filter_map(|(at, claim)| Some((at, labels(observed, claim)?)))
+    let templates = templates_of(observed);
+    let claims = observed.claims.iter().enumerate();
+    let wrong: Vec<_> = claims
+        .filter_map(|(at, claim)| Some((at, labels(observed, &templates, claim)?)))
         .collect();
     if wrong.is_empty() {
         return (Cow::Borrowed(observed), Vec::new());
@@ -40,14 +39,61 @@ pub fn corrected(observed: &Observed) -> (Cow<'_, Observed>, Vec<(Arc<Claim>, La
     (Cow::Owned(as_made), mended)
 }
 
+/// Has the changes of a plan give claims their labels back. What a change says itself of a label counts; a claim that is deleted needs none.
+/// `alone` says whether a claim that is not changed otherwise is written for that.
+pub fn give_back(
+    changes: &mut Vec<ClaimChange>,
+    mended: Vec<(Arc<Claim>, LabelPatch)>,
+    alone: bool,
+) {
+    for (claim, mut labels) in mended {
+        let is_of = |change: &&mut ClaimChange| match change {
+            ClaimChange::Patch { claim: of, .. } | ClaimChange::Delete(of) => of.uid == claim.uid,
+            ClaimChange::Create { .. } => false,
+        };
+        match changes.iter_mut().find(is_of) {
+            Some(ClaimChange::Patch {
+                labels: planned, ..
+            }) => {
+                labels.0.append(&mut planned.0);
+                *planned = labels;
+            }
+            None if alone => changes.push(ClaimChange::Patch {
+                claim,
+                labels,
+                ownership: Ownership::Keep,
+            }),
+            _ => {}
+        }
+    }
+}
+
+/// Claim templates of all revisions, each once: its name, and the prefix of the names of its claims.
+type Templates<'a> = Vec<(&'a str, String)>;
+
+fn templates_of(observed: &Observed) -> Templates<'_> {
+    let revisions = observed.revisions.iter();
+    let stored = revisions.flat_map(|revision| claim_templates(&revision.data));
+    let templates = stored.chain(&observed.set.spec.volume_claim_templates);
+    let names: BTreeSet<&str> = templates.map(claim_name).collect();
+    let templates = names
+        .into_iter()
+        .map(|name| (name, prefix(&observed.set, name)));
+    templates.collect()
+}
+
 /// The labels of a claim that are other than it was made with; `None` where that is none, as far as can be known.
-fn labels(observed: &Observed, claim: &Claim) -> Option<BTreeMap<String, String>> {
+fn labels(
+    observed: &Observed,
+    templates: &Templates<'_>,
+    claim: &Claim,
+) -> Option<BTreeMap<String, String>> {
     let is_owned = is_owned(&observed.set, claim);
     let is_ours = is_owned || claim.controller.is_none();
     if !is_ours || pods(observed, claim).next().is_none() {
         return None; // what nobody mounts may be labelled so to keep it
     }
-    let template = template(observed, claim).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
+    let template = template(templates, claim).map(|of| (keys::PVC_TEMPLATE_NAME.to_owned(), of));
     let id = is_owned.then(|| instance_of_pod(observed, claim)).flatten();
     let id = id.map(|id| (keys::INSTANCE_ID.to_owned(), id));
     let labels: BTreeMap<_, _> = template.into_iter().chain(id).collect();
@@ -70,15 +116,13 @@ fn own<'a>(observed: &'a Observed, claim: &Claim) -> impl Iterator<Item = &'a Ar
 }
 
 /// The template by which a claim is named, where it says to be of another.
-fn template(observed: &Observed, claim: &Claim) -> Option<String> {
-    let revisions = observed.revisions.iter();
-    let stored = revisions.flat_map(|revision| claim_templates(&revision.data));
-    let templates = stored.chain(&observed.set.spec.volume_claim_templates);
-    let is_of = |name: &&str| is_generated(&prefix(&observed.set, name), &claim.name);
-    let mut names = templates.map(claim_name).filter(is_of);
-    let name = names.next()?;
-    let is_told = names.all(|other| other == name); // of long names the prefix is cut
-    (is_told && template_name(claim) != Some(name)).then(|| name.to_owned())
+fn template(templates: &Templates<'_>, claim: &Claim) -> Option<String> {
+    let mut of = templates
+        .iter()
+        .filter(|(_, prefix)| is_generated(prefix, &claim.name));
+    let (name, _) = of.next()?;
+    let is_told = of.next().is_none(); // of long names the prefix is cut
+    (is_told && template_name(claim) != Some(name)).then(|| (*name).to_owned())
 }
 
 /// The instance ID that the Pods of the set which mount a claim agree on, where it is the claim that was edited, and not its Pod: the pool
@@ -115,11 +159,7 @@ fn instance_of_pod(observed: &Observed, claim: &Claim) -> Option<String> {
 
 /// Whether the pool knows an ID as one of the set.
 fn is_recorded(observed: &Observed, id: i64) -> bool {
-    let name = observed.set.metadata.name.as_deref().unwrap_or_default();
     let contexts = observed.pool.iter().flat_map(|pool| &pool.contexts);
     let mut entry = contexts.filter(|context| context.id == id);
-    entry.any(|context| match context.data.get(data::OWNER) {
-        Some(owner) => owner == name,
-        None => pool_name(&observed.set) == name,
-    })
+    entry.any(|context| owns_entry(&observed.set, &context.data))
 }

@@ -6,7 +6,7 @@ mod plan;
 #[cfg(test)]
 mod plan_tests;
 
-pub use mislabelled::corrected;
+pub use mislabelled::{corrected, give_back};
 pub use plan::{
     Wanted, changed, for_instance, instance, is_generated, is_named_by, is_of, is_usable,
     leftovers, missing,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation, Turn};
-use super::super::revision::inplace::{InPlace, Progress, progress, resize_progress};
+use super::super::revision::inplace::{Progress, progress, resize_progress};
 use super::super::rollout;
 use super::super::room::Room;
-use super::super::strategy::{Policy, Scope};
-use super::super::update::UsingUp;
+use super::super::strategy::Scope;
+use super::super::update::{UsingUp, is_given_up};
 use super::{leaving, time};
 use crate::api::collaset::CollaSetStatus;
 use crate::api::int_or_percent::IntOrPercent;
@@ -252,17 +252,12 @@ pub fn used_up(facts: &Facts, by: &UsingUp, named: impl Fn(&Pod) -> bool) -> Str
 
 /// That a rollout which deletes Pods waits for others that are refused, after `; `; empty where that is not so.
 pub fn gives_no_pod_up(facts: &Facts) -> &'static str {
-    let strategy = &facts.strategy;
-    let deletes = |pod: &Arc<Pod>| match strategy.policy {
-        Policy::Recreate => true,
-        Policy::Replace => false,
-        Policy::InPlace => facts
-            .revision_of(pod)
-            .is_none_or(|revision| !matches!(*facts.change_from(revision), InPlace::Yes { .. })),
-    };
-    let mut behind = facts.members.values().filter(|pod| !facts.is_updated(pod));
+    let mut members = facts.members.iter();
     let is_refused = !facts.observed.refused.creations.is_empty();
-    match is_refused && !strategy.paused && behind.any(deletes) {
+    match is_refused
+        && !facts.strategy.paused
+        && members.any(|(id, pod)| is_given_up(facts, *id, pod))
+    {
         true => {
             "; no Pod is given up for the update while others can't be made: mend what refuses them, or lower spec.replicas"
         }

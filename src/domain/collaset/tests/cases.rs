@@ -23,6 +23,13 @@ pub fn one_claim() -> serde_json::Value {
     }] })
 }
 
+/// The same with a larger volume.
+pub fn grown() -> serde_json::Value {
+    let mut spec = one_claim();
+    spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    spec
+}
+
 pub fn uids(world: &World) -> BTreeSet<String> {
     world
         .pods

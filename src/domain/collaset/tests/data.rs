@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::cases::{one_claim, settled};
+use super::cases::{grown, one_claim, settled};
 use super::world::{UID, World};
 use crate::api::keys;
+use crate::api::resourcecontext::{ContextDetail, data::OWNER};
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::planner::plan;
 
@@ -41,8 +41,17 @@ fn orphan(world: &mut World) {
     }
     world.pool = None;
     world.set.status = None;
-    let now = crate::domain::collaset::status::time(world.tick());
-    world.set.metadata.creation_timestamp = Some(Time(now));
+}
+
+/// The same, where another set of the pool has taken the IDs of which this is so.
+fn orphan_beside_another_set(world: &mut World, is_taken: impl Fn(i64) -> bool) {
+    let mut pool = world.pool.take().unwrap();
+    orphan(world);
+    pool.contexts.retain(|context| is_taken(context.id));
+    for context in &mut pool.contexts {
+        context.data = [(OWNER.to_owned(), "other".to_owned())].into();
+    }
+    world.pool = Some(pool);
 }
 
 fn pod<'a>(world: &'a mut World, name: &str) -> &'a mut crate::domain::pod::Pod {
@@ -84,10 +93,7 @@ fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_templat
         let mut world = settled(3, spec);
         let before = world.claims.clone();
         orphan(&mut world);
-        let mut change = one_claim();
-        change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] =
-            json!({ "storage": "2Gi" });
-        world.edit(change);
+        world.edit(grown());
         world.settle();
         for (name, claim) in &before {
             let now = world.claims.get(name);
@@ -122,12 +128,7 @@ fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_templat
 fn orphan_whose_id_another_set_has_taken_is_adopted_under_another_with_its_claim() {
     let mut world = settled(2, one_claim());
     let before = placed(&world);
-    let pool = world.pool.clone();
-    orphan(&mut world);
-    world.pool = pool;
-    for context in &mut world.pool.as_mut().unwrap().contexts {
-        context.data = [("Owner".to_owned(), "other".to_owned())].into();
-    }
+    orphan_beside_another_set(&mut world, |_| true);
     world.settle();
     let after = placed(&world);
     assert_eq!(world.ids(), [2, 3]);
@@ -155,9 +156,9 @@ fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing
         .labels
         .insert(keys::INSTANCE_ID.into(), "7".into());
     world.pods.insert("web-other".into(), other);
-    let foreign = crate::api::resourcecontext::ContextDetail {
+    let foreign = ContextDetail {
         id: 7,
-        data: [("Owner".to_owned(), "other".to_owned())].into(),
+        data: [(OWNER.to_owned(), "other".to_owned())].into(),
     };
     world.pool.as_mut().unwrap().contexts.push(foreign);
     world.settle();
@@ -171,12 +172,6 @@ fn orphan_whose_id_another_set_has_taken_is_told_of_where_no_instance_is_missing
 /// Twice, so that the revision of the template is there already.
 #[test]
 fn claims_of_orphans_stay_where_the_set_is_made_again_with_a_former_claim_template() {
-    let grown = || {
-        let mut change = one_claim();
-        change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] =
-            json!({ "storage": "2Gi" });
-        change
-    };
     let mut world = settled(2, one_claim());
     world.edit(json!({ "historyLimit": 1 }));
     orphan(&mut world);
@@ -235,16 +230,7 @@ fn claim_that_is_said_to_be_of_no_instance_while_its_pod_ends_is_that_of_the_nex
 fn orphan_whose_id_is_taken_takes_that_of_no_other_orphan() {
     let mut world = settled(2, json!({}));
     let before: BTreeSet<_> = placed(&world).into_values().collect();
-    let mut pool = world.pool.clone();
-    orphan(&mut world);
-    pool.as_mut()
-        .unwrap()
-        .contexts
-        .retain(|context| context.id == 0);
-    for context in &mut pool.as_mut().unwrap().contexts {
-        context.data = [("Owner".to_owned(), "other".to_owned())].into();
-    }
-    world.pool = pool;
+    orphan_beside_another_set(&mut world, |id| id == 0);
     world.settle();
     assert_eq!(world.ids(), [1, 2]);
     assert_eq!(
@@ -259,12 +245,7 @@ fn orphan_outside_stays_there_where_its_id_is_free_again_and_nothing_is_missing(
     let mut spec = one_claim();
     json_patch::merge(&mut spec, &sequence);
     let mut world = settled(2, spec);
-    let pool = world.pool.clone();
-    orphan(&mut world);
-    world.pool = pool;
-    for context in &mut world.pool.as_mut().unwrap().contexts {
-        context.data = [("Owner".to_owned(), "other".to_owned())].into();
-    }
+    orphan_beside_another_set(&mut world, |_| true);
     world.settle();
     assert_eq!(world.ids(), [2, 3]);
     let before = placed(&world);
@@ -273,7 +254,7 @@ fn orphan_outside_stays_there_where_its_id_is_free_again_and_nothing_is_missing(
         .as_mut()
         .unwrap()
         .contexts
-        .retain(|context| context.data["Owner"] != "other");
+        .retain(|context| context.data[OWNER] != "other");
     world.settle();
     assert_eq!(placed(&world), before);
 }
@@ -687,10 +668,7 @@ fn claim_that_can_not_be_released_holds_up_no_other_pod() {
     let mut spec = retained();
     spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
     let mut world = settled(3, spec);
-    let grown = json!({ "storage": "2Gi" });
-    let mut change = one_claim();
-    change["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] = grown;
-    world.edit(change);
+    world.edit(grown());
     world.settle();
     let leaver = world.members()[&1].clone();
     let is_old =

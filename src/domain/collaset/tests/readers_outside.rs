@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::cases::{condition, one_claim, uids};
+use super::cases::{condition, grown, one_claim, uids};
 use super::instances::fail;
 use super::rollout::running;
 use super::told_why::take_down;
@@ -25,12 +25,6 @@ fn under_a_partition(mut spec: Value, policy: &str) -> World {
 }
 
 /// Another size of the claims.
-fn grown() -> Value {
-    let mut spec = one_claim();
-    spec["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
-    spec
-}
-
 #[test]
 fn rollout_that_is_aborted_as_its_last_pod_is_ready_goes_back() {
     let mut spec = json!({});

@@ -15,7 +15,7 @@ use super::pool;
 use crate::domain::pod::Pod;
 pub use bound::{UsingUp, using_surge_up, using_up};
 use places::Places;
-pub use pods::serve_meanwhile;
+pub use pods::{is_given_up, serve_meanwhile};
 pub use scope::taken_back;
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.

@@ -1,7 +1,6 @@
 //! Admission of Pods, the lifecycle's controllers, the kubelet, the controller of nodes and the garbage collector: each takes one
 //! step at a turn of a Pod, by the code that the server runs where that is pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::World;
@@ -422,9 +421,8 @@ impl World {
         }
         let leaves = leaves_its_pods(&self.set.metadata);
         self.dead.insert(self.uid().to_owned(), leaves);
-        let now = self.tick();
-        self.set.metadata.uid = Some(format!("set-{now}"));
-        self.set.metadata.creation_timestamp = Some(Time(time(now)));
+        let uid = format!("set-{}", self.tick());
+        self.set.metadata.uid = Some(uid);
         self.set.metadata.deletion_timestamp = None;
         self.set.metadata.finalizers = None;
         self.set.status = None;
