@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use operating::api::keys::{self, Family};
 use operating::cluster::following::TRUSTED;
 use operating::domain::pod::MOMENT;
 use serde_json::json;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use xtask::proxy::{Asked, Effect, Fault};
 
@@ -55,11 +56,28 @@ async fn rule_that_no_watch_delivers_holds_its_pods_all_the_same() {
     .await;
 }
 
+/// Has something be written all the time, as in any cluster that is in use. While nothing is, a read of the position proves for a moment that no
+/// rule is missing, and what is made after it may be unknown for as long as that is believed.
+async fn write_always(scope: &Scope) -> JoinHandle<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    let map = serde_json::from_value(json!({ "metadata": { "name": "busy" } })).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    tokio::spawn(async move {
+        for count in 0_u64.. {
+            let data = Patch::Merge(json!({ "data": { "count": count.to_string() } }));
+            let written = maps.patch("busy", &PatchParams::default(), &data).await;
+            written.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+}
+
 #[tokio::test]
 async fn rule_that_no_watch_delivers_holds_its_pods_though_watches_begin() {
     let bed = Bed::with_faults(Duration::from_secs(60)).await;
     let scope = bed.scope("mute").await;
     let pods = scope.web_under_rule(12, json!(11)).await;
+    let busy = write_always(&scope).await;
     bed.faults().set(Fault::new(Effect::Mute).on(rule_watches));
     sleep(TRUSTED + Duration::from_secs(1)).await;
     scope.rule("stop", json!({"app": "web"}), json!(0)).await;
@@ -69,6 +87,8 @@ async fn rule_that_no_watch_delivers_holds_its_pods_though_watches_begin() {
         assert_eq!(status.code, 429, "{status:?}");
         sleep(Duration::from_secs(2)).await;
     }
+    assert!(!busy.is_finished());
+    busy.abort();
     bed.faults().lift();
     crate::bed::wait::until("the rule to be known", async || {
         let status = refusal(scope.delete(&pods[1]).await);
