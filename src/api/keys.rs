@@ -47,6 +47,10 @@ pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 pub const PVC_TEMPLATE_NAME: &str = "collaset.kusionstack.io/pvc-template-name";
 /// CollaSet, on claims: hash of the claim template.
 pub const PVC_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash";
+/// Label on a claim: UID of the CollaSet that has the claim without owning it. Such a claim came without an owner, as one of a former set of the
+/// name does, and is of another template than the set's: it serves its instance like any other, and where others are deleted the set
+/// lets go of it. Written and removed by CollaSet.
+pub const KEPT_FOR: &str = "operating.kusionstack.io/kept-for";
 /// CollaSet, on ControllerRevisions: hash of the data.
 pub const REVISION_DATA_HASH: &str = "controller.kubernetes.io/hash";
 /// CollaSet, on ControllerRevisions: collision count that went into the hash.

@@ -12,6 +12,7 @@ pub mod int_or_percent;
 pub mod keys;
 pub mod labels;
 mod lenient;
+pub mod made;
 pub mod operationjob;
 pub mod poddecoration;
 pub mod podtransitionrule;

@@ -25,7 +25,7 @@ fn template(scope: &Scope, retention: &str) -> Value {
     spec
 }
 
-async fn delete(set: &Set<'_>, propagation: PropagationPolicy) {
+pub async fn delete(set: &Set<'_>, propagation: PropagationPolicy) {
     let params = DeleteParams {
         propagation_policy: Some(propagation),
         ..DeleteParams::default()
@@ -81,8 +81,12 @@ async fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_t
     // Back again as well, where the revision of the template is there already.
     for size in ["2Gi", "1Gi"] {
         let set = Set::new(&scope, "web", 2, claims::template(&scope, size)).await;
-        let kept = "it gets no owner and is kept, and the next Pod gets a new, empty one";
-        told(&scope, "IncludeTarget", kept).await;
+        told(
+            &scope,
+            "IncludeTarget",
+            "is kept: the CollaSet never deletes it",
+        )
+        .await;
         // Claims are deleted once nobody mounts them.
         set.image("app:2").await;
         set.settled().await;

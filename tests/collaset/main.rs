@@ -13,6 +13,7 @@ mod data;
 mod delay;
 mod deletion;
 mod inplace;
+mod kept_claims;
 mod leader;
 mod membership;
 mod memory;

@@ -10,11 +10,12 @@ use super::enter;
 use super::facts::Facts;
 use super::membership;
 use super::observed::Revision;
-use super::plan::ClaimChange;
+use super::plan::Ownership;
 use super::pool;
 use super::replace;
 use super::revision::data;
 use crate::api::keys;
+use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// Claims of which a plan says at most that they are being deleted.
@@ -60,7 +61,9 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
         labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
     }
     let set = &facts.observed.set;
-    if !construct::is_selected(&revision.data["spec"]["template"], &facts.selector) {
+    let template = &revision.data["spec"]["template"];
+    let (selector, pods) = (&facts.selector, &facts.observed.pods);
+    if !construct::is_selected_when_made(template, selector, pods, &facts.history) {
         let message = format!(
             "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
             revision.name
@@ -130,6 +133,7 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     for (id, pod) in &facts.members {
         if !draft.leaving.contains(id) {
             enter::take_claims(facts, draft, pod, *id);
+            keep_contradicted(facts, draft, pod);
         }
     }
     let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
@@ -164,23 +168,42 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     }
     let observed = facts.observed;
     let known = &facts.known_claims;
-    let mut changes = claims::leftovers(&observed.set, &observed.claims, &needed, known);
+    let mut left = claims::leftovers(&observed.set, &observed.claims, &needed, known);
     if facts.strategy.retain_scaled {
         let of_pairs = replaced.iter().flat_map(|id| facts.claims_of(*id));
         let of_pairs = of_pairs.filter(|claim| !claim.terminating);
-        changes.extend(of_pairs.cloned().map(ClaimChange::Delete));
+        left.extend(of_pairs.cloned());
     }
-    for change in changes {
-        if let ClaimChange::Delete(claim) = &change {
-            if let Some(pod) = facts.mounting(&claim.name).first() {
-                await_end(facts, draft, pod);
-                continue;
-            }
-            if claims::instance(claim).is_some_and(|id| unsure.contains(&id)) {
-                continue;
-            }
+    for claim in left {
+        if let Some(pod) = facts.mounting(&claim.name).first() {
+            await_end(facts, draft, pod);
+            continue;
         }
-        draft.claims.push(change);
+        if claims::instance(&claim).is_some_and(|id| unsure.contains(&id)) {
+            continue;
+        }
+        draft.claims.push(claims::give_up(&observed.set, &claim));
+    }
+}
+
+/// Keeps the claims of a Pod that say to be of another template than the Pod's revision has: they would be deleted as left over with the Pod's
+/// end.
+fn keep_contradicted(facts: &Facts, draft: &mut Draft, pod: &Pod) {
+    let uid = facts.observed.set.metadata.uid.as_deref();
+    let claims = facts.claims_of_pod(pod);
+    for claim in claims.filter(|claim| facts.is_contradicted(pod, claim)) {
+        if claim.controller.as_deref() != uid {
+            continue; // kept already
+        }
+        let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
+        draft.claim(claim, LabelPatch([mark].into()), Ownership::Release);
+        let (name, hash) = (&claim.name, keys::PVC_TEMPLATE_HASH);
+        let message = format!(
+            "claim {name} of Pod {} is of another template than the Pod's revision, by its label {hash}: one of their labels was edited; it is \
+             kept: the CollaSet never deletes it",
+            pod.metadata.name
+        );
+        draft.event(true, "ClaimKept", message);
     }
 }
 

@@ -152,6 +152,11 @@ impl Draft {
         self.creations.insert(id, body);
     }
 
+    /// Lets go of a claim.
+    pub fn release_claim(&mut self, claim: &Arc<Claim>, labels: LabelPatch) {
+        self.claims.push(ClaimChange::release(claim, labels));
+    }
+
     /// Changes labels of a claim, and who controls it.
     pub fn claim(&mut self, claim: &Arc<Claim>, labels: LabelPatch, ownership: Ownership) {
         self.claims.push(ClaimChange::Patch {

@@ -55,10 +55,11 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
         }
     };
     if enter(facts, draft, pod, id) {
+        let kept = kept_claims(facts, pod);
         let message = match facts.revision_of(pod) {
-            Some(_) => format!("Pod {name} is included under instance ID {id}"),
+            Some(_) => format!("Pod {name} is included under instance ID {id}{kept}"),
             None => format!(
-                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope"
+                "Pod {name} is included under instance ID {id}; its revision is not known, so it is made again as by an update, as soon as updateStrategy has it in scope{kept}"
             ),
         };
         draft.event_once_written(pod, INCLUDED, message);
@@ -121,9 +122,9 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         moved |= !facts.is_refused(pod);
         if enter(facts, draft, pod, id) {
             let name = &pod.metadata.name;
-            let stays = without_owner(facts, pod);
+            let kept = kept_claims(facts, pod);
             let message =
-                format!("Pod {name} has no owner and is adopted under instance ID {id}{stays}");
+                format!("Pod {name} has no owner and is adopted under instance ID {id}{kept}");
             draft.event_once_written(pod, INCLUDED, message);
         }
     }
@@ -236,7 +237,7 @@ fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) -> bool {
 /// Has the claims that a Pod of the set mounts be of the set, under the Pod's ID; whether there is anything to change. Whoever
 /// takes them from the set does not take the Pod, and an exclusion that is taken back half way has taken them.
 ///
-/// One that [`Facts::stays_without_owner`] gets the Pod's ID and no owner.
+/// One that is not [`Facts::is_of_updated_template`] is kept: it gets the set's mark in the place of an owner.
 pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool {
     let templates: Vec<&Value> = facts
         .revision_of(pod)
@@ -249,35 +250,40 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
     let mut any = false;
     let mounted: BTreeSet<&str> = pod.spec.claims.iter().map(String::as_str).collect();
     for claim in mounted.into_iter().filter_map(|name| facts.claim(name)) {
-        let own = claim.controller.is_some() && claim.controller.as_deref() == uid;
         let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();
-        let stays = facts.stays_without_owner(claim);
-        let entered = (own || stays) && named && !claim.labels.contains_key(keys::ORPHANED);
+        let is_marked = claim.labels.contains_key(keys::ORPHANED);
+        let entered = claim.belongs_to(uid) && named && !is_marked;
         // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
         if !entered && claims::is_of(claim, &templates, &facts.known_claims) {
             let labels = [
                 (keys::ORPHANED.to_owned(), None),
                 (keys::INSTANCE_ID.to_owned(), id.clone()),
             ];
-            let ownership = match stays {
+            let mut labels = LabelPatch(labels.into());
+            let is_kept = !claim.belongs_to(uid) && !facts.is_of_updated_template(claim);
+            let ownership = match is_kept || claim.controller.is_none() && facts.keeps(claim) {
                 true => Ownership::Keep,
                 false => Ownership::Adopt,
             };
-            draft.claim(claim, LabelPatch(labels.into()), ownership);
+            let mark = uid.filter(|_| is_kept).map(str::to_owned);
+            if !claim.belongs_to(uid) && (is_kept || claim.labels.contains_key(keys::KEPT_FOR)) {
+                labels.0.insert(keys::KEPT_FOR.to_owned(), mark);
+            }
+            draft.claim(claim, labels, ownership);
             any = true;
         }
     }
     any
 }
 
-/// The claims of a Pod that stay when it is made again, since nobody owns them, in words; empty without any.
-fn without_owner(facts: &Facts, pod: &Pod) -> String {
+/// The claims of a Pod that the set keeps, in words; empty without any.
+fn kept_claims(facts: &Facts, pod: &Pod) -> String {
     let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
-    let kept = mounted.filter(|claim| facts.stays_without_owner(claim));
+    let kept = mounted.filter(|claim| facts.keeps(claim));
     let told = kept.map(|claim| {
         format!(
-            "; its claim {} is of another template than spec.volumeClaimTemplates: it gets no owner and is kept, and the next Pod gets a new, empty \
-             one",
+            "; its claim {} is of another template than spec.volumeClaimTemplates and is kept: the CollaSet never deletes it, and once the Pod \
+             is updated its instance gets a new, empty one",
             claim.name
         )
     });
@@ -289,6 +295,8 @@ pub fn has_other_claims(facts: &Facts, pod: &Pod, id: i64) -> bool {
     let template = |claim: &Claim| claim.labels.get(keys::PVC_TEMPLATE_NAME).cloned();
     let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
     let mounted: BTreeSet<_> = mounted.map(|claim| template(claim)).collect();
-    let mut others = facts.claims_of(id).filter(|claim| !claim.terminating);
+    // One that is kept may be of a template that no Pod is of any more.
+    let others = facts.claims_of(id);
+    let mut others = others.filter(|claim| !claim.terminating && !facts.keeps(claim));
     others.any(|claim| !pod.spec.claims.contains(&claim.name) && mounted.contains(&template(claim)))
 }

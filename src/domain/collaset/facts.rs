@@ -9,7 +9,7 @@ use super::claims::{self, hash::Known};
 use super::lifecycle::{self, Operation};
 use super::observed::{Claim, Observed, Revision, owns_entry, pool_name};
 use super::plan::Ahead;
-use super::revision::data::claim_templates;
+use super::revision::data::{claim_name, claim_templates};
 use super::revision::history::History;
 use super::revision::inplace::{self, InPlace, Progress};
 use super::revision::resize;
@@ -46,7 +46,7 @@ pub struct Facts<'a> {
     pub known_claims: Known,
     /// All claims by the instance ID that they carry.
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
-    /// Instance IDs of the set's own claims, by their names.
+    /// Instance IDs of the claims that the set has, by their names.
     own_claims: BTreeMap<&'a str, i64>,
     /// All claims by their names.
     named_claims: BTreeMap<&'a str, &'a Arc<Claim>>,
@@ -129,10 +129,11 @@ impl<'a> Facts<'a> {
             let id = claim.labels.get(keys::INSTANCE_ID);
             // That of a Pod that lives on outside serves nobody else, though it does not say so.
             let mut mounting = facts.mounting(&claim.name).iter();
-            let has_left = claim.controller.is_none() && mounting.any(|pod| facts.has_left(pod));
+            let is_own = claim.belongs_to(uid);
+            let has_left = !is_own && mounting.any(|pod| facts.has_left(pod));
             if let Some(id) = id.and_then(|id| parse(id)).filter(|_| !has_left) {
                 facts.claims.entry(id).or_default().push(claim.clone());
-                if claim.controller.as_deref() == uid {
+                if is_own {
                     facts.own_claims.insert(&claim.name, id);
                 }
             }
@@ -442,14 +443,14 @@ impl<'a> Facts<'a> {
         self.claims.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Of these, the ones that the set controls.
+    /// Of these, the ones that the set has.
     pub fn claims_of(&self, id: i64) -> impl Iterator<Item = &Arc<Claim>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let at = self.claims_at(id).iter();
-        at.filter(move |c| c.controller.as_deref() == uid)
+        at.filter(move |claim| claim.belongs_to(uid))
     }
 
-    /// The IDs of which the set controls claims that nobody mounts, those of the oldest claims first.
+    /// The IDs of which the set has claims that nobody mounts, those of the oldest claims first.
     pub fn ids_of_claims_left(&self) -> Vec<i64> {
         let ids = self.claims.keys().copied();
         let mut left: Vec<_> = ids
@@ -464,14 +465,14 @@ impl<'a> Facts<'a> {
         left.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The claims that a Pod mounts and the set controls.
+    /// The claims that a Pod mounts and the set has.
     pub fn claims_of_pod(&self, pod: &Pod) -> impl Iterator<Item = &'a Arc<Claim>> {
         let uid = self.observed.set.metadata.uid.as_deref();
         let mounted = pod.spec.claims.iter().filter_map(|name| self.claim(name));
-        mounted.filter(move |claim| claim.controller.as_deref() == uid)
+        mounted.filter(move |claim| claim.belongs_to(uid))
     }
 
-    /// The set's own claims which only Pods mount of which this is so.
+    /// The claims that the set has and which only Pods mount of which this is so.
     pub fn claims_mounted_by(
         &self,
         is_so: impl Fn(&Arc<Pod>) -> bool,
@@ -488,18 +489,35 @@ impl<'a> Facts<'a> {
         self.named_claims.get(name).copied()
     }
 
-    /// Whether a claim without an owner stays so when a Pod enters with it: it is named by this set, so that the next Pod of the instance
-    /// mounts it without an owner too, and is of another template than the updated one. With an owner it would be deleted as left over once the
-    /// Pod is updated, though whoever made the set again with another template was not warned of that.
-    pub fn stays_without_owner(&self, claim: &Claim) -> bool {
-        let is_of_updated = || {
-            let updated = claim_templates(&self.history.updated.data);
-            let templates: Vec<_> = updated.iter().collect();
-            claims::is_of(claim, &templates, &self.known_claims)
+    /// Whether the set never deletes a claim that it has.
+    pub fn keeps(&self, claim: &Claim) -> bool {
+        claim.is_kept_for(self.observed.set.metadata.uid.as_deref())
+    }
+
+    /// Whether a claim that enters with its Pod is of the updated template, as its hash says. Any other would be deleted as left over once
+    /// the Pod is updated, though whoever made the set again with another template, or included the Pod, was not warned of that.
+    pub fn is_of_updated_template(&self, claim: &Claim) -> bool {
+        let hash = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+        let mut updated = claim_templates(&self.history.updated.data).iter();
+        updated.any(|template| {
+            let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);
+            let is_named = name.is_some_and(|name| name == claim_name(template));
+            is_named && hash.is_some_and(|hash| *hash == *self.known_claims.hash(template))
+        })
+    }
+
+    /// Whether a claim that a Pod mounts says to be of another known template than the Pod's revision has: somebody has edited the label of one
+    /// of them, and which can't be told.
+    pub fn is_contradicted(&self, pod: &Pod, claim: &Claim) -> bool {
+        let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);
+        let hash = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+        let (Some(name), Some(hash), Some(revision)) = (name, hash, self.revision_of(pod)) else {
+            return false;
         };
-        claim.controller.is_none()
-            && claims::is_named_by(&self.observed.set, claim)
-            && !is_of_updated()
+        let mut templates = claim_templates(&revision.data).iter();
+        let own = templates.find(|template| claim_name(template) == name);
+        own.is_some_and(|own| *hash != *self.known_claims.hash(own))
+            && self.known_claims.contains(hash)
     }
 
     /// The Pods that mount a claim.

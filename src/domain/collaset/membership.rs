@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::claims;
 use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
@@ -15,7 +16,6 @@ use super::room::Room;
 use super::status::told;
 use super::update;
 use crate::api::keys;
-use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
@@ -288,12 +288,7 @@ fn release_claims<'a>(draft: &mut Draft, claims: impl Iterator<Item = &'a Arc<Cl
     let mut any = false;
     for claim in claims {
         any = true;
-        draft.claim(claim, left(), Ownership::Release);
+        draft.release_claim(claim, claims::left());
     }
     any
-}
-
-/// The label of a claim that goes with a Pod.
-pub fn left() -> LabelPatch {
-    LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into())
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::refused::Refused;
 use crate::api::collaset::CollaSet;
+use crate::api::keys;
 use crate::api::resourcecontext::{ContextDetail, data};
 use crate::domain::pod::Pod;
 
@@ -110,6 +111,20 @@ pub struct Claim {
     pub creation_timestamp: Option<Timestamp>,
     /// Whether its deletion has begun.
     pub terminating: bool,
+}
+
+impl Claim {
+    /// Whether the set of this UID has the claim: it owns it, or keeps it.
+    pub fn belongs_to(&self, set: Option<&str>) -> bool {
+        let is_owned = set.is_some() && self.controller.as_deref() == set;
+        is_owned || self.controller.is_none() && self.is_kept_for(set)
+    }
+
+    /// Whether the set of this UID keeps the claim, and never deletes it: see [`keys::KEPT_FOR`].
+    pub fn is_kept_for(&self, set: Option<&str>) -> bool {
+        let kept = self.labels.get(keys::KEPT_FOR).map(String::as_str);
+        set.is_some() && kept == set
+    }
 }
 
 /// A ResourceContext.

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::observed::{Claim, Revision};
 use crate::api::collaset::CollaSetStatus;
+use crate::api::keys;
 use crate::api::resourcecontext::ContextDetail;
 use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
@@ -100,6 +101,20 @@ pub enum ClaimChange {
     },
     /// Deletes it.
     Delete(Arc<Claim>),
+}
+
+impl ClaimChange {
+    /// The set lets go of a claim, with these changes of its labels.
+    pub fn release(claim: &Arc<Claim>, mut labels: LabelPatch) -> ClaimChange {
+        if claim.labels.contains_key(keys::KEPT_FOR) {
+            labels.0.insert(keys::KEPT_FOR.to_owned(), None);
+        }
+        ClaimChange::Patch {
+            claim: Arc::clone(claim),
+            labels,
+            ownership: Ownership::Release,
+        }
+    }
 }
 
 /// What becomes of a controller reference.

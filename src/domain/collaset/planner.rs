@@ -125,7 +125,14 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
-    if !deleting && !construct::is_selected(&set.spec.template, &selector) {
+    if !deleting
+        && !construct::is_selected_when_made(
+            &set.spec.template,
+            &selector,
+            &observed.pods,
+            &history,
+        )
+    {
         return Err(Failure::Invalid(format!(
             "spec.template.metadata.labels: must match spec.selector, which is {selector}: add these labels; until then no Pod is made, changed or deleted"
         )));

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
-use super::membership;
 use super::observed::{Claim, Observed};
 use super::plan::{ClaimChange, Ownership};
 use super::scale;
@@ -41,21 +41,18 @@ pub fn awaits_collector(set: &ObjectMeta) -> bool {
 /// Releases the claims that outlast a set whose spec is not looked into: all that it `retains`, and those that somebody else's Pod mounts.
 pub fn kept_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange> {
     let uid = observed.set.metadata.uid.as_deref();
-    let is_own = |claim: &&Arc<Claim>| claim.controller.as_deref() == uid;
+    let is_own = |claim: &&Arc<Claim>| claim.belongs_to(uid);
     let is_kept = |claim: &&Arc<Claim>| {
         let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
         retains
+            || claim.is_kept_for(uid)
             || mounting.any(|pod| {
                 pod.controller()
                     .is_none_or(|owner| Some(&*owner.uid) != uid)
             })
     };
     let kept = observed.claims.iter().filter(is_own).filter(is_kept);
-    let release = kept.map(|claim| ClaimChange::Patch {
-        claim: Arc::clone(claim),
-        labels: LabelPatch::default(),
-        ownership: Ownership::Release,
-    });
+    let release = kept.map(|claim| ClaimChange::release(claim, LabelPatch::default()));
     release.collect()
 }
 
@@ -69,8 +66,9 @@ pub fn leave(observed: &Observed, draft: &mut Draft) -> bool {
     for pod in &observed.pods {
         draft.own(pod, Ownership::Release);
     }
-    for claim in observed.claims.iter().filter(|c| c.controller == *uid) {
-        draft.claim(claim, LabelPatch::default(), Ownership::Release);
+    let claims = observed.claims.iter();
+    for claim in claims.filter(|claim| claim.belongs_to(uid.as_deref())) {
+        draft.release_claim(claim, LabelPatch::default());
     }
     let revisions = observed.revisions.iter().filter(|r| r.controller == *uid);
     draft.released = revisions.cloned().collect();
@@ -101,18 +99,22 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
     let uid = facts.observed.set.metadata.uid.as_deref();
     let mut released = false;
     for claim in &facts.observed.claims {
-        if claim.controller.as_deref() != uid {
+        if !claim.belongs_to(uid) {
             continue;
         }
+        let retains = facts.strategy.retain_deleted;
+        let is_kept = claim.is_kept_for(uid);
         // The garbage collector would delete a claim that is still the set's own. A Pod that left the set mounts it.
-        if facts.strategy.retain_deleted || !facts.mounting(&claim.name).is_empty() {
+        if retains || is_kept || !facts.mounting(&claim.name).is_empty() {
             released = true;
             let mut mounting = facts.mounting(&claim.name).iter();
-            let labels = match mounting.any(|pod| facts.has_left(pod)) {
-                true => membership::left(), // no set of this name takes it from that Pod
+            // No set of this name takes it from that Pod, nor begins with data that are to be gone.
+            let has_left = is_kept && !retains || mounting.any(|pod| facts.has_left(pod));
+            let labels = match has_left {
+                true => claims::left(),
                 false => LabelPatch::default(),
             };
-            draft.claim(claim, labels, Ownership::Release);
+            draft.release_claim(claim, labels);
         } else if !claim.terminating {
             draft.claims.push(ClaimChange::Delete(claim.clone()));
         }

@@ -294,6 +294,23 @@ fn the_selector_is_well_formed_and_matches_the_template() {
              a Pod that it does not select is released at once; add these labels"
         ]
     );
+    for (key, operator, is_good) in [
+        (keys::INSTANCE_ID, "DoesNotExist", false),
+        (keys::REVISION, "DoesNotExist", false),
+        (keys::CREATING, "DoesNotExist", false),
+        (keys::CREATING, "Exists", false),
+        (keys::INSTANCE_ID, "Exists", true),
+        (keys::ORPHANED, "DoesNotExist", true),
+    ] {
+        let by_expression = json!({
+            "matchLabels": { "app": "a" },
+            "matchExpressions": [{ "key": key, "operator": operator }],
+        });
+        let problems = of(json!({ "selector": by_expression }));
+        assert_eq!(problems.is_empty(), is_good, "{problems:?}");
+        let told = |problem: &String| problem.contains("spec.template.metadata.labels");
+        assert!(problems.iter().all(told), "{problems:?}");
+    }
 }
 
 #[test]

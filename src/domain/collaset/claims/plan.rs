@@ -14,6 +14,7 @@ use crate::domain::collaset::construct::{labels_of, name, owner};
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::plan::ClaimChange;
 use crate::domain::collaset::revision::data::{claim_name, claim_templates};
+use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 /// What one instance needs.
@@ -129,21 +130,22 @@ pub fn changed(
 /// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted. What
 /// becomes of claims when the set is deleted is [`super::super::reclaim`]'s to say.
 ///
-/// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is deleted unless
+/// - A claim whose instance is gone, or whose template is removed or changed and needed by no Pod, is left over unless
 ///   `whenScaled` is Retain. One with a hash that no revision knows counts as of its template.
-/// - One that nobody owns stays: it enters with the Pod that mounts it.
+/// - One that is kept is left over with its instance only: who goes back to its template goes back to its data.
+/// - One that the set does not have stays: it enters with the Pod that mounts it.
 pub fn leftovers(
     set: &CollaSet,
     existing: &[Arc<Claim>],
     needed: &BTreeMap<i64, Vec<&Value>>,
     known: &Known,
-) -> Vec<ClaimChange> {
+) -> Vec<Arc<Claim>> {
     let policy = set.spec.scale_strategy.as_ref();
     let policy = policy.and_then(|s| s.persistent_volume_claim_retention_policy.clone());
     let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
     let is_needed = |claim: &Claim| {
         let templates = instance(claim).and_then(|id| needed.get(&id));
-        templates.is_some_and(|templates| is_of(claim, templates, known))
+        templates.is_some_and(|templates| is_kept(set, claim) || is_of(claim, templates, known))
     };
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
@@ -152,7 +154,20 @@ pub fn leftovers(
         let is_ours = instance(claim).is_some() && template_name(claim).is_some();
         is_owned(set, claim) && is_ours && !retains && !is_needed(claim)
     });
-    left.cloned().map(ClaimChange::Delete).collect()
+    left.cloned().collect()
+}
+
+/// What becomes of a claim that is left over: it is deleted, or, if it is kept, let go, so that it serves nobody as if it were deleted.
+pub fn give_up(set: &CollaSet, claim: &Arc<Claim>) -> ClaimChange {
+    match is_kept(set, claim) {
+        true => ClaimChange::release(claim, left()),
+        false => ClaimChange::Delete(Arc::clone(claim)),
+    }
+}
+
+/// The label of a claim that goes with a Pod, or stays behind for nobody.
+pub fn left() -> LabelPatch {
+    LabelPatch([(keys::ORPHANED.to_owned(), Some("true".to_owned()))].into())
 }
 
 fn serving<'a>(
@@ -193,8 +208,13 @@ pub fn is_usable(set: &CollaSet, claim: &Claim) -> bool {
     is_owned(set, claim) || is_adoptable(set, claim)
 }
 
+/// Whether the set has a claim.
 pub(super) fn is_owned(set: &CollaSet, claim: &Claim) -> bool {
-    claim.controller.is_some() && claim.controller == set.metadata.uid
+    claim.belongs_to(set.metadata.uid.as_deref())
+}
+
+fn is_kept(set: &CollaSet, claim: &Claim) -> bool {
+    claim.is_kept_for(set.metadata.uid.as_deref())
 }
 
 /// Whether a claim without a controller may be taken by its labels and its name. Sets whose selectors overlap give their claims

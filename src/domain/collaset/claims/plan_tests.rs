@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::hash::{Known, hash};
-use super::{changed, for_instance, leftovers, missing};
+use super::{changed, for_instance, give_up, leftovers, missing};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Claim;
-use crate::domain::collaset::plan::ClaimChange;
+use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::lifecycle::LabelPatch;
 use crate::domain::pod::Pod;
 
 fn set(policy: Value) -> CollaSet {
@@ -279,22 +280,15 @@ fn a_claim_of_another_template_changes_its_pod_but_a_missing_one_does_not() {
     assert!(!is_changed(vec![claim("a", 7, &data), gone]));
 }
 
-fn deleted(changes: &[ClaimChange]) -> Vec<&str> {
-    let name = |change: &'_ ClaimChange| match change {
-        ClaimChange::Delete(claim) => Some(claim.name.clone()),
-        _ => None,
-    };
-    assert!(changes.iter().all(|c| name(c).is_some()), "{changes:?}");
-    changes
-        .iter()
-        .map(|c| {
-            if let ClaimChange::Delete(c) = c {
-                c.name.as_str()
-            } else {
-                ""
-            }
-        })
-        .collect()
+fn kept(name: &str, id: i64, template: &Value) -> Arc<Claim> {
+    Arc::new(edited(claim(name, id, template), |claim| {
+        let mark = (keys::KEPT_FOR.to_owned(), claim.controller.take().unwrap());
+        claim.labels.extend([mark]);
+    }))
+}
+
+fn names(claims: &[Arc<Claim>]) -> Vec<&str> {
+    claims.iter().map(|claim| &*claim.name).collect()
 }
 
 #[test]
@@ -319,12 +313,29 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
             c.controller = Some("u2".into())
         }),
         edited(claim("unlabelled", 9, &data), |c| c.labels.clear()),
+        Claim::clone(&kept("kept-for-the-way-back", 1, &data)),
     ]);
     let needed: BTreeMap<_, _> = [(1, vec![&bigger]), (2, vec![&data, &bigger])].into();
     let all = |policy: Value| leftovers(&set(policy), &claims, &needed, &known);
-    assert_eq!(deleted(&all(json!({}))), ["old", "removed", "z-gone"]);
-    assert_eq!(deleted(&all(json!({ "whenScaled": "Delete" }))).len(), 3);
+    assert_eq!(names(&all(json!({}))), ["old", "removed", "z-gone"]);
+    assert_eq!(names(&all(json!({ "whenScaled": "Delete" }))).len(), 3);
     assert_eq!(all(json!({ "whenScaled": "Retain" })), []);
+    // One that is kept goes with its instance, and is let go.
+    let last = kept("kept", 9, &data);
+    let left = leftovers(&set(json!({})), &[Arc::clone(&last)], &needed, &known);
+    assert_eq!(names(&left), ["kept"]);
+    let labels = [
+        (keys::ORPHANED.to_owned(), Some("true".to_owned())),
+        (keys::KEPT_FOR.to_owned(), None),
+    ];
+    assert_eq!(
+        give_up(&set(json!({})), &last),
+        ClaimChange::Patch {
+            claim: Arc::clone(&last),
+            labels: LabelPatch(labels.into()),
+            ownership: Ownership::Release,
+        }
+    );
 }
 
 #[test]
@@ -400,7 +411,7 @@ proptest! {
             let wanted = for_instance(&web, &templates, *id, &claims, &known);
             prop_assert_eq!(&wanted, &for_instance(&web, &templates, *id, &rotated, &known));
             for name in wanted.volumes.values() {
-                prop_assert!(!gone.iter().any(|c| matches!(c, ClaimChange::Delete(c) if c.name == *name)));
+                prop_assert!(!gone.iter().any(|c| c.name == *name));
             }
             if wanted.ready {
                 prop_assert!(!changed(&web, &templates, *id, &claims, &known));

@@ -70,7 +70,8 @@ pub fn orphaned(facts: &Facts) -> Option<String> {
     if !reclaim::leaves_its_pods(set) {
         return None;
     }
-    let claims = observed.claims.iter().filter(|c| c.controller == set.uid);
+    let claims = observed.claims.iter();
+    let claims = claims.filter(|claim| claim.belongs_to(set.uid.as_deref()));
     let revisions = observed.revisions.iter();
     let revisions = revisions.filter(|r| r.controller == set.uid);
     let kinds: [(&str, Vec<&str>); 3] = [

@@ -9,14 +9,20 @@ use super::cases::{grown, one_claim, settled};
 use super::world::{UID, World};
 use crate::api::keys;
 use crate::api::resourcecontext::{ContextDetail, data::OWNER};
+use crate::domain::collaset::claims;
 use crate::domain::collaset::observed::Claim;
 use crate::domain::collaset::planner::plan;
+use crate::domain::collaset::revision::data;
+
+fn retained_policy() -> Value {
+    json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": {
+        "whenScaled": "Retain", "whenDeleted": "Retain",
+    } } })
+}
 
 fn retained() -> Value {
     let mut spec = one_claim();
-    spec["scaleStrategy"] = json!({ "persistentVolumeClaimRetentionPolicy": {
-        "whenScaled": "Retain", "whenDeleted": "Retain",
-    } });
+    spec["scaleStrategy"] = retained_policy()["scaleStrategy"].clone();
     spec
 }
 
@@ -98,12 +104,19 @@ fn claims_of_orphans_stay_where_the_set_is_made_again_with_another_claim_templat
         for (name, claim) in &before {
             let now = world.claims.get(name);
             let now = now.unwrap_or_else(|| panic!("{policy}: {name} is gone"));
-            assert_eq!((&now.labels, &now.controller), (&claim.labels, &None));
+            let mut labels = claim.labels.clone();
+            // The new half of a pair has another instance ID: that of the claim goes.
+            match policy {
+                "Replace" => labels.insert(keys::ORPHANED.into(), "true".into()),
+                _ => labels.insert(keys::KEPT_FOR.into(), UID.into()),
+            };
+            assert_eq!((&now.labels, &now.controller), (&labels, &None));
         }
         let mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
         let mounted: Vec<_> = mounted.collect();
         assert!(mounted.len() == 3 && !mounted.iter().any(|name| before.contains_key(*name)));
-        let told = |(_, said): &&(_, String)| said.contains("it gets no owner and is kept");
+        let told =
+            |(_, said): &&(_, String)| said.contains("is kept: the CollaSet never deletes it");
         assert_eq!(
             world.told.iter().filter(told).count(),
             3,
@@ -301,6 +314,52 @@ fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
         let said = ready(&world);
         assert!(said.contains("spec.template.metadata.labels"), "{said}");
     }
+}
+
+/// By a label that each Pod gets when it is made.
+#[test]
+fn set_whose_selector_matches_no_pod_as_it_is_made_makes_none() {
+    let by = |operator: &str| {
+        let expression = json!([{ "key": keys::INSTANCE_ID, "operator": operator }]);
+        json!({ "selector": { "matchExpressions": expression } })
+    };
+    let mut world = World::new(2, by("DoesNotExist"));
+    world.rounds(5);
+    assert!(world.pods.is_empty());
+    assert!(ready(&world).contains("spec.template.metadata.labels"));
+    let mut world = settled(2, by("Exists"));
+    world.image("app:2");
+    world.settle();
+    assert_eq!(world.images(), ["app:2", "app:2"]);
+}
+
+/// The label by which the selector matches is added by a webhook of somebody else.
+#[test]
+fn set_whose_template_lacks_a_label_that_its_pods_have_goes_on() {
+    let labelled = json!({ "template": { "metadata": { "labels": { "team": "shop" } } } });
+    let mut world = settled(2, labelled);
+    world.edit(json!({ "selector": { "matchLabels": { "team": "shop" } } }));
+    let add = |world: &mut World| {
+        for pod in world.pods.values_mut() {
+            pod.metadata.labels.insert("team".into(), "shop".into());
+        }
+        for revision in world.revisions.values_mut() {
+            let labels = revision.data.pointer_mut("/spec/template/metadata/labels");
+            labels.unwrap().as_object_mut().unwrap().remove("team");
+        }
+    };
+    world.edit(json!({ "template": { "metadata": { "labels": { "team": null } } } }));
+    add(&mut world);
+    world.image("app:2");
+    for _ in 0..30 {
+        world.rounds(1);
+        add(&mut world);
+    }
+    assert_eq!(world.images(), ["app:2", "app:2"]);
+    // Nobody has seen such a Pod.
+    world.edit(json!({ "template": { "metadata": { "labels": { "app": "other" } } } }));
+    world.rounds(1);
+    assert!(ready(&world).contains("spec.template.metadata.labels"));
 }
 
 #[test]
@@ -736,5 +795,283 @@ fn finalizers_of_a_pod_that_is_waited_for_are_named() {
             false => format!("waiting for {name} to end (finalizer example.com/slow)"),
         };
         assert!(ready(&world).ends_with(&said), "{}", ready(&world));
+    }
+}
+
+/// A set of two whose Pods were those of a former one and stay on claims of the former template, for the partition keeps them.
+fn on_kept_claims() -> World {
+    let mut world = settled(2, one_claim());
+    orphan(&mut world);
+    let mut spec = grown();
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(spec);
+    world.settle();
+    let claims = world.claims.values();
+    let kept = claims.filter(|claim| claim.labels.get(keys::KEPT_FOR) == Some(&UID.to_owned()));
+    assert_eq!((kept.count(), world.claims.len()), (2, 2));
+    world
+}
+
+/// The only claim of the Pod of an instance.
+fn claim_of(world: &World, id: i64) -> String {
+    let [claim] = &world.members()[&id].spec.claims[..] else {
+        panic!("{:?}", world.members()[&id].spec.claims)
+    };
+    claim.clone()
+}
+
+fn is_orphaned(world: &World, claim: &str) -> bool {
+    world.claims[claim].labels.contains_key(keys::ORPHANED)
+}
+
+/// What is not known by its hash might be of any template.
+#[test]
+fn kept_claim_whose_revision_is_gone_serves_no_instance_after_a_scale_in() {
+    let mut world = settled(2, one_claim());
+    world.edit(json!({ "historyLimit": 1 }));
+    let former = claim_of(&world, 0);
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    for image in ["app:2", "app:3", "app:4"] {
+        world.image(image);
+        world.settle();
+    }
+    for replicas in [0, 2] {
+        world.edit(json!({ "replicas": replicas }));
+        world.settle();
+    }
+    let mounted = [claim_of(&world, 0), claim_of(&world, 1)];
+    assert!(!mounted.contains(&former), "{mounted:?}");
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    assert!(world.claims.contains_key(&former) && world.claims.len() == 2);
+}
+
+/// The claim carries the labels by which the former selector matched.
+#[test]
+fn kept_claim_is_mounted_by_the_next_pod_of_its_instance_though_the_selector_asks_for_more() {
+    let mut spec = one_claim();
+    spec["template"] = json!({ "metadata": { "labels": { "tier": "data" } } });
+    let mut world = settled(2, spec);
+    orphan(&mut world);
+    let mut spec = grown();
+    spec["selector"] = json!({ "matchLabels": { "tier": "data" } });
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(spec);
+    world.settle();
+    let before = placed(&world);
+    let name = name_of(&world, 0);
+    world.delete(&name);
+    world.settle();
+    let after = placed(&world);
+    assert!(after[&0].0 != before[&0].0 && after[&0].1 == before[&0].1);
+}
+
+#[test]
+fn pod_that_leaves_takes_its_kept_claim_along() {
+    for by_label in [false, true] {
+        let mut world = on_kept_claims();
+        let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+        match by_label {
+            true => pod(&mut world, &name).metadata.labels.remove("app"),
+            false => {
+                let labels = &mut pod(&mut world, &name).metadata.labels;
+                labels.insert(keys::TO_EXCLUDE.into(), "true".into())
+            }
+        };
+        world.settle();
+        assert!(!world.owns(&world.pods[&name]) && is_orphaned(&world, &claim));
+        assert!(!world.claims[&claim].labels.contains_key(keys::KEPT_FOR));
+        assert_eq!(world.members().len(), 2, "nobody waits for its end");
+        world.pods.remove(&name);
+        world.settle();
+        let mounted = world.pods.values().flat_map(|pod| &pod.spec.claims);
+        assert!(!mounted.into_iter().any(|other| *other == claim));
+        assert!(world.claims.contains_key(&claim));
+    }
+}
+
+#[test]
+fn kept_claims_stay_when_their_instances_or_their_set_go() {
+    for scaled in [true, false] {
+        let mut world = on_kept_claims();
+        let before: Vec<_> = world.claims.keys().cloned().collect();
+        match scaled {
+            true => world.edit(json!({ "replicas": 0 })),
+            false => world.delete_set(false),
+        }
+        world.settle();
+        assert!(world.members().is_empty() && world.gone != scaled);
+        let after: Vec<_> = world.claims.keys().cloned().collect();
+        assert_eq!(before, after);
+        for claim in &before {
+            assert!(is_orphaned(&world, claim), "scaled {scaled}: as if deleted");
+            assert!(!world.claims[claim].labels.contains_key(keys::KEPT_FOR));
+        }
+        if scaled {
+            world.edit(json!({ "replicas": 2 }));
+            world.settle();
+            assert!((0..2).all(|id| !before.contains(&claim_of(&world, id))));
+        }
+    }
+}
+
+#[test]
+fn kept_claims_come_back_where_scaled_in_instances_retain_theirs() {
+    let mut world = on_kept_claims();
+    let before = placed(&world);
+    world.edit(retained_policy());
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    let is_kept = |claim: &Claim| claim.labels.contains_key(keys::KEPT_FOR);
+    assert!(world.pods.is_empty() && world.claims.values().all(is_kept));
+    world.edit(one_claim());
+    world.edit(json!({ "replicas": 2, "updateStrategy": { "rollingUpdate": null } }));
+    world.settle();
+    let claims = |placed: BTreeMap<i64, (String, Vec<String>)>| -> Vec<_> {
+        placed.into_values().map(|(_, claims)| claims).collect()
+    };
+    assert_eq!(claims(placed(&world)), claims(before));
+}
+
+/// Whether the set owned the claim before can't be told.
+#[test]
+fn pod_that_comes_back_on_a_claim_of_another_template_keeps_it() {
+    let mut world = settled(2, one_claim());
+    let mut spec = grown();
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    world.edit(spec);
+    world.settle();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    world.edit(json!({ "replicas": 1, "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    assert!(!world.owns(&world.pods[&name]));
+    world.edit(
+        json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] } }),
+    );
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+    let told = |(_, said): &(_, String)| {
+        said.contains(&format!(
+            "Pod {name} is included under instance ID 0; its claim {claim}"
+        )) && said.contains("the CollaSet never deletes it")
+    };
+    assert!(world.told.iter().any(told), "{:?}", world.told);
+    world.delete(&name);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim, "the next Pod has it");
+}
+
+/// Without the mark it is read as any claim without an owner.
+#[test]
+fn kept_claim_is_handed_to_the_set_once_its_template_is_the_sets_again() {
+    let mut world = on_kept_claims();
+    let claim = claim_of(&world, 0);
+    world
+        .claims
+        .get_mut(&claim)
+        .unwrap()
+        .labels
+        .remove(keys::KEPT_FOR);
+    world.settle();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    world.edit(one_claim());
+    world.settle();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    world
+        .claims
+        .get_mut(&claim)
+        .unwrap()
+        .labels
+        .remove(keys::KEPT_FOR);
+    world.settle();
+    let now = &world.claims[&claim];
+    assert!(now.controller.as_deref() == Some(UID) && !now.labels.contains_key(keys::KEPT_FOR));
+}
+
+/// A set of another UID has had it: this one was made again since.
+#[test]
+fn claim_kept_for_a_set_that_is_gone_is_one_without_an_owner() {
+    let mut world = on_kept_claims();
+    orphan(&mut world);
+    for claim in world.claims.values_mut() {
+        claim.labels.insert(keys::KEPT_FOR.into(), "former".into());
+    }
+    let before = placed_anywhere(&world);
+    world.settle();
+    assert_eq!(placed_anywhere(&world), before);
+    for claim in world.claims.values() {
+        assert_eq!(claim.labels[keys::KEPT_FOR], UID);
+    }
+    orphan(&mut world);
+    for claim in world.claims.values_mut() {
+        claim.labels.insert(keys::KEPT_FOR.into(), "former".into());
+    }
+    world.edit(one_claim());
+    world.settle();
+    for claim in world.claims.values() {
+        assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
+    }
+}
+
+/// UIDs and claims of all Pods.
+fn placed_anywhere(world: &World) -> Vec<(String, Vec<String>)> {
+    let pods = world.pods.values();
+    pods.map(|pod| (pod.metadata.uid.clone(), pod.spec.claims.clone()))
+        .collect()
+}
+
+#[test]
+fn labels_of_a_kept_claim_are_mended_while_its_pod_ends() {
+    let mut world = on_kept_claims();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    world.delete(&name);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::INSTANCE_ID.into(), "7".into());
+    world.rest();
+    assert_eq!(world.claims[&claim].labels[keys::INSTANCE_ID], "0");
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+}
+
+/// Whose label was edited can't be told: the Pod runs on, and the claim is deleted by nobody.
+#[test]
+fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
+    for edit_pod in [false, true] {
+        let mut world = settled(2, one_claim());
+        let former = world.revisions.keys().next().unwrap().clone();
+        let mut spec = grown();
+        spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "rollingUpdate": { "byPartition": { "partition": 1 } } });
+        world.edit(spec);
+        world.settle();
+        world.edit(json!({ "updateStrategy": { "rollingUpdate": null } }));
+        world.settle();
+        let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+        let before = placed(&world);
+        match edit_pod {
+            true => {
+                let labels = &mut pod(&mut world, &name).metadata.labels;
+                labels.insert(keys::REVISION.into(), former);
+            }
+            false => {
+                let hash = data::claim_templates(&world.revisions[&former].data);
+                let hash = claims::hash::hash(&hash[0]);
+                let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+                labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash);
+            }
+        }
+        world.step();
+        assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+        let told = |(_, said): &&(_, String)| said.contains("one of their labels was edited");
+        assert_eq!(world.told.iter().filter(told).count(), 1);
+        world.settle();
+        if !edit_pod {
+            assert_eq!(placed(&world), before, "it runs on");
+            world.delete(&name);
+            world.settle();
+        }
+        assert_ne!(placed(&world)[&0].0, before[&0].0);
+        assert!(world.claims.contains_key(&claim));
     }
 }

@@ -112,7 +112,9 @@ fn have_claims_changed(facts: &Facts, id: i64, pod: &Pod) -> bool {
     let observed = facts.observed;
     let templates = data::claim_templates(&facts.history.updated.data);
     let claims = facts.claims_at(id).iter();
-    let mounted = claims.filter(|claim| pod.spec.claims.contains(&claim.name));
+    let mounted = claims.filter(|claim| {
+        pod.spec.claims.contains(&claim.name) && !facts.is_contradicted(pod, claim)
+    });
     let mounted: Vec<_> = mounted.cloned().collect();
     claims::changed(&observed.set, templates, id, &mounted, &facts.known_claims)
 }

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use super::super::world::{Kubelet, Resizing, World, Write};
 use crate::api::collaset::PodNamingSuffixPolicy;
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::claims::hash::hash;
+use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::room;
 
 /// One thing that happens. Pods are told by their place among all of the namespace.
@@ -174,9 +176,11 @@ const KINDS: [fn(&mut StdRng) -> Act; 56] = [
     |rng| Act::Orphan(pod(rng)),
     |rng| {
         let id = rng.random_range(0..6).to_string();
-        let (key, value) = match rng.random_bool(0.5) {
-            true => (keys::INSTANCE_ID, id),
-            false => (keys::PVC_TEMPLATE_NAME, "logs".to_owned()),
+        let (key, value) = match rng.random_range(0..5) {
+            0 | 1 => (keys::INSTANCE_ID, id),
+            2 => (keys::PVC_TEMPLATE_NAME, "logs".to_owned()),
+            3 => (keys::PVC_TEMPLATE_HASH, id),
+            _ => (keys::KEPT_FOR, String::new()),
         };
         Act::LabelClaim(pod(rng), key, value)
     },
@@ -446,9 +450,26 @@ fn act_on_pod(world: &mut World, name: &str, act: &Act) {
         Act::LabelClaim(_, key, value) => {
             let pod = &world.pods[name];
             let claim = pod.spec.claims.first().filter(|_| world.owns(pod));
-            let claim = claim.cloned().and_then(|name| world.claims.get_mut(&name));
-            if let Some(claim) = claim {
-                claim.labels.insert((*key).to_owned(), value.clone());
+            let claim = claim.cloned();
+            // The hash is that of the first template of some revision.
+            let templates = world.revisions.values().filter_map(|revision| {
+                let template = claim_templates(&revision.data).first()?;
+                Some(hash(template))
+            });
+            let hashes: Vec<_> = templates.collect();
+            let value = match *key {
+                keys::PVC_TEMPLATE_HASH => value
+                    .parse()
+                    .ok()
+                    .and_then(|nth: usize| hashes.get(nth).cloned())
+                    .unwrap_or_default(),
+                _ => value.clone(),
+            };
+            let claim = claim.and_then(|name| world.claims.get_mut(&name));
+            match claim {
+                Some(claim) if value.is_empty() => _ = claim.labels.remove(*key),
+                Some(claim) => _ = claim.labels.insert((*key).to_owned(), value),
+                None => {}
             }
         }
         Act::Kill(_) => world.delete(name),

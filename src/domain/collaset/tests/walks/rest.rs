@@ -114,11 +114,9 @@ pub fn check(world: &World) -> Result<(), String> {
                 "{} has {carried:?}, not {id}",
                 claim.name
             );
-            // One that lost its owner, and is not of the updated template, stays without.
-            let stays = claim.controller.is_none() && revision.name != status.updated_revision;
             ensure!(
-                stays || claim.controller.as_deref() == Some(world.uid()),
-                "{claim:?} is not owned"
+                claim.belongs_to(Some(world.uid())),
+                "{claim:?} does not belong to the set"
             );
         }
     }
@@ -135,7 +133,7 @@ pub fn check(world: &World) -> Result<(), String> {
     }
     if !strategy.retain_scaled {
         for claim in world.claims.values() {
-            let owned = claim.controller.as_deref() == Some(world.uid());
+            let owned = claim.belongs_to(Some(world.uid()));
             let mounted = world
                 .pods
                 .values()
@@ -160,7 +158,7 @@ pub fn check(world: &World) -> Result<(), String> {
             .claims
             .iter()
             .filter_map(|claim| world.claims.get(claim));
-        let mut owned = claims.filter(|claim| claim.controller.as_deref() == Some(world.uid()));
+        let mut owned = claims.filter(|claim| claim.belongs_to(Some(world.uid())));
         let owned = owned.next().map(|claim| &claim.name);
         let name = &pod.metadata.name;
         ensure!(

@@ -459,6 +459,13 @@ impl World {
             ClaimChange::Delete(claim) => {
                 let seen = self.mounts(Pod::is_managed).remove(&claim.name);
                 assert!(seen.is_none(), "{} is mounted and deleted", claim.name);
+                let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
+                let is_own = claim.controller.as_ref() == Some(&uid);
+                assert!(
+                    is_own && !is_kept,
+                    "{} is not the set's to delete",
+                    claim.name
+                );
                 if self.mounts(|_| true).contains_key(&claim.name) {
                     // Seen by a look at the API server.
                     if self.set.metadata.deletion_timestamp.is_some() {

@@ -1,0 +1,139 @@
+//! Claims that a set keeps and never deletes: those that came with their Pods, without an owner, and are of another template.
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use operating::api::keys;
+use serde_json::json;
+
+use crate::bed::{Bed, Scope, wait};
+use crate::claims::{self, mounted};
+use crate::data::delete;
+use crate::membership::told;
+use crate::sets::{Set, uids};
+
+/// A set of two, made again with a larger claim template: its Pods stay on the claims of the former one, for the partition keeps them.
+async fn on_kept_claims(scope: &Scope) -> Set<'_> {
+    claims::volumes(scope, 8).await;
+    let set = Set::new(scope, "web", 2, claims::template(scope, "1Gi")).await;
+    delete(&set, PropagationPolicy::Orphan).await;
+    let mut spec = claims::template(scope, "2Gi");
+    spec["updateStrategy"] = json!({ "rollingUpdate": { "byPartition": { "partition": 2 } } });
+    let set = Set::new(scope, "web", 2, spec).await;
+    let uid = set.get().await.uid();
+    let claims = claims::all(scope).await;
+    let mark = |claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
+        claim.labels().get(keys::KEPT_FOR).cloned()
+    };
+    assert!(claims.len() == 2 && claims.iter().all(|claim| mark(claim) == uid));
+    told(
+        scope,
+        "IncludeTarget",
+        "is kept: the CollaSet never deletes it",
+    )
+    .await;
+    set
+}
+
+/// Asserts that a claim is there, not ending, and that the set has let go of it for good.
+async fn assert_let_go(scope: &Scope, claim: &str) {
+    let claim = claims::get(scope, claim).await;
+    assert_eq!(claim.metadata.deletion_timestamp, None);
+    assert!(claim.owner_references().is_empty());
+    let labels = claim.labels();
+    assert!(labels.contains_key(keys::ORPHANED) && !labels.contains_key(keys::KEPT_FOR));
+}
+
+#[tokio::test]
+async fn kept_claims_serve_the_next_pods_and_leave_with_them() {
+    let scope = Bed::shared().await.scope("kept-claims").await;
+    let set = on_kept_claims(&scope).await;
+    let before = set.pods().await;
+    let (first, second) = (mounted(&before[&0]), mounted(&before[&1]));
+    scope
+        .pods()
+        .delete(&before[&0].name_any(), &DeleteParams::default())
+        .await
+        .unwrap();
+    let after = set
+        .until_pods("the Pod to be made again", |pods| {
+            pods.len() == 2 && uids(pods)[&0] != uids(&before)[&0]
+        })
+        .await;
+    assert_eq!(mounted(&after[&0]), first);
+
+    let name = after[&1].name_any();
+    set.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }))
+        .await;
+    let after = set
+        .until_pods("another to be made", |pods| {
+            pods.len() == 2 && pods.values().all(|pod| pod.name_any() != name)
+        })
+        .await;
+    assert!(after.values().all(|pod| mounted(pod) != second));
+    assert_let_go(&scope, &second[0]).await;
+
+    set.edit(json!({ "replicas": 0 })).await;
+    set.settled().await;
+    wait::until("the claim to be let go", async || {
+        claims::get(&scope, &first[0])
+            .await
+            .labels()
+            .contains_key(keys::ORPHANED)
+    })
+    .await;
+    assert_let_go(&scope, &first[0]).await;
+    set.edit(json!({ "replicas": 2 })).await;
+    set.settled().await;
+    let after = set.pods().await;
+    assert!(
+        after
+            .values()
+            .all(|pod| mounted(pod) != first && mounted(pod) != second)
+    );
+}
+
+#[tokio::test]
+async fn kept_claims_outlast_their_set() {
+    let scope = Bed::shared().await.scope("kept-claims-deleted").await;
+    let set = on_kept_claims(&scope).await;
+    let names = claims::names(&scope).await;
+    delete(&set, PropagationPolicy::Foreground).await;
+    assert_eq!(claims::names(&scope).await, names);
+    for name in &names {
+        assert_let_go(&scope, name).await;
+    }
+}
+
+/// By `kubectl label pvc … --overwrite`.
+#[tokio::test]
+async fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
+    let scope = Bed::shared().await.scope("kept-claims-contradicted").await;
+    claims::volumes(&scope, 6).await;
+    let set = Set::new(&scope, "web", 1, claims::template(&scope, "1Gi")).await;
+    let former = claims::all(&scope).await[0].labels()[keys::PVC_TEMPLATE_HASH].clone();
+    let grown = claims::template(&scope, "2Gi")["volumeClaimTemplates"].clone();
+    set.edit(json!({ "volumeClaimTemplates": grown })).await;
+    set.settled().await;
+    let before = set.pods().await;
+    let claim = mounted(&before[&0])[0].clone();
+    let labels = json!({ keys::PVC_TEMPLATE_HASH: former });
+    let edit = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+    let edited = claims::api(&scope)
+        .patch(&claim, &PatchParams::default(), &edit)
+        .await;
+    edited.unwrap();
+    told(&scope, "ClaimKept", "one of their labels was edited").await;
+    assert_eq!(uids(&set.pods().await), uids(&before), "it runs on");
+    scope
+        .pods()
+        .delete(&before[&0].name_any(), &DeleteParams::default())
+        .await
+        .unwrap();
+    set.until_pods("the Pod to be made again", |pods| {
+        pods.len() == 1 && uids(pods) != uids(&before)
+    })
+    .await;
+    set.settled().await;
+    let claim = claims::get(&scope, &claim).await;
+    assert!(claim.owner_references().is_empty() && claim.metadata.deletion_timestamp.is_none());
+}
