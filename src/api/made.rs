@@ -5,6 +5,14 @@ use std::collections::BTreeMap;
 use super::keys;
 use super::selector::Selector;
 
+/// Those that a Pod has for a while.
+const PASSING: [&str; 4] = [
+    keys::CREATING,
+    keys::COMPLETING,
+    keys::SERVICE_AVAILABLE,
+    keys::REPLACE_PAIR_ORIGIN_NAME,
+];
+
 /// Whether a selector matches the Pods of a template with these labels: as they are made, and once they are through that. A label that differs
 /// from Pod to Pod is taken to have some value.
 pub fn is_selected(
@@ -17,8 +25,11 @@ pub fn is_selected(
         (keys::REVISION, "some"),
     ];
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let mut labels: BTreeMap<String, String> = template.into_iter().chain(own).collect();
-    let is_selected = selector.matches(&labels);
-    labels.insert(keys::CREATING.to_owned(), "0".to_owned());
-    is_selected && selector.matches(&labels)
+    let labels: BTreeMap<String, String> = template.into_iter().chain(own).collect();
+    let mut passing = PASSING.iter().map(|key| {
+        let mut labels = labels.clone();
+        labels.insert((*key).to_owned(), "0".to_owned());
+        labels
+    });
+    selector.matches(&labels) && passing.all(|labels| selector.matches(&labels))
 }

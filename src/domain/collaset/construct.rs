@@ -1,18 +1,15 @@
 //! The Pod that is created (contract 6.3).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use super::observed::Revision;
 use super::revision::data::{self, claim_name};
-use super::revision::history::History;
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
 use crate::api::made;
 use crate::api::selector::Selector;
-use crate::domain::pod::Pod;
 
 // A host name is one label of a domain name.
 const HOSTNAME_LIMIT: usize = 63;
@@ -135,28 +132,6 @@ pub fn is_selected(template: &Value, selector: &Selector) -> bool {
     let labels = labels_of(template).into_iter();
     let labels = labels.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()));
     made::is_selected(labels, selector)
-}
-
-/// The same, or a webhook of somebody else adds what is missing: so it did to a Pod of a revision whose template has the same labels.
-pub fn is_selected_when_made(
-    template: &Value,
-    selector: &Selector,
-    pods: &[Arc<Pod>],
-    history: &History,
-) -> bool {
-    let labels = labels_of(template);
-    let has_same = |pod: &Arc<Pod>| {
-        let revision = pod
-            .label(keys::REVISION)
-            .and_then(|name| history.find(name));
-        let template = revision.map(|revision| &revision.data["spec"]["template"]);
-        template.is_some_and(|template| labels_of(template) == labels)
-    };
-    let selected = || {
-        pods.iter()
-            .filter(|pod| selector.matches(&pod.metadata.labels))
-    };
-    is_selected(template, selector) || selected().any(has_same)
 }
 
 /// Labels of a template, raw.

@@ -61,9 +61,7 @@ fn one(facts: &Facts, draft: &mut Draft, id: i64) {
         labels.insert(keys::REPLACE_PAIR_ORIGIN_NAME.to_owned(), name);
     }
     let set = &facts.observed.set;
-    let template = &revision.data["spec"]["template"];
-    let (selector, pods) = (&facts.selector, &facts.observed.pods);
-    if !construct::is_selected_when_made(template, selector, pods, &facts.history) {
+    if !construct::is_selected(&revision.data["spec"]["template"], &facts.selector) {
         let message = format!(
             "the Pod of instance ID {id} is to be of revision {}, whose labels spec.selector does not match: it would be released at once; have updateStrategy update all Pods",
             revision.name
@@ -133,9 +131,9 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     for (id, pod) in &facts.members {
         if !draft.leaving.contains(id) {
             enter::take_claims(facts, draft, pod, *id);
-            keep_contradicted(facts, draft, pod);
         }
     }
+    keep_contradicted(facts, draft);
     let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
     let mut replaced = Vec::new();
     for (id, entry) in &draft.ids {
@@ -186,21 +184,31 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// Keeps the claims of a Pod that say to be of another template than the Pod's revision has: they would be deleted as left over with the Pod's
+/// Keeps the claims of Pods that say to be of another template than the Pod's revision has: they would be deleted as left over with the Pod's
 /// end.
-fn keep_contradicted(facts: &Facts, draft: &mut Draft, pod: &Pod) {
+fn keep_contradicted(facts: &Facts, draft: &mut Draft) {
     let uid = facts.observed.set.metadata.uid.as_deref();
-    let claims = facts.claims_of_pod(pod);
-    for claim in claims.filter(|claim| facts.is_contradicted(pod, claim)) {
-        if claim.controller.as_deref() != uid {
-            continue; // kept already
+    let claims = facts.observed.pods.iter().flat_map(|pod| {
+        let claims = facts.claims_of_pod(pod);
+        let own = claims.filter_map(|claim| Some((facts.contradicting(pod, claim)?, claim)));
+        own.map(move |(hash, claim)| (pod, hash, claim))
+    });
+    let mut marked = BTreeSet::new();
+    for (pod, hash, claim) in claims {
+        let (name, key) = (&claim.name, keys::PVC_TEMPLATE_HASH);
+        if !facts.keeps(claim) {
+            let is_leaving = facts
+                .id_of(pod)
+                .is_some_and(|id| draft.leaving.contains(&id));
+            if !is_leaving && marked.insert(name) {
+                let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
+                draft.claim(claim, LabelPatch([mark].into()), Ownership::Release);
+            }
+            continue;
         }
-        let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
-        draft.claim(claim, LabelPatch([mark].into()), Ownership::Release);
-        let (name, hash) = (&claim.name, keys::PVC_TEMPLATE_HASH);
         let message = format!(
-            "claim {name} of Pod {} is of another template than the Pod's revision, by its label {hash}: one of their labels was edited; it is \
-             kept: the CollaSet never deletes it",
+            "claim {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
+             kept: the CollaSet never deletes it, and unless the label is {hash} again the next Pod of the instance begins with an empty volume",
             pod.metadata.name
         );
         draft.event(true, "ClaimKept", message);

@@ -216,9 +216,20 @@ fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
         && !draft.entering.contains(&id)
         && !pool::is_kept_for_another(draft, id, pod)
         && !paired.iter().any(|mark| pool::is_marked(draft, id, mark))
-        && facts
-            .claims_of(id)
-            .all(|claim| claim.terminating || pod.spec.claims.contains(&claim.name))
+        && facts.claims_of(id).all(|claim| {
+            let is_mounted = pod.spec.claims.contains(&claim.name);
+            is_mounted || claim.terminating || facts.keeps(claim) && has_another(facts, pod, claim)
+        })
+}
+
+/// Whether a Pod mounts a claim of the same instance ID and template beside this one.
+fn has_another(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
+    let is_same = |other: &Arc<Claim>| {
+        let mut keys = [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
+        other.name != claim.name && keys.all(|key| other.labels.get(key) == claim.labels.get(key))
+    };
+    let mut mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
+    mounted.any(|other| is_same(other))
 }
 
 /// Has a Pod enter; false while its claims are to enter first. Otherwise a Pod whose claims could not be changed would have
@@ -236,44 +247,75 @@ fn enter(facts: &Facts, draft: &mut Draft, pod: &Arc<Pod>, id: i64) -> bool {
 
 /// Has the claims that a Pod of the set mounts be of the set, under the Pod's ID; whether there is anything to change. Whoever
 /// takes them from the set does not take the Pod, and an exclusion that is taken back half way has taken them.
-///
-/// One that is not [`Facts::is_of_updated_template`] is kept: it gets the set's mark in the place of an owner.
 pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool {
-    let templates: Vec<&Value> = facts
-        .revision_of(pod)
-        .into_iter()
-        .chain([&facts.history.updated])
-        .flat_map(|revision| data::claim_templates(&revision.data))
-        .collect();
-    let uid = facts.observed.set.metadata.uid.as_deref();
-    let id = Some(id.to_string());
+    let id = id.to_string();
     let mut any = false;
     let mounted: BTreeSet<&str> = pod.spec.claims.iter().map(String::as_str).collect();
     for claim in mounted.into_iter().filter_map(|name| facts.claim(name)) {
-        let named = claim.labels.get(keys::INSTANCE_ID) == id.as_ref();
+        let named = claim.labels.get(keys::INSTANCE_ID) == Some(&id);
         let is_marked = claim.labels.contains_key(keys::ORPHANED);
-        let entered = claim.belongs_to(uid) && named && !is_marked;
-        // A claim of a template that neither the Pod's revision nor the updated one has would be deleted as left over.
-        if !entered && claims::is_of(claim, &templates, &facts.known_claims) {
-            let labels = [
-                (keys::ORPHANED.to_owned(), None),
-                (keys::INSTANCE_ID.to_owned(), id.clone()),
-            ];
-            let mut labels = LabelPatch(labels.into());
-            let is_kept = !claim.belongs_to(uid) && !facts.is_of_updated_template(claim);
-            let ownership = match is_kept || claim.controller.is_none() && facts.keeps(claim) {
-                true => Ownership::Keep,
-                false => Ownership::Adopt,
-            };
-            let mark = uid.filter(|_| is_kept).map(str::to_owned);
-            if !claim.belongs_to(uid) && (is_kept || claim.labels.contains_key(keys::KEPT_FOR)) {
-                labels.0.insert(keys::KEPT_FOR.to_owned(), mark);
-            }
-            draft.claim(claim, labels, ownership);
-            any = true;
+        let is_own = claim.belongs_to(facts.observed.set.metadata.uid.as_deref());
+        if is_own && named && !is_marked || !is_own && !may_be_taken(facts, pod, claim) {
+            continue;
         }
+        let mut labels = LabelPatch::default();
+        labels.0.insert(keys::ORPHANED.to_owned(), None);
+        labels
+            .0
+            .insert(keys::INSTANCE_ID.to_owned(), Some(id.clone()));
+        let is_kept = match is_own {
+            true => claim.controller.is_none(),
+            false => keep(facts, pod, claim, &mut labels),
+        };
+        let ownership = match is_kept {
+            true => Ownership::Keep,
+            false => Ownership::Adopt,
+        };
+        draft.claim(claim, labels, ownership);
+        any = true;
     }
     any
+}
+
+/// Whether a claim that the set does not have may be one of its claims: it is of a template of the Pod's revision or the updated one, or has
+/// a name of the set's. One that a Pod of somebody else mounts too is theirs.
+fn may_be_taken(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
+    let set = &facts.observed.set;
+    let is_others = |other: &Arc<Pod>| other.controller().is_some() && !facts.controls(other);
+    if facts.mounting(&claim.name).iter().any(is_others) {
+        return false;
+    }
+    let revisions = facts.revision_of(pod).into_iter();
+    let revisions = revisions.chain([&facts.history.updated]);
+    let templates = revisions.flat_map(|revision| data::claim_templates(&revision.data));
+    let templates: Vec<&Value> = templates.collect();
+    let is_one = claim.labels.contains_key(keys::PVC_TEMPLATE_HASH);
+    claims::is_of(set, claim, &templates, &facts.known_claims)
+        || is_one && claims::is_named_by(set, claim)
+}
+
+/// Whether a claim that enters is to be kept, which the labels say then: unless it is [`Facts::is_of_updated_template`]. One of a template
+/// that is not known is taken for one of its Pod's.
+fn keep(facts: &Facts, pod: &Pod, claim: &Claim, labels: &mut LabelPatch) -> bool {
+    let is_kept = !facts.is_of_updated_template(claim);
+    if is_kept {
+        let uid = facts.observed.set.metadata.uid.clone();
+        labels.0.insert(keys::KEPT_FOR.to_owned(), uid);
+        let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+        let own = facts
+            .revision_of(pod)
+            .and_then(|of| facts.hash_in(of, claim));
+        let own = own.or_else(|| facts.hash_in(&facts.history.updated, claim));
+        if !said.is_some_and(|said| facts.known_claims.contains(said))
+            && let Some(own) = own
+        {
+            let own = Some(own.into_owned());
+            labels.0.insert(keys::PVC_TEMPLATE_HASH.to_owned(), own);
+        }
+    } else if claim.labels.contains_key(keys::KEPT_FOR) {
+        labels.0.insert(keys::KEPT_FOR.to_owned(), None); // it was for a former set
+    }
+    is_kept
 }
 
 /// The claims of a Pod that the set keeps, in words; empty without any.
@@ -281,9 +323,12 @@ fn kept_claims(facts: &Facts, pod: &Pod) -> String {
     let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
     let kept = mounted.filter(|claim| facts.keeps(claim));
     let told = kept.map(|claim| {
+        let next = match facts.is_of_updated_template(claim) {
+            true => "",
+            false => ", and once the Pod is updated its instance gets a new, empty one",
+        };
         format!(
-            "; its claim {} is of another template than spec.volumeClaimTemplates and is kept: the CollaSet never deletes it, and once the Pod \
-             is updated its instance gets a new, empty one",
+            "; its claim {} had no owner and another template than spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
             claim.name
         )
     });

@@ -497,27 +497,25 @@ impl<'a> Facts<'a> {
     /// Whether a claim that enters with its Pod is of the updated template, as its hash says. Any other would be deleted as left over once
     /// the Pod is updated, though whoever made the set again with another template, or included the Pod, was not warned of that.
     pub fn is_of_updated_template(&self, claim: &Claim) -> bool {
-        let hash = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-        let mut updated = claim_templates(&self.history.updated.data).iter();
-        updated.any(|template| {
-            let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-            let is_named = name.is_some_and(|name| name == claim_name(template));
-            is_named && hash.is_some_and(|hash| *hash == *self.known_claims.hash(template))
-        })
+        let hash = self.hash_in(&self.history.updated, claim);
+        let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+        said.is_some_and(|said| hash.is_some_and(|hash| *said == *hash))
     }
 
-    /// Whether a claim that a Pod mounts says to be of another known template than the Pod's revision has: somebody has edited the label of one
-    /// of them, and which can't be told.
-    pub fn is_contradicted(&self, pod: &Pod, claim: &Claim) -> bool {
-        let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-        let hash = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-        let (Some(name), Some(hash), Some(revision)) = (name, hash, self.revision_of(pod)) else {
-            return false;
-        };
+    /// The hash of the template of a revision by whose name a claim goes, if there is one.
+    pub fn hash_in(&self, revision: &Revision, claim: &Claim) -> Option<Cow<'_, str>> {
+        let name = claim.labels.get(keys::PVC_TEMPLATE_NAME)?;
         let mut templates = claim_templates(&revision.data).iter();
-        let own = templates.find(|template| claim_name(template) == name);
-        own.is_some_and(|own| *hash != *self.known_claims.hash(own))
-            && self.known_claims.contains(hash)
+        let template = templates.find(|template| claim_name(template) == name)?;
+        Some(self.known_claims.hash(template))
+    }
+
+    /// Where a claim that a Pod mounts says to be of another known template than the Pod's revision has, the hash of that one: somebody has
+    /// edited the label of one of them, and which can't be told.
+    pub fn contradicting(&self, pod: &Pod, claim: &Claim) -> Option<Cow<'_, str>> {
+        let said = claim.labels.get(keys::PVC_TEMPLATE_HASH)?;
+        let own = self.hash_in(self.revision_of(pod)?, claim)?;
+        (*said != *own && self.known_claims.contains(said)).then_some(own)
     }
 
     /// The Pods that mount a claim.

@@ -125,14 +125,7 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
-    if !deleting
-        && !construct::is_selected_when_made(
-            &set.spec.template,
-            &selector,
-            &observed.pods,
-            &history,
-        )
-    {
+    if !deleting && !construct::is_selected(&set.spec.template, &selector) {
         return Err(Failure::Invalid(format!(
             "spec.template.metadata.labels: must match spec.selector, which is {selector}: add these labels; until then no Pod is made, changed or deleted"
         )));
@@ -150,14 +143,12 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
 /// set that is being deleted lets its Pods be collected with it, and lets go of the claims that are to stay.
 fn invalid(observed: &Observed, why: &str) -> Plan {
     let set = &observed.set;
-    let mut status = set.status.clone().unwrap_or_default();
-    status.observed_generation = set.metadata.generation.unwrap_or(0);
     let refused = observed.refused.finalizer.as_ref();
     let refused = refused.map(|refused| {
         format!("; the finalizer can't be removed: {refused}; let the server update the CollaSet")
     });
     let why = format!("{why}{}", refused.unwrap_or_default());
-    status::invalid(&mut status, &why, status::time(observed.now_nanos));
+    let status = status::invalid(observed, &why);
     let mut draft = Draft::default();
     let is_left = if reclaim::leaves_its_pods(&set.metadata) {
         reclaim::leave(observed, &mut draft)

@@ -44,15 +44,22 @@ pub fn kept_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange> {
     let is_own = |claim: &&Arc<Claim>| claim.belongs_to(uid);
     let is_kept = |claim: &&Arc<Claim>| {
         let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
+        let is_kept = claim.is_kept_for(uid) && !is_let_stay(observed, claim);
         retains
-            || claim.is_kept_for(uid)
+            || is_kept
             || mounting.any(|pod| {
                 pod.controller()
                     .is_none_or(|owner| Some(&*owner.uid) != uid)
             })
     };
     let kept = observed.claims.iter().filter(is_own).filter(is_kept);
-    let release = kept.map(|claim| ClaimChange::release(claim, LabelPatch::default()));
+    let release = kept.map(|claim| {
+        let labels = match claim.is_kept_for(uid) && !retains {
+            true => claims::left(),
+            false => LabelPatch::default(),
+        };
+        ClaimChange::release(claim, labels)
+    });
     release.collect()
 }
 
@@ -67,7 +74,8 @@ pub fn leave(observed: &Observed, draft: &mut Draft) -> bool {
         draft.own(pod, Ownership::Release);
     }
     let claims = observed.claims.iter();
-    for claim in claims.filter(|claim| claim.belongs_to(uid.as_deref())) {
+    let own = claims.filter(|claim| claim.belongs_to(uid.as_deref()));
+    for claim in own.filter(|claim| !is_let_stay(observed, claim)) {
         draft.release_claim(claim, LabelPatch::default());
     }
     let revisions = observed.revisions.iter().filter(|r| r.controller == *uid);
@@ -77,6 +85,11 @@ pub fn leave(observed: &Observed, draft: &mut Draft) -> bool {
         draft.ids.clear();
     }
     is_left
+}
+
+/// Whether a claim that is kept stays as it is, as its labels can't be changed: nobody owns it, and the set need not wait for that.
+fn is_let_stay(observed: &Observed, claim: &Claim) -> bool {
+    claim.controller.is_none() && observed.refused.claims.contains(&claim.name)
 }
 
 /// Takes the next step; true when nothing is left to do and the finalizer may go.
@@ -99,7 +112,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
     let uid = facts.observed.set.metadata.uid.as_deref();
     let mut released = false;
     for claim in &facts.observed.claims {
-        if !claim.belongs_to(uid) {
+        if !claim.belongs_to(uid) || is_let_stay(facts.observed, claim) {
             continue;
         }
         let retains = facts.strategy.retain_deleted;

@@ -299,6 +299,8 @@ fn the_selector_is_well_formed_and_matches_the_template() {
         (keys::REVISION, "DoesNotExist", false),
         (keys::CREATING, "DoesNotExist", false),
         (keys::CREATING, "Exists", false),
+        (keys::COMPLETING, "DoesNotExist", false),
+        (keys::SERVICE_AVAILABLE, "Exists", false),
         (keys::INSTANCE_ID, "Exists", true),
         (keys::ORPHANED, "DoesNotExist", true),
     ] {

@@ -69,7 +69,12 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
     let scaling = work.set.spec.scale_strategy.as_ref();
     let includes = scaling.is_some_and(|scaling| !scaling.pod_to_include.is_empty());
     match change {
-        ClaimChange::Patch { ownership, .. } if is_there => match ownership {
+        ClaimChange::Patch {
+            ownership, labels, ..
+        } if is_there => match ownership {
+            Ownership::Release if labels.0.get(keys::KEPT_FOR).is_some_and(Option::is_some) => {
+                Step::Claims
+            }
             Ownership::Release => Step::Exclude,
             Ownership::Adopt if includes => Step::Include,
             Ownership::Adopt | Ownership::Keep => Step::Claims,

@@ -9,12 +9,13 @@ use super::Work;
 use crate::api::keys;
 use crate::cluster::workloads::{ClaimObject, write};
 
-/// Does so for those of these claims that the set owns, each once until this process sends a deletion of its own. No set deletes others.
+/// Does so for those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
+/// must not come late either.
 pub async fn raise(work: &Work<'_>, claims: impl Iterator<Item = &str>) -> Result<(), Trouble> {
     for name in claims {
         let (namespace, store) = (work.namespace(), &work.objects().claims);
         let owned = store.get(namespace, name);
-        let owned = owned.filter(|claim| claim.controller.as_deref() == Some(work.uid()));
+        let owned = owned.filter(|claim| claim.belongs_to(Some(work.uid())));
         let Some(claim) = owned.filter(|claim| !work.memory.is_fenced(&claim.uid)) else {
             continue;
         };

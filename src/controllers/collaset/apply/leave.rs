@@ -97,6 +97,11 @@ async fn kept_claims(work: &Work<'_>) -> Result<Vec<Arc<Claim>>, Halt> {
 
 async fn claims(work: &Work<'_>) -> Result<Vec<Arc<Claim>>, Halt> {
     let mut claims = Vec::new();
-    look::each_claim(work, String::new(), |claim| claims.push(Arc::new(claim))).await?;
+    let keep = |claim, is_owned| {
+        if is_owned {
+            claims.push(Arc::new(claim));
+        }
+    };
+    look::each_claim(work, String::new(), keep).await?;
     Ok(claims)
 }

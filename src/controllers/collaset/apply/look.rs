@@ -226,7 +226,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
         });
     if makes_claims {
         let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);
-        each_claim(work, labels, |claim| {
+        each_claim(work, labels, |claim, _| {
             if claim.labels.get(control).map(String::as_str) != Some(value) {
                 look.unmanaged_claims.push(claim);
             }
@@ -312,16 +312,19 @@ struct ClaimObject {
     metadata: ObjectMeta,
 }
 
-/// Reads the claims in the namespace with these labels that the garbage collector would delete with the set, managed or not.
+/// Reads the claims in the namespace with these labels that the set has, managed or not, and whether it owns each: the garbage collector would
+/// delete those with it.
 pub async fn each_claim(
     work: &Work<'_>,
     labels: String,
-    mut keep: impl FnMut(Claim),
+    mut keep: impl FnMut(Claim, bool),
 ) -> Result<(), Halt> {
     let keep = |claim: ClaimObject| {
         let mut owners = claim.metadata.owner_references.iter().flatten();
-        if owners.any(|owner| owner.uid == work.uid()) {
-            keep(claim_of(claim.metadata));
+        let is_owned = owners.any(|owner| owner.uid == work.uid());
+        let claim = claim_of(claim.metadata);
+        if is_owned || claim.belongs_to(Some(work.uid())) {
+            keep(claim, is_owned);
         }
     };
     every(work, "persistentvolumeclaims", labels, keep).await

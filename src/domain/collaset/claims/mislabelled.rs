@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::plan::{instance, is_generated, is_owned, prefix, template_name};
+use super::plan::{PREFIX, instance, is_generated, is_owned, prefix, template_name};
 use crate::api::keys;
 use crate::domain::collaset::has_name_of;
 use crate::domain::collaset::observed::{Claim, Observed, owns_entry};
@@ -115,13 +115,17 @@ fn own<'a>(observed: &'a Observed, claim: &Claim) -> impl Iterator<Item = &'a Ar
     pods(observed, claim).filter(|pod| pod.controller().is_some())
 }
 
-/// The template by which a claim is named, where it says to be of another.
+/// The template by which a claim is named, where it says to be of another, and is not named by that one, be it by another set.
 fn template(templates: &Templates<'_>, claim: &Claim) -> Option<String> {
+    let said = template_name(claim).map(|said| format!("-{said}-"));
+    if said.is_some_and(|said| claim.name.contains(&said)) {
+        return None;
+    }
     let mut of = templates
         .iter()
         .filter(|(_, prefix)| is_generated(prefix, &claim.name));
-    let (name, _) = of.next()?;
-    let is_told = of.next().is_none(); // of long names the prefix is cut
+    let (name, prefix) = of.next()?;
+    let is_told = of.next().is_none() && prefix.len() <= PREFIX; // of long names it is cut, and may be that of a template that is gone
     (is_told && template_name(claim) != Some(name)).then(|| (*name).to_owned())
 }
 

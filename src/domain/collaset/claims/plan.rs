@@ -34,7 +34,7 @@ pub struct Wanted {
 ///
 /// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
 /// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
-/// the wanted hash goes before it. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
+/// the wanted hash goes before it. One that is kept has a hash of the set's own: it serves no other. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
 /// by a request that was carried out late, and is empty.
 pub fn for_instance(
     set: &CollaSet,
@@ -122,7 +122,7 @@ pub fn changed(
                 is_usable(set, c) && instance(c) == Some(id) && template_name(c) == Some(name)
             })
             .peekable();
-        there.peek().is_some() && there.all(|c| !serves(c, &hash, known) && !c.terminating)
+        there.peek().is_some() && there.all(|c| !serves(set, c, &hash, known) && !c.terminating)
     })
 }
 
@@ -145,7 +145,8 @@ pub fn leftovers(
     let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
     let is_needed = |claim: &Claim| {
         let templates = instance(claim).and_then(|id| needed.get(&id));
-        templates.is_some_and(|templates| is_kept(set, claim) || is_of(claim, templates, known))
+        templates
+            .is_some_and(|templates| is_kept(set, claim) || is_of(set, claim, templates, known))
     };
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
@@ -181,7 +182,7 @@ fn serving<'a>(
     existing
         .iter()
         .filter(|c| is_usable(set, c) && !c.terminating && instance(c) == Some(id))
-        .filter(|c| template_name(c) == Some(template) && serves(c, hash, known))
+        .filter(|c| template_name(c) == Some(template) && serves(set, c, hash, known))
         .min_by_key(|c| {
             let foreign = !is_owned(set, c);
             let other_hash = label(c, keys::PVC_TEMPLATE_HASH) != Some(hash);
@@ -190,17 +191,17 @@ fn serving<'a>(
 }
 
 /// Whether a claim is of one of these templates, as far as can be known.
-pub fn is_of(claim: &Claim, templates: &[&Value], known: &Known) -> bool {
+pub fn is_of(set: &CollaSet, claim: &Claim, templates: &[&Value], known: &Known) -> bool {
     templates.iter().any(|template| {
         template_name(claim) == Some(claim_name(template))
-            && serves(claim, &known.hash(template), known)
+            && serves(set, claim, &known.hash(template), known)
     })
 }
 
 /// Whether a claim is of the template with this hash, as far as can be known.
-fn serves(claim: &Claim, hash: &str, known: &Known) -> bool {
+fn serves(set: &CollaSet, claim: &Claim, hash: &str, known: &Known) -> bool {
     let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    of == hash || !known.contains(of)
+    of == hash || !known.contains(of) && !is_kept(set, claim)
 }
 
 /// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.
@@ -274,7 +275,7 @@ fn label<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
 }
 
 /// Longest part of a `generateName` that a name is made of, by the API server and by this program.
-const PREFIX: usize = 58;
+pub(super) const PREFIX: usize = 58;
 
 /// Whether a name is made of this `generateName` or ends with a number in the place of the random letters.
 pub fn is_generated(prefix: &str, name: &str) -> bool {

@@ -126,9 +126,15 @@ fn blame(status: &mut CollaSetStatus, message: &str) {
 }
 
 /// Notes a spec that nothing can be made of.
-pub fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp) {
-    set(status, now, "Ready", false, "Invalid", message.to_owned());
-    set(status, now, "Stalled", true, "Invalid", message.to_owned());
+pub(super) fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp) {
+    for (type_, is_so) in [
+        ("Scale", false),
+        ("Update", false),
+        ("Ready", false),
+        ("Stalled", true),
+    ] {
+        set(status, now, type_, is_so, "Invalid", message.to_owned());
+    }
 }
 
 /// The conditions that the facts make; what they do not speak of stays.

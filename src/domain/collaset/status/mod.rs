@@ -9,7 +9,7 @@ mod progress;
 pub(super) mod told;
 
 pub use canaries::{Canaries, pause};
-pub use conditions::{Step, failed, invalid, time};
+pub use conditions::{Step, failed, time};
 pub use news::of as news;
 
 use std::sync::Arc;
@@ -17,8 +17,10 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::lifecycle::Operation;
+use super::observed::Observed;
 use super::rollout;
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
+use crate::api::keys;
 use crate::domain::pod::Pod;
 
 /// The status that the facts make, with where the rollout stands.
@@ -44,15 +46,8 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
         updated_replicas: count(&is_updated),
         updated_ready_replicas: count(&|p| is_updated(p) && p.is_ready()),
         updated_available_replicas: count(&|p| is_updated(p) && p.is_available()),
-        operating_replicas: count(&|p| Operation::Update.is_on(p) || Operation::ScaleIn.is_on(p)),
-        terminating_replicas: number(
-            facts
-                .observed
-                .pods
-                .iter()
-                .filter(|p| p.is_terminating())
-                .count(),
-        ),
+        operating_replicas: count(&is_operating),
+        terminating_replicas: terminating(facts.observed),
         rollout: None,
         last_progress_time: known.last_progress_time,
         conditions: known.conditions,
@@ -64,6 +59,39 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
     };
     conditions::of(facts, draft, &mut status);
     status
+}
+
+/// The status of a set whose spec nothing can be made of: what there is of its Pods, and why nothing is done.
+pub fn invalid(observed: &Observed, why: &str) -> CollaSetStatus {
+    let set = &observed.set;
+    let mut status = set.status.clone().unwrap_or_default();
+    let present = observed.pods.iter();
+    let present = present.filter(|pod| !pod.is_terminating() && !pod.is_finished());
+    let present: Vec<&Arc<Pod>> = present.collect();
+    let count = |test: &dyn Fn(&Pod) -> bool| number(present.iter().filter(|p| test(p)).count());
+    let updated = status.updated_revision.clone();
+    let is_updated = |p: &Pod| p.label(keys::REVISION) == Some(&updated);
+    status.observed_generation = set.metadata.generation.unwrap_or(0);
+    status.replicas = number(present.len());
+    status.scheduled_replicas = count(&|p| p.condition("PodScheduled") == Some(true));
+    status.ready_replicas = count(&Pod::is_ready);
+    status.available_replicas = count(&Pod::is_available);
+    status.updated_replicas = count(&is_updated);
+    status.updated_ready_replicas = count(&|p| is_updated(p) && p.is_ready());
+    status.updated_available_replicas = count(&|p| is_updated(p) && p.is_available());
+    status.operating_replicas = count(&is_operating);
+    status.terminating_replicas = terminating(observed);
+    conditions::invalid(&mut status, why, time(observed.now_nanos));
+    status
+}
+
+fn is_operating(pod: &Pod) -> bool {
+    Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod)
+}
+
+fn terminating(observed: &Observed) -> i32 {
+    let pods = observed.pods.iter();
+    number(pods.filter(|pod| pod.is_terminating()).count())
 }
 
 /// The stable revision moves on when no Pod of an older one is left and enough of the updated one are Ready

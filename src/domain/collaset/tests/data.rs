@@ -313,6 +313,20 @@ fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
         assert_eq!(world.pods.keys().cloned().collect::<Vec<_>>(), before);
         let said = ready(&world);
         assert!(said.contains("spec.template.metadata.labels"), "{said}");
+        for name in before {
+            world.pods.remove(&name);
+        }
+        world.rounds(1);
+        let status = world.set.status.clone().unwrap();
+        assert_eq!((status.replicas, status.available_replicas), (0, 0));
+        for type_ in ["Scale", "Update", "Ready"] {
+            let condition = status.conditions.iter().find(|c| c.type_ == type_);
+            let condition = condition.unwrap();
+            assert_eq!(
+                (&*condition.status, &*condition.reason),
+                ("False", "Invalid")
+            );
+        }
     }
 }
 
@@ -331,35 +345,6 @@ fn set_whose_selector_matches_no_pod_as_it_is_made_makes_none() {
     world.image("app:2");
     world.settle();
     assert_eq!(world.images(), ["app:2", "app:2"]);
-}
-
-/// The label by which the selector matches is added by a webhook of somebody else.
-#[test]
-fn set_whose_template_lacks_a_label_that_its_pods_have_goes_on() {
-    let labelled = json!({ "template": { "metadata": { "labels": { "team": "shop" } } } });
-    let mut world = settled(2, labelled);
-    world.edit(json!({ "selector": { "matchLabels": { "team": "shop" } } }));
-    let add = |world: &mut World| {
-        for pod in world.pods.values_mut() {
-            pod.metadata.labels.insert("team".into(), "shop".into());
-        }
-        for revision in world.revisions.values_mut() {
-            let labels = revision.data.pointer_mut("/spec/template/metadata/labels");
-            labels.unwrap().as_object_mut().unwrap().remove("team");
-        }
-    };
-    world.edit(json!({ "template": { "metadata": { "labels": { "team": null } } } }));
-    add(&mut world);
-    world.image("app:2");
-    for _ in 0..30 {
-        world.rounds(1);
-        add(&mut world);
-    }
-    assert_eq!(world.images(), ["app:2", "app:2"]);
-    // Nobody has seen such a Pod.
-    world.edit(json!({ "template": { "metadata": { "labels": { "app": "other" } } } }));
-    world.rounds(1);
-    assert!(ready(&world).contains("spec.template.metadata.labels"));
 }
 
 #[test]
@@ -837,6 +822,12 @@ fn kept_claim_whose_revision_is_gone_serves_no_instance_after_a_scale_in() {
         world.image(image);
         world.settle();
     }
+    // Nor one that has lost its own claim.
+    let (name, own) = (name_of(&world, 0), claim_of(&world, 0));
+    world.pods.remove(&name);
+    world.claims.remove(&own);
+    world.settle();
+    assert_ne!(claim_of(&world, 0), former);
     for replicas in [0, 2] {
         world.edit(json!({ "replicas": replicas }));
         world.settle();
@@ -1038,7 +1029,7 @@ fn labels_of_a_kept_claim_are_mended_while_its_pod_ends() {
 /// Whose label was edited can't be told: the Pod runs on, and the claim is deleted by nobody.
 #[test]
 fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
-    for edit_pod in [false, true] {
+    for (edit_pod, ends) in [(false, false), (true, false), (false, true)] {
         let mut world = settled(2, one_claim());
         let former = world.revisions.keys().next().unwrap().clone();
         let mut spec = grown();
@@ -1049,6 +1040,9 @@ fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
         world.settle();
         let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
         let before = placed(&world);
+        if ends {
+            world.delete(&name);
+        }
         match edit_pod {
             true => {
                 let labels = &mut pod(&mut world, &name).metadata.labels;
@@ -1063,10 +1057,11 @@ fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
         }
         world.step();
         assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
-        let told = |(_, said): &&(_, String)| said.contains("one of their labels was edited");
-        assert_eq!(world.told.iter().filter(told).count(), 1);
+        world.step();
+        let told = |(_, said): &(_, String)| said.contains("one of their labels was edited");
+        assert!(world.told.iter().any(told), "{:?}", world.told);
         world.settle();
-        if !edit_pod {
+        if !edit_pod && !ends {
             assert_eq!(placed(&world), before, "it runs on");
             world.delete(&name);
             world.settle();
@@ -1074,4 +1069,114 @@ fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
         assert_ne!(placed(&world)[&0].0, before[&0].0);
         assert!(world.claims.contains_key(&claim));
     }
+}
+
+/// In another implementation's notation, or of another set: it is taken for one of the Pod's.
+#[test]
+fn kept_claim_of_an_unknown_template_serves_the_next_pods_of_its_instance() {
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    orphan(&mut world);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    let own = labels.insert(keys::PVC_TEMPLATE_HASH.into(), "notation".into());
+    world.settle();
+    let labels = world.claims[&claim].labels.clone();
+    assert_eq!(labels.get(keys::PVC_TEMPLATE_HASH), own.as_ref());
+    assert_eq!(labels[keys::KEPT_FOR], UID);
+    let said =
+        |(_, said): &(_, String)| said.ends_with("and is kept: the CollaSet never deletes it");
+    assert!(world.told.iter().any(said), "{:?}", world.told);
+    world.edit(json!({ "template": { "spec": { "hostNetwork": true } } }));
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+    world.edit(grown());
+    world.settle();
+    assert!(claim_of(&world, 0) != claim && world.claims.contains_key(&claim));
+}
+
+/// It has a claim for the way back beside the one that its Pod mounts.
+#[test]
+fn orphan_enters_under_its_id_beside_a_kept_claim_of_that() {
+    let mut world = settled(1, one_claim());
+    let former = claim_of(&world, 0);
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    let before = placed(&world);
+    let name = name_of(&world, 0);
+    pod(&mut world, &name).metadata.owner_references.clear();
+    world.settle();
+    assert_eq!(placed(&world), before);
+    assert_eq!(world.claims[&former].labels[keys::KEPT_FOR], UID);
+}
+
+/// Nobody owns it, so that it outlasts the set anyway.
+#[test]
+fn kept_claim_whose_labels_can_not_be_changed_does_not_keep_its_set() {
+    for orphans in [false, true] {
+        let mut world = on_kept_claims();
+        let claims: Vec<_> = world.claims.keys().cloned().collect();
+        world.troubles.stubborn.extend(claims);
+        if orphans {
+            for pod in world.pods.values_mut() {
+                pod.metadata.owner_references.clear();
+            }
+            let set = &mut world.set.metadata;
+            let note = (keys::LEAVES_ITS_PODS.to_owned(), UID.to_owned());
+            set.annotations.get_or_insert_default().extend([note]);
+            for revision in world.revisions.values_mut() {
+                revision.controller = None;
+            }
+        }
+        world.delete_set(false);
+        world.settle();
+        assert!(world.gone, "orphans {orphans}");
+        assert_eq!(world.claims.len(), 2);
+    }
+}
+
+/// Such as one that can be mounted by many.
+#[test]
+fn claim_that_a_pod_of_somebody_else_mounts_too_is_not_kept() {
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    world.claims.get_mut(&claim).unwrap().controller = None;
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "other".into();
+    other.metadata.uid = "other".into();
+    let mut owners = other.metadata.owner_references.to_vec();
+    owners[0].uid = "other".into();
+    other.metadata.owner_references = owners.into();
+    world.pods.insert("other".into(), other);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::KEPT_FOR.into(), "other".into());
+    world.rest();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], "other");
+}
+
+/// Its set is web-data, and the template is logs.
+#[test]
+fn claim_of_an_included_pod_is_not_taken_for_one_of_a_template_by_its_name_alone() {
+    let mut spec = one_claim();
+    spec["volumeClaimTemplates"][0]["metadata"]["name"] = json!("data-logs");
+    let mut world = settled(1, spec);
+    let mut other = world.pods[&name_of(&world, 0)].clone();
+    other.metadata.name = "web-data-abcde".into();
+    other.metadata.uid = "other".into();
+    other.metadata.owner_references = Vec::new().into();
+    let labels = &mut other.metadata.labels;
+    labels.insert(keys::INSTANCE_ID.into(), "0".into());
+    other.spec.claims = vec!["web-data-logs-x7b2k".into()];
+    let mut claim = world.claims.values().next().unwrap().clone();
+    claim.name = other.spec.claims[0].clone();
+    claim.uid = claim.name.clone();
+    claim.controller = None;
+    claim
+        .labels
+        .insert(keys::PVC_TEMPLATE_NAME.into(), "logs".into());
+    world.claims.insert(claim.name.clone(), claim.clone());
+    world.pods.insert(other.metadata.name.clone(), other);
+    world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["web-data-abcde"] } }));
+    world.step();
+    assert_eq!(world.claims[&claim.name].labels, claim.labels);
 }

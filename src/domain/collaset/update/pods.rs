@@ -113,7 +113,7 @@ fn have_claims_changed(facts: &Facts, id: i64, pod: &Pod) -> bool {
     let templates = data::claim_templates(&facts.history.updated.data);
     let claims = facts.claims_at(id).iter();
     let mounted = claims.filter(|claim| {
-        pod.spec.claims.contains(&claim.name) && !facts.is_contradicted(pod, claim)
+        pod.spec.claims.contains(&claim.name) && facts.contradicting(pod, claim).is_none()
     });
     let mounted: Vec<_> = mounted.cloned().collect();
     claims::changed(&observed.set, templates, id, &mounted, &facts.known_claims)
