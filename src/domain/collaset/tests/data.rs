@@ -1177,6 +1177,7 @@ fn claim_of_an_included_pod_is_not_taken_for_one_of_a_template_by_its_name_alone
     world.claims.insert(claim.name.clone(), claim.clone());
     world.pods.insert(other.metadata.name.clone(), other);
     world.edit(json!({ "replicas": 2, "scaleStrategy": { "podToInclude": ["web-data-abcde"] } }));
-    world.step();
+    world.rounds(3);
+    assert!(world.owns(&world.pods["web-data-abcde"]));
     assert_eq!(world.claims[&claim.name].labels, claim.labels);
 }
