@@ -9,7 +9,7 @@ use crate::bed::{Bed, Scope, wait};
 use crate::claims::{self, mounted};
 use crate::data::delete;
 use crate::membership::told;
-use crate::sets::{Set, uids};
+use crate::sets::{Set, ids, uids};
 
 /// A set of two, made again with a larger claim template: its Pods stay on the claims of the former one, for the partition keeps them.
 async fn on_kept_claims(scope: &Scope) -> Set<'_> {
@@ -136,4 +136,70 @@ async fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
     set.settled().await;
     let claim = claims::get(&scope, &claim).await;
     assert!(claim.owner_references().is_empty() && claim.metadata.deletion_timestamp.is_none());
+}
+
+/// By `kubectl label pvc … kusionstack.io/control-`: no cache shows such a claim.
+#[tokio::test]
+async fn kept_claim_that_lost_its_control_label_gets_it_back() {
+    let scope = Bed::shared().await.scope("kept-claims-control").await;
+    let set = on_kept_claims(&scope).await;
+    let pod = set.pods().await[&1].clone();
+    let claim = mounted(&pod).remove(0);
+    let edit = Patch::Merge(json!({ "metadata": { "labels": { keys::CONTROL: null } } }));
+    let params = PatchParams::default();
+    let lost = claims::api(&scope).patch(&claim, &params, &edit).await;
+    lost.unwrap();
+    scope.delete(&pod.name_any()).await.unwrap();
+    scope.until_gone(&pod).await;
+    let pods = set
+        .until_pods("the next one", |pods| ids(pods) == [0, 1])
+        .await;
+    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
+    let claim = claims::get(&scope, &claim).await;
+    assert_eq!(claim.labels()[keys::CONTROL], keys::CONTROL_VALUE);
+    assert_eq!(claims::names(&scope).await.len(), 2);
+}
+
+#[tokio::test]
+async fn claim_that_one_set_keeps_is_no_other_sets() {
+    let scope = Bed::shared().await.scope("kept-claims-two-sets").await;
+    claims::volumes(&scope, 8).await;
+    let former = Set::new(&scope, "former", 1, claims::template(&scope, "1Gi")).await;
+    let pod = former.pods().await[&0].clone();
+    let (name, claim) = (pod.name_any(), mounted(&pod).remove(0));
+    former
+        .edit(json!({ "replicas": 0, "scaleStrategy": { "podToExclude": [name] } }))
+        .await;
+    former.settled().await;
+    let mut spec = claims::template(&scope, "2Gi");
+    spec["scaleStrategy"] =
+        json!({ "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Retain" } });
+    let set = Set::new(&scope, "web", 0, spec).await;
+    scope.label(&name, json!({ "app": "web" })).await.unwrap();
+    set.edit(json!({ "replicas": 1, "scaleStrategy": { "podToInclude": [name] } }))
+        .await;
+    set.until_pods("the Pod to be in", |pods| pods.len() == 1)
+        .await;
+    set.edit(json!({ "replicas": 0, "scaleStrategy": { "podToInclude": null } }))
+        .await;
+    set.settled().await;
+    let uid = set.get().await.uid();
+    let is_kept = async || {
+        let claim = claims::get(&scope, &claim).await;
+        let mark = claim.labels().get(keys::KEPT_FOR).cloned();
+        mark == uid && claim.metadata.deletion_timestamp.is_none()
+    };
+    assert!(is_kept().await);
+
+    let part = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": null } });
+    former.edit(part).await;
+    former.settled().await;
+    let pods = former.pods().await;
+    assert!(pods.values().all(|pod| mounted(pod) != [claim.clone()]));
+    former.edit(json!({ "replicas": 0 })).await;
+    former.settled().await;
+    assert!(is_kept().await);
+    set.edit(json!({ "replicas": 1 })).await;
+    set.settled().await;
+    assert_eq!(mounted(&set.pods().await[&0]), [claim]);
 }

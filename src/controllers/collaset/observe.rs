@@ -16,9 +16,10 @@ use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::cluster::index::{Namespace, State};
 use crate::cluster::queue::Outcome;
+use crate::cluster::workloads::Objects;
 use crate::domain::collaset::claims::{instance, is_usable};
 use crate::domain::collaset::has_name_of;
-use crate::domain::collaset::observed::{Observed, Revision, pool_name};
+use crate::domain::collaset::observed::{Claim, Observed, Revision, pool_name};
 use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::room;
 use crate::domain::pod::Pod;
@@ -58,7 +59,12 @@ pub async fn observe(
     let orphans = objects.revisions.controlled_by(namespace, "");
     revisions.extend(orphans.into_iter().filter(|r| is_of(r, &set)));
     let mut claims = objects.claims.controlled_by(namespace, uid);
-    claims.extend(objects.claims.controlled_by(namespace, ""));
+    let free = objects.claims.controlled_by(namespace, "");
+    let is_anothers = |claim: &Arc<Claim>| {
+        let kept_for = claim.labels.get(keys::KEPT_FOR);
+        kept_for.is_some_and(|of| of != uid && lives(objects, namespace, of))
+    };
+    claims.extend(free.into_iter().filter(|claim| !is_anothers(claim)));
     let mounting = !set.spec.volume_claim_templates.is_empty()
         || claims.iter().any(|c| c.controller.is_some())
         || revisions
@@ -108,6 +114,12 @@ pub async fn observe(
         now_nanos,
         set,
     })
+}
+
+/// Whether a set of this UID is there: the claims that it keeps are no other's.
+fn lives(objects: &Objects, namespace: &str, uid: &str) -> bool {
+    let is_it = |set: &CollaSet| set.metadata.uid.as_deref() == Some(uid);
+    !objects.sets.names_where(namespace, is_it).is_empty()
 }
 
 /// Waits until the Pod cache has come to this version.

@@ -8,7 +8,7 @@ use super::observed::Revision;
 use super::revision::data::{self, claim_name};
 use crate::api::collaset::{CollaSet, PodNamingSuffixPolicy};
 use crate::api::keys;
-use crate::api::made;
+use crate::api::reserved;
 use crate::api::selector::Selector;
 
 // A host name is one label of a domain name.
@@ -131,7 +131,7 @@ pub(super) fn name(set: &CollaSet) -> &str {
 pub fn is_selected(template: &Value, selector: &Selector) -> bool {
     let labels = labels_of(template).into_iter();
     let labels = labels.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()));
-    made::is_selected(labels, selector)
+    reserved::is_selected(labels, selector)
 }
 
 /// Labels of a template, raw.

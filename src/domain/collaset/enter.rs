@@ -294,10 +294,10 @@ fn may_be_taken(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
         || is_one && claims::is_named_by(set, claim)
 }
 
-/// Whether a claim that enters is to be kept, which the labels say then: unless it is [`Facts::is_of_updated_template`]. One of a template
+/// Whether a claim that enters is to be kept, which the labels say then: unless it is [`Facts::is_of_spec`]. One of a template
 /// that is not known is taken for one of its Pod's.
 fn keep(facts: &Facts, pod: &Pod, claim: &Claim, labels: &mut LabelPatch) -> bool {
-    let is_kept = !facts.is_of_updated_template(claim);
+    let is_kept = !facts.is_of_spec(claim);
     if is_kept {
         let uid = facts.observed.set.metadata.uid.clone();
         labels.0.insert(keys::KEPT_FOR.to_owned(), uid);
@@ -323,12 +323,13 @@ fn kept_claims(facts: &Facts, pod: &Pod) -> String {
     let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
     let kept = mounted.filter(|claim| facts.keeps(claim));
     let told = kept.map(|claim| {
-        let next = match facts.is_of_updated_template(claim) {
-            true => "",
-            false => ", and once the Pod is updated its instance gets a new, empty one",
+        let next = match (facts.is_of_spec(claim), facts.is_named_in_spec(claim)) {
+            (true, _) => "",
+            (false, true) => ", and once the Pod is updated its instance gets a new, empty one",
+            (false, false) => ", and once the Pod is updated nobody mounts it",
         };
         format!(
-            "; its claim {} had no owner and another template than spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
+            "; its claim {} had no owner, is not known to be of spec.volumeClaimTemplates, and is kept: the CollaSet never deletes it{next}",
             claim.name
         )
     });

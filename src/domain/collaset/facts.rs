@@ -5,6 +5,8 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::claims::{self, hash::Known};
 use super::lifecycle::{self, Operation};
 use super::observed::{Claim, Observed, Revision, owns_entry, pool_name};
@@ -494,18 +496,30 @@ impl<'a> Facts<'a> {
         claim.is_kept_for(self.observed.set.metadata.uid.as_deref())
     }
 
-    /// Whether a claim that enters with its Pod is of the updated template, as its hash says. Any other would be deleted as left over once
-    /// the Pod is updated, though whoever made the set again with another template, or included the Pod, was not warned of that.
-    pub fn is_of_updated_template(&self, claim: &Claim) -> bool {
-        let hash = self.hash_in(&self.history.updated, claim);
+    /// Whether a claim that enters with its Pod is of a template of the spec, as its hash says. Any other would be deleted as left over once
+    /// the Pod is updated, though whoever made the set again with another template, or included the Pod, was not warned of that. The updated
+    /// revision does not tell: it may be that of a former template, while that of the spec is refused, or the rollout aborted.
+    pub fn is_of_spec(&self, claim: &Claim) -> bool {
+        let hash = self.hash_among(&self.observed.set.spec.volume_claim_templates, claim);
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
         said.is_some_and(|said| hash.is_some_and(|hash| *said == *hash))
     }
 
+    /// Whether the spec has a template by whose name a claim goes.
+    pub fn is_named_in_spec(&self, claim: &Claim) -> bool {
+        let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);
+        let mut templates = self.observed.set.spec.volume_claim_templates.iter();
+        name.is_some_and(|name| templates.any(|template| claim_name(template) == name))
+    }
+
     /// The hash of the template of a revision by whose name a claim goes, if there is one.
     pub fn hash_in(&self, revision: &Revision, claim: &Claim) -> Option<Cow<'_, str>> {
+        self.hash_among(claim_templates(&revision.data), claim)
+    }
+
+    fn hash_among(&self, templates: &[Value], claim: &Claim) -> Option<Cow<'_, str>> {
         let name = claim.labels.get(keys::PVC_TEMPLATE_NAME)?;
-        let mut templates = claim_templates(&revision.data).iter();
+        let mut templates = templates.iter();
         let template = templates.find(|template| claim_name(template) == name)?;
         Some(self.known_claims.hash(template))
     }

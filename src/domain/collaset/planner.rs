@@ -12,6 +12,7 @@ use super::{
 };
 use crate::api::collaset::CollaSetStatus;
 use crate::api::keys;
+use crate::api::reserved;
 use crate::api::selector::Selector;
 
 /// What is to be written, given what is observed.
@@ -125,6 +126,13 @@ fn facts(observed: &Observed) -> Result<Facts<'_>, Failure> {
     let refused = observed.refused.revision.is_some() && !deleting;
     let mut history = revision::history::plan(set, &observed.revisions, &in_use, refused)?;
     // Where no webhook looks, such a set is stored. Its Pods would be released at once, and others made, without end.
+    let asked = set.spec.selector.as_ref().and_then(reserved::asked_by);
+    if let Some(key) = asked.filter(|_| !deleting) {
+        return Err(Failure::Invalid(format!(
+            "spec.selector: must not ask for {key}, which is set on single Pods: make the CollaSet again with a selector of labels that \
+             spec.template carries (`kubectl delete --cascade=orphan` leaves the Pods); until then no Pod is made, changed or deleted"
+        )));
+    }
     if !deleting && !construct::is_selected(&set.spec.template, &selector) {
         return Err(Failure::Invalid(format!(
             "spec.template.metadata.labels: must match spec.selector, which is {selector}: add these labels; until then no Pod is made, changed or deleted"

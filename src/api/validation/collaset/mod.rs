@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{FieldError, FieldErrors};
 use crate::api::collaset::{CollaSetSpec, PodNamingSuffixPolicy};
-use crate::api::made;
+use crate::api::reserved;
 use crate::api::selector::Selector;
 
 /// Claim templates of a CollaSet at most. Sets have one to three, rarely eight.
@@ -120,17 +120,17 @@ fn selector(
     }
     match (Selector::compile(selector), labels) {
         (Err(_), _) => Selector::check(selector, path, errors),
-        (Ok(compiled), Some(labels)) if !made::is_selected(labels.clone(), &compiled) => {
-            let problem = match compiled.matches(labels) {
-                true => format!(
-                    "must match spec.selector, which is {compiled}: each Pod gets an instance ID and other labels when it is made, and would be \
-                     released by them; select by labels of the template alone"
-                ),
-                false => format!(
-                    "must match spec.selector, which is {compiled}: a Pod that it does not select is released at once; add \
-                     these labels"
-                ),
-            };
+        (Ok(_), _) if let Some(key) = reserved::asked_by(selector) => {
+            let problem = format!(
+                "must not ask for {key}, which is set on single Pods: those that differ would be released, and others made; {remedy}"
+            );
+            errors.push(FieldError::new(path, &text(selector), problem));
+        }
+        (Ok(compiled), Some(labels)) if !reserved::is_selected(labels.clone(), &compiled) => {
+            let problem = format!(
+                "must match spec.selector, which is {compiled}: a Pod that it does not select is released at once; add \
+                 these labels"
+            );
             let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
             let path = "spec.template.metadata.labels";
             errors.push(FieldError::new(path, &labels.join(","), problem));

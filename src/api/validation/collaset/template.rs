@@ -6,28 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{FieldError, FieldErrors};
-use crate::api::keys::{self, Family};
+use crate::api::keys;
+use crate::api::reserved::is_reserved;
 
 pub(super) type Labels = BTreeMap<String, String>;
-
-/// Labels that CollaSet, the lifecycle or users set on single Pods (contract section 2.1). In a template they would say
-/// so of every Pod, and an in-place update would put them back. [`keys::STAY_OFFLINE`] is not one of them.
-const RESERVED: [&str; 14] = [
-    keys::INSTANCE_ID,
-    keys::REVISION,
-    keys::SERVICE_AVAILABLE,
-    keys::CREATING,
-    keys::COMPLETING,
-    keys::PREPARING_TO_DELETE,
-    keys::TO_DELETE,
-    keys::TO_REPLACE,
-    keys::TO_EXCLUDE,
-    keys::ORPHANED,
-    keys::UPDATE_INCLUDED,
-    keys::REPLACED_BY_REPLACE_UPDATE,
-    keys::REPLACE_PAIR_ORIGIN_NAME,
-    keys::REPLACE_PAIR_NEW_ID,
-];
 
 const LABELS: &str = "spec.template.metadata.labels";
 
@@ -78,7 +60,7 @@ fn problem_of_label(key: &str, value: &str) -> Option<&'static str> {
             "must be true: CollaSet manages all of its Pods and sets the label itself; take it out";
         return (value != keys::CONTROL_VALUE).then_some(problem);
     }
-    (RESERVED.contains(&key) || Family::parse(key).is_some()).then_some(TAKE_OUT)
+    is_reserved(key).then_some(TAKE_OUT)
 }
 
 fn absent_or_wrong(path: &str, value: &Value, problem: &str) -> FieldError {

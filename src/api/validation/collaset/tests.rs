@@ -294,25 +294,30 @@ fn the_selector_is_well_formed_and_matches_the_template() {
              a Pod that it does not select is released at once; add these labels"
         ]
     );
-    for (key, operator, is_good) in [
-        (keys::INSTANCE_ID, "DoesNotExist", false),
-        (keys::REVISION, "DoesNotExist", false),
-        (keys::CREATING, "DoesNotExist", false),
-        (keys::CREATING, "Exists", false),
-        (keys::COMPLETING, "DoesNotExist", false),
-        (keys::SERVICE_AVAILABLE, "Exists", false),
-        (keys::INSTANCE_ID, "Exists", true),
-        (keys::ORPHANED, "DoesNotExist", true),
+    for (key, operator, values, is_good) in [
+        (keys::INSTANCE_ID, "DoesNotExist", json!([]), false),
+        (keys::INSTANCE_ID, "NotIn", json!(["1"]), false),
+        (keys::INSTANCE_ID, "In", json!(["0"]), false),
+        (keys::REVISION, "In", json!(["0"]), false),
+        (keys::CREATING, "DoesNotExist", json!([]), false),
+        (keys::COMPLETING, "DoesNotExist", json!([]), false),
+        (keys::SERVICE_AVAILABLE, "Exists", json!([]), false),
+        (keys::ORPHANED, "DoesNotExist", json!([]), false),
+        (keys::INSTANCE_ID, "Exists", json!([]), true),
+        (keys::REVISION, "Exists", json!([]), true),
+        (keys::CONTROL, "In", json!(["true"]), true),
     ] {
         let by_expression = json!({
             "matchLabels": { "app": "a" },
-            "matchExpressions": [{ "key": key, "operator": operator }],
+            "matchExpressions": [{ "key": key, "operator": operator, "values": values }],
         });
         let problems = of(json!({ "selector": by_expression }));
         assert_eq!(problems.is_empty(), is_good, "{problems:?}");
-        let told = |problem: &String| problem.contains("spec.template.metadata.labels");
-        assert!(problems.iter().all(told), "{problems:?}");
+        let told = format!("must not ask for {key}, which is set on single Pods");
+        assert!(problems.iter().all(|p| p.contains(&told)), "{problems:?}");
     }
+    let by_label = json!({ "matchLabels": { keys::INSTANCE_ID: "0" } });
+    assert_eq!(of(json!({ "selector": by_label })).len(), 1);
 }
 
 #[test]

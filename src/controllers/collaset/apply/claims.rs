@@ -164,6 +164,10 @@ async fn change_metadata(
         };
         is_owned_so && labels.all(|(key, value)| now.labels.get(key) == value.as_ref())
     });
+    let goes = ownership == Ownership::Release && labels.0.contains_key(keys::ORPHANED);
+    if is_written && goes && claim.is_kept_for(Some(work.uid())) {
+        work.let_go.lock().push(claim.name.clone());
+    }
     match is_written {
         true => work.again_if_written(Ok(())),
         false => Err(Trouble::is_not_as_written(&what(&claim.name))),

@@ -39,6 +39,17 @@ pub fn written(work: &Work<'_>) {
         let recorder = &work.context.events;
         recorder.record_text(&about, false, "ClaimDeleted", &message);
     }
+    let let_go = work.let_go.lock();
+    if !let_go.is_empty() {
+        let mut names: Vec<&str> = let_go.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        let names = wording::listed(&names, NAMED);
+        let message = format!(
+            "let go of claims that were kept: {names}; no Pod of a CollaSet mounts them again, delete those that nobody needs"
+        );
+        let recorder = &work.context.events;
+        recorder.record_text(&about, false, "ClaimKept", &message);
+    }
 }
 
 /// Tells of these.

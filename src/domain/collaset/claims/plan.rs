@@ -34,7 +34,7 @@ pub struct Wanted {
 ///
 /// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
 /// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
-/// the wanted hash goes before it. One that is kept has a hash of the set's own: it serves no other. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
+/// the wanted hash goes before it, and beside one of another known hash it serves nobody: it is of an older template of the set then. One that is kept has a hash of the set's own: it serves no other. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
 /// by a request that was carried out late, and is empty.
 pub fn for_instance(
     set: &CollaSet,
@@ -179,15 +179,27 @@ fn serving<'a>(
     existing: &'a [Arc<Claim>],
     known: &Known,
 ) -> Option<&'a Arc<Claim>> {
-    existing
-        .iter()
-        .filter(|c| is_usable(set, c) && !c.terminating && instance(c) == Some(id))
-        .filter(|c| template_name(c) == Some(template) && serves(set, c, hash, known))
+    let has_hash = |c: &Claim| label(c, keys::PVC_TEMPLATE_HASH) == Some(hash);
+    let of_instance = existing.iter().filter(|c| {
+        is_usable(set, c) && instance(c) == Some(id) && template_name(c) == Some(template)
+    });
+    let serving = of_instance
+        .clone()
+        .filter(|c| !c.terminating && serves(set, c, hash, known))
         .min_by_key(|c| {
-            let foreign = !is_owned(set, c);
-            let other_hash = label(c, keys::PVC_TEMPLATE_HASH) != Some(hash);
-            (foreign, other_hash, c.creation_timestamp, &c.name)
-        })
+            (
+                !is_owned(set, c),
+                !has_hash(c),
+                c.creation_timestamp,
+                &c.name,
+            )
+        })?;
+    let is_known = |c: &Claim| {
+        let of = label(c, keys::PVC_TEMPLATE_HASH);
+        is_owned(set, c) && of.is_some_and(|of| known.contains(of))
+    };
+    let is_older = !has_hash(serving) && of_instance.clone().any(|c| is_known(c));
+    (!is_older).then_some(serving)
 }
 
 /// Whether a claim is of one of these templates, as far as can be known.

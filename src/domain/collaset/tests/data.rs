@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::cases::{grown, one_claim, settled};
-use super::world::{UID, World};
+use super::world::{UID, World, Write};
 use crate::api::keys;
 use crate::api::resourcecontext::{ContextDetail, data::OWNER};
 use crate::domain::collaset::claims;
@@ -330,18 +330,21 @@ fn set_whose_selector_does_not_match_its_template_makes_no_pod() {
     }
 }
 
-/// By a label that each Pod gets when it is made.
 #[test]
-fn set_whose_selector_matches_no_pod_as_it_is_made_makes_none() {
-    let by = |operator: &str| {
-        let expression = json!([{ "key": keys::INSTANCE_ID, "operator": operator }]);
-        json!({ "selector": { "matchExpressions": expression } })
-    };
-    let mut world = World::new(2, by("DoesNotExist"));
-    world.rounds(5);
-    assert!(world.pods.is_empty());
-    assert!(ready(&world).contains("spec.template.metadata.labels"));
-    let mut world = settled(2, by("Exists"));
+fn set_whose_selector_tells_its_pods_apart_makes_none() {
+    for (key, operator, values) in [
+        (keys::INSTANCE_ID, "DoesNotExist", json!([])),
+        (keys::INSTANCE_ID, "NotIn", json!(["1"])),
+        (keys::COMPLETING, "DoesNotExist", json!([])),
+    ] {
+        let expression = json!([{ "key": key, "operator": operator, "values": values }]);
+        let mut world = World::new(2, json!({ "selector": { "matchExpressions": expression } }));
+        world.rounds(5);
+        assert!(world.pods.is_empty());
+        assert!(ready(&world).contains("spec.selector"), "{}", ready(&world));
+    }
+    let expression = json!([{ "key": keys::INSTANCE_ID, "operator": "Exists" }]);
+    let mut world = settled(2, json!({ "selector": { "matchExpressions": expression } }));
     world.image("app:2");
     world.settle();
     assert_eq!(world.images(), ["app:2", "app:2"]);
@@ -1180,4 +1183,68 @@ fn claim_of_an_included_pod_is_not_taken_for_one_of_a_template_by_its_name_alone
     world.rounds(3);
     assert!(world.owns(&world.pods["web-data-abcde"]));
     assert_eq!(world.claims[&claim.name].labels, claim.labels);
+}
+
+/// The former revision stands in for one that is refused, and says nothing of the template that is asked for.
+#[test]
+fn claims_of_orphans_are_kept_while_the_revision_of_another_template_is_refused() {
+    let mut world = settled(2, one_claim());
+    let before: Vec<_> = world.claims.keys().cloned().collect();
+    orphan(&mut world);
+    for revision in world.revisions.values_mut() {
+        revision.controller = Some(UID.into()); // a quota of revisions lets it be adopted
+    }
+    world.troubles.refused.insert(Write::Revision);
+    world.edit(grown());
+    world.rounds(10);
+    assert_eq!(world.members().len(), 2);
+    world.troubles.refused.clear();
+    world.refused = Default::default();
+    world.settle();
+    assert!((0..2).all(|id| !before.contains(&claim_of(&world, id))));
+    assert!(before.iter().all(|claim| world.claims.contains_key(claim)));
+}
+
+/// An aborted rollout goes back to the former template, until it is tried again.
+#[test]
+fn claim_of_a_pod_that_comes_back_beside_an_aborted_rollout_is_kept() {
+    let mut world = on_kept_claims();
+    world.edit(
+        json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": 1 } } } }),
+    );
+    world.step();
+    world.command("abort");
+    world.settle();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    world.edit(json!({ "scaleStrategy": { "podToExclude": [name] } }));
+    world.settle();
+    world.edit(json!({
+        "replicas": 3, "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
+    }));
+    world.settle();
+    assert!(world.owns(&world.pods[&name]));
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+}
+
+/// As after many changes of the template, under whenScaled: Retain.
+#[test]
+fn claim_of_a_template_that_is_forgotten_serves_nobody_beside_a_later_one() {
+    let mut spec = retained();
+    spec["historyLimit"] = json!(1);
+    let mut world = settled(1, spec);
+    let first = claim_of(&world, 0);
+    world.edit(grown());
+    world.settle();
+    for image in ["app:2", "app:3", "app:4"] {
+        world.image(image);
+        world.settle();
+    }
+    let second = claim_of(&world, 0);
+    let mut larger = one_claim();
+    larger["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("5Gi");
+    world.edit(larger);
+    world.settle();
+    let third = claim_of(&world, 0);
+    assert!(third != first && third != second);
+    assert_eq!(world.claims.len(), 3);
 }
