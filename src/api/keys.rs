@@ -41,15 +41,14 @@ pub const UPDATE_INCLUDED: &str = "collaset.kusionstack.io/update-included";
 pub const REPLACED_BY_REPLACE_UPDATE: &str = "collaset.kusionstack.io/replaced-by-replace-update";
 /// User: release this Pod from its CollaSet, as `podToExclude` does.
 pub const TO_EXCLUDE: &str = "collaset.kusionstack.io/to-exclude";
-/// CollaSet, on an excluded Pod and its claims: `true`; removed when it is included again.
+/// CollaSet, on an excluded Pod and its claims, and on claims that were kept and let go: `true`; removed when the Pod is included again.
 pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 /// CollaSet, on claims: name of the claim template.
 pub const PVC_TEMPLATE_NAME: &str = "collaset.kusionstack.io/pvc-template-name";
 /// CollaSet, on claims: hash of the claim template.
 pub const PVC_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash";
-/// Label on a claim: UID of the CollaSet that has the claim without owning it. Such a claim came without an owner, as one of a former set of the
-/// name does, and is of another template than the set's: it serves its instance like any other, and where others are deleted the set
-/// lets go of it. Written and removed by CollaSet.
+/// Label on a claim: UID of the CollaSet that has the claim without owning it, and never deletes it. It serves its instance like any other, and where
+/// others are deleted the set lets go of it. Written by CollaSet where it is not certain that a claim is of a template of the spec; removed by it and by users.
 pub const KEPT_FOR: &str = "operating.kusionstack.io/kept-for";
 /// CollaSet, on ControllerRevisions: hash of the data.
 pub const REVISION_DATA_HASH: &str = "controller.kubernetes.io/hash";

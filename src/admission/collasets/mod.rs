@@ -3,6 +3,7 @@
 mod ask;
 mod back;
 mod bound;
+mod former;
 mod leaving;
 pub(crate) mod probe;
 mod room;
@@ -111,6 +112,11 @@ impl Handler for Validate {
         let former = change.old.as_ref().map(|old| &old.spec);
         let unbounded = bound::warning(&self.0.index, &request.namespace, former, &change.new.spec);
         change.warnings.extend(unbounded);
+        if change.old.is_none() {
+            let name = change.new.metadata.name.as_deref().unwrap_or_default();
+            let left = former::warning(&self.0.index, &request.namespace, name, &change.new.spec);
+            change.warnings.extend(left);
+        }
         let errors = change.errors();
         let report = change.ask(&self.0, request, deadline).await;
         change.verdict(errors, report)

@@ -486,3 +486,52 @@ async fn update_of_all_pods_at_once_is_told_when_it_begins() {
         "a rule holds them"
     );
 }
+
+#[tokio::test]
+async fn claims_of_a_former_set_of_another_template_are_told_of_when_one_is_made() {
+    use crate::api::keys;
+    use crate::cluster::workloads::store::Key;
+    use crate::domain::collaset::claims::hash::hash;
+    use crate::domain::collaset::observed::Claim;
+
+    let template = |size: &str| {
+        json!({
+            "metadata": { "name": "data" },
+            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } },
+        })
+    };
+    let bench = Bench::fine();
+    let put = |name: &str, of: &Value| {
+        let labels = [
+            (keys::PVC_TEMPLATE_NAME, "data".to_owned()),
+            (keys::PVC_TEMPLATE_HASH, hash(of)),
+        ];
+        let claim = Claim {
+            name: name.into(),
+            uid: name.into(),
+            labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
+            ..Claim::default()
+        };
+        let key = Key {
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: name.into(),
+            version: 1,
+            controller: String::new(),
+        };
+        bench.context.index.objects.claims.apply(key, Some(claim));
+    };
+    put("web-data-x7b2k", &template("1Gi"));
+    put("other-data-x7b2k", &template("1Gi"));
+    let warned = async |request: Request| {
+        let verdict = bench.validate(&request).await;
+        let warnings = verdict.warnings().iter();
+        let told =
+            "a former CollaSet of this name has left claims of other templates: web-data-x7b2k.";
+        warnings.filter(|w| w.contains(told)).count()
+    };
+    let with = |size: &str| json!({ "volumeClaimTemplates": [template(size)] });
+    assert_eq!(warned(create(with("2Gi"))).await, 1);
+    assert_eq!(warned(create(with("1024Mi"))).await, 0);
+    assert_eq!(warned(update(with("1Gi"), with("2Gi"))).await, 0);
+}

@@ -208,7 +208,7 @@ fn is_orphan(facts: &Facts, pod: &Pod) -> bool {
 }
 
 /// Whether a Pod that enters can have this instance ID: no other Pod and no other set has it, nor is it reserved for the new
-/// half of a pair, nor has the set claims of it that the Pod does not mount.
+/// half of a pair, nor has the set claims of it that the Pod does not mount, but for kept ones beside which the Pod mounts one of the same template.
 fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
     let paired = [pool::REPLACE_NEW, pool::REPLACE_ORIGIN];
     !facts.foreign.contains(&id)
@@ -229,7 +229,7 @@ fn has_another(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
         other.name != claim.name && keys.all(|key| other.labels.get(key) == claim.labels.get(key))
     };
     let mut mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
-    mounted.any(|other| is_same(other))
+    mounted.any(is_same)
 }
 
 /// Has a Pod enter; false while its claims are to enter first. Otherwise a Pod whose claims could not be changed would have
@@ -289,9 +289,9 @@ fn may_be_taken(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
     let revisions = revisions.chain([&facts.history.updated]);
     let templates = revisions.flat_map(|revision| data::claim_templates(&revision.data));
     let templates: Vec<&Value> = templates.collect();
-    let is_one = claim.labels.contains_key(keys::PVC_TEMPLATE_HASH);
-    claims::is_of(set, claim, &templates, &facts.known_claims)
-        || is_one && claims::is_named_by(set, claim)
+    let has_hash = claim.labels.contains_key(keys::PVC_TEMPLATE_HASH);
+    claims::is_of(claim, &templates, &facts.known_claims)
+        || has_hash && claims::is_named_by(set, claim)
 }
 
 /// Whether a claim that enters is to be kept, which the labels say then: unless it is [`Facts::is_of_spec`]. One of a template

@@ -104,7 +104,7 @@ pub enum ClaimChange {
 }
 
 impl ClaimChange {
-    /// The set lets go of a claim, with these changes of its labels.
+    /// The set lets go of a claim, with these changes of its labels: it is neither owned nor kept.
     pub fn release(claim: &Arc<Claim>, mut labels: LabelPatch) -> ClaimChange {
         if claim.labels.contains_key(keys::KEPT_FOR) {
             labels.0.insert(keys::KEPT_FOR.to_owned(), None);

@@ -161,7 +161,7 @@ fn invalid(observed: &Observed, why: &str) -> Plan {
     let is_left = if reclaim::leaves_its_pods(&set.metadata) {
         reclaim::leave(observed, &mut draft)
     } else if set.metadata.deletion_timestamp.is_some() {
-        draft.claims = reclaim::kept_claims(observed, Strategy::of(&set.spec).retain_deleted);
+        draft.claims = reclaim::outlasting_claims(observed, Strategy::of(&set.spec).retain_deleted);
         draft.claims.is_empty()
     } else {
         false

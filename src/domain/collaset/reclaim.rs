@@ -38,21 +38,23 @@ pub fn awaits_collector(set: &ObjectMeta) -> bool {
     finalizers.any(|finalizer| finalizer == ORPHAN)
 }
 
-/// Releases the claims that outlast a set whose spec is not looked into: all that it `retains`, and those that somebody else's Pod mounts.
-pub fn kept_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange> {
+/// Releases the claims that outlast a set whose spec is not looked into: all that it `retains`, those that it keeps, and those that somebody else's
+/// Pod mounts.
+pub fn outlasting_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange> {
     let uid = observed.set.metadata.uid.as_deref();
     let is_own = |claim: &&Arc<Claim>| claim.belongs_to(uid);
     let is_kept = |claim: &&Arc<Claim>| {
         let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
-        let is_kept = claim.is_kept_for(uid) && !is_let_stay(observed, claim);
         retains
-            || is_kept
+            || claim.is_kept_for(uid)
             || mounting.any(|pod| {
                 pod.controller()
                     .is_none_or(|owner| Some(&*owner.uid) != uid)
             })
     };
-    let kept = observed.claims.iter().filter(is_own).filter(is_kept);
+    let own = observed.claims.iter().filter(is_own);
+    let own = own.filter(|claim| !is_let_stay(observed, claim));
+    let kept = own.filter(is_kept);
     let release = kept.map(|claim| {
         let labels = match claim.is_kept_for(uid) && !retains {
             true => claims::left(),
@@ -73,10 +75,9 @@ pub fn leave(observed: &Observed, draft: &mut Draft) -> bool {
     for pod in &observed.pods {
         draft.own(pod, Ownership::Release);
     }
-    let claims = observed.claims.iter();
-    let own = claims.filter(|claim| claim.belongs_to(uid.as_deref()));
-    for claim in own.filter(|claim| !is_let_stay(observed, claim)) {
-        draft.release_claim(claim, LabelPatch::default());
+    // One that is kept has no owner, and its label tells the next set of this name what it is.
+    for claim in observed.claims.iter().filter(|c| c.controller == *uid) {
+        draft.claim(claim, LabelPatch::default(), Ownership::Release);
     }
     let revisions = observed.revisions.iter().filter(|r| r.controller == *uid);
     draft.released = revisions.cloned().collect();

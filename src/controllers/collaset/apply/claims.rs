@@ -164,13 +164,24 @@ async fn change_metadata(
         };
         is_owned_so && labels.all(|(key, value)| now.labels.get(key) == value.as_ref())
     });
-    let goes = ownership == Ownership::Release && labels.0.contains_key(keys::ORPHANED);
-    if is_written && goes && claim.is_kept_for(Some(work.uid())) {
-        work.let_go.lock().push(claim.name.clone());
+    if is_written {
+        note(work, claim, labels);
     }
     match is_written {
         true => work.again_if_written(Ok(())),
         false => Err(Trouble::is_not_as_written(&what(&claim.name))),
+    }
+}
+
+/// Notes of a claim that it is kept from now on, or let go: nobody else knows.
+fn note(work: &Work<'_>, claim: &Claim, labels: &LabelPatch) {
+    let is_kept = claim.is_kept_for(Some(work.uid()));
+    match labels.0.get(keys::KEPT_FOR) {
+        Some(Some(_)) if !is_kept => work.kept.lock().push(claim.name.clone()),
+        Some(None) if is_kept && labels.0.contains_key(keys::ORPHANED) => {
+            work.let_go.lock().push(claim.name.clone());
+        }
+        _ => {}
     }
 }
 

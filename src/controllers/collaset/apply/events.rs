@@ -1,8 +1,11 @@
 //! Events about the CollaSet: those of the plan, and what failed.
 
+use parking_lot::Mutex;
+
 use super::super::call::Halt;
 use super::super::owner;
 use super::Work;
+use crate::api::keys;
 use crate::domain::collaset::plan::Event;
 use crate::domain::wording;
 
@@ -30,26 +33,35 @@ pub fn written(work: &Work<'_>) {
         recorder.record_text(&about, false, "SuccessfulCreate", &message);
     }
     // From what was written and not from the plan: a claim that is mounted, or whose deletion is refused, stays.
-    let deleted = work.deleted_claims.lock();
-    if !deleted.is_empty() {
-        let mut names: Vec<&str> = deleted.iter().map(String::as_str).collect();
-        names.sort_unstable();
-        let names = wording::listed(&names, NAMED);
-        let message = format!("deleted claims that no Pod of the CollaSet needs any more: {names}");
-        let recorder = &work.context.events;
-        recorder.record_text(&about, false, "ClaimDeleted", &message);
+    claims(work, &work.deleted_claims, "ClaimDeleted", |names| {
+        format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
+    });
+    claims(work, &work.kept, "ClaimKept", |names| {
+        format!(
+            "keeps claims that it does not own, since they are not known to be of a template of spec.volumeClaimTemplates, and never deletes them: \
+             {names}"
+        )
+    });
+    claims(work, &work.let_go, "ClaimLetGo", |names| {
+        format!(
+            "let go of claims that were kept: {names}; no new Pod mounts them while they carry the label {}, and a Pod that was excluded still \
+             mounts its own; delete those that nobody needs",
+            keys::ORPHANED
+        )
+    });
+}
+
+/// Tells of claims, in words that are made of their names.
+fn claims(work: &Work<'_>, of: &Mutex<Vec<String>>, reason: &str, words: impl Fn(&str) -> String) {
+    let claims = of.lock();
+    if claims.is_empty() {
+        return;
     }
-    let let_go = work.let_go.lock();
-    if !let_go.is_empty() {
-        let mut names: Vec<&str> = let_go.iter().map(String::as_str).collect();
-        names.sort_unstable();
-        let names = wording::listed(&names, NAMED);
-        let message = format!(
-            "let go of claims that were kept: {names}; no Pod of a CollaSet mounts them again, delete those that nobody needs"
-        );
-        let recorder = &work.context.events;
-        recorder.record_text(&about, false, "ClaimKept", &message);
-    }
+    let mut names: Vec<&str> = claims.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    let message = words(&wording::listed(&names, NAMED));
+    let (recorder, about) = (&work.context.events, owner::subject(work.set));
+    recorder.record_text(&about, false, reason, &message);
 }
 
 /// Tells of these.

@@ -9,7 +9,7 @@ use super::Work;
 use crate::api::keys;
 use crate::cluster::workloads::{ClaimObject, write};
 
-/// Does so for those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
+/// Gives a new version to those of these claims that the set has, each once until this process sends a deletion of its own. One that is kept is let go, which
 /// must not come late either.
 pub async fn raise(work: &Work<'_>, claims: impl Iterator<Item = &str>) -> Result<(), Trouble> {
     for name in claims {

@@ -50,6 +50,8 @@ pub struct Work<'a> {
     told: Mutex<Vec<Event>>,
     /// Names of the claims that have been deleted.
     deleted_claims: Mutex<Vec<String>>,
+    /// Names of the claims that are kept since.
+    kept: Mutex<Vec<String>>,
     /// Names of the claims that were kept and have been let go.
     let_go: Mutex<Vec<String>>,
     again: Mutex<Option<Duration>>,
@@ -70,6 +72,7 @@ impl<'a> Work<'a> {
             created: Mutex::default(),
             told: Mutex::default(),
             deleted_claims: Mutex::default(),
+            kept: Mutex::default(),
             let_go: Mutex::default(),
             again: Mutex::default(),
             at: Instant::now(),

@@ -117,8 +117,9 @@ fn own<'a>(observed: &'a Observed, claim: &Claim) -> impl Iterator<Item = &'a Ar
 
 /// The template by which a claim is named, where it says to be of another, and is not named by that one, be it by another set.
 fn template(templates: &Templates<'_>, claim: &Claim) -> Option<String> {
-    let said = template_name(claim).map(|said| format!("-{said}-"));
-    if said.is_some_and(|said| claim.name.contains(&said)) {
+    let named = claim.name.rsplit_once('-').map(|(named, _)| named);
+    let said = template_name(claim).map(|said| format!("-{said}"));
+    if named.is_some_and(|named| said.is_some_and(|said| named.ends_with(&said))) {
         return None;
     }
     let mut of = templates

@@ -122,11 +122,11 @@ pub fn changed(
                 is_usable(set, c) && instance(c) == Some(id) && template_name(c) == Some(name)
             })
             .peekable();
-        there.peek().is_some() && there.all(|c| !serves(set, c, &hash, known) && !c.terminating)
+        there.peek().is_some() && there.all(|c| !serves(c, &hash, known) && !c.terminating)
     })
 }
 
-/// What becomes of claims apart from creation. `needed` are the templates of each instance that has an ID: of its Pod's
+/// The claims that no Pod asks for any more; [`give_up`] says what becomes of them. `needed` are the templates of each instance that has an ID: of its Pod's
 /// revision, and of the revision that its next Pod will be of. It has to be complete, for what it lacks is deleted. What
 /// becomes of claims when the set is deleted is [`super::super::reclaim`]'s to say.
 ///
@@ -145,8 +145,7 @@ pub fn leftovers(
     let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
     let is_needed = |claim: &Claim| {
         let templates = instance(claim).and_then(|id| needed.get(&id));
-        templates
-            .is_some_and(|templates| is_kept(set, claim) || is_of(set, claim, templates, known))
+        templates.is_some_and(|templates| is_kept(set, claim) || is_of(claim, templates, known))
     };
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
@@ -185,7 +184,7 @@ fn serving<'a>(
     });
     let serving = of_instance
         .clone()
-        .filter(|c| !c.terminating && serves(set, c, hash, known))
+        .filter(|c| !c.terminating && serves(c, hash, known))
         .min_by_key(|c| {
             (
                 !is_owned(set, c),
@@ -203,17 +202,18 @@ fn serving<'a>(
 }
 
 /// Whether a claim is of one of these templates, as far as can be known.
-pub fn is_of(set: &CollaSet, claim: &Claim, templates: &[&Value], known: &Known) -> bool {
+pub fn is_of(claim: &Claim, templates: &[&Value], known: &Known) -> bool {
     templates.iter().any(|template| {
         template_name(claim) == Some(claim_name(template))
-            && serves(set, claim, &known.hash(template), known)
+            && serves(claim, &known.hash(template), known)
     })
 }
 
 /// Whether a claim is of the template with this hash, as far as can be known.
-fn serves(set: &CollaSet, claim: &Claim, hash: &str, known: &Known) -> bool {
+fn serves(claim: &Claim, hash: &str, known: &Known) -> bool {
     let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    of == hash || !known.contains(of) && !is_kept(set, claim)
+    let is_exact = label(claim, keys::KEPT_FOR).is_some(); // by this or a former set of the name
+    of == hash || !is_exact && !known.contains(of)
 }
 
 /// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.

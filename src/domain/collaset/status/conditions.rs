@@ -125,16 +125,15 @@ fn blame(status: &mut CollaSetStatus, message: &str) {
     }
 }
 
-/// Notes a spec that nothing can be made of.
-pub(super) fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp) {
-    for (type_, is_so) in [
-        ("Scale", false),
-        ("Update", false),
-        ("Ready", false),
-        ("Stalled", true),
-    ] {
-        set(status, now, type_, is_so, "Invalid", message.to_owned());
+/// Notes a spec that nothing can be made of. Of a set that goes `Ready` alone says so.
+pub(super) fn invalid(status: &mut CollaSetStatus, message: &str, now: Timestamp, goes: bool) {
+    for (type_, is_so) in [("Scale", false), ("Update", false), ("Stalled", true)] {
+        match goes {
+            true => status.conditions.retain(|c| c.type_ != type_),
+            false => set(status, now, type_, is_so, "Invalid", message.to_owned()),
+        }
     }
+    set(status, now, "Ready", false, "Invalid", message.to_owned());
 }
 
 /// The conditions that the facts make; what they do not speak of stays.

@@ -71,7 +71,7 @@ pub fn orphaned(facts: &Facts) -> Option<String> {
         return None;
     }
     let claims = observed.claims.iter();
-    let claims = claims.filter(|claim| claim.belongs_to(set.uid.as_deref()));
+    let claims = claims.filter(|claim| claim.controller == set.uid);
     let revisions = observed.revisions.iter();
     let revisions = revisions.filter(|r| r.controller == set.uid);
     let kinds: [(&str, Vec<&str>); 3] = [

@@ -81,7 +81,8 @@ pub fn invalid(observed: &Observed, why: &str) -> CollaSetStatus {
     status.updated_available_replicas = count(&|p| is_updated(p) && p.is_available());
     status.operating_replicas = count(&is_operating);
     status.terminating_replicas = terminating(observed);
-    conditions::invalid(&mut status, why, time(observed.now_nanos));
+    let goes = set.metadata.deletion_timestamp.is_some();
+    conditions::invalid(&mut status, why, time(observed.now_nanos), goes);
     status
 }
 
