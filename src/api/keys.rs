@@ -50,6 +50,8 @@ pub const PVC_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash";
 /// Label on a claim: UID of the CollaSet that has the claim without owning it, and never deletes it. It serves its instance like any other, and where
 /// others are deleted the set lets go of it. Written by CollaSet where it is not certain that a claim is of a template of the spec; removed by it and by users.
 pub const KEPT_FOR: &str = "operating.kusionstack.io/kept-for";
+/// Label on a claim that is kept: hash of the template that it serves as, where its own hash is not known. Written and removed by CollaSet.
+pub const KEPT_AS: &str = "operating.kusionstack.io/kept-as";
 /// CollaSet, on ControllerRevisions: hash of the data.
 pub const REVISION_DATA_HASH: &str = "controller.kubernetes.io/hash";
 /// CollaSet, on ControllerRevisions: collision count that went into the hash.

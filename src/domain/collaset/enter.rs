@@ -11,7 +11,7 @@ use super::facts::Facts;
 use super::membership;
 use super::observed::{Claim, UNMANAGED_NANOS};
 use super::obstacles;
-use super::plan::Ownership;
+use super::plan::{self, Ownership};
 use super::pool;
 use super::revision::data;
 use super::room::Room;
@@ -290,32 +290,40 @@ fn may_be_taken(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
     let templates = revisions.flat_map(|revision| data::claim_templates(&revision.data));
     let templates: Vec<&Value> = templates.collect();
     let has_hash = claim.labels.contains_key(keys::PVC_TEMPLATE_HASH);
-    claims::is_of(claim, &templates, &facts.known_claims)
-        || has_hash && claims::is_named_by(set, claim)
+    is_of_one(facts, claim, &templates) || has_hash && claims::is_named_by(set, claim)
+}
+
+/// Whether a claim goes by the name of one of these templates, and is not known to be of another.
+fn is_of_one(facts: &Facts, claim: &Claim, templates: &[&Value]) -> bool {
+    let label = |key: &str| claim.labels.get(key).map(String::as_str);
+    let of = label(keys::PVC_TEMPLATE_HASH).unwrap_or_default();
+    let known = &facts.known_claims;
+    templates.iter().any(|template| {
+        let is_named = label(keys::PVC_TEMPLATE_NAME) == Some(data::claim_name(template));
+        is_named && (*known.hash(template) == *of || !known.contains(of))
+    })
 }
 
 /// Whether a claim that enters is to be kept, which the labels say then: unless it is [`Facts::is_of_spec`]. One of a template
-/// that is not known is taken for one of its Pod's.
+/// that is not known serves as one of its Pod's.
 fn keep(facts: &Facts, pod: &Pod, claim: &Claim, labels: &mut LabelPatch) -> bool {
-    let is_kept = !facts.is_of_spec(claim);
-    if is_kept {
-        let uid = facts.observed.set.metadata.uid.clone();
-        labels.0.insert(keys::KEPT_FOR.to_owned(), uid);
-        let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-        let own = facts
-            .revision_of(pod)
-            .and_then(|of| facts.hash_in(of, claim));
-        let own = own.or_else(|| facts.hash_in(&facts.history.updated, claim));
-        if !said.is_some_and(|said| facts.known_claims.contains(said))
-            && let Some(own) = own
-        {
-            let own = Some(own.into_owned());
-            labels.0.insert(keys::PVC_TEMPLATE_HASH.to_owned(), own);
-        }
-    } else if claim.labels.contains_key(keys::KEPT_FOR) {
-        labels.0.insert(keys::KEPT_FOR.to_owned(), None); // it was for a former set
+    labels.0.extend(plan::unkept(claim)); // it was for a former set
+    if facts.is_of_spec(claim) {
+        return false;
     }
-    is_kept
+    let uid = facts.observed.set.metadata.uid.clone();
+    labels.0.insert(keys::KEPT_FOR.to_owned(), uid);
+    let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+    if !said.is_some_and(|said| facts.known_claims.contains(said)) {
+        let own = facts.revision_of(pod);
+        let own = own.and_then(|of| facts.hash_in(of, claim));
+        let own = own.or_else(|| facts.hash_in(&facts.history.updated, claim));
+        if let Some(own) = own {
+            let own = Some(own.into_owned());
+            labels.0.insert(keys::KEPT_AS.to_owned(), own);
+        }
+    }
+    true
 }
 
 /// The claims of a Pod that the set keeps, in words; empty without any.
@@ -323,7 +331,7 @@ fn kept_claims(facts: &Facts, pod: &Pod) -> String {
     let mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
     let kept = mounted.filter(|claim| facts.keeps(claim));
     let told = kept.map(|claim| {
-        let next = match (facts.is_of_spec(claim), facts.is_named_in_spec(claim)) {
+        let next = match (facts.serves_spec(claim), facts.is_named_in_spec(claim)) {
             (true, _) => "",
             (false, true) => ", and once the Pod is updated its instance gets a new, empty one",
             (false, false) => ", and once the Pod is updated nobody mounts it",

@@ -505,6 +505,14 @@ impl<'a> Facts<'a> {
         said.is_some_and(|said| hash.is_some_and(|hash| *said == *hash))
     }
 
+    /// Whether a claim that is kept is mounted by Pods of the spec.
+    pub fn serves_spec(&self, claim: &Claim) -> bool {
+        let hash = self.hash_among(&self.observed.set.spec.volume_claim_templates, claim);
+        let kept_as = claim.labels.get(keys::KEPT_AS);
+        let is_kept_as = kept_as.is_some_and(|of| hash.is_some_and(|hash| *of == *hash));
+        is_kept_as || self.is_of_spec(claim)
+    }
+
     /// Whether the spec has a template by whose name a claim goes.
     pub fn is_named_in_spec(&self, claim: &Claim) -> bool {
         let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);

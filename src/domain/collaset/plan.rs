@@ -101,20 +101,27 @@ pub enum ClaimChange {
     },
     /// Deletes it.
     Delete(Arc<Claim>),
+    /// Lets go of it in the place of a deletion, since it is kept.
+    LetGo(Arc<Claim>),
 }
 
 impl ClaimChange {
     /// The set lets go of a claim, with these changes of its labels: it is neither owned nor kept.
     pub fn release(claim: &Arc<Claim>, mut labels: LabelPatch) -> ClaimChange {
-        if claim.labels.contains_key(keys::KEPT_FOR) {
-            labels.0.insert(keys::KEPT_FOR.to_owned(), None);
-        }
+        labels.0.extend(unkept(claim));
         ClaimChange::Patch {
             claim: Arc::clone(claim),
             labels,
             ownership: Ownership::Release,
         }
     }
+}
+
+/// Takes the labels of a claim off by which it is kept.
+pub fn unkept(claim: &Claim) -> impl Iterator<Item = (String, Option<String>)> {
+    let marks = [keys::KEPT_FOR, keys::KEPT_AS].into_iter();
+    let marks = marks.filter(|key| claim.labels.contains_key(*key));
+    marks.map(|key| (key.to_owned(), None))
 }
 
 /// What becomes of a controller reference.

@@ -26,7 +26,7 @@ pub fn without_pool(mut plan: Plan, stored: Option<&Pool>) -> Plan {
     plan.claims.retain(|change| match change {
         ClaimChange::Create { id, .. } => entries.stored.contains_key(id),
         ClaimChange::Patch { labels, .. } => entries.knows(labels),
-        ClaimChange::Delete(_) => true,
+        ClaimChange::Delete(_) | ClaimChange::LetGo(_) => true,
     });
     plan.pods.retain_mut(|change| match change {
         PodChange::Create { id, .. } => entries.is_written(*id),

@@ -53,7 +53,6 @@ pub fn outlasting_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange>
             })
     };
     let own = observed.claims.iter().filter(is_own);
-    let own = own.filter(|claim| !is_let_stay(observed, claim));
     let kept = own.filter(is_kept);
     let release = kept.map(|claim| {
         let labels = match claim.is_kept_for(uid) && !retains {
@@ -88,11 +87,6 @@ pub fn leave(observed: &Observed, draft: &mut Draft) -> bool {
     is_left
 }
 
-/// Whether a claim that is kept stays as it is, as its labels can't be changed: nobody owns it, and the set need not wait for that.
-fn is_let_stay(observed: &Observed, claim: &Claim) -> bool {
-    claim.controller.is_none() && observed.refused.claims.contains(&claim.name)
-}
-
 /// Takes the next step; true when nothing is left to do and the finalizer may go.
 pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
     if leaves_its_pods(&facts.observed.set.metadata) {
@@ -113,7 +107,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
     let uid = facts.observed.set.metadata.uid.as_deref();
     let mut released = false;
     for claim in &facts.observed.claims {
-        if !claim.belongs_to(uid) || is_let_stay(facts.observed, claim) {
+        if !claim.belongs_to(uid) {
             continue;
         }
         let retains = facts.strategy.retain_deleted;

@@ -16,8 +16,9 @@ use super::look::Look;
 use super::{Work, pods};
 use crate::api::keys;
 use crate::cluster::workloads::{ClaimObject, write};
+use crate::domain::collaset::claims;
 use crate::domain::collaset::observed::Claim;
-use crate::domain::collaset::plan::{ClaimChange, Ownership};
+use crate::domain::collaset::plan::{self, ClaimChange, Ownership};
 use crate::domain::collaset::status::Step;
 use crate::domain::lifecycle::LabelPatch;
 
@@ -48,9 +49,9 @@ fn write_of<'a>(
 ) -> Write<impl Future<Output = Result<(), Halt>> + 'a> {
     let key = match &change {
         ClaimChange::Create { id, template, .. } => Key::Claim(*id, template.clone()),
-        ClaimChange::Patch { claim, .. } | ClaimChange::Delete(claim) => {
-            Key::ClaimWrite(claim.name.clone())
-        }
+        ClaimChange::Patch { claim, .. }
+        | ClaimChange::Delete(claim)
+        | ClaimChange::LetGo(claim) => Key::ClaimWrite(claim.name.clone()),
     };
     let step = step(work, &change);
     let request = async move {
@@ -80,7 +81,7 @@ fn step(work: &Work<'_>, change: &ClaimChange) -> Step {
             Ownership::Adopt | Ownership::Keep => Step::Claims,
         },
         ClaimChange::Create { .. } => Step::Claims,
-        ClaimChange::Delete(_) | ClaimChange::Patch { .. } => Step::ScaleIn,
+        ClaimChange::Delete(_) | ClaimChange::LetGo(_) | ClaimChange::Patch { .. } => Step::ScaleIn,
     }
 }
 
@@ -98,6 +99,11 @@ async fn one(work: &Work<'_>, change: ClaimChange, look: &Look) -> Result<(), Ha
             labels,
             ownership,
         } => change_metadata(work, &claim, &labels, ownership).await,
+        ClaimChange::LetGo(claim) => {
+            let mut labels = claims::left();
+            labels.0.extend(plan::unkept(&claim));
+            change_metadata(work, &claim, &labels, Ownership::Release).await
+        }
         ClaimChange::Delete(claim) => {
             let now = Instant::now();
             if let Some(left) = work.spares(&claim, now) {

@@ -205,7 +205,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
             let is_left = is_left(&key) || work.spares(claim, now).is_some();
             (!is_left).then_some(Seen::All)
         }
-        ClaimChange::Create { .. } | ClaimChange::Patch { .. } => None,
+        ClaimChange::Create { .. } | ClaimChange::Patch { .. } | ClaimChange::LetGo(_) => None,
     });
     look.seen = creations.chain(deletions).max().unwrap_or(Seen::None);
     let (control, value) = (keys::CONTROL, keys::CONTROL_VALUE);
@@ -222,7 +222,7 @@ async fn read(work: &Work<'_>, plan: &Plan) -> Result<Look, Halt> {
             ClaimChange::Create { id, template, .. } => {
                 !is_left(&Key::Claim(*id, template.clone()))
             }
-            ClaimChange::Patch { .. } | ClaimChange::Delete(_) => false,
+            ClaimChange::Patch { .. } | ClaimChange::Delete(_) | ClaimChange::LetGo(_) => false,
         });
     if makes_claims {
         let labels = format!("{},{control}!={value}", keys::INSTANCE_ID);

@@ -48,7 +48,9 @@ pub fn give_back(
 ) {
     for (claim, mut labels) in mended {
         let is_of = |change: &&mut ClaimChange| match change {
-            ClaimChange::Patch { claim: of, .. } | ClaimChange::Delete(of) => of.uid == claim.uid,
+            ClaimChange::Patch { claim: of, .. }
+            | ClaimChange::Delete(of)
+            | ClaimChange::LetGo(of) => of.uid == claim.uid,
             ClaimChange::Create { .. } => false,
         };
         match changes.iter_mut().find(is_of) {

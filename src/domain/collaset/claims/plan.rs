@@ -32,9 +32,10 @@ pub struct Wanted {
 /// `known` the templates of all
 /// revisions.
 ///
-/// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One with a hash
+/// A claim serves a template when it is not being deleted, and is of this instance, template and hash. One that the set owns with a hash
 /// that no revision knows serves too, since that may be another implementation's notation of the same template; one with
-/// the wanted hash goes before it, and beside one of another known hash it serves nobody: it is of an older template of the set then. One that is kept has a hash of the set's own: it serves no other. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
+/// the wanted hash goes before it, and beside one of another known hash it serves nobody: it is of an older template of the set then. One that is kept
+/// serves the template that it was kept as, too. Claims that the set owns go before all others. Of several the oldest is taken: a younger one may have come
 /// by a request that was carried out late, and is empty.
 pub fn for_instance(
     set: &CollaSet,
@@ -122,7 +123,7 @@ pub fn changed(
                 is_usable(set, c) && instance(c) == Some(id) && template_name(c) == Some(name)
             })
             .peekable();
-        there.peek().is_some() && there.all(|c| !serves(c, &hash, known) && !c.terminating)
+        there.peek().is_some() && there.all(|c| !serves(set, c, &hash, known) && !c.terminating)
     })
 }
 
@@ -145,7 +146,8 @@ pub fn leftovers(
     let retains = policy.unwrap_or_default().when_scaled == Some(RetentionPolicy::Retain);
     let is_needed = |claim: &Claim| {
         let templates = instance(claim).and_then(|id| needed.get(&id));
-        templates.is_some_and(|templates| is_kept(set, claim) || is_of(claim, templates, known))
+        templates
+            .is_some_and(|templates| is_kept(set, claim) || is_of(set, claim, templates, known))
     };
 
     let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
@@ -160,7 +162,7 @@ pub fn leftovers(
 /// What becomes of a claim that is left over: it is deleted, or, if it is kept, let go, so that it serves nobody as if it were deleted.
 pub fn give_up(set: &CollaSet, claim: &Arc<Claim>) -> ClaimChange {
     match is_kept(set, claim) {
-        true => ClaimChange::release(claim, left()),
+        true => ClaimChange::LetGo(Arc::clone(claim)),
         false => ClaimChange::Delete(Arc::clone(claim)),
     }
 }
@@ -184,7 +186,7 @@ fn serving<'a>(
     });
     let serving = of_instance
         .clone()
-        .filter(|c| !c.terminating && serves(c, hash, known))
+        .filter(|c| !c.terminating && serves(set, c, hash, known))
         .min_by_key(|c| {
             (
                 !is_owned(set, c),
@@ -202,18 +204,21 @@ fn serving<'a>(
 }
 
 /// Whether a claim is of one of these templates, as far as can be known.
-pub fn is_of(claim: &Claim, templates: &[&Value], known: &Known) -> bool {
+fn is_of(set: &CollaSet, claim: &Claim, templates: &[&Value], known: &Known) -> bool {
     templates.iter().any(|template| {
         template_name(claim) == Some(claim_name(template))
-            && serves(claim, &known.hash(template), known)
+            && serves(set, claim, &known.hash(template), known)
     })
 }
 
 /// Whether a claim is of the template with this hash, as far as can be known.
-fn serves(claim: &Claim, hash: &str, known: &Known) -> bool {
+fn serves(set: &CollaSet, claim: &Claim, hash: &str, known: &Known) -> bool {
     let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    let is_exact = label(claim, keys::KEPT_FOR).is_some(); // by this or a former set of the name
-    of == hash || !is_exact && !known.contains(of)
+    let is_kept = is_kept(set, claim);
+    let is_kept_as = is_kept && label(claim, keys::KEPT_AS) == Some(hash);
+    // What nobody owns may be of a template of long ago.
+    let may_be = is_owned(set, claim) && !is_kept && !known.contains(of);
+    of == hash || is_kept_as || may_be
 }
 
 /// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.

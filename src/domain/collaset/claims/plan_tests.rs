@@ -11,8 +11,7 @@ use super::{changed, for_instance, give_up, leftovers, missing};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::domain::collaset::observed::Claim;
-use crate::domain::collaset::plan::{ClaimChange, Ownership};
-use crate::domain::lifecycle::LabelPatch;
+use crate::domain::collaset::plan::ClaimChange;
 use crate::domain::pod::Pod;
 
 fn set(policy: Value) -> CollaSet {
@@ -324,17 +323,9 @@ fn what_no_pod_needs_is_deleted_unless_it_is_retained() {
     let last = kept("kept", 9, &data);
     let left = leftovers(&set(json!({})), &[Arc::clone(&last)], &needed, &known);
     assert_eq!(names(&left), ["kept"]);
-    let labels = [
-        (keys::ORPHANED.to_owned(), Some("true".to_owned())),
-        (keys::KEPT_FOR.to_owned(), None),
-    ];
     assert_eq!(
         give_up(&set(json!({})), &last),
-        ClaimChange::Patch {
-            claim: Arc::clone(&last),
-            labels: LabelPatch(labels.into()),
-            ownership: Ownership::Release,
-        }
+        ClaimChange::LetGo(Arc::clone(&last))
     );
 }
 

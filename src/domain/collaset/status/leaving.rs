@@ -49,7 +49,9 @@ pub fn claims(draft: &Draft) -> String {
     let names = |releases: bool| -> Vec<&str> {
         let named = draft.claims.iter().filter_map(|change| match change {
             ClaimChange::Delete(claim) if !releases => Some(&*claim.name),
-            ClaimChange::Patch { claim, .. } if releases => Some(&*claim.name),
+            ClaimChange::Patch { claim, .. } | ClaimChange::LetGo(claim) if releases => {
+                Some(&*claim.name)
+            }
             _ => None,
         });
         named.collect()

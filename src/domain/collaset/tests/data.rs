@@ -1084,7 +1084,8 @@ fn kept_claim_of_an_unknown_template_serves_the_next_pods_of_its_instance() {
     let own = labels.insert(keys::PVC_TEMPLATE_HASH.into(), "notation".into());
     world.settle();
     let labels = world.claims[&claim].labels.clone();
-    assert_eq!(labels.get(keys::PVC_TEMPLATE_HASH), own.as_ref());
+    assert_eq!(labels.get(keys::KEPT_AS), own.as_ref());
+    assert_eq!(labels[keys::PVC_TEMPLATE_HASH], "notation");
     assert_eq!(labels[keys::KEPT_FOR], UID);
     let said =
         |(_, said): &(_, String)| said.ends_with("and is kept: the CollaSet never deletes it");
@@ -1113,29 +1114,48 @@ fn orphan_enters_under_its_id_beside_a_kept_claim_of_that() {
     assert_eq!(world.claims[&former].labels[keys::KEPT_FOR], UID);
 }
 
-/// Nobody owns it, so that it outlasts the set anyway.
+/// The next set of this name would take it, and delete it as its own.
 #[test]
-fn kept_claim_whose_labels_can_not_be_changed_does_not_keep_its_set() {
-    for orphans in [false, true] {
-        let mut world = on_kept_claims();
-        let claims: Vec<_> = world.claims.keys().cloned().collect();
-        world.troubles.stubborn.extend(claims);
-        if orphans {
-            for pod in world.pods.values_mut() {
-                pod.metadata.owner_references.clear();
-            }
-            let set = &mut world.set.metadata;
-            let note = (keys::LEAVES_ITS_PODS.to_owned(), UID.to_owned());
-            set.annotations.get_or_insert_default().extend([note]);
-            for revision in world.revisions.values_mut() {
-                revision.controller = None;
-            }
-        }
-        world.delete_set(false);
+fn kept_claim_whose_labels_can_not_be_changed_keeps_its_set() {
+    let mut world = on_kept_claims();
+    let claims: Vec<_> = world.claims.keys().cloned().collect();
+    world.troubles.stubborn.extend(claims.clone());
+    world.delete_set(false);
+    world.settle();
+    let status = world.set.status.clone().unwrap();
+    let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+    assert!(told.unwrap().message.contains(&claims[0]), "{told:?}");
+    assert!(!world.gone);
+    world.troubles.stubborn.clear();
+    world.settle();
+    assert!(world.gone && claims.iter().all(|claim| is_orphaned(&world, claim)));
+}
+
+/// Nor does a set that was made again without any of its Pods go on with them.
+#[test]
+fn claims_of_a_former_set_serve_their_own_template_alone() {
+    let mut world = settled(2, one_claim());
+    world.edit(json!({ "historyLimit": 1 }));
+    let former = [claim_of(&world, 0), claim_of(&world, 1)];
+    orphan(&mut world);
+    world.pods.clear();
+    world.revisions.clear();
+    world.edit(grown());
+    world.settle();
+    for replicas in [0, 2] {
+        world.edit(json!({ "replicas": replicas }));
         world.settle();
-        assert!(world.gone, "orphans {orphans}");
-        assert_eq!(world.claims.len(), 2);
+        assert!(
+            world
+                .ids()
+                .iter()
+                .all(|id| !former.contains(&claim_of(&world, *id)))
+        );
     }
+    // The way back.
+    world.edit(one_claim());
+    world.settle();
+    assert_eq!([claim_of(&world, 0), claim_of(&world, 1)], former);
 }
 
 /// Such as one that can be mounted by many.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::World;
 use crate::api::keys;
+use crate::domain::collaset::claims;
 use crate::domain::collaset::construct::owner;
 use crate::domain::collaset::observed::{Claim, Pool, Revision};
 use crate::domain::collaset::plan::{
@@ -401,6 +402,10 @@ impl World {
     }
 
     fn claim(&mut self, change: ClaimChange, done: &mut Done) {
+        let change = match change {
+            ClaimChange::LetGo(claim) => ClaimChange::release(&claim, claims::left()),
+            change => change,
+        };
         let what = |name: &str| format!("PersistentVolumeClaim {name}");
         let uid = self.uid().to_owned();
         match change {
@@ -456,6 +461,7 @@ impl World {
                 }
                 done.written += 1;
             }
+            ClaimChange::LetGo(_) => unreachable!("see above"),
             ClaimChange::Delete(claim) => {
                 let seen = self.mounts(Pod::is_managed).remove(&claim.name);
                 assert!(seen.is_none(), "{} is mounted and deleted", claim.name);
