@@ -7,10 +7,10 @@ pub mod lifecycle;
 pub mod namespaces;
 mod pace;
 pub mod poddeletion;
+mod reasons;
 mod room;
 pub mod rules;
 mod turns;
-mod undeleted;
 mod waits;
 pub mod webhooks;
 mod work;
@@ -35,7 +35,7 @@ use crate::domain::pod::Pod;
 use crate::ledger::commit::Ledgers;
 use crate::ledger::store::Uid;
 
-pub use undeleted::Undeleted;
+pub use reasons::Reasons;
 pub use work::{Figures, Work};
 
 /// No single write of a controller takes longer.
@@ -70,7 +70,9 @@ pub struct Context {
     /// Waits longer than this are worth an Event.
     pub wait_notice: Duration,
     /// Pods that can't be deleted.
-    pub undeleted: Arc<Undeleted>,
+    pub undeleted: Arc<Reasons>,
+    /// Pods whose lifecycle can't go on.
+    pub unstepped: Arc<Reasons>,
     /// Calls to the endpoints of webhook rules.
     pub calls: Arc<webhooks::Pool>,
     /// Whether CollaSets are reconciled (feature gate `CollaSets`).
@@ -102,6 +104,7 @@ impl Context {
             request_timeout: Duration::from_secs(60),
             wait_notice: Duration::from_secs(60),
             undeleted: Arc::default(),
+            unstepped: Arc::default(),
             calls: Arc::default(),
             collasets: true,
             grace_delete: false,

@@ -7,11 +7,11 @@ use kube::Error;
 use serde_json::json;
 use tracing::info;
 
-use super::{Context, PodKey, whole, write};
+use super::{Context, PodKey, reasons, whole, write};
 use crate::api::keys::{self, Family};
 use crate::cluster::events::about_pod;
+use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
-use crate::cluster::{failure, pods};
 use crate::domain::grace::{ID, TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
@@ -72,10 +72,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
 fn tell(context: &Context, pod: &Pod, error: &Error) {
-    if let Error::Api(status) = error
-        && !matches!(status.code, 404 | 409 | 429)
-    {
-        let why = failure::text(error);
+    if let Some(why) = reasons::lasting(error) {
         context.undeleted.note(&pod.metadata.uid, why.clone());
         let message = format!(
             "The Pod is off traffic to be deleted, which is refused, and tried again: {why}"

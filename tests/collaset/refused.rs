@@ -12,7 +12,7 @@ use crate::bed::{Bed, Scope, wait};
 use crate::claims::{template, volumes};
 use crate::membership::told;
 use crate::policy::Policy;
-use crate::sets::{Set, ids, image, uids};
+use crate::sets::{Set, condition, ids, image, uids};
 use crate::trouble::until_told;
 
 /// As many claims as the namespace may have.
@@ -416,4 +416,27 @@ async fn pods_come_back_when_the_webhook_of_their_change_goes_down() {
     set.settled().await;
     assert_eq!(set.images().await, ["app:2"; 3]);
     assert_eq!(uids(&set.pods().await), before);
+}
+
+/// A policy for `pods` lets writes of `pods/status` pass, by which the operation begins.
+#[tokio::test]
+async fn step_of_a_lifecycle_that_is_refused_is_told_by_the_pod_and_its_set() {
+    let scope = Bed::shared().await.scope("refused-step").await;
+    let set = Set::new(&scope, "web", 2, json!({})).await;
+    let policy = Policy::new(&scope, ("UPDATE", "pods"), "false", "Forbidden").await;
+    set.edit(json!({ "replicas": 1 })).await;
+    let said = "the next step of its lifecycle is refused";
+    set.until("the refusal to be told", |set| {
+        condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(said))
+    })
+    .await;
+    told(
+        &scope,
+        "LifecycleStepRefused",
+        "its next step is refused, and tried again",
+    )
+    .await;
+    policy.lift().await;
+    set.settled().await;
+    assert_eq!(set.pods().await.len(), 1);
 }

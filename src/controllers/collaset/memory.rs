@@ -441,7 +441,8 @@ impl Memory {
             changes: inner.changes.clone(),
             deletions: inner.deletions.clone(),
             late_deletions: inner.refusals.last(&Key::LateDeletions).is_some(),
-            undeleted: BTreeMap::new(), // another controller knows
+            undeleted: BTreeMap::new(), // other controllers know
+            unstepped: BTreeMap::new(),
             late: inner.refusals.late().map(str::to_owned).collect(),
             pool: inner.refusals.last(&Key::Pool).is_some(),
             finalizer: {

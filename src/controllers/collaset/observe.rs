@@ -96,6 +96,7 @@ pub async fn observe(
         set.metadata.generation.unwrap_or(0),
     );
     refused.undeleted = context.undeleted.of(&pods);
+    refused.unstepped = context.unstepped.of(&pods);
     let now_nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let goes = set.metadata.deletion_timestamp.is_some();
     Ok(Observed {

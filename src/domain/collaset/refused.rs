@@ -24,6 +24,8 @@ pub struct Refused {
     pub late_deletions: bool,
     /// Why Pods can't be deleted that were told to go and that the rules have let go, by UID: they are off traffic.
     pub undeleted: BTreeMap<String, String>,
+    /// Why the lifecycle of Pods can't go on, by UID.
+    pub unstepped: BTreeMap<String, String>,
     /// Whether the pool of instance IDs can't be written.
     pub pool: bool,
     /// Why the finalizer of a set that goes can't be removed.

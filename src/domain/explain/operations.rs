@@ -200,7 +200,7 @@ fn preparing(pod: &Pod) -> Vec<Wait> {
         }
     }
     if waits.is_empty() {
-        let text = "the lifecycle controller, to make the next step: nothing keeps it";
+        let text = "the lifecycle controller, to make the next step: nothing keeps it, unless an Event of the Pod says who refuses the write";
         waits.push(wait(On::Controller, "", text));
     }
     waits
@@ -297,7 +297,7 @@ fn completing(pod: &Pod, id: &str) -> Vec<Wait> {
     let obstacles = offline::obstacles(pod, &[id]);
     let mut waits: Vec<Wait> = obstacles.into_iter().map(of_obstacle).collect();
     if waits.is_empty() {
-        let text = "the lifecycle controller, to make the last step: nothing keeps it";
+        let text = "the lifecycle controller, to make the last step: nothing keeps it, unless an Event of the Pod says who refuses the write";
         waits.push(wait(On::Controller, "", text));
     }
     waits

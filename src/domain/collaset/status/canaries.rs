@@ -70,7 +70,7 @@ fn message(down: &[&Arc<Pod>], step: &str) -> String {
         "of the updated revision is",
         "of the updated revision are",
     );
-    let none_held = told::Held::new(); // by a rule: a Pod in an operation is none of them
-    let why = told::unavailable(&none_held, down.iter().copied());
+    // No rule holds them: a Pod in an operation is none of them.
+    let why = told::unavailable(None, down.iter().copied());
     format!("{pods} no longer available{names}{why}; {step}")
 }

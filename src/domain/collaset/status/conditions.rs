@@ -78,8 +78,22 @@ pub fn failed(
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
     blame(status, message);
     let is_deleted = status.conditions.iter().any(|c| c.type_ == "Terminating");
+    if is_deleted {
+        for (type_, reason) in [
+            ("Terminating", "ReclaimingTargetsDeletion"),
+            ("Ready", "Terminating"),
+        ] {
+            let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
+            let left = told.map_or_else(String::new, |c| c.message.clone());
+            let said = match left.contains(message) {
+                true => left,
+                false => format!("{left}; {message}"),
+            };
+            set(status, now, type_, false, reason, said);
+        }
+        return;
+    }
     let failed = match of_rollout {
-        _ if is_deleted => vec![("Ready", reason)],
         true => vec![
             (type_, reason),
             ("Update", "UpdateFailed"),
@@ -170,7 +184,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let view = View::of(facts, draft, status);
     draft.left = Left {
         rollout: view.rest(facts, status),
-        down: view.not_available(facts),
+        down: told::undeleted(facts) + &view.not_available(facts),
     };
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
@@ -398,7 +412,7 @@ impl View {
             is_free && !lifecycle::is_leaving(pod) && !facts.is_half(pod)
         };
         let first = self.unavailable.iter().filter(is_idle).take(1);
-        let first = told::unavailable(&facts.observed.held, first);
+        let first = told::unavailable(Some(facts.observed), first);
         let first = first.replacen("; ", ": ", 1);
         let verb = if down == 1 { "is" } else { "are" };
         format!(
@@ -439,7 +453,7 @@ impl View {
             "of the updated revision is",
             "of the updated revision are",
         );
-        let told = told::unavailable(&facts.observed.held, self.updated_and_down(facts));
+        let told = told::unavailable(Some(facts.observed), self.updated_and_down(facts));
         format!("{pods} not available{told}")
     }
 
@@ -465,7 +479,6 @@ impl View {
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
-        let rules = &facts.observed.held;
         if let Some((reason, message)) = self.scaling(facts) {
             if self.is_remaking && !self.asked.moves() {
                 let (left, step) = (self.left(), told::step(facts, status));
@@ -491,7 +504,7 @@ impl View {
             let updating = self.updating + self.returning;
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
-            let down = told::unavailable(rules, self.down(facts));
+            let down = told::unavailable(Some(facts.observed), self.down(facts));
             let later = told::all_excluded_later(facts);
             let bound = self.bound(facts, |pod| is_down(facts, pod));
             let ended = told::ended(facts); // new Pods of pairs
@@ -520,7 +533,7 @@ impl View {
         } = self.asked;
         if self.pairs > 0 || unpaired > 0 {
             let told = told::under_way(facts, |_| true);
-            let down = told::unavailable(rules, self.unavailable.iter());
+            let down = told::unavailable(Some(facts.observed), self.unavailable.iter());
             let later = told::all_excluded_later(facts);
             let ended = told::ended(facts);
             let (pairs, room) = (self.pairs, &self.no_room);
@@ -562,7 +575,7 @@ impl View {
         }
         if !self.unavailable.is_empty() {
             let pods = wording::pods_do(self.unavailable.len(), "is", "are");
-            let told = told::unavailable(rules, self.unavailable.iter());
+            let told = told::unavailable(Some(facts.observed), self.unavailable.iter());
             return (false, "Unavailable", format!("{pods} not available{told}"));
         }
         if let Some(message) = told::resized(facts) {

@@ -32,7 +32,7 @@ pub fn told(facts: &Facts) -> String {
         let what = match kept {
             Kept::ByRules => told::by_rules(facts, pod),
             Kept::ByFinalizers => by_finalizers(pod),
-            Kept::OnTraffic => "waits to be off traffic".to_owned(),
+            Kept::OnTraffic => told::of_traffic(facts, pod),
             Kept::Undeleted => match facts.undeleted(pod) {
                 Some(why) => format!("is off traffic, and its deletion is refused: {why}"),
                 None => "is off traffic and waits for its deletion".to_owned(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation, Turn};
+use super::super::observed::Observed;
 use super::super::revision::inplace::{Progress, progress, resize_progress};
 use super::super::rollout;
 use super::super::room::Room;
@@ -216,9 +217,12 @@ pub fn step(facts: &Facts, status: &CollaSetStatus) -> String {
     }
 }
 
-/// Why the first Pods that are not available are not, each after `; `. `held` are the rules that hold Pods.
-pub fn unavailable<'a>(held: &Held, pods: impl Iterator<Item = &'a Arc<Pod>>) -> String {
-    let told = pods.map(|pod| format!("; Pod {} {}", pod.metadata.name, of_pod(held, pod)));
+/// Why the first Pods that are not available are not, each after `; `, with what was observed of rules and refusals.
+pub fn unavailable<'a>(
+    observed: Option<&Observed>,
+    pods: impl Iterator<Item = &'a Arc<Pod>>,
+) -> String {
+    let told = pods.map(|pod| format!("; Pod {} {}", pod.metadata.name, of_pod(observed, pod)));
     told.take(NAMED).collect()
 }
 
@@ -238,7 +242,7 @@ pub fn used_up(facts: &Facts, by: &UsingUp, named: impl Fn(&Pod) -> bool) -> Str
         return String::new();
     };
     let others = idle.into_iter().filter(|pod| !named(pod));
-    let told = unavailable(&facts.observed.held, others);
+    let told = unavailable(Some(facts.observed), others);
     let missing = wording::pods_do(by.missing, "is missing", "are missing");
     let missing = (by.missing > 0).then_some(missing);
     let told = told.strip_prefix("; ").map(str::to_owned);
@@ -299,7 +303,7 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
     }
     match phases(pod).get(lifecycle::ID)? {
         Phase::PreCheck => Some(by_rules(facts, pod)),
-        Phase::Preparing => Some(of_traffic(pod)),
+        Phase::Preparing => Some(of_traffic(facts, pod)),
         Phase::Operate => match progress(pod) {
             Progress::Waiting(why) | Progress::Refused(why) => {
                 Some(format!("waits for its kubelet: {why}"))
@@ -311,7 +315,7 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
         },
         _ => Some(format!(
             "is to come back: {}",
-            of_pod(&facts.observed.held, pod)
+            of_pod(Some(facts.observed), pod)
         )),
     }
 }
@@ -364,6 +368,14 @@ pub fn resized(facts: &Facts) -> Option<String> {
     (!told.is_empty()).then(|| told.join("; "))
 }
 
+/// The first Pod that is off traffic and whose deletion is refused, after `; `; empty where there is none.
+pub fn undeleted(facts: &Facts) -> String {
+    let refused = |pod: &&Arc<Pod>| facts.undeleted(pod).is_some();
+    let mut pods = facts.observed.pods.iter().filter(refused);
+    let told = pods.find_map(|pod| Some((&pod.metadata.name, of_deletion(facts, pod)?)));
+    told.map_or_else(String::new, |(name, why)| format!("; Pod {name} {why}"))
+}
+
 /// What a Pod waits for that is told to go.
 fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
     if !lifecycle::is_leaving(pod) {
@@ -371,7 +383,7 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
     }
     let waits = match phases(pod).get(grace::ID) {
         Some(Phase::PreCheck) => format!(" and {}", by_rules(facts, pod)),
-        Some(Phase::Preparing) => format!(" and {}", of_traffic(pod)),
+        Some(Phase::Preparing) => format!(" and {}", of_traffic(facts, pod)),
         Some(_) => match facts.undeleted(pod) {
             Some(why) => format!(", and off traffic; its deletion is refused: {why}"),
             None => ", and off traffic".to_owned(),
@@ -384,7 +396,8 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
 /// What a Pod waits for that waits to be let off traffic.
 pub fn by_rules(facts: &Facts, pod: &Pod) -> String {
     let rules = rules_of(&facts.observed.held, pod);
-    rules.unwrap_or_else(|| "waits to be let off traffic".to_owned())
+    let unstepped = unstepped(facts.observed, pod);
+    rules.unwrap_or_else(|| format!("waits to be let off traffic{unstepped}"))
 }
 
 /// The rules that hold a Pod; `None` where none is known.
@@ -393,11 +406,19 @@ fn rules_of(held: &Held, pod: &Pod) -> Option<String> {
     (!held.is_empty()).then(|| format!("waits for {held}"))
 }
 
-fn of_traffic(pod: &Pod) -> String {
+pub fn of_traffic(facts: &Facts, pod: &Pod) -> String {
     match leaving::keeping(pod).next() {
         Some(_) => leaving::by_finalizers(pod),
-        None => "waits to be off traffic".to_owned(),
+        None => format!("waits to be off traffic{}", unstepped(facts.observed, pod)),
     }
+}
+
+/// That the lifecycle of a Pod can't go on, after `: `; empty where it can.
+fn unstepped(observed: &Observed, pod: &Pod) -> String {
+    let why = observed.refused.unstepped.get(&pod.metadata.uid);
+    why.map_or_else(String::new, |why| {
+        format!(": the next step of its lifecycle is refused: {why}")
+    })
 }
 
 /// Whether somebody wants the Pod off traffic.
@@ -411,10 +432,16 @@ pub fn is_kept_off(pod: &Pod) -> bool {
     obstacles.iter().any(is_wanted)
 }
 
-/// Why a Pod does not serve. `held` are the rules that hold Pods.
-fn of_pod(held: &Held, pod: &Pod) -> String {
+/// Why a Pod does not serve.
+fn of_pod(observed: Option<&Observed>, pod: &Pod) -> String {
+    let why = of_pod_alone(observed, pod);
+    let unstepped = observed.map(|observed| unstepped(observed, pod));
+    format!("{why}{}", unstepped.unwrap_or_default())
+}
+
+fn of_pod_alone(observed: Option<&Observed>, pod: &Pod) -> String {
     if lifecycle::stage_of_rules(pod) == Some(Stage::PostCheck) {
-        let rules = rules_of(held, pod);
+        let rules = observed.and_then(|observed| rules_of(&observed.held, pod));
         return rules.unwrap_or_else(|| "waits to be let back on traffic".to_owned());
     }
     let obstacles = offline::obstacles(pod, &[lifecycle::ID, grace::ID]);

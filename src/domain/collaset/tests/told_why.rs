@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::cases::{condition, settled};
 use super::world::{Kubelet, World};
 use crate::api::keys::{self, Family};
+use crate::domain::collaset::Operation;
+use crate::domain::collaset::planner::plan;
 use crate::domain::collaset::status::time;
 use crate::domain::explain::around::cause;
 use crate::domain::explain::{Around, Controller, Explanation, Observed, explain};
@@ -807,4 +809,23 @@ fn rollout_that_gives_no_pod_up_while_others_can_not_be_made_says_so() {
         world.settle();
         assert_eq!(world.images(), ["app:2"; 3]);
     }
+}
+
+/// By a policy that denies changes of Pods, and lets those of their status pass: the Pod is off traffic, and comes no further.
+#[test]
+fn refused_step_of_a_lifecycle_is_told_where_a_pod_waits() {
+    let mut world = settled(3, json!({}));
+    world.edit(json!({ "replicas": 2 }));
+    world.step();
+    let pods = world.pods.values();
+    let going = pods.clone().find(|pod| Operation::ScaleIn.is_on(pod));
+    let going = going.unwrap().metadata.clone();
+    world
+        .refused
+        .unstepped
+        .insert(going.uid.clone(), "policy".to_owned());
+    let said = "waits to be let off traffic: the next step of its lifecycle is refused: policy";
+    let status = plan(&world.observe()).status.unwrap();
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    assert!(ready.unwrap().message.contains(said), "{ready:?}");
 }

@@ -1,23 +1,25 @@
-//! Pods that the rules have let go and whose deletion the API server refuses.
+//! What the API server refuses of single Pods, which may last: the status of their CollaSets says it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use kube::Error;
 use parking_lot::Mutex;
 
+use crate::cluster::failure;
 use crate::domain::pod::Pod;
 
-/// By UID, why each is not deleted. What is known goes with the process, and is learnt anew by the next try.
+/// By UID, why each can't be written. What is known goes with the process, and is learnt anew by the next try.
 #[derive(Debug, Default)]
-pub struct Undeleted(Mutex<HashMap<String, String>>);
+pub struct Reasons(Mutex<HashMap<String, String>>);
 
-impl Undeleted {
-    /// A Pod can't be deleted for now.
+impl Reasons {
+    /// A Pod can't be written for now.
     pub fn note(&self, uid: &str, why: String) {
         self.0.lock().insert(uid.to_owned(), why);
     }
 
-    /// A Pod is deleted, or is to stay.
+    /// A Pod is written, or need not be.
     pub fn forget(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
@@ -34,4 +36,12 @@ impl Undeleted {
         };
         pods.iter().filter_map(why).collect()
     }
+}
+
+/// The words of a refusal that may last; `None` for what a newer object or the next try mends.
+pub fn lasting(error: &Error) -> Option<String> {
+    let Error::Api(status) = error else {
+        return None;
+    };
+    (!matches!(status.code, 404 | 409 | 429)).then(|| failure::text(error))
 }
