@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
-use kube::Error;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -38,8 +37,6 @@ const READ_AT_ONCE: usize = 16;
 const UNREADABLE_AGAIN: Duration = Duration::from_secs(600);
 /// Reason of the Event about an expected finalizer that the server cannot judge.
 const EVENT: &str = "ExpectedFinalizerMissing";
-/// Reason of the Event that tells of a step that the API server refuses.
-const REFUSED: &str = "LifecycleStepRefused";
 
 /// A step that a CollaSet makes together with its update is left to it for this long.
 const LEFT_TO_ITS_SET: Duration = Duration::from_secs(1);
@@ -97,7 +94,7 @@ impl Lifecycle {
         if let Some(metadata) = abandoned(pod) {
             let request = pods::patch_metadata(&context.client, pod, metadata);
             let what = "cancel the operation of a CollaSet that has gone";
-            self.wrote(&self.write(pod, what, request).await?);
+            self.wrote(&reasons::step(&self.context, pod, what, request).await?);
             return Ok(Outcome::Done); // the change brings the Pod back here
         }
         let now = (context.now)();
@@ -152,7 +149,7 @@ impl Lifecycle {
                     false => pods::patch_metadata(client, pod, patch).await,
                 }
             };
-            let written = self.write(pod, "step a lifecycle", request).await?;
+            let written = reasons::step(&self.context, pod, "step a lifecycle", request).await?;
             self.wrote(&written);
             if written.metadata.resource_version != pod.metadata.resource_version {
                 return Ok(Outcome::Done); // the change brings the Pod back here
@@ -164,9 +161,8 @@ impl Lifecycle {
         }
         if let Some(ready) = step.service_ready {
             let request = pods::patch_service_ready(&context.client, pod, ready, now);
-            let written = self
-                .write(pod, "write the readiness condition", request)
-                .await?;
+            let written =
+                reasons::step(&self.context, pod, "write the readiness condition", request).await?;
             self.wrote(&written);
         }
         if !step.dirty.is_empty() {
@@ -190,35 +186,6 @@ impl Lifecycle {
         let now = Instant::now();
         let until = *left.entry(uid).or_insert(now + LEFT_TO_ITS_SET);
         (until > now).then(|| until - now)
-    }
-
-    /// Writes a step of a Pod. A refusal may last, and the Pod be off traffic: the Pod says so, and its CollaSet.
-    async fn write<T>(
-        &self,
-        pod: &Pod,
-        what: &'static str,
-        request: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Outcome> {
-        let (context, uid) = (&self.context, &pod.metadata.uid);
-        let told = async {
-            let done = request.await;
-            match &done {
-                Ok(_) => context.unstepped.forget(uid),
-                Err(error) => {
-                    if let Some(why) = reasons::lasting(error) {
-                        let message = format!(
-                            "The lifecycle of the Pod can't go on: its next step is refused, and tried again: {why}"
-                        );
-                        context.unstepped.note(uid, why);
-                        context
-                            .events
-                            .record(&about_pod(pod), true, REFUSED, &message);
-                    }
-                }
-            }
-            done
-        };
-        write(what, told).await
     }
 
     fn wrote(&self, pod: &Pod) {
@@ -284,11 +251,8 @@ impl Lifecycle {
         }
         if let Some(patch) = Step::drop_dirty(pod, &gone) {
             let metadata = patch["metadata"].clone();
-            write(
-                "drop expected finalizers",
-                pods::patch_metadata(&self.context.client, pod, metadata),
-            )
-            .await?;
+            let request = pods::patch_metadata(&self.context.client, pod, metadata);
+            reasons::step(&self.context, pod, "drop expected finalizers", request).await?;
         }
         if !unknown.is_empty() && self.has_waited(pod) {
             self.tell(pod, &unknown);

@@ -47,12 +47,9 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         Next::Nothing => return Outcome::Done,
         Next::Write(labels) => {
             let patch = json!({ "labels": labels.to_merge_patch() });
-            write(
-                "step a deletion",
-                pods::patch_metadata(&context.client, &pod, patch),
-            )
-            .await
-            .map(|_| ())
+            let request = pods::patch_metadata(&context.client, &pod, patch);
+            let done = reasons::step(context, &pod, "step a deletion", request).await;
+            done.map(|_| ())
         }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");

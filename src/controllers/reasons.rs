@@ -6,8 +6,14 @@ use std::sync::Arc;
 use kube::Error;
 use parking_lot::Mutex;
 
+use super::{Context, write};
+use crate::cluster::events::about_pod;
 use crate::cluster::failure;
+use crate::cluster::queue::Outcome;
 use crate::domain::pod::Pod;
+
+/// Reason of the Event that tells of a step of a lifecycle that is refused.
+const REFUSED: &str = "LifecycleStepRefused";
 
 /// By UID, why each can't be written. What is known goes with the process, and is learnt anew by the next try.
 #[derive(Debug, Default)]
@@ -44,4 +50,31 @@ pub fn lasting(error: &Error) -> Option<String> {
         return None;
     };
     (!matches!(status.code, 404 | 409 | 429)).then(|| failure::text(error))
+}
+
+/// Writes a step of a Pod's lifecycle. A refusal may last, and the Pod be off traffic: the Pod says so, and its CollaSet.
+pub async fn step<T>(
+    context: &Context,
+    pod: &Pod,
+    what: &'static str,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Outcome> {
+    let uid = &pod.metadata.uid;
+    let told = async {
+        let done = request.await;
+        match done.as_ref().map_err(lasting) {
+            Ok(_) => context.unstepped.forget(uid),
+            Err(Some(why)) => {
+                let message = format!(
+                    "The lifecycle of the Pod can't go on: its next step is refused, and tried again: {why}"
+                );
+                context.unstepped.note(uid, why);
+                let about = about_pod(pod);
+                context.events.record(&about, true, REFUSED, &message);
+            }
+            Err(None) => {}
+        }
+        done
+    };
+    write(what, told).await
 }

@@ -66,7 +66,7 @@ pub async fn observe(
     };
     claims.extend(free.into_iter().filter(|claim| !is_anothers(claim)));
     let mounting = !set.spec.volume_claim_templates.is_empty()
-        || claims.iter().any(|c| c.controller.is_some())
+        || claims.iter().any(|claim| claim.belongs_to(Some(uid)))
         || revisions
             .iter()
             .any(|r| !claim_templates(&r.data).is_empty());

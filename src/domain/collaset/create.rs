@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::membership;
-use super::observed::Revision;
+use super::observed::{Claim, Revision};
 use super::plan::Ownership;
 use super::pool;
 use super::replace;
@@ -134,6 +134,7 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
         }
     }
     keep_contradicted(facts, draft);
+    keep_inherited(facts, draft);
     let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
     let mut replaced = Vec::new();
     for (id, entry) in &draft.ids {
@@ -208,10 +209,30 @@ fn keep_contradicted(facts: &Facts, draft: &mut Draft) {
         }
         let message = format!(
             "claim {name} of Pod {} is of another template than the Pod's revision, by its label {key}: one of their labels was edited; it is \
-             kept: the CollaSet never deletes it, and unless the label is {hash} again the next Pod of the instance begins with an empty volume",
+             kept: the CollaSet never deletes it; if the claim's was edited, give it {hash} again, or the next Pod of that revision begins with an empty volume",
             pod.metadata.name
         );
         draft.event(true, "ClaimKept", message);
+    }
+}
+
+/// Keeps what a former set of this name has kept for the way back, and no Pod mounts.
+fn keep_inherited(facts: &Facts, draft: &mut Draft) {
+    let set = &facts.observed.set;
+    let uid = set.metadata.uid.as_deref();
+    let is_left = |claim: &&Arc<Claim>| {
+        claim.labels.contains_key(keys::KEPT_FOR)
+            && !claim.belongs_to(uid)
+            && claim.controller.is_none()
+            && !claim.labels.contains_key(keys::ORPHANED)
+            && claims::is_named_by(set, claim)
+            && claims::instance(claim).is_some_and(|id| draft.ids.contains_key(&id))
+            && facts.mounting(&claim.name).is_empty()
+    };
+    let left: Vec<_> = facts.observed.claims.iter().filter(is_left).collect();
+    for claim in left {
+        let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
+        draft.claim(claim, LabelPatch([mark].into()), Ownership::Keep);
     }
 }
 

@@ -300,7 +300,7 @@ fn is_of_one(facts: &Facts, claim: &Claim, templates: &[&Value]) -> bool {
     let known = &facts.known_claims;
     templates.iter().any(|template| {
         let is_named = label(keys::PVC_TEMPLATE_NAME) == Some(data::claim_name(template));
-        is_named && (*known.hash(template) == *of || !known.contains(of))
+        is_named && (known.is_same(&known.hash(template), of) || !known.contains(of))
     })
 }
 
@@ -309,6 +309,9 @@ fn is_of_one(facts: &Facts, claim: &Claim, templates: &[&Value]) -> bool {
 fn keep(facts: &Facts, pod: &Pod, claim: &Claim, labels: &mut LabelPatch) -> bool {
     labels.0.extend(plan::unkept(claim)); // it was for a former set
     if facts.is_of_spec(claim) {
+        if claim.labels.contains_key(keys::KEPT_AS) {
+            labels.0.insert(keys::KEPT_AS.to_owned(), None);
+        }
         return false;
     }
     let uid = facts.observed.set.metadata.uid.clone();

@@ -180,7 +180,9 @@ impl<'a> Facts<'a> {
         for pod in unnumbered {
             // Not the ID of a new half if the Pod is none, nor one of which the set has other claims.
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-            let is_own = |claim: &Claim| claim.terminating || pod.spec.claims.contains(&claim.name);
+            let is_own = |claim: &Claim| {
+                claim.terminating || pod.spec.claims.contains(&claim.name) || self.keeps(claim)
+            };
             let suits = |id: &i64| {
                 halves.get(id).is_none_or(|of| Some(&**of) == origin)
                     && self.claims_of(*id).all(|claim| is_own(claim))
@@ -502,15 +504,13 @@ impl<'a> Facts<'a> {
     pub fn is_of_spec(&self, claim: &Claim) -> bool {
         let hash = self.hash_among(&self.observed.set.spec.volume_claim_templates, claim);
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-        said.is_some_and(|said| hash.is_some_and(|hash| *said == *hash))
+        said.is_some_and(|said| hash.is_some_and(|hash| self.known_claims.is_same(said, &hash)))
     }
 
     /// Whether a claim that is kept is mounted by Pods of the spec.
     pub fn serves_spec(&self, claim: &Claim) -> bool {
         let hash = self.hash_among(&self.observed.set.spec.volume_claim_templates, claim);
-        let kept_as = claim.labels.get(keys::KEPT_AS);
-        let is_kept_as = kept_as.is_some_and(|of| hash.is_some_and(|hash| *of == *hash));
-        is_kept_as || self.is_of_spec(claim)
+        hash.is_some_and(|hash| claims::has_hash(claim, &hash, &self.known_claims))
     }
 
     /// Whether the spec has a template by whose name a claim goes.
@@ -537,7 +537,8 @@ impl<'a> Facts<'a> {
     pub fn contradicting(&self, pod: &Pod, claim: &Claim) -> Option<Cow<'_, str>> {
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH)?;
         let own = self.hash_in(self.revision_of(pod)?, claim)?;
-        (*said != *own && self.known_claims.contains(said)).then_some(own)
+        let known = &self.known_claims;
+        (!known.is_same(said, &own) && known.contains(said)).then_some(own)
     }
 
     /// The Pods that mount a claim.

@@ -117,11 +117,10 @@ impl ClaimChange {
     }
 }
 
-/// Takes the labels of a claim off by which it is kept.
-pub fn unkept(claim: &Claim) -> impl Iterator<Item = (String, Option<String>)> {
-    let marks = [keys::KEPT_FOR, keys::KEPT_AS].into_iter();
-    let marks = marks.filter(|key| claim.labels.contains_key(*key));
-    marks.map(|key| (key.to_owned(), None))
+/// Takes the label of a claim off by which it is kept. What it was kept as stays: it serves that again, if somebody hands it out.
+pub fn unkept(claim: &Claim) -> Option<(String, Option<String>)> {
+    let is_kept = claim.labels.contains_key(keys::KEPT_FOR);
+    is_kept.then(|| (keys::KEPT_FOR.to_owned(), None))
 }
 
 /// What becomes of a controller reference.

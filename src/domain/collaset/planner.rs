@@ -78,6 +78,7 @@ fn plan_of(observed: &Observed) -> Plan {
         };
     }
     let pause = status::pause(&facts, &status);
+    status::look_again(&facts, &mut draft);
     if !deleting {
         without_revision(observed, &mut status, &draft.left);
     }

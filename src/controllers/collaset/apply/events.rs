@@ -37,10 +37,7 @@ pub fn written(work: &Work<'_>) {
         format!("deleted claims that no Pod of the CollaSet needs any more: {names}")
     });
     claims(work, &work.kept, "ClaimKept", |names| {
-        format!(
-            "keeps claims that it does not own, since they are not known to be of a template of spec.volumeClaimTemplates, and never deletes them: \
-             {names}"
-        )
+        format!("keeps claims that it does not own, and never deletes them: {names}")
     });
     claims(work, &work.let_go, "ClaimLetGo", |names| {
         format!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::domain::collaset::core_v1::{CLAIM, go_json};
+use crate::domain::collaset::core_v1::{CLAIM, go_json, normal};
 use crate::domain::collaset::observed::Revision;
 use crate::domain::collaset::revision::data::claim_templates;
 use crate::domain::collaset::revision::hash::short_hash;
@@ -18,16 +18,38 @@ pub fn hash(template: &Value) -> String {
 /// The claim templates of all revisions, which are few, each with its hash, which costs much more than a comparison. A
 /// hash on a claim that is none of these tells nothing about its template.
 #[derive(Clone, Debug, Default)]
-pub struct Known(Vec<(Value, String)>);
+pub struct Known(Vec<Entry>);
+
+#[derive(Clone, Debug)]
+struct Entry {
+    template: Value,
+    hash: String,
+    /// The hash of the same with its default spelt out, or not.
+    other: Option<String>,
+    /// What all notations of it have in common.
+    normal: Option<Value>,
+    /// Place of the first entry that means the same.
+    same: usize,
+}
 
 impl Known {
     /// These templates.
     pub fn of<'a>(templates: impl IntoIterator<Item = &'a Value>) -> Known {
         let mut known = Known::default();
         for template in templates {
-            if !known.0.iter().any(|(other, _)| other == template) {
-                known.0.push((template.clone(), hash(template)));
+            let entries = &known.0;
+            if entries.iter().any(|entry| entry.template == *template) {
+                continue;
             }
+            let normal = normal(&CLAIM, template);
+            let same = entries.iter().position(|entry| entry.normal == normal);
+            known.0.push(Entry {
+                hash: hash(template),
+                other: spelt_otherwise(template).map(|other| hash(&other)),
+                template: template.clone(),
+                normal,
+                same: same.unwrap_or(known.0.len()),
+            });
         }
         known
     }
@@ -40,14 +62,41 @@ impl Known {
 
     /// Hash of a template, be it one of these or not.
     pub fn hash<'a>(&'a self, template: &Value) -> Cow<'a, str> {
-        let known = self.0.iter().find(|(other, _)| other == template);
-        known.map_or_else(|| hash(template).into(), |(_, hash)| hash.into())
+        let mut entries = self.0.iter();
+        let known = entries.find(|entry| entry.template == *template);
+        known.map_or_else(|| hash(template).into(), |entry| (&*entry.hash).into())
     }
 
     /// Whether a hash is of one of these.
     pub fn contains(&self, hash: &str) -> bool {
-        self.0.iter().any(|(_, known)| known == hash)
+        self.meaning(hash).is_some()
     }
+
+    /// Whether two hashes are of templates that mean the same, as far as is known: what is a default may be spelt out, and quantities have
+    /// several notations.
+    pub fn is_same(&self, a: &str, b: &str) -> bool {
+        a == b || self.meaning(a).is_some_and(|a| self.meaning(b) == Some(a))
+    }
+
+    fn meaning(&self, hash: &str) -> Option<usize> {
+        let mut entries = self.0.iter();
+        let is_of = |entry: &&Entry| entry.hash == hash || entry.other.as_deref() == Some(hash);
+        entries.find(is_of).map(|entry| entry.same)
+    }
+}
+
+/// A template with the default of `spec.volumeMode` spelt out where it is left out, and without it where it is spelt out; `None` of others. It is the
+/// only default of a claim.
+fn spelt_otherwise(template: &Value) -> Option<Value> {
+    const DEFAULT: &str = "Filesystem";
+    let mut other = template.clone();
+    let spec = other.get_mut("spec")?.as_object_mut()?;
+    match spec.get("volumeMode").and_then(Value::as_str) {
+        Some(DEFAULT) => _ = spec.remove("volumeMode"),
+        Some(_) => return None,
+        None => _ = spec.insert("volumeMode".to_owned(), DEFAULT.into()),
+    }
+    Some(other)
 }
 
 #[cfg(test)]
@@ -95,5 +144,34 @@ mod tests {
         assert_eq!(hash(&a), hash(&b));
         let c = json!({ "metadata": { "name": "d" }, "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
         assert_ne!(hash(&a), hash(&c));
+    }
+
+    #[test]
+    fn notations_of_one_template_have_the_same_meaning() {
+        let template = |size: &str, mode: Option<&str>| {
+            let mut spec = json!({ "resources": { "requests": { "storage": size } } });
+            if let Some(mode) = mode {
+                spec["volumeMode"] = mode.into();
+            }
+            json!({ "metadata": { "name": "d" }, "spec": spec })
+        };
+        let plain = template("1Gi", None);
+        let same = [
+            template("1Gi", Some("Filesystem")),
+            template("1073741824", None),
+        ];
+        let others = [template("1Gi", Some("Block")), template("2Gi", None)];
+        for same in &same {
+            let known = Known::of([&plain, same]);
+            assert_ne!(hash(same), hash(&plain));
+            assert!(known.is_same(&hash(same), &hash(&plain)));
+        }
+        // Also where the revision of the one is forgotten.
+        let known = Known::of([&same[0]]);
+        assert!(known.is_same(&hash(&plain), &hash(&same[0])) && known.contains(&hash(&plain)));
+        for other in &others {
+            let known = Known::of([&plain, other]);
+            assert!(!known.is_same(&hash(other), &hash(&plain)));
+        }
     }
 }

@@ -8,6 +8,6 @@ mod plan_tests;
 
 pub use mislabelled::{corrected, give_back};
 pub use plan::{
-    Wanted, changed, for_instance, give_up, instance, is_generated, is_named_by, is_usable, left,
-    leftovers, missing,
+    Wanted, changed, for_instance, give_up, has_hash, instance, is_generated, is_named_by,
+    is_usable, left, leftovers, missing,
 };

@@ -1,5 +1,6 @@
 //! Planning of claims (contract 6.8, Q45).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -180,26 +181,35 @@ fn serving<'a>(
     existing: &'a [Arc<Claim>],
     known: &Known,
 ) -> Option<&'a Arc<Claim>> {
-    let has_hash = |c: &Claim| label(c, keys::PVC_TEMPLATE_HASH) == Some(hash);
     let of_instance = existing.iter().filter(|c| {
         is_usable(set, c) && instance(c) == Some(id) && template_name(c) == Some(template)
     });
-    let serving = of_instance
-        .clone()
-        .filter(|c| !c.terminating && serves(set, c, hash, known))
-        .min_by_key(|c| {
-            (
-                !is_owned(set, c),
-                !has_hash(c),
-                c.creation_timestamp,
-                &c.name,
-            )
-        })?;
+    let is_exact = |c: &Claim| has_hash(c, hash, known);
+    // Of unknown templates the latest was the last to serve.
+    let since = |c: &Claim| {
+        let of = label(c, keys::PVC_TEMPLATE_HASH);
+        let same = of_instance.clone();
+        let same = same.filter(|other| label(other, keys::PVC_TEMPLATE_HASH) == of);
+        same.map(|other| other.creation_timestamp).min()
+    };
+    let order = |c: &Claim| {
+        let latest = (!is_exact(c)).then(|| Reverse(since(c)));
+        (
+            !is_owned(set, c),
+            !is_exact(c),
+            latest,
+            c.creation_timestamp,
+            c.name.clone(),
+        )
+    };
+    let serving = of_instance.clone();
+    let serving = serving.filter(|c| !c.terminating && serves(set, c, hash, known));
+    let serving = serving.min_by_key(|c| order(c))?;
     let is_known = |c: &Claim| {
         let of = label(c, keys::PVC_TEMPLATE_HASH);
         is_owned(set, c) && of.is_some_and(|of| known.contains(of))
     };
-    let is_older = !has_hash(serving) && of_instance.clone().any(|c| is_known(c));
+    let is_older = !is_exact(serving) && of_instance.clone().any(|c| is_known(c));
     (!is_older).then_some(serving)
 }
 
@@ -213,12 +223,16 @@ fn is_of(set: &CollaSet, claim: &Claim, templates: &[&Value], known: &Known) -> 
 
 /// Whether a claim is of the template with this hash, as far as can be known.
 fn serves(set: &CollaSet, claim: &Claim, hash: &str, known: &Known) -> bool {
-    let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    let is_kept = is_kept(set, claim);
-    let is_kept_as = is_kept && label(claim, keys::KEPT_AS) == Some(hash);
     // What nobody owns may be of a template of long ago.
-    let may_be = is_owned(set, claim) && !is_kept && !known.contains(of);
-    of == hash || is_kept_as || may_be
+    let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
+    let may_be = is_owned(set, claim) && !is_kept(set, claim) && !known.contains(of);
+    may_be || has_hash(claim, hash, known)
+}
+
+/// Whether a claim has this hash, or is or was kept as of it.
+pub fn has_hash(claim: &Claim, hash: &str, known: &Known) -> bool {
+    let mut keys = [keys::PVC_TEMPLATE_HASH, keys::KEPT_AS].into_iter();
+    keys.any(|key| label(claim, key).is_some_and(|of| known.is_same(of, hash)))
 }
 
 /// Whether a claim may serve an instance of the set: it is the set's own, or left for it to take.

@@ -78,22 +78,11 @@ pub fn failed(
     let of_rollout = reason == "ScaleOutFailed" && is_updating(status);
     blame(status, message);
     let is_deleted = status.conditions.iter().any(|c| c.type_ == "Terminating");
-    if is_deleted {
-        for (type_, reason) in [
+    let failed = match of_rollout {
+        _ if is_deleted => vec![
             ("Terminating", "ReclaimingTargetsDeletion"),
             ("Ready", "Terminating"),
-        ] {
-            let told = status.conditions.iter().find(|c| c.type_ == "Terminating");
-            let left = told.map_or_else(String::new, |c| c.message.clone());
-            let said = match left.contains(message) {
-                true => left,
-                false => format!("{left}; {message}"),
-            };
-            set(status, now, type_, false, reason, said);
-        }
-        return;
-    }
-    let failed = match of_rollout {
+        ],
         true => vec![
             (type_, reason),
             ("Update", "UpdateFailed"),
@@ -106,14 +95,11 @@ pub fn failed(
         let told = |is_told, left| if is_told { left } else { "" };
         let rollout = told(reason == "UpdateFailed", &*left.rollout);
         let down = told(type_ == "Ready", &*left.down);
-        set(
-            status,
-            now,
-            type_,
-            false,
-            reason,
-            format!("{message}{rollout}{down}"),
-        );
+        let said = match is_deleted {
+            true => with_what_is_left(status, message),
+            false => format!("{message}{rollout}{down}"),
+        };
+        set(status, now, type_, false, reason, said);
         let known = former.iter().find(|c| c.type_ == type_);
         let since = known.filter(|c| c.status == "False");
         let since = since.and_then(|c| c.last_transition_time.clone());
@@ -121,6 +107,17 @@ pub fn failed(
         if let (Some(noted), Some(since)) = (noted, since) {
             noted.last_transition_time = Some(since);
         }
+    }
+}
+
+/// What a set that goes waits for, and what failed.
+fn with_what_is_left(status: &CollaSetStatus, message: &str) -> String {
+    let mut conditions = status.conditions.iter();
+    let told = conditions.find(|c| c.type_ == "Terminating");
+    match told.map_or("", |c| &c.message) {
+        "" => message.to_owned(),
+        left if left.contains(message) => left.to_owned(),
+        left => format!("{left}; {message}"),
     }
 }
 

@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::facts::Facts;
-use super::lifecycle::Operation;
+use super::lifecycle::{self, Operation};
 use super::observed::Observed;
 use super::rollout;
 use crate::api::collaset::{CollaSetStatus, RolloutStatus};
 use crate::api::keys;
+use crate::domain::lifecycle::{Phase, phases};
 use crate::domain::pod::Pod;
 
 /// The status that the facts make, with where the rollout stands.
@@ -59,6 +60,21 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
     };
     conditions::of(facts, draft, &mut status);
     status
+}
+
+/// Nanoseconds after which a Pod that is under way is looked at again: nothing tells the set that a step of its lifecycle is refused.
+const UNDER_WAY: u64 = 10_000_000_000;
+
+/// Asks for another look where a Pod is under way.
+pub fn look_again(facts: &Facts, draft: &mut Draft) {
+    let mut pods = facts.observed.pods.iter();
+    let is_under_way = |pod: &Arc<Pod>| {
+        let phase = phases(pod).get(lifecycle::ID).copied();
+        is_operating(pod) && phase.is_some_and(|phase| phase != Phase::Operate)
+    };
+    if !facts.observed.refused.unstepped.is_empty() || pods.any(is_under_way) {
+        draft.again(UNDER_WAY);
+    }
 }
 
 /// The status of a set whose spec nothing can be made of: what there is of its Pods, and why nothing is done.

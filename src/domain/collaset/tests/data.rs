@@ -1096,6 +1096,70 @@ fn kept_claim_of_an_unknown_template_serves_the_next_pods_of_its_instance() {
     world.edit(grown());
     world.settle();
     assert!(claim_of(&world, 0) != claim && world.claims.contains_key(&claim));
+    let mut former = one_claim();
+    former["template"] = json!({ "spec": { "hostNetwork": true } });
+    world.edit(former);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim, "the way back");
+}
+
+/// Nobody was warned, as it means the same.
+#[test]
+fn claims_stay_where_a_default_of_their_template_is_spelt_out() {
+    for orphaned in [false, true] {
+        let mut world = settled(2, one_claim());
+        let before = world.claims.clone();
+        if orphaned {
+            orphan(&mut world);
+        }
+        let mut spelt = one_claim();
+        spelt["volumeClaimTemplates"][0]["spec"]["volumeMode"] = json!("Filesystem");
+        spelt["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate" });
+        world.edit(spelt);
+        world.settle();
+        world.image("app:2");
+        world.settle();
+        assert_eq!(world.images(), ["app:2", "app:2"]);
+        assert_eq!(world.claims, before, "orphaned {orphaned}");
+    }
+}
+
+#[test]
+fn of_claims_of_forgotten_templates_the_latest_serves() {
+    let mut spec = retained();
+    spec["historyLimit"] = json!(1);
+    let mut world = settled(1, spec);
+    let first = claim_of(&world, 0);
+    world.edit(grown());
+    world.settle();
+    let second = claim_of(&world, 0);
+    let hashes = ["forgotten-1", "forgotten-2"];
+    for (claim, hash) in [&first, &second].into_iter().zip(hashes) {
+        let labels = &mut world.claims.get_mut(claim).unwrap().labels;
+        labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash.into());
+    }
+    let name = name_of(&world, 0);
+    world.pods.remove(&name);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), second);
+}
+
+#[test]
+fn what_a_former_set_has_kept_for_the_way_back_is_kept_on() {
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    assert_ne!(claim_of(&world, 0), claim);
+    orphan(&mut world);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::KEPT_FOR.into(), "former".into());
+    world.settle();
+    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
+    world.edit(json!({ "replicas": 0 }));
+    world.settle();
+    assert!(is_orphaned(&world, &claim));
 }
 
 /// It has a claim for the way back beside the one that its Pod mounts.
