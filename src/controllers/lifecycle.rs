@@ -134,7 +134,9 @@ impl Lifecycle {
             }
             Some(_) | None => {}
         }
-        if patch.is_empty() && step.service_ready.is_none() {
+        // That of a deletion which is yet to begin is the other controller's.
+        let is_kept = pod.label(keys::TO_DELETE).is_some();
+        if patch.is_empty() && step.service_ready.is_none() && !is_kept {
             context.unstepped.forget(&pod.metadata.uid);
         }
         if !patch.is_empty() {

@@ -45,8 +45,8 @@ pub fn warning(index: &Index, namespace: &str, name: &str, spec: &CollaSetSpec) 
     let left: Vec<&str> = others.map(|claim| &*claim.name).collect();
     (!left.is_empty()).then(|| {
         format!(
-            "spec.volumeClaimTemplates: a former CollaSet of this name has left claims of other templates: {}. No new Pod mounts them. Those that come with Pods are kept, by \
-             the label {}, and these Pods are made again with new, empty ones, as updateStrategy has it",
+            "spec.volumeClaimTemplates: a former CollaSet of this name has left claims of other templates: {}. New Pods begin with new, empty ones. Those that come with Pods are kept, by \
+             the label {}, and these Pods are made again so, as updateStrategy has it",
             wording::listed(&left, NAMED),
             keys::KEPT_FOR
         )

@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::enter;
 use super::facts::Facts;
 use super::membership;
-use super::observed::{Claim, Revision};
+use super::observed::Revision;
 use super::plan::Ownership;
 use super::pool;
 use super::replace;
@@ -134,7 +134,6 @@ pub fn leftover_claims(facts: &Facts, draft: &mut Draft) {
         }
     }
     keep_contradicted(facts, draft);
-    keep_inherited(facts, draft);
     let (mut needed, mut unsure) = (BTreeMap::new(), BTreeSet::new());
     let mut replaced = Vec::new();
     for (id, entry) in &draft.ids {
@@ -213,26 +212,6 @@ fn keep_contradicted(facts: &Facts, draft: &mut Draft) {
             pod.metadata.name
         );
         draft.event(true, "ClaimKept", message);
-    }
-}
-
-/// Keeps what a former set of this name has kept for the way back, and no Pod mounts.
-fn keep_inherited(facts: &Facts, draft: &mut Draft) {
-    let set = &facts.observed.set;
-    let uid = set.metadata.uid.as_deref();
-    let is_left = |claim: &&Arc<Claim>| {
-        claim.labels.contains_key(keys::KEPT_FOR)
-            && !claim.belongs_to(uid)
-            && claim.controller.is_none()
-            && !claim.labels.contains_key(keys::ORPHANED)
-            && claims::is_named_by(set, claim)
-            && claims::instance(claim).is_some_and(|id| draft.ids.contains_key(&id))
-            && facts.mounting(&claim.name).is_empty()
-    };
-    let left: Vec<_> = facts.observed.claims.iter().filter(is_left).collect();
-    for claim in left {
-        let mark = (keys::KEPT_FOR.to_owned(), uid.map(str::to_owned));
-        draft.claim(claim, LabelPatch([mark].into()), Ownership::Keep);
     }
 }
 

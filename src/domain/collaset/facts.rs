@@ -180,9 +180,7 @@ impl<'a> Facts<'a> {
         for pod in unnumbered {
             // Not the ID of a new half if the Pod is none, nor one of which the set has other claims.
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-            let is_own = |claim: &Claim| {
-                claim.terminating || pod.spec.claims.contains(&claim.name) || self.keeps(claim)
-            };
+            let is_own = |claim: &Claim| claim.terminating || pod.spec.claims.contains(&claim.name);
             let suits = |id: &i64| {
                 halves.get(id).is_none_or(|of| Some(&**of) == origin)
                     && self.claims_of(*id).all(|claim| is_own(claim))
@@ -538,7 +536,7 @@ impl<'a> Facts<'a> {
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH)?;
         let own = self.hash_in(self.revision_of(pod)?, claim)?;
         let known = &self.known_claims;
-        (!known.is_same(said, &own) && known.contains(said)).then_some(own)
+        (!claims::has_hash(claim, &own, known) && known.contains(said)).then_some(own)
     }
 
     /// The Pods that mount a claim.

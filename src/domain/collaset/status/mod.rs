@@ -69,8 +69,9 @@ const UNDER_WAY: u64 = 10_000_000_000;
 pub fn look_again(facts: &Facts, draft: &mut Draft) {
     let mut pods = facts.observed.pods.iter();
     let is_under_way = |pod: &Arc<Pod>| {
-        let phase = phases(pod).get(lifecycle::ID).copied();
-        is_operating(pod) && phase.is_some_and(|phase| phase != Phase::Operate)
+        let phase = || phases(pod).get(lifecycle::ID).copied();
+        let waits = || phase().is_some_and(|phase| phase != Phase::Operate);
+        !pod.is_terminating() && (lifecycle::is_leaving(pod) || is_operating(pod) && waits())
     };
     if !facts.observed.refused.unstepped.is_empty() || pods.any(is_under_way) {
         draft.again(UNDER_WAY);

@@ -388,7 +388,7 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
             Some(why) => format!(", and off traffic; its deletion is refused: {why}"),
             None => ", and off traffic".to_owned(),
         },
-        None => String::new(),
+        None => unstepped(facts.observed, pod),
     };
     Some(format!("is to be deleted{waits}"))
 }
@@ -397,7 +397,7 @@ fn of_deletion(facts: &Facts, pod: &Pod) -> Option<String> {
 pub fn by_rules(facts: &Facts, pod: &Pod) -> String {
     let rules = rules_of(&facts.observed.held, pod);
     let unstepped = unstepped(facts.observed, pod);
-    rules.unwrap_or_else(|| format!("waits to be let off traffic{unstepped}"))
+    rules.unwrap_or_else(|| "waits to be let off traffic".to_owned()) + &unstepped
 }
 
 /// The rules that hold a Pod; `None` where none is known.
@@ -408,7 +408,7 @@ fn rules_of(held: &Held, pod: &Pod) -> Option<String> {
 
 pub fn of_traffic(facts: &Facts, pod: &Pod) -> String {
     match leaving::keeping(pod).next() {
-        Some(_) => leaving::by_finalizers(pod),
+        Some(_) => leaving::by_finalizers(pod) + &unstepped(facts.observed, pod),
         None => format!("waits to be off traffic{}", unstepped(facts.observed, pod)),
     }
 }

@@ -1144,24 +1144,6 @@ fn of_claims_of_forgotten_templates_the_latest_serves() {
     assert_eq!(claim_of(&world, 0), second);
 }
 
-#[test]
-fn what_a_former_set_has_kept_for_the_way_back_is_kept_on() {
-    let mut world = settled(1, one_claim());
-    let claim = claim_of(&world, 0);
-    orphan(&mut world);
-    world.edit(grown());
-    world.settle();
-    assert_ne!(claim_of(&world, 0), claim);
-    orphan(&mut world);
-    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
-    labels.insert(keys::KEPT_FOR.into(), "former".into());
-    world.settle();
-    assert_eq!(world.claims[&claim].labels[keys::KEPT_FOR], UID);
-    world.edit(json!({ "replicas": 0 }));
-    world.settle();
-    assert!(is_orphaned(&world, &claim));
-}
-
 /// It has a claim for the way back beside the one that its Pod mounts.
 #[test]
 fn orphan_enters_under_its_id_beside_a_kept_claim_of_that() {
