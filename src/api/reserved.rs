@@ -1,4 +1,5 @@
-//! Labels of single Pods, which a CollaSet or an operator writes: they are for no template and no selector.
+//! Labels of single Pods, which a CollaSet or an operator writes: they are for no template, and a selector may only ask whether those are there that
+//! every Pod has.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use operating::api::keys;
 use serde_json::{Value, json};
 
@@ -72,6 +72,26 @@ pub async fn of(scope: &Scope, id: i64) -> Vec<PersistentVolumeClaim> {
 
 pub async fn names(scope: &Scope) -> Vec<String> {
     all(scope).await.iter().map(ResourceExt::name_any).collect()
+}
+
+/// Takes the control label from the claim of instance 1, so that no cache shows it, and deletes its Pod: the next one mounts it, and it has the
+/// label again.
+pub async fn assert_control_label_comes_back(scope: &Scope, set: &Set<'_>) {
+    let pod = set.pods().await[&1].clone();
+    let claim = mounted(&pod).remove(0);
+    let edit = Patch::Merge(json!({ "metadata": { "labels": { keys::CONTROL: null } } }));
+    let lost = api(scope)
+        .patch(&claim, &PatchParams::default(), &edit)
+        .await;
+    lost.unwrap();
+    scope.delete(&pod.name_any()).await.unwrap();
+    scope.until_gone(&pod).await;
+    let pods = set
+        .until_pods("the next one", |pods| ids(pods) == [0, 1])
+        .await;
+    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
+    let claim = get(scope, &claim).await;
+    assert_eq!(claim.labels()[keys::CONTROL], keys::CONTROL_VALUE);
 }
 
 /// Names of the claims that a Pod mounts.

@@ -401,21 +401,7 @@ async fn claim_that_lost_its_control_label_gets_it_back() {
     let scope = Bed::shared().await.scope("data-claim-control").await;
     claims::volumes(&scope, 4).await;
     let set = Set::new(&scope, "web", 2, template(&scope, "Delete")).await;
-    let pod = set.pods().await[&1].clone();
-    let claim = mounted(&pod).remove(0);
-    let api = claims::api(&scope);
-    let edit = json!({ "metadata": { "labels": { keys::CONTROL: null } } });
-    let params = PatchParams::default();
-    let lost = api.patch(&claim, &params, &Patch::Merge(edit)).await;
-    lost.unwrap();
-    scope.delete(&pod.name_any()).await.unwrap();
-    scope.until_gone(&pod).await;
-    let pods = set
-        .until_pods("the next one", |pods| ids(pods) == [0, 1])
-        .await;
-    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
-    let labels = api.get(&claim).await.unwrap().metadata.labels.unwrap();
-    assert_eq!(labels[keys::CONTROL], keys::CONTROL_VALUE);
+    claims::assert_control_label_comes_back(&scope, &set).await;
     set.settled().await;
     assert_eq!(claims::names(&scope).await.len(), 2);
 }

@@ -9,7 +9,7 @@ use crate::bed::{Bed, Scope, wait};
 use crate::claims::{self, mounted};
 use crate::data::delete;
 use crate::membership::told;
-use crate::sets::{Set, ids, uids};
+use crate::sets::{Set, uids};
 
 /// A set of two, made again with a larger claim template: its Pods stay on the claims of the former one, for the partition keeps them.
 async fn on_kept_claims(scope: &Scope) -> Set<'_> {
@@ -143,20 +143,7 @@ async fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {
 async fn kept_claim_that_lost_its_control_label_gets_it_back() {
     let scope = Bed::shared().await.scope("kept-claims-control").await;
     let set = on_kept_claims(&scope).await;
-    let pod = set.pods().await[&1].clone();
-    let claim = mounted(&pod).remove(0);
-    let edit = Patch::Merge(json!({ "metadata": { "labels": { keys::CONTROL: null } } }));
-    let params = PatchParams::default();
-    let lost = claims::api(&scope).patch(&claim, &params, &edit).await;
-    lost.unwrap();
-    scope.delete(&pod.name_any()).await.unwrap();
-    scope.until_gone(&pod).await;
-    let pods = set
-        .until_pods("the next one", |pods| ids(pods) == [0, 1])
-        .await;
-    assert_eq!(mounted(&pods[&1]), std::slice::from_ref(&claim));
-    let claim = claims::get(&scope, &claim).await;
-    assert_eq!(claim.labels()[keys::CONTROL], keys::CONTROL_VALUE);
+    claims::assert_control_label_comes_back(&scope, &set).await;
     assert_eq!(claims::names(&scope).await.len(), 2);
 }
 

@@ -29,8 +29,6 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
     let set = &facts.observed.set;
     let known = set.status.clone().unwrap_or_default();
     let pods: Vec<&Arc<Pod>> = facts.members.values().chain(&facts.misnumbered).collect();
-    let count = |test: &dyn Fn(&Pod) -> bool| number(pods.iter().filter(|p| test(p)).count());
-    let is_updated = |p: &Pod| facts.is_updated(p);
     let mut status = CollaSetStatus {
         observed_generation: set.metadata.generation.unwrap_or(0),
         label_selector: facts.selector.to_string(),
@@ -40,19 +38,13 @@ pub fn of(facts: &Facts, draft: &mut Draft, rollout: Option<RolloutStatus>) -> C
         },
         updated_revision: facts.history.updated.name.clone(),
         collision_count: facts.history.collisions,
-        replicas: number(pods.len()),
-        scheduled_replicas: count(&|p| p.condition("PodScheduled") == Some(true)),
-        ready_replicas: count(&Pod::is_ready),
-        available_replicas: count(&Pod::is_available),
-        updated_replicas: count(&is_updated),
-        updated_ready_replicas: count(&|p| is_updated(p) && p.is_ready()),
-        updated_available_replicas: count(&|p| is_updated(p) && p.is_available()),
-        operating_replicas: count(&is_operating),
-        terminating_replicas: terminating(facts.observed),
-        rollout: None,
         last_progress_time: known.last_progress_time,
         conditions: known.conditions,
+        ..CollaSetStatus::default()
     };
+    count(&mut status, facts.observed, &pods, |pod| {
+        facts.is_updated(pod)
+    });
     // A rollout that is over has no position any more.
     status.rollout = match rollout {
         Some(over) if over.revision == status.current_revision => rollout::command_of(&over),
@@ -85,19 +77,11 @@ pub fn invalid(observed: &Observed, why: &str) -> CollaSetStatus {
     let present = observed.pods.iter();
     let present = present.filter(|pod| !pod.is_terminating() && !pod.is_finished());
     let present: Vec<&Arc<Pod>> = present.collect();
-    let count = |test: &dyn Fn(&Pod) -> bool| number(present.iter().filter(|p| test(p)).count());
     let updated = status.updated_revision.clone();
-    let is_updated = |p: &Pod| p.label(keys::REVISION) == Some(&updated);
+    count(&mut status, observed, &present, |pod| {
+        pod.label(keys::REVISION) == Some(&updated)
+    });
     status.observed_generation = set.metadata.generation.unwrap_or(0);
-    status.replicas = number(present.len());
-    status.scheduled_replicas = count(&|p| p.condition("PodScheduled") == Some(true));
-    status.ready_replicas = count(&Pod::is_ready);
-    status.available_replicas = count(&Pod::is_available);
-    status.updated_replicas = count(&is_updated);
-    status.updated_ready_replicas = count(&|p| is_updated(p) && p.is_ready());
-    status.updated_available_replicas = count(&|p| is_updated(p) && p.is_available());
-    status.operating_replicas = count(&is_operating);
-    status.terminating_replicas = terminating(observed);
     let goes = set.metadata.deletion_timestamp.is_some();
     conditions::invalid(&mut status, why, time(observed.now_nanos), goes);
     status
@@ -107,9 +91,24 @@ fn is_operating(pod: &Pod) -> bool {
     Operation::Update.is_on(pod) || Operation::ScaleIn.is_on(pod)
 }
 
-fn terminating(observed: &Observed) -> i32 {
-    let pods = observed.pods.iter();
-    number(pods.filter(|pod| pod.is_terminating()).count())
+/// Counts Pods, in the numbers of a status.
+fn count(
+    status: &mut CollaSetStatus,
+    observed: &Observed,
+    pods: &[&Arc<Pod>],
+    is_updated: impl Fn(&Pod) -> bool,
+) {
+    let count = |test: &dyn Fn(&Pod) -> bool| number(pods.iter().filter(|p| test(p)).count());
+    status.replicas = number(pods.len());
+    status.scheduled_replicas = count(&|p| p.condition("PodScheduled") == Some(true));
+    status.ready_replicas = count(&Pod::is_ready);
+    status.available_replicas = count(&Pod::is_available);
+    status.updated_replicas = count(&is_updated);
+    status.updated_ready_replicas = count(&|p| is_updated(p) && p.is_ready());
+    status.updated_available_replicas = count(&|p| is_updated(p) && p.is_available());
+    status.operating_replicas = count(&is_operating);
+    let terminating = observed.pods.iter().filter(|pod| pod.is_terminating());
+    status.terminating_replicas = number(terminating.count());
 }
 
 /// The stable revision moves on when no Pod of an older one is left and enough of the updated one are Ready

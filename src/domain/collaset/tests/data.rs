@@ -1124,14 +1124,20 @@ fn claims_stay_where_a_default_of_their_template_is_spelt_out() {
     }
 }
 
-#[test]
-fn of_claims_of_forgotten_templates_the_latest_serves() {
+/// A set of one that keeps few revisions, and the claim of its former template that it retains.
+fn grown_beside_a_retained_claim() -> (World, String) {
     let mut spec = retained();
     spec["historyLimit"] = json!(1);
     let mut world = settled(1, spec);
     let first = claim_of(&world, 0);
     world.edit(grown());
     world.settle();
+    (world, first)
+}
+
+#[test]
+fn of_claims_of_forgotten_templates_the_latest_serves() {
+    let (mut world, first) = grown_beside_a_retained_claim();
     let second = claim_of(&world, 0);
     let hashes = ["forgotten-1", "forgotten-2"];
     for (claim, hash) in [&first, &second].into_iter().zip(hashes) {
@@ -1295,12 +1301,7 @@ fn claim_of_a_pod_that_comes_back_beside_an_aborted_rollout_is_kept() {
 /// As after many changes of the template, under whenScaled: Retain.
 #[test]
 fn claim_of_a_template_that_is_forgotten_serves_nobody_beside_a_later_one() {
-    let mut spec = retained();
-    spec["historyLimit"] = json!(1);
-    let mut world = settled(1, spec);
-    let first = claim_of(&world, 0);
-    world.edit(grown());
-    world.settle();
+    let (mut world, first) = grown_beside_a_retained_claim();
     for image in ["app:2", "app:3", "app:4"] {
         world.image(image);
         world.settle();
