@@ -119,9 +119,12 @@ fn own<'a>(observed: &'a Observed, claim: &Claim) -> impl Iterator<Item = &'a Ar
 
 /// The template by which a claim is named, where it says to be of another, and is not named by that one, be it by another set.
 fn template(templates: &Templates<'_>, claim: &Claim) -> Option<String> {
+    let said = template_name(claim);
     let named = claim.name.rsplit_once('-').map(|(named, _)| named);
-    let said = template_name(claim).map(|said| format!("-{said}"));
-    if named.is_some_and(|named| said.is_some_and(|said| named.ends_with(&said))) {
+    let rest = named
+        .zip(said)
+        .and_then(|(named, said)| named.strip_suffix(said));
+    if rest.is_some_and(|rest| rest.ends_with('-')) {
         return None;
     }
     let mut of = templates
@@ -129,7 +132,7 @@ fn template(templates: &Templates<'_>, claim: &Claim) -> Option<String> {
         .filter(|(_, prefix)| is_generated(prefix, &claim.name));
     let (name, prefix) = of.next()?;
     let is_told = of.next().is_none() && prefix.len() <= PREFIX; // of long names it is cut, and may be that of a template that is gone
-    (is_told && template_name(claim) != Some(name)).then(|| (*name).to_owned())
+    (is_told && said != Some(name)).then(|| (*name).to_owned())
 }
 
 /// The instance ID that the Pods of the set which mount a claim agree on, where it is the claim that was edited, and not its Pod: the pool

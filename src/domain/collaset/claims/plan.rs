@@ -151,13 +151,13 @@ pub fn leftovers(
             .is_some_and(|templates| is_kept(set, claim) || is_of(set, claim, templates, known))
     };
 
-    let mut claims: Vec<_> = existing.iter().filter(|c| !c.terminating).collect();
-    claims.sort_by_key(|claim| (claim.creation_timestamp, claim.name.clone())); // the order is not that of the cache
-    let left = claims.into_iter().filter(|claim| {
+    let left = existing.iter().filter(|claim| {
         let is_ours = instance(claim).is_some() && template_name(claim).is_some();
-        is_owned(set, claim) && is_ours && !retains && !is_needed(claim)
+        is_owned(set, claim) && is_ours && !claim.terminating && !retains && !is_needed(claim)
     });
-    left.cloned().collect()
+    let mut left: Vec<_> = left.cloned().collect();
+    left.sort_by_cached_key(|claim| (claim.creation_timestamp, claim.name.clone())); // the order is not that of the cache
+    left
 }
 
 /// What becomes of a claim that is left over: it is deleted, or, if it is kept, let go, so that it serves nobody as if it were deleted.

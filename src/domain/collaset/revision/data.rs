@@ -43,9 +43,8 @@ pub fn template(data: &Value) -> Result<&Value, String> {
 
 /// The claim templates; none where the data has no list of them.
 pub fn claim_templates(data: &Value) -> &[Value] {
-    data.pointer("/spec/volumeClaimTemplates")
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    let templates = data["spec"]["volumeClaimTemplates"].as_array(); // a pointer would allocate
+    templates.map_or(&[], Vec::as_slice)
 }
 
 /// Whether two data mean the same, whatever their notation: the types of Go leave their marks
@@ -97,10 +96,7 @@ pub fn same_claims(a: &[Value], b: &[Value]) -> bool {
 
 /// Name of a claim template, which is the name of the volume too; empty when it has none.
 pub fn claim_name(template: &Value) -> &str {
-    template
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    template["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 /// The template in its normal form. Undecodable data is compared as it is.
