@@ -208,7 +208,7 @@ fn is_orphan(facts: &Facts, pod: &Pod) -> bool {
 }
 
 /// Whether a Pod that enters can have this instance ID: no other Pod and no other set has it, nor is it reserved for the new
-/// half of a pair, nor has the set claims of it that the Pod does not mount, but for kept ones beside which the Pod mounts one of the same template.
+/// half of a pair, nor has the set claims of it that the Pod does not mount, but for those that [lie beside it](Facts::lies_beside).
 fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
     let paired = [pool::REPLACE_NEW, pool::REPLACE_ORIGIN];
     !facts.foreign.contains(&id)
@@ -218,18 +218,8 @@ fn is_free(facts: &Facts, draft: &Draft, pod: &Pod, id: i64) -> bool {
         && !paired.iter().any(|mark| pool::is_marked(draft, id, mark))
         && facts.claims_of(id).all(|claim| {
             let is_mounted = pod.spec.claims.contains(&claim.name);
-            is_mounted || claim.terminating || facts.keeps(claim) && has_another(facts, pod, claim)
+            is_mounted || claim.terminating || facts.lies_beside(pod, claim)
         })
-}
-
-/// Whether a Pod mounts a claim of the same instance ID and template beside this one.
-fn has_another(facts: &Facts, pod: &Pod, claim: &Claim) -> bool {
-    let is_same = |other: &Arc<Claim>| {
-        let mut keys = [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
-        other.name != claim.name && keys.all(|key| other.labels.get(key) == claim.labels.get(key))
-    };
-    let mut mounted = pod.spec.claims.iter().filter_map(|name| facts.claim(name));
-    mounted.any(is_same)
 }
 
 /// Has a Pod enter; false while its claims are to enter first. Otherwise a Pod whose claims could not be changed would have
@@ -255,7 +245,10 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
         let named = claim.labels.get(keys::INSTANCE_ID) == Some(&id);
         let is_marked = claim.labels.contains_key(keys::ORPHANED);
         let is_own = claim.belongs_to(facts.observed.set.metadata.uid.as_deref());
-        if is_own && named && !is_marked || !is_own && !may_be_taken(facts, pod, claim) {
+        // A user has given it the label: the garbage collector would delete what has an owner.
+        let is_told = is_own && facts.keeps(claim) && claim.controller.is_some();
+        let is_settled = is_own && named && !is_marked && !is_told;
+        if is_settled || !is_own && !may_be_taken(facts, pod, claim) {
             continue;
         }
         let mut labels = LabelPatch::default();
@@ -267,7 +260,11 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
             true => claim.controller.is_none(),
             false => keep(facts, pod, claim, &mut labels),
         };
+        if is_told {
+            labels.0.extend(kept_as(facts, pod, claim));
+        }
         let ownership = match is_kept {
+            _ if is_told => Ownership::Release,
             true => Ownership::Keep,
             false => Ownership::Adopt,
         };
@@ -316,17 +313,20 @@ fn keep(facts: &Facts, pod: &Pod, claim: &Claim, labels: &mut LabelPatch) -> boo
     }
     let uid = facts.observed.set.metadata.uid.clone();
     labels.0.insert(keys::KEPT_FOR.to_owned(), uid);
-    let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-    if !said.is_some_and(|said| facts.known_claims.contains(said)) {
-        let own = facts.revision_of(pod);
-        let own = own.and_then(|of| facts.hash_in(of, claim));
-        let own = own.or_else(|| facts.hash_in(&facts.history.updated, claim));
-        if let Some(own) = own {
-            let own = Some(own.into_owned());
-            labels.0.insert(keys::KEPT_AS.to_owned(), own);
-        }
-    }
+    labels.0.extend(kept_as(facts, pod, claim));
     true
+}
+
+/// The label of a kept claim of a template that is not known: it serves as one of its Pod's.
+fn kept_as(facts: &Facts, pod: &Pod, claim: &Claim) -> Option<(String, Option<String>)> {
+    let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
+    if said.is_some_and(|said| facts.known_claims.contains(said)) {
+        return None;
+    }
+    let own = facts.revision_of(pod);
+    let own = own.and_then(|of| facts.hash_in(of, claim));
+    let own = own.or_else(|| facts.hash_in(&facts.history.updated, claim))?;
+    Some((keys::KEPT_AS.to_owned(), Some(own.into_owned())))
 }
 
 /// The claims of a Pod that the set keeps, in words; empty without any.

@@ -183,7 +183,9 @@ impl<'a> Facts<'a> {
             let is_own = |claim: &Claim| claim.terminating || pod.spec.claims.contains(&claim.name);
             let suits = |id: &i64| {
                 halves.get(id).is_none_or(|of| Some(&**of) == origin)
-                    && self.claims_of(*id).all(|claim| is_own(claim))
+                    && self
+                        .claims_of(*id)
+                        .all(|claim| is_own(claim) || self.lies_beside(&pod, claim))
             };
             let known = vacant.iter().copied().find(suits);
             let id = known.unwrap_or_else(|| {
@@ -500,34 +502,55 @@ impl<'a> Facts<'a> {
     /// the Pod is updated, though whoever made the set again with another template, or included the Pod, was not warned of that. The updated
     /// revision does not tell: it may be that of a former template, while that of the spec is refused, or the rollout aborted.
     pub fn is_of_spec(&self, claim: &Claim) -> bool {
-        let hash = self.hash_among(&self.observed.set.spec.volume_claim_templates, claim);
+        let template = self.template_in_spec(claim);
         let said = claim.labels.get(keys::PVC_TEMPLATE_HASH);
-        said.is_some_and(|said| hash.is_some_and(|hash| self.known_claims.is_same(said, &hash)))
+        said.zip(template).is_some_and(|(said, template)| {
+            let known = self.known_with_spec();
+            known.is_same(said, &known.hash(template))
+        })
     }
 
     /// Whether a claim that is kept is mounted by Pods of the spec.
     pub fn serves_spec(&self, claim: &Claim) -> bool {
-        let hash = self.hash_among(&self.observed.set.spec.volume_claim_templates, claim);
-        hash.is_some_and(|hash| claims::has_hash(claim, &hash, &self.known_claims))
+        self.template_in_spec(claim).is_some_and(|template| {
+            let known = self.known_with_spec();
+            claims::has_hash(claim, &known.hash(template), &known)
+        })
     }
 
     /// Whether the spec has a template by whose name a claim goes.
     pub fn is_named_in_spec(&self, claim: &Claim) -> bool {
-        let name = claim.labels.get(keys::PVC_TEMPLATE_NAME);
-        let mut templates = self.observed.set.spec.volume_claim_templates.iter();
-        name.is_some_and(|name| templates.any(|template| claim_name(template) == name))
+        self.template_in_spec(claim).is_some()
+    }
+
+    fn template_in_spec(&self, claim: &Claim) -> Option<&Value> {
+        template_of(&self.observed.set.spec.volume_claim_templates, claim)
+    }
+
+    /// The revision of the spec may have its templates in another notation.
+    fn known_with_spec(&self) -> Known {
+        self.known_claims
+            .and(&self.observed.set.spec.volume_claim_templates)
     }
 
     /// The hash of the template of a revision by whose name a claim goes, if there is one.
     pub fn hash_in(&self, revision: &Revision, claim: &Claim) -> Option<Cow<'_, str>> {
-        self.hash_among(claim_templates(&revision.data), claim)
+        let template = template_of(claim_templates(&revision.data), claim)?;
+        Some(self.known_claims.hash(template))
     }
 
-    fn hash_among(&self, templates: &[Value], claim: &Claim) -> Option<Cow<'_, str>> {
-        let name = claim.labels.get(keys::PVC_TEMPLATE_NAME)?;
-        let mut templates = templates.iter();
-        let template = templates.find(|template| claim_name(template) == name)?;
-        Some(self.known_claims.hash(template))
+    /// Whether a claim that a Pod does not mount lies beside it for the way back: it is kept, and the Pod mounts another of its template, or is
+    /// of a revision without that template.
+    pub fn lies_beside(&self, pod: &Pod, claim: &Claim) -> bool {
+        let is_same = |other: &Arc<Claim>| {
+            let mut keys = [keys::INSTANCE_ID, keys::PVC_TEMPLATE_NAME].into_iter();
+            keys.all(|key| other.labels.get(key) == claim.labels.get(key))
+        };
+        let mut mounted = pod.spec.claims.iter().filter_map(|name| self.claim(name));
+        let revision = self.revision_of(pod);
+        self.keeps(claim)
+            && (mounted.any(is_same)
+                || revision.is_some_and(|of| self.hash_in(of, claim).is_none()))
     }
 
     /// Where a claim that a Pod mounts says to be of another known template than the Pod's revision has, the hash of that one: somebody has
@@ -689,4 +712,11 @@ fn cells<T>(history: &History) -> BTreeMap<String, OnceCell<T>> {
 
 fn parse(id: &str) -> Option<i64> {
     id.parse().ok().filter(|id| *id >= 0)
+}
+
+/// The one of some templates by whose name a claim goes.
+fn template_of<'a>(templates: &'a [Value], claim: &Claim) -> Option<&'a Value> {
+    let name = claim.labels.get(keys::PVC_TEMPLATE_NAME)?;
+    let mut templates = templates.iter();
+    templates.find(|template| claim_name(template) == name)
 }

@@ -102,6 +102,7 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
         scale::await_deletion(facts, draft, pod);
     }
     if !facts.observed.pods.is_empty() {
+        release_what_outlasts(facts, draft);
         return false;
     }
     let uid = facts.observed.set.metadata.uid.as_deref();
@@ -111,18 +112,10 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
             continue;
         }
         let retains = facts.strategy.retain_deleted;
-        let is_kept = claim.is_kept_for(uid);
         // The garbage collector would delete a claim that is still the set's own. A Pod that left the set mounts it.
-        if retains || is_kept || !facts.mounting(&claim.name).is_empty() {
+        if retains || claim.is_kept_for(uid) || !facts.mounting(&claim.name).is_empty() {
             released = true;
-            let mut mounting = facts.mounting(&claim.name).iter();
-            // No set of this name takes it from that Pod, nor begins with data that are to be gone.
-            let has_left = is_kept && !retains || mounting.any(|pod| facts.has_left(pod));
-            let labels = match has_left {
-                true => claims::left(),
-                false => LabelPatch::default(),
-            };
-            draft.release_claim(claim, labels);
+            draft.release_claim(claim, labels_of_released(facts, claim));
         } else if !claim.terminating {
             draft.claims.push(ClaimChange::Delete(claim.clone()));
         }
@@ -133,4 +126,28 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
     }
     draft.ids.clear();
     true
+}
+
+/// Releases what the set owns and never deletes, while its Pods are there: in a foreground deletion the garbage collector deletes what is owned
+/// as soon as admission lets it.
+fn release_what_outlasts(facts: &Facts, draft: &mut Draft) {
+    let uid = facts.observed.set.metadata.uid.as_deref();
+    let claims = facts.observed.claims.iter();
+    for claim in claims.filter(|claim| claim.controller.as_deref() == uid) {
+        if facts.strategy.retain_deleted {
+            draft.release_claim(claim, labels_of_released(facts, claim));
+        } else if claim.is_kept_for(uid) {
+            draft.claim(claim, LabelPatch::default(), Ownership::Release); // let go once no Pod of the set is there
+        }
+    }
+}
+
+/// No set of this name takes a claim from a Pod that has left, nor begins with data that are to be gone.
+fn labels_of_released(facts: &Facts, claim: &Claim) -> LabelPatch {
+    let is_let_go = facts.keeps(claim) && !facts.strategy.retain_deleted;
+    let mut mounting = facts.mounting(&claim.name).iter();
+    match is_let_go || mounting.any(|pod| facts.has_left(pod)) {
+        true => claims::left(),
+        false => LabelPatch::default(),
+    }
 }

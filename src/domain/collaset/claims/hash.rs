@@ -60,6 +60,12 @@ impl Known {
         Known::of(revisions.flat_map(|r| claim_templates(&r.data)))
     }
 
+    /// These, and those of a spec.
+    pub fn and<'a>(&'a self, templates: &'a [Value]) -> Known {
+        let own = self.0.iter().map(|entry| &entry.template);
+        Known::of(own.chain(templates))
+    }
+
     /// Hash of a template, be it one of these or not.
     pub fn hash<'a>(&'a self, template: &Value) -> Cow<'a, str> {
         let mut entries = self.0.iter();

@@ -206,8 +206,9 @@ fn serving<'a>(
     let serving = serving.filter(|c| !c.terminating && serves(set, c, hash, known));
     let serving = serving.min_by_key(|c| order(c))?;
     let is_known = |c: &Claim| {
+        // One that is kept may lie beside it for good.
         let of = label(c, keys::PVC_TEMPLATE_HASH);
-        is_owned(set, c) && of.is_some_and(|of| known.contains(of))
+        is_owned(set, c) && !is_kept(set, c) && of.is_some_and(|of| known.contains(of))
     };
     let is_older = !is_exact(serving) && of_instance.clone().any(|c| is_known(c));
     (!is_older).then_some(serving)
@@ -224,8 +225,9 @@ fn is_of(set: &CollaSet, claim: &Claim, templates: &[&Value], known: &Known) -> 
 /// Whether a claim is of the template with this hash, as far as can be known.
 fn serves(set: &CollaSet, claim: &Claim, hash: &str, known: &Known) -> bool {
     // What nobody owns may be of a template of long ago.
+    let is_controlled = set.metadata.uid.is_some() && claim.controller == set.metadata.uid;
     let of = label(claim, keys::PVC_TEMPLATE_HASH).unwrap_or_default();
-    let may_be = is_owned(set, claim) && !is_kept(set, claim) && !known.contains(of);
+    let may_be = is_controlled && !known.contains(of);
     may_be || has_hash(claim, hash, known)
 }
 

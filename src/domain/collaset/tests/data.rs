@@ -1315,3 +1315,113 @@ fn claim_of_a_template_that_is_forgotten_serves_nobody_beside_a_later_one() {
     assert!(third != first && third != second);
     assert_eq!(world.claims.len(), 3);
 }
+
+/// The kept one lies beside it for the way back, and stays there.
+#[test]
+fn claim_that_lost_its_hash_serves_beside_a_kept_one() {
+    let mut world = settled(1, one_claim());
+    orphan(&mut world);
+    world.edit(grown());
+    world.settle();
+    let (name, claim) = (name_of(&world, 0), claim_of(&world, 0));
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.remove(keys::PVC_TEMPLATE_HASH);
+    world.delete(&name);
+    world.settle();
+    assert_eq!(claim_of(&world, 0), claim);
+}
+
+/// By `kubectl label pvc`, of a claim in another implementation's notation.
+#[test]
+fn claim_that_a_user_has_the_set_keep_serves_its_pods_as_before() {
+    for hash in ["notation", ""] {
+        let mut world = settled(1, one_claim());
+        let (claim, before) = (claim_of(&world, 0), placed(&world));
+        let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+        let own = match hash {
+            "" => None,
+            _ => labels.insert(keys::PVC_TEMPLATE_HASH.into(), hash.into()),
+        };
+        world.settle();
+        assert_eq!(placed(&world), before);
+        let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+        labels.insert(keys::KEPT_FOR.into(), UID.into());
+        world.settle();
+        assert_eq!(placed(&world), before);
+        let kept = &world.claims[&claim];
+        assert_eq!(kept.controller, None, "the collector leaves it");
+        assert_eq!(kept.labels.get(keys::KEPT_AS), own.as_ref());
+        let name = name_of(&world, 0);
+        world.delete(&name);
+        world.settle();
+        assert_eq!(claim_of(&world, 0), claim);
+    }
+}
+
+/// The revision keeps the notation that it was made in.
+#[test]
+fn claims_of_the_spec_are_owned_in_whatever_notation_it_is() {
+    let mut world = settled(1, one_claim());
+    let before = placed(&world);
+    orphan(&mut world);
+    let mut other = one_claim();
+    other["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] =
+        json!("1073741824");
+    world.edit(other);
+    world.settle();
+    assert_eq!(placed(&world), before);
+    let claim = &world.claims[&claim_of(&world, 0)];
+    assert!(claim.controller.is_some() && !claim.labels.contains_key(keys::KEPT_FOR));
+}
+
+/// Nobody mounts its kept claim, which is there for the way back.
+#[test]
+fn pod_beside_a_kept_claim_of_a_removed_template_keeps_its_id() {
+    for is_owner_lost in [true, false] {
+        let mut world = settled(2, one_claim());
+        orphan(&mut world);
+        world.edit(json!({ "volumeClaimTemplates": [] }));
+        world.settle();
+        let before = placed(&world);
+        assert!(before.values().all(|(_, claims)| claims.is_empty()));
+        let name = name_of(&world, 0);
+        let edited = &mut pod(&mut world, &name).metadata;
+        match is_owner_lost {
+            true => edited.owner_references.clear(),
+            false => _ = edited.labels.remove(keys::INSTANCE_ID),
+        }
+        world.settle();
+        assert_eq!(placed(&world), before);
+        let claims = world.claims.values();
+        assert!(
+            claims
+                .into_iter()
+                .all(|claim| claim.labels[keys::KEPT_FOR] == UID)
+        );
+    }
+}
+
+/// In a foreground deletion the garbage collector deletes what the set owns while its Pods are there.
+#[test]
+fn deleted_set_lets_go_of_what_outlasts_it_before_its_pods_end() {
+    let mut world = settled(2, retained());
+    world.delete_set(false);
+    let first = plan(&world.observe());
+    assert_eq!(first.claims.len(), 2);
+    world.settle();
+    assert!(
+        world.gone
+            && world
+                .claims
+                .values()
+                .all(|claim| claim.controller.is_none())
+    );
+    let mut world = settled(1, one_claim());
+    let claim = claim_of(&world, 0);
+    let labels = &mut world.claims.get_mut(&claim).unwrap().labels;
+    labels.insert(keys::KEPT_FOR.into(), UID.into());
+    world.delete_set(false);
+    assert_eq!(plan(&world.observe()).claims.len(), 1);
+    world.settle();
+    assert!(world.gone && is_orphaned(&world, &claim));
+}
