@@ -1,6 +1,8 @@
 //! Deletion of PersistentVolumeClaims that are Pending: a Pod that mounts one would wait for it for ever. (The API
 //! server's own protection holds a claim only once such a Pod is on a node.)
 
+mod collected;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,6 +17,7 @@ use super::review::{Handler, Request, Verdict};
 use crate::api::keys;
 use crate::cluster::failure;
 use crate::cluster::path;
+pub use collected::Collected;
 
 /// Instances of one ID that are looked at: each is of another CollaSet of the namespace.
 const MOST: u32 = 500;

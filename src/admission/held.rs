@@ -17,14 +17,14 @@ use crate::cluster::sizes::Kind;
 use crate::domain::pod::{Owner, Pod};
 
 /// The garbage collector's identity.
-const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 /// The namespace controller's identity; it deletes only in namespaces that are terminating.
 const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
 /// The identity of the Job controller. It deletes a Pod of a Job when the Job has failed, is complete, is suspended or is to
 /// run fewer, never to replace it. That a Job has failed stands in its status only after these deletions.
 const JOB_CONTROLLER: &str = "system:serviceaccount:kube-system:job-controller";
 /// The identity of all controllers where kube-controller-manager runs without `--use-service-account-credentials`.
-const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+pub const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// For the live read of a namespace.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Why the deletion, eviction or change of a Pod is never held; `None` when a rule may hold it.

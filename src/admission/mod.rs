@@ -49,6 +49,7 @@ pub fn handlers(context: &Arc<Context>) -> Vec<(&'static str, Arc<dyn Handler>)>
                 Route::ValidateCollaSets => Arc::new(collasets::Validate(context)),
                 Route::ValidateResourceContexts => Arc::new(resourcecontexts::Validate),
                 Route::ValidateClaims => Arc::new(claims::Validate(context)),
+                Route::ValidateCollectedClaims => Arc::new(claims::Collected(context)),
             };
             (route.path(), handler)
         })

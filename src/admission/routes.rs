@@ -38,6 +38,8 @@ pub enum Route {
     ValidateResourceContexts,
     /// Deletions of PersistentVolumeClaims.
     ValidateClaims,
+    /// Those by the garbage collector.
+    ValidateCollectedClaims,
 }
 
 /// The two kinds of admission webhook.
@@ -51,7 +53,7 @@ pub enum Kind {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Route; 10] = [
+    pub const ALL: [Route; 11] = [
         Route::MutatePods,
         Route::MutateEvictions,
         Route::MutatePodTransitionRules,
@@ -62,6 +64,7 @@ impl Route {
         Route::ValidateCollaSets,
         Route::ValidateResourceContexts,
         Route::ValidateClaims,
+        Route::ValidateCollectedClaims,
     ];
 
     /// Path of the URL, with the leading slash.
@@ -77,6 +80,7 @@ impl Route {
             Route::ValidateCollaSets => "/validate/collasets",
             Route::ValidateResourceContexts => "/validate/resourcecontexts",
             Route::ValidateClaims => "/validate/persistentvolumeclaims",
+            Route::ValidateCollectedClaims => "/validate/collected-persistentvolumeclaims",
         }
     }
 
@@ -87,7 +91,8 @@ impl Route {
             | Route::NoteLeavingCollaSets
             | Route::ValidateCollaSets
             | Route::ValidateResourceContexts
-            | Route::ValidateClaims => true,
+            | Route::ValidateClaims
+            | Route::ValidateCollectedClaims => true,
             Route::MutatePods
             | Route::MutateEvictions
             | Route::MutatePodTransitionRules
@@ -108,7 +113,8 @@ impl Route {
             | Route::ValidatePodTransitionRules
             | Route::ValidateCollaSets
             | Route::ValidateResourceContexts
-            | Route::ValidateClaims => Kind::Validating,
+            | Route::ValidateClaims
+            | Route::ValidateCollectedClaims => Kind::Validating,
         }
     }
 }

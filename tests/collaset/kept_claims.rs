@@ -104,6 +104,40 @@ async fn kept_claims_outlast_their_set() {
     }
 }
 
+/// The garbage collector begins with what the set owns, while its Pods are held.
+#[tokio::test]
+async fn claims_that_a_set_retains_or_keeps_outlast_its_foreground_deletion() {
+    let scope = Bed::shared().await.scope("kept-claims-foreground").await;
+    claims::volumes(&scope, 6).await;
+    let mut spec = claims::template(&scope, "1Gi");
+    spec["scaleStrategy"] =
+        json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain" } });
+    let set = Set::new(&scope, "web", 3, spec).await;
+    let all = claims::names(&scope).await;
+    delete(&set, PropagationPolicy::Foreground).await;
+    for name in &all {
+        let claim = claims::get(&scope, name).await.metadata;
+        let state = (claim.owner_references, claim.deletion_timestamp);
+        assert_eq!(state, (None, None), "{name}");
+    }
+    let set = Set::new(&scope, "web", 3, claims::template(&scope, "1Gi")).await;
+    assert_eq!(claims::names(&scope).await, all, "taken up again");
+    let uid = set.get().await.uid();
+    let labels = json!({ keys::KEPT_FOR: uid });
+    let keep = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+    let kept = &all[0];
+    let patched = claims::api(&scope)
+        .patch(kept, &PatchParams::default(), &keep)
+        .await;
+    patched.unwrap();
+    delete(&set, PropagationPolicy::Foreground).await;
+    assert_let_go(&scope, kept).await;
+    let gone = wait::until("the other claims to go", async || {
+        claims::names(&scope).await == [kept.as_str()]
+    });
+    gone.await;
+}
+
 /// By `kubectl label pvc … --overwrite`.
 #[tokio::test]
 async fn claim_that_says_to_be_of_another_template_than_its_pods_is_kept() {

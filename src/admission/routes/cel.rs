@@ -5,6 +5,7 @@
 //! the objects it hands to CEL), `null` objects (`object` of a DELETE, `oldObject` of a CREATE) are ruled out by the
 //! operations of the entry, and the cost grows only linearly with the object.
 
+use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
 use crate::admission::review::NODES;
 use crate::api::keys::{self, Family};
 
@@ -53,6 +54,10 @@ pub enum Condition {
     LeavesItsPods,
     /// The stored PersistentVolumeClaim is not bound to a volume yet.
     Pending,
+    /// The garbage collector, under its own name or that of all controllers.
+    ByGarbageCollector,
+    /// The stored object has a CollaSet among its owners.
+    OfCollaSet,
 }
 
 impl Condition {
@@ -76,6 +81,8 @@ impl Condition {
             Condition::SpecChanged => "spec-changed",
             Condition::LeavesItsPods => "leaves-its-pods",
             Condition::Pending => "pending",
+            Condition::ByGarbageCollector => "by-garbage-collector",
+            Condition::OfCollaSet => "of-collaset",
         }
     }
 
@@ -173,6 +180,19 @@ impl Condition {
             Condition::Pending => {
                 let phase = or_empty("oldObject", &["status", "phase"], "''");
                 format!("{phase} == 'Pending'")
+            }
+            Condition::ByGarbageCollector => {
+                let user = or_empty("request", &["userInfo", "username"], "''");
+                format!("{user} in ['{GARBAGE_COLLECTOR}', '{CONTROLLER_MANAGER}']")
+            }
+            Condition::OfCollaSet => {
+                let owners = or_empty("oldObject", &["metadata", "ownerReferences"], "[]");
+                let [version, kind] =
+                    ["apiVersion", "kind"].map(|field| or_empty("o", &[field], "''"));
+                let group = keys::GROUP;
+                format!(
+                    "{owners}.exists(o, {kind} == 'CollaSet' && {version}.startsWith('{group}/'))"
+                )
             }
         }
     }

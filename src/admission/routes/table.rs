@@ -347,6 +347,25 @@ pub const WEBHOOKS: &[Webhook] = &[
             Condition::NotNamespaceController,
         ],
     },
+    // Keeps the garbage collector from what outlasts a CollaSet until the set has released it. The collector tries again, and without a
+    // server nobody would end the set anyway. Deletions by anybody else, and of what no CollaSet owns, are never sent. Not by the label: a claim
+    // that has lost it is owned as well.
+    Webhook {
+        name: "claim-collected.apps.kusionstack.io",
+        route: Route::ValidateCollectedClaims,
+        rules: CLAIM_DELETES,
+        managed_only: false,
+        namespaces: Namespaces::All,
+        must_answer: true,
+        writes: false,
+        reinvoke: false,
+        timeout_seconds: 5,
+        conditions: &[
+            Condition::NotTerminating,
+            Condition::ByGarbageCollector,
+            Condition::OfCollaSet,
+        ],
+    },
 ];
 
 /// What comes on top with the feature gate `GraceDeleteWebhook`: the deletions and evictions that [`WEBHOOKS`] leaves out.

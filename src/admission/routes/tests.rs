@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::api::keys::{self, Family};
 
-const ALL_CONDITIONS: [Condition; 15] = [
+const ALL_CONDITIONS: [Condition; 17] = [
     Condition::NotTerminating,
     Condition::LifecycleChanged,
     Condition::LabelsUnchanged,
@@ -24,6 +24,8 @@ const ALL_CONDITIONS: [Condition; 15] = [
     Condition::NotNamespaceController,
     Condition::SpecChanged,
     Condition::Pending,
+    Condition::ByGarbageCollector,
+    Condition::OfCollaSet,
 ];
 
 fn settings() -> Settings {
@@ -67,7 +69,8 @@ fn names_are_unique_and_qualified() {
 }
 
 #[test]
-fn a_dead_webhook_touches_only_namespaces_with_rules_and_specs_of_rules_and_collasets() {
+fn a_dead_webhook_touches_only_namespaces_with_rules_and_specs_of_rules_and_collasets_and_their_garbage()
+ {
     for w in WEBHOOKS
         .iter()
         .chain(GRACE)
@@ -75,14 +78,23 @@ fn a_dead_webhook_touches_only_namespaces_with_rules_and_specs_of_rules_and_coll
         .filter(|w| ![Namespaces::WithRules, Namespaces::WithStrictRules].contains(&w.namespaces))
     {
         assert!(
-            w.rules
-                .iter()
-                .all(|r| ["podtransitionrules", "collasets"].contains(&r.resource)),
+            w.rules.iter().all(
+                |r| ["podtransitionrules", "collasets", "persistentvolumeclaims"]
+                    .contains(&r.resource)
+            ),
             "{}",
             w.name
         );
-        let allowed = [[Condition::SpecChanged], [Condition::LeavesItsPods]];
-        assert!(allowed.iter().any(|c| w.conditions == c), "{}", w.name);
+        let allowed: [&[Condition]; 3] = [
+            &[Condition::SpecChanged],
+            &[Condition::LeavesItsPods],
+            &[
+                Condition::NotTerminating,
+                Condition::ByGarbageCollector,
+                Condition::OfCollaSet,
+            ],
+        ];
+        assert!(allowed.contains(&w.conditions), "{}", w.name);
     }
 }
 
@@ -651,4 +663,23 @@ fn only_updates_of_a_set_that_is_deleted_without_its_pods_are_noted() {
         );
         assert_eq!(met, expected, "{stored}");
     }
+}
+
+#[test]
+fn only_claims_of_collasets_are_asked_about_and_only_for_the_garbage_collector() {
+    let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
+    let user = Condition::ByGarbageCollector;
+    for (name, asked) in [
+        (collector, true),
+        ("system:kube-controller-manager", true),
+        ("alice", false),
+    ] {
+        assert_eq!(holds_for(name, user, &Json::Null, &json!({})), asked);
+    }
+    let owned = |owners: Json| json!({"metadata": {"ownerReferences": owners}});
+    let set = json!({"apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet"});
+    let stateful = json!({"apiVersion": "apps/v1", "kind": "StatefulSet"});
+    let asked = |owners| holds(Condition::OfCollaSet, &Json::Null, &owned(owners));
+    assert!(asked(json!([stateful, set])));
+    assert!(!asked(json!([stateful])) && !asked(json!([])));
 }

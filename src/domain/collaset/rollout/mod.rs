@@ -22,7 +22,9 @@ pub struct Rollout {
     /// Whether that is another one than the current revision.
     pub is_on: bool,
     /// Whether the revision of the template can't be written, so that no Pod is updated.
-    is_frozen: bool,
+    stands_in: bool,
+    /// Whether the current revision is gone.
+    is_current_lost: bool,
     /// What the status says of it.
     stored: Option<RolloutStatus>,
     /// The command that the status has noted, of whichever rollout.
@@ -47,7 +49,8 @@ impl Rollout {
         Rollout {
             noted: noted.unwrap_or_default(),
             stored: stored.filter(|stored| is_on && stored.revision == revision),
-            is_frozen: history.stands_in,
+            stands_in: history.stands_in,
+            is_current_lost: is_on && history.current.name == revision,
             steps: if is_on { steps } else { Vec::new() },
             revision,
             is_on,
@@ -60,11 +63,16 @@ impl Rollout {
         self.stored.as_ref().is_some_and(|stored| stored.aborted)
     }
 
+    /// Whether no Pod is updated: there is no revision that it should be of.
+    pub fn is_frozen(&self) -> bool {
+        self.stands_in || self.is_aborted() && self.is_current_lost
+    }
+
     /// Which Pods are to be updated now. An aborted rollout takes back whatever it has reached.
     pub fn scope(&self) -> Scope {
         match (self.whole, self.step()) {
+            _ if self.is_frozen() => Scope::Partition(usize::MAX),
             _ if self.is_aborted() => Scope::Partition(0),
-            (Scope::Partition(_), _) if self.is_frozen => Scope::Partition(usize::MAX),
             (Scope::Partition(whole), Some(_)) => Scope::Partition(whole.max(self.kept())),
             (whole, _) => whole,
         }
@@ -73,6 +81,7 @@ impl Rollout {
     /// Which Pods are to be updated in the end.
     pub fn final_scope(&self) -> Scope {
         match self.is_aborted() {
+            true if self.is_frozen() => Scope::Partition(usize::MAX),
             true => Scope::Partition(0),
             false => self.whole,
         }

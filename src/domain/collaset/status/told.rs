@@ -150,6 +150,10 @@ pub fn no_pairs(facts: &Facts, draft: &Draft, open: usize) -> String {
 pub fn aborted(facts: &Facts, behind: usize, updates: usize) -> String {
     let (revision, current) = (&facts.rollout.revision, &facts.history.current.name);
     let left = match (behind, updates) {
+        _ if facts.rollout.is_frozen() => {
+            "the revision to go back to is gone, so no Pod is updated; apply the former template"
+                .to_owned()
+        }
         (0, 0) => format!("all Pods are of revision {current}"),
         (0, _) => {
             let pods = wording::pods_do(updates, "is on its", "are on their");

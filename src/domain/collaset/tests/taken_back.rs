@@ -650,3 +650,63 @@ fn exclusion_is_told_once_it_is_written() {
     let told = format!("Pod {} is excluded", pod.name);
     assert_eq!(told_of(&world, "ExcludeTarget"), [told]);
 }
+
+/// There is nothing left to go back to, and nobody asks for the template that was given up.
+#[test]
+fn current_revision_deleted_after_abort() {
+    let mut w = settled(4, canary());
+    w.image("app:2");
+    w.settle();
+    w.command("abort");
+    w.settle();
+    let current = w.set.status.as_ref().unwrap().current_revision.clone();
+    w.revisions.remove(&current);
+    w.settle();
+    assert_eq!(running(&w, "app:1"), 4);
+    let (_, reason, message) = condition(&w, "Update");
+    assert_eq!(reason, "RolloutAborted");
+    assert!(message.contains("apply the former template"), "{message}");
+    w.image("app:1");
+    w.settle();
+    assert_eq!(running(&w, "app:1"), 4);
+}
+
+/// The Pods are chosen for the template that is refused.
+#[test]
+fn labelled_pods_stay_while_the_revision_is_refused() {
+    for is_aborted in [false, true] {
+        let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
+        let mut w = settled(4, by_label);
+        let names: Vec<String> = w.pods.keys().cloned().collect();
+        let include = |w: &mut World, name: &str| {
+            let labels = &mut w.pods.get_mut(name).unwrap().metadata.labels;
+            labels.insert(keys::UPDATE_INCLUDED.into(), "true".into());
+        };
+        w.image("app:2");
+        include(&mut w, &names[0]);
+        w.settle();
+        assert_eq!(running(&w, "app:2"), 1);
+        if is_aborted {
+            w.command("abort");
+            w.settle();
+        }
+        let before = w.images().join(" ");
+        w.refused.revision = Some("a policy refuses".into());
+        w.image("app:3");
+        for name in &names {
+            include(&mut w, name);
+        }
+        for _ in 0..20 {
+            let mut p = planner::plan(&w.observe());
+            p.revisions.clear();
+            let is_told = |event: &Event| event.reason == "RolloutStarted";
+            assert!(!p.events.iter().any(is_told), "{:?}", p.events);
+            w.carry_out(p, usize::MAX);
+            w.surroundings();
+        }
+        assert_eq!(w.images().join(" "), before, "aborted {is_aborted}");
+        let labelled = w.pods.values();
+        let labelled = labelled.filter(|pod| pod.label(keys::UPDATE_INCLUDED).is_some());
+        assert_eq!(labelled.count(), 4, "the choice stays");
+    }
+}

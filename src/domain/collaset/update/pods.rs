@@ -446,7 +446,7 @@ fn settle(
         // While a rollout goes on, one that it has reached must not be dragged into the next. At rest the label is a choice
         // for the rollout to come.
         let labelled = pod.label(keys::UPDATE_INCLUDED).is_some() && facts.is_updated(pod);
-        if labelled && facts.rolls {
+        if labelled && facts.rolls && !facts.rollout.is_frozen() {
             draft.label(pod, keys::UPDATE_INCLUDED, None);
         }
         return;

@@ -1,0 +1,156 @@
+//! PersistentVolumeClaims that the garbage collector deletes and their CollaSet does not. In a foreground deletion of the set the collector
+//! deletes what has an owner at once, before the set could release anything.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use crate::admission::answers;
+use crate::admission::context::Context;
+use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
+use crate::admission::review::{Handler, Request, Verdict};
+use crate::api::keys;
+use crate::cluster::failure;
+use crate::cluster::path::{self, Objects};
+use crate::domain::collaset::leaves_its_pods;
+
+/// What could not be checked.
+const WHAT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
+
+/// Decides deletions of claims by the garbage collector, which tries again what is denied.
+pub struct Collected(pub Arc<Context>);
+
+/// A claim, or a CollaSet, as far as it is looked at: one whose spec can't be read is deleted too.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Outline {
+    metadata: ObjectMeta,
+    spec: Value,
+}
+
+#[async_trait]
+impl Handler for Collected {
+    async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
+        let old = request.old_object.as_deref();
+        let claim = match answers::read::<Outline>(old, "PersistentVolumeClaim") {
+            Ok(claim) => claim.metadata,
+            Err(denial) => return denial,
+        };
+        let goes = claim.deletion_timestamp.is_some() || self.is_namespace_going(request);
+        let asks = [GARBAGE_COLLECTOR, CONTROLLER_MANAGER];
+        if goes || !asks.contains(&&*request.user_info.username) {
+            return Verdict::allow();
+        }
+        let owners = claim.owner_references.iter().flatten();
+        for owner in owners.filter(|owner| is_collaset(owner)) {
+            let set = match timeout_at(deadline, self.read(&request.namespace, owner)).await {
+                Ok(Ok(set)) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
+                Ok(Err(e)) => return answers::unchecked(WHAT, &failure::text(&e)),
+                Err(_) => return self.fallback(request, "no answer in time"),
+            };
+            if let Some(why) = set.and_then(|set| why_it_stays(&claim, &set)) {
+                let message = format!(
+                    "PersistentVolumeClaim {} stays: {why} of CollaSet {}, which takes its owner reference off",
+                    request.name, owner.name
+                );
+                return Verdict::deny(403, "Forbidden", message);
+            }
+        }
+        Verdict::allow()
+    }
+
+    fn fallback(&self, _request: &Request, why: &str) -> Verdict {
+        answers::unchecked(WHAT, why)
+    }
+}
+
+impl Collected {
+    /// A namespace takes everything along.
+    fn is_namespace_going(&self, request: &Request) -> bool {
+        let index = self.0.index.read();
+        let home = index.namespace(&request.namespace);
+        home.is_some_and(|home| home.terminating_since.is_some())
+    }
+
+    /// The set that a reference names, by a read of the API server.
+    async fn read(
+        &self,
+        namespace: &str,
+        owner: &OwnerReference,
+    ) -> Result<Option<Outline>, kube::Error> {
+        let name = path::checked_name(&owner.name)?;
+        let api = format!("/apis/{}/{}", keys::GROUP, keys::VERSION);
+        let read = Objects::of(&api, namespace, "collasets")?.get(name)?;
+        match self.0.client.request(read).await {
+            Ok(set) => Ok(Some(set)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn is_collaset(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split('/').next();
+    group == Some(keys::GROUP) && owner.kind == "CollaSet"
+}
+
+/// By what a claim outlasts a set that has it; `None` where it does not.
+fn why_it_stays(claim: &ObjectMeta, set: &Outline) -> Option<&'static str> {
+    let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
+    let kept = claim.labels.iter().flatten();
+    let mut kept = kept.filter(|(key, _)| *key == keys::KEPT_FOR);
+    if set.metadata.deletion_timestamp.is_none() || leaves_its_pods(&set.metadata) {
+        Some("it is")
+    } else if set.spec.pointer(policy) == Some(&Value::from("Retain")) {
+        Some("by whenDeleted Retain it outlasts the deletion")
+    } else {
+        let is_kept = kept.any(|(_, uid)| Some(uid) == set.metadata.uid.as_ref());
+        is_kept.then_some("by its label kept-for it outlasts the deletion")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn stays(claim: Value, set: Value) -> bool {
+        let claim = serde_json::from_value(claim).unwrap();
+        let set = serde_json::from_value(set).unwrap();
+        why_it_stays(&claim, &set).is_some()
+    }
+
+    #[test]
+    fn claim_outlasts_a_set_that_retains_or_keeps_it_or_stays_itself() {
+        let at = "2026-01-01T00:00:00Z";
+        let set = |metadata: Value, policy: Value| {
+            let mut set = json!({
+                "metadata": { "uid": "1", "deletionTimestamp": at, "finalizers": ["foregroundDeletion"] },
+                "spec": { "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": policy } },
+            });
+            json_patch::merge(&mut set["metadata"], &metadata);
+            set
+        };
+        let kept = json!({ "labels": { (keys::KEPT_FOR): "1" } });
+        let other = json!({ "labels": { (keys::KEPT_FOR): "2" } });
+        let same = json!({});
+        let retain = json!({ "whenDeleted": "Retain", "whenScaled": "Delete" });
+        let delete = json!({ "whenDeleted": "Delete", "whenScaled": "Retain" });
+        for policy in [&delete, &json!(null), &json!(7)] {
+            assert!(!stays(json!({}), set(same.clone(), policy.clone())));
+            assert!(!stays(other.clone(), set(same.clone(), policy.clone())));
+            assert!(stays(kept.clone(), set(same.clone(), policy.clone())));
+        }
+        assert!(stays(json!({}), set(same, retain)));
+        let there = json!({ "deletionTimestamp": null });
+        assert!(stays(json!({}), set(there, delete.clone())));
+        let leaves = json!({ "finalizers": ["orphan"] });
+        assert!(stays(json!({}), set(leaves, delete)));
+    }
+}
