@@ -206,18 +206,35 @@ async fn write_again<T>(
     failing: bool,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Outcome> {
-    match tokio::time::timeout(CALL_TIMEOUT, call).await {
-        Ok(Ok(done)) => return Ok(done),
-        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {
+    outcome(what, failing, in_time(call).await)
+}
+
+/// That a write has had no answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the API server has not answered within {} s; a webhook that it calls may be slow",
+    CALL_TIMEOUT.as_secs()
+)]
+struct NoAnswer;
+
+/// Awaits a write with a deadline.
+async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let done = tokio::time::timeout(CALL_TIMEOUT, call).await;
+    done.unwrap_or_else(|_| Err(Error::Service(NoAnswer.into())))
+}
+
+/// What to do next after a write.
+fn outcome<T>(what: &'static str, failing: bool, done: Result<T, Error>) -> Result<T, Outcome> {
+    match done {
+        Ok(done) => return Ok(done),
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {
             debug!(what, code = status.code, "the object has moved on");
         }
-        Ok(Err(Error::Api(status))) if status.code == 429 => {
+        Err(Error::Api(status)) if status.code == 429 => {
             debug!(what, message = %status.message, "held");
         }
-        Ok(Err(e)) if failing => debug!(what, error = failure::text(&e), "write failed again"),
-        Ok(Err(e)) => warn!(what, error = failure::text(&e), "write failed"),
-        Err(_) if failing => debug!(what, "write timed out again"),
-        Err(_) => warn!(what, "write timed out"),
+        Err(e) if failing => debug!(what, error = failure::text(&e), "write failed again"),
+        Err(e) => warn!(what, error = failure::text(&e), "write failed"),
     }
     Err(Outcome::Retry)
 }

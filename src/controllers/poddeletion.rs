@@ -7,7 +7,7 @@ use kube::Error;
 use serde_json::json;
 use tracing::info;
 
-use super::{Context, PodKey, reasons, whole, write};
+use super::{Context, PodKey, in_time, outcome, reasons, whole};
 use crate::api::keys::{self, Family};
 use crate::cluster::events::about_pod;
 use crate::cluster::pods;
@@ -53,15 +53,12 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            let request = async {
-                let done = pods::delete(&context.client, &pod).await;
-                match &done {
-                    Ok(_) => context.undeleted.forget(&pod.metadata.uid),
-                    Err(error) => tell(context, &pod, error),
-                }
-                done
-            };
-            write("delete a Pod", request).await.map(|_| ())
+            let done = in_time(pods::delete(&context.client, &pod)).await;
+            match &done {
+                Ok(_) => context.undeleted.forget(&pod.metadata.uid),
+                Err(error) => tell(context, &pod, error),
+            }
+            outcome("delete a Pod", false, done).map(|_| ())
         }
     };
     done.map_or_else(|outcome| outcome, |()| Outcome::Done)

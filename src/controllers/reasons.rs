@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::Error;
 use parking_lot::Mutex;
 
-use super::{Context, write};
+use super::{Context, NoAnswer, in_time, outcome};
 use crate::cluster::events::about_pod;
 use crate::cluster::failure;
 use crate::cluster::queue::Outcome;
@@ -44,12 +44,15 @@ impl Reasons {
     }
 }
 
-/// The words of a refusal that may last; `None` for what a newer object or the next try mends.
+/// The words of a refusal that may last, or of an answer that never comes; `None` for what a newer object or the next try mends.
 pub fn lasting(error: &Error) -> Option<String> {
-    let Error::Api(status) = error else {
-        return None;
-    };
-    (!matches!(status.code, 404 | 409 | 429)).then(|| failure::text(error))
+    match error {
+        Error::Api(status) => {
+            (!matches!(status.code, 404 | 409 | 429)).then(|| failure::text(error))
+        }
+        Error::Service(why) => why.downcast_ref::<NoAnswer>().map(ToString::to_string),
+        _ => None,
+    }
 }
 
 /// Writes a step of a Pod's lifecycle. A refusal may last, and the Pod be off traffic: the Pod says so, and its CollaSet.
@@ -60,21 +63,44 @@ pub async fn step<T>(
     request: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Outcome> {
     let uid = &pod.metadata.uid;
-    let told = async {
-        let done = request.await;
-        match done.as_ref().map_err(lasting) {
-            Ok(_) => context.unstepped.forget(uid),
-            Err(Some(why)) => {
-                let message = format!(
-                    "The lifecycle of the Pod can't go on: its next step is refused, and tried again: {why}"
-                );
-                context.unstepped.note(uid, why);
-                let about = about_pod(pod);
-                context.events.record(&about, true, REFUSED, &message);
-            }
-            Err(None) => {}
+    let done = in_time(request).await;
+    match done.as_ref().map_err(lasting) {
+        Ok(_) => context.unstepped.forget(uid),
+        Err(Some(why)) => {
+            let message = format!(
+                "The lifecycle of the Pod can't go on: its next step is refused, and tried again: {why}"
+            );
+            context.unstepped.note(uid, why);
+            let about = about_pod(pod);
+            context.events.record(&about, true, REFUSED, &message);
         }
-        done
-    };
-    write(what, told).await
+        Err(None) => {}
+    }
+    outcome(what, false, done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A webhook may be slower than anybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn step_that_is_never_answered_has_a_reason() {
+        let service = tower::service_fn(|_: http::Request<Body>| {
+            pending::<Result<http::Response<Body>, std::convert::Infallible>>()
+        });
+        let context = Context::at_epoch(Client::new(service, "default"));
+        let mut pod = Pod::default();
+        pod.metadata.uid = "u".to_owned();
+        let never = pending::<Result<(), Error>>();
+        let done = step(&context, &pod, "step a Pod", never).await;
+        assert_eq!(done, Err(Outcome::Retry));
+        let known = context.unstepped.of(&[Arc::new(pod)]);
+        assert!(known["u"].contains("has not answered within 15 s"));
+    }
 }

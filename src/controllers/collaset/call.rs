@@ -56,7 +56,8 @@ impl Trouble {
     /// What it means for a stage, if `step` was being done.
     pub fn halt(self, step: Step) -> Halt {
         match self {
-            Trouble::Moved | Trouble::Exists | Trouble::Held(_) => Halt::Moved,
+            Trouble::Moved | Trouble::Exists => Halt::Moved,
+            Trouble::Held(why) => Halt::Failed(step, format!("{why}; it is tried again")), // of too many requests
             Trouble::Failed(message) | Trouble::Denied(message) | Trouble::Refused(message) => {
                 Halt::Failed(step, message)
             }
