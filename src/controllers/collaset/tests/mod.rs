@@ -2066,3 +2066,20 @@ async fn update_that_is_only_tried_begins_with_another_plan() {
         );
     }
 }
+
+/// By its priority and fairness. It asks for fewer requests.
+#[tokio::test]
+async fn what_the_api_server_turns_away_for_too_many_requests_is_told_and_not_asked_for_by_all() {
+    let bed = Bed::new();
+    let pods = "POST /api/v1/namespaces/n/pods";
+    bed.api.refuse(refusal(pods, 429));
+    let done = bed.apply(creates(0..200)).await;
+    assert!(matches!(done, Done::All(_)), "{done:?}");
+    assert!(bed.api.bodies(pods).len() <= 16);
+    let scale = bed.condition("Scale");
+    assert_eq!(scale["status"], "False");
+    assert!(
+        scale["message"].to_string().contains("exceeded quota"),
+        "{scale}"
+    );
+}
