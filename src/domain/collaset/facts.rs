@@ -46,6 +46,8 @@ pub struct Facts<'a> {
     resized: BTreeMap<&'a str, Vec<Arc<Revision>>>,
     /// All claim templates of these revisions.
     pub known_claims: Known,
+    /// The same and those of the spec. They are hashed once, and only if a claim is asked about.
+    known_with_spec: OnceCell<Known>,
     /// All claims by the instance ID that they carry.
     claims: BTreeMap<i64, Vec<Arc<Claim>>>,
     /// Instance IDs of the claims that the set has, by their names.
@@ -99,6 +101,7 @@ impl<'a> Facts<'a> {
             aheads: cells(&history),
             resized: BTreeMap::new(),
             known_claims: Known::of_revisions(history.all()),
+            known_with_spec: OnceCell::new(),
             claims: BTreeMap::new(),
             own_claims: BTreeMap::new(),
             named_claims: observed.claims.iter().map(|c| (&*c.name, c)).collect(),
@@ -514,7 +517,7 @@ impl<'a> Facts<'a> {
     pub fn serves_spec(&self, claim: &Claim) -> bool {
         self.template_in_spec(claim).is_some_and(|template| {
             let known = self.known_with_spec();
-            claims::has_hash(claim, &known.hash(template), &known)
+            claims::has_hash(claim, &known.hash(template), known)
         })
     }
 
@@ -528,9 +531,10 @@ impl<'a> Facts<'a> {
     }
 
     /// The revision of the spec may have its templates in another notation.
-    fn known_with_spec(&self) -> Known {
-        self.known_claims
-            .and(&self.observed.set.spec.volume_claim_templates)
+    fn known_with_spec(&self) -> &Known {
+        let templates = &self.observed.set.spec.volume_claim_templates;
+        self.known_with_spec
+            .get_or_init(|| self.known_claims.and(templates))
     }
 
     /// The hash of the template of a revision by whose name a claim goes, if there is one.

@@ -60,7 +60,7 @@ impl Known {
         Known::of(revisions.flat_map(|r| claim_templates(&r.data)))
     }
 
-    /// These, and those of a spec.
+    /// These templates and others, such as those of a spec. Hashes all of them.
     pub fn and<'a>(&'a self, templates: &'a [Value]) -> Known {
         let own = self.0.iter().map(|entry| &entry.template);
         Known::of(own.chain(templates))
