@@ -36,12 +36,7 @@ impl Handler for Validate {
         let status = claim.status.as_ref();
         let pending = status.and_then(|s| s.phase.as_deref()) == Some("Pending");
         let terminating = claim.metadata.deletion_timestamp.is_some()
-            || self
-                .0
-                .index
-                .read()
-                .namespace(&request.namespace)
-                .is_some_and(|n| n.terminating_since.is_some());
+            || is_namespace_terminating(&self.0, &request.namespace);
         let Some(id) = claim.labels().get(keys::INSTANCE_ID) else {
             return Verdict::allow();
         };
@@ -88,6 +83,13 @@ impl Validate {
             .find(|p| waits(p) && mounts(p, &name));
         Ok(holder.map(|pod| pod.name_any()))
     }
+}
+
+/// Whether the cache shows that a namespace is being deleted, with everything in it.
+fn is_namespace_terminating(context: &Context, namespace: &str) -> bool {
+    let index = context.index.read();
+    let home = index.namespace(namespace);
+    home.is_some_and(|home| home.terminating_since.is_some())
 }
 
 fn waits(pod: &Pod) -> bool {

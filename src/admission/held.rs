@@ -19,7 +19,7 @@ use crate::domain::pod::{Owner, Pod};
 /// The garbage collector's identity.
 pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 /// The namespace controller's identity; it deletes only in namespaces that are terminating.
-const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
+pub const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
 /// The identity of the Job controller. It deletes a Pod of a Job when the Job has failed, is complete, is suspended or is to
 /// run fewer, never to replace it. That a Job has failed stands in its status only after these deletions.
 const JOB_CONTROLLER: &str = "system:serviceaccount:kube-system:job-controller";

@@ -38,7 +38,7 @@ pub enum Route {
     ValidateResourceContexts,
     /// Deletions of PersistentVolumeClaims.
     ValidateClaims,
-    /// Those by the garbage collector.
+    /// Deletions of PersistentVolumeClaims by the garbage collector.
     ValidateCollectedClaims,
 }
 

@@ -1,14 +1,15 @@
-//! PersistentVolumeClaims that the garbage collector deletes and their CollaSet does not. In a foreground deletion of the set the collector
-//! deletes what has an owner at once, before the set could release anything.
+//! Deletions by the garbage collector of PersistentVolumeClaims that outlast their CollaSet. In a foreground deletion of the set the collector
+//! deletes every object that the set owns at once, before the controller can release a claim.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use super::is_namespace_terminating;
 use crate::admission::answers;
 use crate::admission::context::Context;
 use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
@@ -17,17 +18,24 @@ use crate::api::keys;
 use crate::cluster::failure;
 use crate::cluster::path::{self, Objects};
 use crate::domain::collaset::leaves_its_pods;
+use crate::domain::pod::{Metadata, Owner};
 
 /// What could not be checked.
 const WHAT: &str = "whether the PersistentVolumeClaim outlasts its CollaSet";
 
-/// Decides deletions of claims by the garbage collector, which tries again what is denied.
+/// Decides deletions of claims by the garbage collector, which retries a denied deletion.
 pub struct Collected(pub Arc<Context>);
 
-/// A claim, or a CollaSet, as far as it is looked at: one whose spec can't be read is deleted too.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Outline {
+struct Claim {
+    metadata: Metadata,
+}
+
+/// A CollaSet. The spec is not typed, because a set whose spec can't be read is deleted too.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Set {
     metadata: ObjectMeta,
     spec: Value,
 }
@@ -36,17 +44,18 @@ struct Outline {
 impl Handler for Collected {
     async fn review(&self, request: &Request, deadline: Instant) -> Verdict {
         let old = request.old_object.as_deref();
-        let claim = match answers::read::<Outline>(old, "PersistentVolumeClaim") {
+        let claim = match answers::read::<Claim>(old, "PersistentVolumeClaim") {
             Ok(claim) => claim.metadata,
             Err(denial) => return denial,
         };
-        let goes = claim.deletion_timestamp.is_some() || self.is_namespace_going(request);
-        let asks = [GARBAGE_COLLECTOR, CONTROLLER_MANAGER];
-        if goes || !asks.contains(&&*request.user_info.username) {
+        let goes = claim.deletion_timestamp.is_some()
+            || is_namespace_terminating(&self.0, &request.namespace);
+        let collectors = [GARBAGE_COLLECTOR, CONTROLLER_MANAGER];
+        if goes || !collectors.contains(&&*request.user_info.username) {
             return Verdict::allow();
         }
-        let owners = claim.owner_references.iter().flatten();
-        for owner in owners.filter(|owner| is_collaset(owner)) {
+        let owners = claim.owner_references.iter();
+        for owner in owners.filter(|owner| owner.is_collaset()) {
             let set = match timeout_at(deadline, self.read(&request.namespace, owner)).await {
                 Ok(Ok(set)) => set.filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid)),
                 Ok(Err(e)) => return answers::unchecked(WHAT, &failure::text(&e)),
@@ -69,19 +78,8 @@ impl Handler for Collected {
 }
 
 impl Collected {
-    /// A namespace takes everything along.
-    fn is_namespace_going(&self, request: &Request) -> bool {
-        let index = self.0.index.read();
-        let home = index.namespace(&request.namespace);
-        home.is_some_and(|home| home.terminating_since.is_some())
-    }
-
-    /// The set that a reference names, by a read of the API server.
-    async fn read(
-        &self,
-        namespace: &str,
-        owner: &OwnerReference,
-    ) -> Result<Option<Outline>, kube::Error> {
+    /// The set that an owner reference names, read from the API server.
+    async fn read(&self, namespace: &str, owner: &Owner) -> Result<Option<Set>, kube::Error> {
         let name = path::checked_name(&owner.name)?;
         let api = format!("/apis/{}/{}", keys::GROUP, keys::VERSION);
         let read = Objects::of(&api, namespace, "collasets")?.get(name)?;
@@ -93,22 +91,16 @@ impl Collected {
     }
 }
 
-fn is_collaset(owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split('/').next();
-    group == Some(keys::GROUP) && owner.kind == "CollaSet"
-}
-
-/// By what a claim outlasts a set that has it; `None` where it does not.
-fn why_it_stays(claim: &ObjectMeta, set: &Outline) -> Option<&'static str> {
+/// Why a claim outlasts the set that owns it; `None` if it does not.
+fn why_it_stays(claim: &Metadata, set: &Set) -> Option<&'static str> {
     let policy = "/scaleStrategy/persistentVolumeClaimRetentionPolicy/whenDeleted";
-    let kept = claim.labels.iter().flatten();
-    let mut kept = kept.filter(|(key, _)| *key == keys::KEPT_FOR);
+    let kept_for = claim.labels.get(keys::KEPT_FOR);
     if set.metadata.deletion_timestamp.is_none() || leaves_its_pods(&set.metadata) {
         Some("it is")
     } else if set.spec.pointer(policy) == Some(&Value::from("Retain")) {
         Some("by whenDeleted Retain it outlasts the deletion")
     } else {
-        let is_kept = kept.any(|(_, uid)| Some(uid) == set.metadata.uid.as_ref());
+        let is_kept = kept_for.is_some() && kept_for == set.metadata.uid.as_ref();
         is_kept.then_some("by its label kept-for it outlasts the deletion")
     }
 }

@@ -5,11 +5,9 @@
 //! the objects it hands to CEL), `null` objects (`object` of a DELETE, `oldObject` of a CREATE) are ruled out by the
 //! operations of the entry, and the cost grows only linearly with the object.
 
-use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR};
+use crate::admission::held::{CONTROLLER_MANAGER, GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER};
 use crate::admission::review::NODES;
 use crate::api::keys::{self, Family};
-
-const NAMESPACE_CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
 
 /// A matchCondition: the webhook is called only if all of its conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

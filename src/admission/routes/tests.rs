@@ -69,8 +69,7 @@ fn names_are_unique_and_qualified() {
 }
 
 #[test]
-fn a_dead_webhook_touches_only_namespaces_with_rules_and_specs_of_rules_and_collasets_and_their_garbage()
- {
+fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
     for w in WEBHOOKS
         .iter()
         .chain(GRACE)
@@ -666,7 +665,7 @@ fn only_updates_of_a_set_that_is_deleted_without_its_pods_are_noted() {
 }
 
 #[test]
-fn only_claims_of_collasets_are_asked_about_and_only_for_the_garbage_collector() {
+fn only_collected_claims_of_collasets_are_sent() {
     let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
     let user = Condition::ByGarbageCollector;
     for (name, asked) in [

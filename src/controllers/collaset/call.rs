@@ -57,7 +57,8 @@ impl Trouble {
     pub fn halt(self, step: Step) -> Halt {
         match self {
             Trouble::Moved | Trouble::Exists => Halt::Moved,
-            Trouble::Held(why) => Halt::Failed(step, format!("{why}; it is tried again")), // of too many requests
+            // Of too many requests: what admission holds are changes and deletions of Pods, which `unless_held` takes.
+            Trouble::Held(why) => Halt::Failed(step, format!("{why}; it is tried again")),
             Trouble::Failed(message) | Trouble::Denied(message) | Trouble::Refused(message) => {
                 Halt::Failed(step, message)
             }

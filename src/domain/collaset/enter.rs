@@ -245,9 +245,9 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
         let named = claim.labels.get(keys::INSTANCE_ID) == Some(&id);
         let is_marked = claim.labels.contains_key(keys::ORPHANED);
         let is_own = claim.belongs_to(facts.observed.set.metadata.uid.as_deref());
-        // A user has given it the label: the garbage collector would delete what has an owner.
-        let is_told = is_own && facts.keeps(claim) && claim.controller.is_some();
-        let is_settled = is_own && named && !is_marked && !is_told;
+        // A user has labelled an owned claim to be kept. The garbage collector deletes a claim that has an owner.
+        let is_to_release = is_own && facts.keeps(claim) && claim.controller.is_some();
+        let is_settled = is_own && named && !is_marked && !is_to_release;
         if is_settled || !is_own && !may_be_taken(facts, pod, claim) {
             continue;
         }
@@ -256,17 +256,18 @@ pub fn take_claims(facts: &Facts, draft: &mut Draft, pod: &Pod, id: i64) -> bool
         labels
             .0
             .insert(keys::INSTANCE_ID.to_owned(), Some(id.clone()));
-        let is_kept = match is_own {
-            true => claim.controller.is_none(),
-            false => keep(facts, pod, claim, &mut labels),
-        };
-        if is_told {
+        let ownership = if is_to_release {
             labels.0.extend(kept_as(facts, pod, claim));
-        }
-        let ownership = match is_kept {
-            _ if is_told => Ownership::Release,
-            true => Ownership::Keep,
-            false => Ownership::Adopt,
+            Ownership::Release
+        } else {
+            let is_kept = match is_own {
+                true => claim.controller.is_none(),
+                false => keep(facts, pod, claim, &mut labels),
+            };
+            match is_kept {
+                true => Ownership::Keep,
+                false => Ownership::Adopt,
+            }
         };
         draft.claim(claim, labels, ownership);
         any = true;

@@ -128,8 +128,8 @@ pub fn step(facts: &Facts, draft: &mut Draft) -> bool {
     true
 }
 
-/// Releases what the set owns and never deletes, while its Pods are there: in a foreground deletion the garbage collector deletes what is owned
-/// as soon as admission lets it.
+/// Releases the claims that the set owns and retains or keeps, while its Pods still exist. In a foreground deletion the garbage collector waits
+/// for that: admission denies its deletions of these claims until they have no owner.
 fn release_what_outlasts(facts: &Facts, draft: &mut Draft) {
     let uid = facts.observed.set.metadata.uid.as_deref();
     let claims = facts.observed.claims.iter();
@@ -142,7 +142,8 @@ fn release_what_outlasts(facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// No set of this name takes a claim from a Pod that has left, nor begins with data that are to be gone.
+/// The labels that a released claim gets. A kept claim, and the claim of a Pod that has left, are marked so that no later set of this name takes
+/// them.
 fn labels_of_released(facts: &Facts, claim: &Claim) -> LabelPatch {
     let is_let_go = facts.keeps(claim) && !facts.strategy.retain_deleted;
     let mut mounting = facts.mounting(&claim.name).iter();

@@ -2067,9 +2067,9 @@ async fn update_that_is_only_tried_begins_with_another_plan() {
     }
 }
 
-/// By its priority and fairness. It asks for fewer requests.
+/// API Priority and Fairness answers 429 when it wants fewer requests.
 #[tokio::test]
-async fn what_the_api_server_turns_away_for_too_many_requests_is_told_and_not_asked_for_by_all() {
+async fn creations_answered_429_stop_early_and_are_told() {
     let bed = Bed::new();
     let pods = "POST /api/v1/namespaces/n/pods";
     bed.api.refuse(refusal(pods, 429));

@@ -21,9 +21,9 @@ pub struct Rollout {
     pub revision: String,
     /// Whether that is another one than the current revision.
     pub is_on: bool,
-    /// Whether the revision of the template can't be written, so that no Pod is updated.
+    /// Whether the revision of the template can't be written, and an older one stands in for it.
     stands_in: bool,
-    /// Whether the current revision is gone.
+    /// Whether the ControllerRevision to which an abort goes back does not exist any more.
     is_current_lost: bool,
     /// What the status says of it.
     stored: Option<RolloutStatus>,
@@ -63,7 +63,7 @@ impl Rollout {
         self.stored.as_ref().is_some_and(|stored| stored.aborted)
     }
 
-    /// Whether no Pod is updated: there is no revision that it should be of.
+    /// Whether no Pod is updated, because the revision that the Pods should be of is not stored.
     pub fn is_frozen(&self) -> bool {
         self.stands_in || self.is_aborted() && self.is_current_lost
     }
