@@ -12,7 +12,7 @@ use crate::cluster::failure;
 use crate::cluster::queue::Outcome;
 use crate::domain::pod::Pod;
 
-/// Reason of the Event that tells of a step of a lifecycle that is refused.
+/// Reason of the Event that tells of a step of a lifecycle that is refused, or never answered.
 const REFUSED: &str = "LifecycleStepRefused";
 
 /// By UID, why each can't be written. What is known goes with the process, and is learnt anew by the next try.
@@ -68,7 +68,7 @@ pub async fn step<T>(
         Ok(_) => context.unstepped.forget(uid),
         Err(Some(why)) => {
             let message = format!(
-                "The lifecycle of the Pod can't go on: its next step is refused, and tried again: {why}"
+                "The lifecycle of the Pod can't go on: its next step is not written, and tried again: {why}"
             );
             context.unstepped.note(uid, why);
             let about = about_pod(pod);

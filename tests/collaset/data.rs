@@ -409,30 +409,63 @@ async fn claim_that_lost_its_control_label_gets_it_back() {
 #[tokio::test]
 async fn retained_claim_that_no_cache_shows_outlasts_its_set() {
     let scope = Bed::shared().await.scope("data-unseen").await;
-    claims::volumes(&scope, 2).await;
-    let mut part = template(&scope, "Delete");
-    part["scaleStrategy"] =
-        json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain" } });
-    let set = Set::new(&scope, "web", 2, part).await;
-    let all: Vec<String> = set.pods().await.values().flat_map(mounted).collect();
-    let api = claims::api(&scope);
-    let uid = set.get().await.metadata.uid.unwrap();
-    let reference = json!({
-        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": uid, "controller": false,
-    });
-    let edits = [
-        json!({ "labels": { keys::CONTROL: null } }),
-        json!({ "labels": { keys::CONTROL: null }, "ownerReferences": [reference] }),
-    ];
-    for (claim, edit) in all.iter().zip(edits) {
-        let edit = Patch::Merge(json!({ "metadata": edit }));
-        let edited = api.patch(claim, &PatchParams::default(), &edit).await;
-        edited.unwrap();
+    claims::volumes(&scope, 4).await;
+    for propagation in [PropagationPolicy::Background, PropagationPolicy::Foreground] {
+        let mut part = template(&scope, "Delete");
+        part["scaleStrategy"] =
+            json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain" } });
+        let set = Set::new(&scope, "web", 2, part).await;
+        let all: Vec<String> = set.pods().await.values().flat_map(mounted).collect();
+        let uid = set.get().await.metadata.uid.unwrap();
+        let reference = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "web", "uid": uid, "controller": false,
+        });
+        let edits = [
+            json!({ "labels": { keys::CONTROL: null } }),
+            json!({ "labels": { keys::CONTROL: null }, "ownerReferences": [reference] }),
+        ];
+        for (claim, edit) in all.iter().zip(edits) {
+            hand(&scope, claim, edit).await;
+        }
+        delete(&set, propagation).await;
+        assert_outlast(&scope, &all).await;
+        for claim in all {
+            hand(
+                &scope,
+                &claim,
+                json!({ "labels": { keys::CONTROL: "true" } }),
+            )
+            .await;
+        }
     }
-    delete(&set, PropagationPolicy::Background).await;
+}
+
+/// A set without a policy of retention keeps it by the label alone.
+#[tokio::test]
+async fn kept_claim_that_no_cache_shows_outlasts_a_foreground_deletion() {
+    let scope = Bed::shared().await.scope("data-unseen-kept").await;
+    claims::volumes(&scope, 2).await;
+    let set = Set::new(&scope, "web", 1, template(&scope, "Delete")).await;
+    let all: Vec<String> = set.pods().await.values().flat_map(mounted).collect();
+    let uid = set.get().await.metadata.uid.unwrap();
+    let labels = json!({ keys::CONTROL: null, keys::KEPT_FOR: uid });
+    hand(&scope, &all[0], json!({ "labels": labels })).await;
+    delete(&set, PropagationPolicy::Foreground).await;
+    assert_outlast(&scope, &all).await;
+}
+
+/// Edits the metadata of a claim by hand.
+async fn hand(scope: &Scope, claim: &str, metadata: serde_json::Value) {
+    let edit = Patch::Merge(json!({ "metadata": metadata }));
+    let edited = claims::api(scope).patch(claim, &PatchParams::default(), &edit);
+    edited.await.unwrap();
+}
+
+/// That claims are there once their set has gone, and have no owner.
+async fn assert_outlast(scope: &Scope, all: &[String]) {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     for claim in all {
-        let metadata = api.get(&claim).await.unwrap().metadata;
+        let metadata = claims::api(scope).get(claim).await.unwrap().metadata;
         let kept = (metadata.owner_references, metadata.deletion_timestamp);
         assert_eq!(kept, (None, None), "{claim}");
     }

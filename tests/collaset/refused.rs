@@ -425,7 +425,7 @@ async fn step_of_a_lifecycle_that_is_refused_is_told_by_the_pod_and_its_set() {
     let set = Set::new(&scope, "web", 2, json!({})).await;
     let policy = Policy::new(&scope, ("UPDATE", "pods"), "false", "Forbidden").await;
     set.edit(json!({ "replicas": 1 })).await;
-    let said = "the next step of its lifecycle is refused";
+    let said = "the next step of its lifecycle can't be written";
     set.until("the refusal to be told", |set| {
         condition(set, "Ready").is_some_and(|c| c.status == "False" && c.message.contains(said))
     })
@@ -433,7 +433,7 @@ async fn step_of_a_lifecycle_that_is_refused_is_told_by_the_pod_and_its_set() {
     told(
         &scope,
         "LifecycleStepRefused",
-        "its next step is refused, and tried again",
+        "its next step is not written, and tried again",
     )
     .await;
     policy.lift().await;

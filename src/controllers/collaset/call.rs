@@ -110,7 +110,12 @@ pub async fn call<T>(
         Error::Api(status) if status.reason == "AlreadyExists" => Trouble::Exists,
         Error::Api(status) if status.code == 409 => Trouble::Moved,
         Error::Api(status) if status.code == 404 && names_an_object(status) => Trouble::Moved,
-        Error::Api(status) if status.code == 429 => Trouble::Held(status.message.clone()),
+        Error::Api(status) if status.code == 429 && pods::is_own(status) => {
+            Trouble::Held(status.message.clone())
+        }
+        Error::Api(status) if status.code == 429 => {
+            Trouble::Held(format!("{what}: {}", status.message))
+        }
         Error::Api(status)
             if matches!(status.code, 400 | 404 | 405 | 413 | 422) || is_of_node(status) =>
         {

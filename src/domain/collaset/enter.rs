@@ -37,7 +37,10 @@ pub fn include(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Arc<Pod>
     let is_known = own.is_some_and(|id| draft.ids.contains_key(&id));
     let is_full = || {
         let full = !is_known && !room.take_entry();
-        full.then(|| "the pool of instance IDs is full".to_owned())
+        full.then(|| {
+            let pool = facts.pool;
+            format!("ResourceContext {pool} has no room for more instance IDs; scale in, or delete Pods of other sets that share it")
+        })
     };
     if let Some(why) = obstacles::of(facts, pod).or_else(is_full) {
         refuse(facts, draft, pod, &why);
@@ -77,8 +80,9 @@ pub fn refuse_unmanaged(facts: &Facts, draft: &mut Draft, pod: &Pod) {
 
 fn refuse(facts: &Facts, draft: &mut Draft, pod: &Pod, why: &str) {
     let message = format!("Pod {} can't be included: {why}", pod.metadata.name);
-    match obstacles::contradicts(facts, pod) {
-        true => draft.event(true, REFUSED, message), // the spec contradicts itself, and one half of it is so
+    let is_excluded = facts.strategy.exclude.contains(&pod.metadata.name);
+    match obstacles::contradicts(facts, pod) && (facts.controls(pod) || is_excluded) {
+        true => draft.event(true, REFUSED, message), // the spec contradicts itself, and one half of it is so, or told of elsewhere
         false => draft.refuse(REFUSED, message),
     }
 }
@@ -113,7 +117,7 @@ pub fn adopt(facts: &Facts, draft: &mut Draft, room: &mut Room) -> bool {
         // One that has left with its claims comes back where an instance is missing: else it would be scaled in with them.
         let is_taken = facts.members.contains_key(&id);
         if has_left(pod) && (is_taken || !membership::comes_back(facts, draft, id)) {
-            tell_of_outsider(draft, pod);
+            tell_of_outsider(facts, draft, pod);
             continue;
         }
         let Some(id) = id_for(facts, draft, room, pod, id) else {
@@ -145,7 +149,7 @@ fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64
             && !draft.ids.contains_key(&id)
             && facts.claims_of(id).next().is_none();
         if is_surplus {
-            tell_of_outsider(draft, pod);
+            tell_of_outsider(facts, draft, pod);
             return None;
         }
         let has_room = |room: &mut Room| draft.ids.contains_key(&id) || room.take_entry();
@@ -154,14 +158,14 @@ fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64
             return Some(id);
         }
         if facts.members.contains_key(&id) {
-            tell_of_outsider(draft, pod);
+            tell_of_outsider(facts, draft, pod);
         }
         return None;
     }
     // Where names persist its name is that of an ID which is another's.
     let is_short = pool::counted(facts, draft).len() < facts.strategy.replicas;
     if facts.strategy.sequence || !is_short {
-        tell_of_outsider(draft, pod);
+        tell_of_outsider(facts, draft, pod);
         return None;
     }
     room.take_entry().then(|| {
@@ -172,7 +176,7 @@ fn id_for(facts: &Facts, draft: &mut Draft, room: &mut Room, pod: &Pod, own: i64
 }
 
 /// A Pod that matches the selector is counted by whoever counts by it.
-fn tell_of_outsider(draft: &mut Draft, pod: &Pod) {
+fn tell_of_outsider(facts: &Facts, draft: &mut Draft, pod: &Pod) {
     if pod.is_finished() {
         return;
     }
@@ -181,8 +185,12 @@ fn tell_of_outsider(draft: &mut Draft, pod: &Pod) {
         true => String::new(),
         false => format!(" if nobody needs what is in its claims ({claims})"),
     };
+    let way = match facts.strategy.sequence {
+        true => "raise spec.replicas",
+        false => "name it in podToInclude and add a replica",
+    };
     let message = format!(
-        "Pod {} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, or delete it{unless_needed}",
+        "Pod {} matches spec.selector and stays outside, since its place is not free: {way}, or delete it{unless_needed}",
         pod.metadata.name
     );
     draft.event(true, REFUSED, message);

@@ -211,7 +211,7 @@ fn may_leave(facts: &Facts, draft: &mut Draft, id: i64, pod: &Pod) -> bool {
         return false;
     }
     if facts.strategy.sequence {
-        draft.refuse("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set"));
+        draft.refuse("ExcludeNotAllowed", format!("Pod {name} can't be excluded under podNamingSuffixPolicy PersistentSequence: its name belongs to its place in the set; take its label {} off", keys::TO_EXCLUDE));
         return false;
     }
     if pod.is_finished() {

@@ -57,6 +57,7 @@ mod update;
 pub use enter::has_name_of;
 pub use lifecycle::{Operation, Turn, abandoned, makes_the_step, stage_of_rules};
 pub use reclaim::{leaves_its_pods, takes_its_pods_along};
+pub use rollout::{ABORT, RETRY};
 
 #[cfg(test)]
 mod tests;

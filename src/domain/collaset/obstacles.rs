@@ -12,7 +12,10 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 pub fn of(facts: &Facts, pod: &Pod) -> Option<String> {
     let owner = owner(facts, pod);
     if contradicts(facts, pod) {
-        return Some("it is to be excluded too; take that back first".to_owned());
+        let key = keys::TO_EXCLUDE;
+        return Some(format!(
+            "it is to be excluded too; take its label {key} off, or its name out of podToExclude"
+        ));
     }
     if pod.is_terminating() || pod.is_finished() {
         return Some("it has ended".to_owned());
@@ -53,7 +56,9 @@ fn release(facts: &Facts, pod: &Pod, owner: &Owner) -> String {
     let command = command(facts, pod);
     if owner.is_collaset() {
         let key = keys::TO_EXCLUDE;
-        return format!("Have it excluded there: `{command} {key}=true`");
+        return format!(
+            "Have it excluded there, unless that set has podNamingSuffixPolicy PersistentSequence: `{command} {key}=true`"
+        );
     }
     let (kind, name) = (&owner.kind, &owner.name);
     if owner.kind == "ReplicaSet" && pod.label(TEMPLATE_HASH).is_some() {

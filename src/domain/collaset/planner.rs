@@ -34,12 +34,9 @@ fn plan_of(observed: &Observed) -> Plan {
         .flatten()
         .any(|f| f == keys::PRE_RECLAIM_FINALIZER);
     let goes = deleting && !protected;
-    if goes && reclaim::takes_its_pods_along(&set.metadata) {
-        return Plan::default();
-    }
     let facts = match facts(observed) {
         Ok(facts) => facts,
-        Err(_) if goes => return Plan::default(),
+        Err(_) if goes => return reclaim::unprotected(observed),
         Err(Failure::Invalid(why)) => return invalid(observed, &why),
         Err(Failure::NoRevision) => return nothing_yet(observed),
     };
@@ -74,7 +71,7 @@ fn plan_of(observed: &Observed) -> Plan {
         // The garbage collector is at work, and it may be kept from it.
         return Plan {
             status: (set.status.as_ref() != Some(&status)).then_some(status),
-            ..Plan::default()
+            ..reclaim::unprotected(observed)
         };
     }
     let pause = status::pause(&facts, &status);

@@ -9,8 +9,9 @@ use super::claims;
 use super::draft::Draft;
 use super::facts::Facts;
 use super::observed::{Claim, Observed};
-use super::plan::{ClaimChange, Ownership};
+use super::plan::{ClaimChange, Ownership, Plan};
 use super::scale;
+use super::strategy::Strategy;
 use crate::api::keys;
 use crate::domain::lifecycle::LabelPatch;
 
@@ -62,6 +63,20 @@ pub fn outlasting_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange>
         ClaimChange::release(claim, labels)
     });
     release.collect()
+}
+
+/// The plan of a set that goes without the finalizer of Operating, which somebody has taken off: the garbage collector deletes its Pods, and would
+/// delete the claims that outlast it.
+pub fn unprotected(observed: &Observed) -> Plan {
+    let set = &observed.set;
+    let claims = match takes_its_pods_along(&set.metadata) {
+        true => outlasting_claims(observed, Strategy::of(&set.spec).retain_deleted),
+        false => Vec::new(),
+    };
+    Plan {
+        claims,
+        ..Plan::default()
+    }
 }
 
 /// Releases what is still owned once the garbage collector has done so; true when nothing is. The collector goes by what its watches

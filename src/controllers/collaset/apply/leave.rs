@@ -77,7 +77,7 @@ async fn everything(work: &Work<'_>) -> Result<Found, Halt> {
     Ok((pods, claims(work).await?))
 }
 
-/// Of a set that takes its Pods along: the claims that it retains, and those that somebody's Pod mounts.
+/// Of a set that takes its Pods along: the claims that it retains or keeps, and those that somebody's Pod mounts.
 async fn kept_claims(work: &Work<'_>) -> Result<Vec<Arc<Claim>>, Halt> {
     let mut claims = claims(work).await?;
     if claims.is_empty() || Strategy::of(&work.set.spec).retain_deleted {
@@ -91,7 +91,7 @@ async fn kept_claims(work: &Work<'_>) -> Result<Vec<Arc<Claim>>, Halt> {
         }
     })
     .await?;
-    claims.retain(|claim| mounted.contains(&claim.name));
+    claims.retain(|claim| claim.is_kept_for(Some(work.uid())) || mounted.contains(&claim.name));
     Ok(claims)
 }
 

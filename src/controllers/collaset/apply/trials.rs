@@ -13,9 +13,11 @@ use super::super::memory::SPACING;
 use super::super::refusals::{Key, LATE};
 use super::Work;
 use super::pods::{body, change_of, deletion_of, resize};
+use crate::api::keys;
 use crate::cluster::pods;
 use crate::domain::collaset::Operation;
 use crate::domain::collaset::plan::{Ahead, PodPatch};
+use crate::domain::collaset::{ABORT, RETRY};
 use crate::domain::pod::Pod;
 
 /// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.
@@ -28,9 +30,19 @@ const SLOW: Duration = Duration::from_secs(1);
 /// For so long a dry run that has passed is good.
 const PASSED: Duration = Duration::from_secs(30);
 
-/// When the change of a Pod that was refused late is tried again; said with the refusal.
-const TRIED: &str = "its dry run had passed, so it is tried once a minute at most; the annotation \
-                     collaset.kusionstack.io/rollout: retry has it tried soon";
+/// When the change of a Pod that was refused late is tried again; said with the refusal. The command is one that changes nothing else.
+fn tried(work: &Work<'_>) -> String {
+    let status = work.set.status.as_ref();
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    let command = match rollout.is_some_and(|rollout| rollout.aborted) {
+        true => ABORT,
+        false => RETRY,
+    };
+    format!(
+        "its dry run had passed, so it is tried with pauses that grow to a minute; the annotation {}: {command} has it tried soon",
+        keys::ROLLOUT
+    )
+}
 
 /// By which a change that is refused although its dry run passed is remembered: for all Pods, until one of them is changed, and for this.
 fn late(pod: &Pod, revision: &str) -> [Key; 2] {
@@ -56,7 +68,7 @@ fn check_late(work: &Work<'_>, late: &[Key; 2]) -> Result<(), Trouble> {
     match left.flatten().max() {
         Some((left, why)) => {
             work.again(left);
-            Err(Trouble::Failed(format!("{why} ({TRIED})")))
+            Err(Trouble::Failed(format!("{why} ({})", tried(work))))
         }
         None => Ok(()),
     }

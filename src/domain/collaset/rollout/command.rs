@@ -15,9 +15,9 @@ use crate::domain::collaset::status::told;
 pub const PROMOTE: &str = "promote";
 /// Ends all steps.
 pub const PROMOTE_FULL: &str = "promote-full";
-/// Takes the Pods back to the current revision.
+/// Takes the Pods back to the current revision; has what is refused on the way tried again.
 pub const ABORT: &str = "abort";
-/// Begins an aborted rollout anew.
+/// Begins an aborted rollout anew; of any other it has tried again at once what is refused.
 pub const RETRY: &str = "retry";
 
 /// Carries out what the annotation says, if that is new. True if something was changed.
@@ -70,6 +70,14 @@ fn apply(
             "it may be {PROMOTE}, {PROMOTE_FULL}, {ABORT} or {RETRY}"
         ));
     }
+    if command == RETRY && !(rollout.is_on && status.aborted)
+        || command == ABORT && rollout.is_on && status.aborted
+    {
+        return Ok((
+            "RolloutRetried",
+            "what was refused is tried again at once".to_owned(),
+        ));
+    }
     if !rollout.is_on {
         let remedy = match command {
             ABORT => {
@@ -80,9 +88,6 @@ fn apply(
         return Err(format!("no rollout is under way{remedy}"));
     }
     if command == RETRY {
-        if !status.aborted {
-            return Err("the rollout was not aborted".to_owned());
-        }
         *status = begun(facts);
         return Ok((
             "RolloutRetried",

@@ -301,6 +301,13 @@ impl View {
             id.is_some_and(is_out) && pod.label(keys::REPLACE_PAIR_NEW_ID).is_none()
         };
         let old = pods.iter().filter(|p| !facts.is_updated(p));
+        // A pair has one place.
+        let names: BTreeSet<&str> = old.clone().map(|p| &*p.metadata.name).collect();
+        let is_second = |pod: &Pod| {
+            let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            origin.is_some_and(|origin| names.contains(origin)) && !parts(pod)
+        };
+        let old = old.filter(|pod| !is_second(pod));
         let older = old.clone().count();
         let made_anew = old.clone().filter(has_left).count(); // under other IDs, counted as missing
         let behind = match facts.rollout.final_scope() {
@@ -443,7 +450,11 @@ impl View {
                 true => told::gives_no_pod_up(facts),
                 false => "",
             };
-            return format!("{}{bound}{given_up}", self.left());
+            let ending = match self.missing > 0 {
+                true => self.ending(facts),
+                false => String::new(),
+            };
+            return format!("{}{bound}{ending}{given_up}", self.left());
         }
         let pods = wording::pods_do(
             down,
@@ -452,6 +463,20 @@ impl View {
         );
         let told = told::unavailable(Some(facts.observed), self.updated_and_down(facts));
         format!("{pods} not available{told}")
+    }
+
+    /// Which Pods have to end before others can be made, after `; `.
+    fn ending(&self, facts: &Facts) -> String {
+        if !self.awaited.is_empty() {
+            let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
+            let finalizers = leaving::finalizers(self.awaited.iter().map(|pod| &**pod));
+            return format!("; waiting for {} to end{finalizers}", names.join(", "));
+        }
+        let Some((pod, claim)) = facts.awaited_claim() else {
+            return String::new();
+        };
+        let (name, finalizers) = (&pod.metadata.name, leaving::finalizers([pod]));
+        format!("; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}")
     }
 
     /// Which bounds of the set hold the rollout up, each after `; `. `named` are Pods that are told of elsewhere.
@@ -475,6 +500,23 @@ impl View {
     }
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
+        let (ready, reason, message) = self.standing(facts, status);
+        match self.refused.first() {
+            Some((refused, _)) if ready => (false, refused, self.refusals()),
+            Some(_) => (ready, reason, format!("{message}; {}", self.refusals())),
+            None => (ready, reason, message),
+        }
+    }
+
+    /// What is asked of Pods and refused, the first few.
+    fn refusals(&self) -> String {
+        let told = self.refused.iter().take(told::NAMED);
+        let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
+        told.join("; ")
+    }
+
+    /// How the set stands, but for what is refused of single Pods.
+    fn standing(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let paused = facts.strategy.paused;
         if let Some((reason, message)) = self.scaling(facts) {
             if self.is_remaking && !self.asked.moves() {
@@ -578,11 +620,6 @@ impl View {
         if let Some(message) = told::resized(facts) {
             return (false, "Updating", message);
         }
-        if let Some((reason, _)) = self.refused.first() {
-            let told = self.refused.iter().take(told::NAMED);
-            let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
-            return (false, reason, told.join("; "));
-        }
         (true, "AsWanted", told::kept(facts, self.kept))
     }
 
@@ -602,28 +639,13 @@ impl View {
             self.surplus
         );
         message += &self.asked.moving();
-        if self.missing > 0 && !self.awaited.is_empty() {
-            let names: Vec<&str> = self.awaited.iter().map(|pod| &*pod.metadata.name).collect();
-            let finalizers = leaving::finalizers(self.awaited.iter().map(|pod| &**pod));
-            message += &format!("; waiting for {} to end{finalizers}", names.join(", "));
-        } else if self.missing > 0
-            && let Some((pod, claim)) = facts.awaited_claim()
-        {
-            let name = &pod.metadata.name;
-            let finalizers = leaving::finalizers([pod]);
-            message += &format!(
-                "; waiting for Pod {name}, which still mounts claim {claim}, to end{finalizers}"
-            );
-        }
         if self.missing > 0 {
+            message += &self.ending(facts);
             message += &told::ended(facts);
             message += &self.no_room;
         }
         message += &told::under_way(facts, |_| true);
         message += &told::all_excluded_later(facts);
-        for (_, why) in self.refused.iter().take(told::NAMED) {
-            message += &format!("; {why}");
-        }
         Some((reason, message))
     }
 }

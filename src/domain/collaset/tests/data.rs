@@ -1401,6 +1401,18 @@ fn pod_beside_a_kept_claim_of_a_removed_template_keeps_its_id() {
     }
 }
 
+/// In a foreground deletion the set stays until its claims have gone, and no claim that outlasts it goes.
+#[test]
+fn deleted_set_without_its_finalizer_lets_go_of_what_outlasts_it() {
+    let mut world = settled(2, retained());
+    world.delete_set(false);
+    let finalizers = vec!["foregroundDeletion".to_owned()];
+    world.set.metadata.finalizers = Some(finalizers);
+    assert_eq!(plan(&world.observe()).claims.len(), 2);
+    world.set.spec.selector = None;
+    assert_eq!(plan(&world.observe()).claims.len(), 2);
+}
+
 /// In a foreground deletion the garbage collector deletes what the set owns while its Pods are there.
 #[test]
 fn deleted_set_lets_go_of_what_outlasts_it_before_its_pods_end() {

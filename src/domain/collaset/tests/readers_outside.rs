@@ -606,7 +606,7 @@ fn pod_that_matches_again_and_that_no_instance_is_missing_for_is_told() {
     assert!(!world.owns(&world.pods[&name]));
     let claims = world.pods[&name].spec.claims.join(", ");
     let told = format!(
-        "Pod {name} matches spec.selector and stays outside, since another has its place: name it in podToInclude and add a replica, \
+        "Pod {name} matches spec.selector and stays outside, since its place is not free: name it in podToInclude and add a replica, \
          or delete it if nobody needs what is in its claims ({claims})"
     );
     let mut events = world.told.iter();

@@ -101,7 +101,7 @@ fn command_is_carried_out_once() {
 #[test]
 fn commands_without_a_meaning_are_refused_and_removed() {
     let mut world = settled(3, canary());
-    for command in ["promote", "abort", "retry", "go"] {
+    for command in ["promote", "abort", "go"] {
         world.command(command);
         let plan = crate::domain::collaset::planner::plan(&world.observe());
         let told = plan
@@ -111,11 +111,32 @@ fn commands_without_a_meaning_are_refused_and_removed() {
         assert!(told && plan.forget_command, "{command}");
         world.settle();
     }
+}
+
+/// Whoever sets it has mended what was refused.
+#[test]
+fn retry_has_what_is_refused_tried_again_and_changes_nothing_else() {
+    let mut world = settled(3, canary());
+    let told = |world: &mut World, command: &str| {
+        world.command(command);
+        let plan = crate::domain::collaset::planner::plan(&world.observe());
+        let mut events = plan.events.iter();
+        let message = "what was refused is tried again at once";
+        assert!(
+            events.any(|e| !e.warning && e.message == message),
+            "{command}"
+        );
+        world.settle();
+    };
+    told(&mut world, "retry");
     world.image("app:2");
     world.settle();
-    world.command("retry");
-    world.settle();
+    told(&mut world, "retry");
     assert_eq!(step(&world), Some(2));
+    world.command("abort");
+    world.settle();
+    told(&mut world, "abort");
+    assert_eq!(world.images(), ["app:1"; 3]);
 }
 
 #[test]

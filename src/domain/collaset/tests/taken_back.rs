@@ -512,7 +512,7 @@ fn all_that_keeps_a_pod_from_being_included_is_named_with_what_mends_it() {
     owned_by(&mut world, "CollaSet", "other");
     let told = why(&mut world);
     let exclude = format!(
-        "CollaSet other controls it. Have it excluded there: `{label} collaset.kusionstack.io/to-exclude=true`"
+        "CollaSet other controls it. Have it excluded there, unless that set has podNamingSuffixPolicy PersistentSequence: `{label} collaset.kusionstack.io/to-exclude=true`"
     );
     assert_eq!(told, exclude);
     let pod = world.pods.get_mut("stranger").unwrap();

@@ -824,7 +824,8 @@ fn refused_step_of_a_lifecycle_is_told_where_a_pod_waits() {
         .refused
         .unstepped
         .insert(going.uid.clone(), "policy".to_owned());
-    let said = "waits to be let off traffic: the next step of its lifecycle is refused: policy";
+    let said =
+        "waits to be let off traffic: the next step of its lifecycle can't be written: policy";
     let status = plan(&world.observe()).status.unwrap();
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
     assert!(ready.unwrap().message.contains(said), "{ready:?}");
