@@ -2,6 +2,7 @@
 
 mod entering;
 mod mutate;
+mod replaced;
 mod traffic;
 mod validate;
 mod waits;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{invalid, parse, traffic, waits, writes};
+use super::{invalid, parse, replaced, traffic, waits, writes};
 use crate::admission::appeal::{Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
@@ -46,7 +46,8 @@ impl Handler for Mutate {
         let warnings = self
             .skip_warning(request)
             .into_iter()
-            .chain(untyped_warnings(request));
+            .chain(untyped_warnings(request))
+            .chain(replaced::warning(&self.0.index.objects.claims, request));
         warnings.fold(verdict, Verdict::warn)
     }
 

@@ -14,13 +14,14 @@ use super::super::draft::Draft;
 use super::super::facts::Facts;
 use super::super::lifecycle::{self, Operation};
 use super::super::plan::Left;
+use super::super::revision::inplace::{Progress, progress as progress_of};
 use super::super::strategy::{Policy, Scope};
 use super::super::{pool, replace, update};
 use super::asked::Asked;
 use super::{leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
-use crate::domain::lifecycle::{Stage, phases};
+use crate::domain::lifecycle::{Phase, Stage, phases};
 use crate::domain::pod::Pod;
 use crate::domain::wording;
 
@@ -212,7 +213,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
                 (false, Some(_)) => "StepPaused",
                 (false, None) => "Updating",
             };
-            let message = pause.unwrap_or_else(|| view.update_left(facts));
+            let message = pause.unwrap_or_else(|| view.update_left(facts)) + &view.left_out;
             let message = with_remedy(reason, message);
             set(status, now, "Update", false, reason, message);
         }
@@ -276,7 +277,10 @@ pub(super) struct View {
     awaited: Vec<Arc<Pod>>,
     /// What is asked of Pods and refused.
     refused: Vec<(&'static str, String)>,
+    /// What keeps Pods of the updated revision from running, while a rollout or a replacement goes on.
     stuck: Option<String>,
+    /// Which Pods don't run that the rollout does not reach, each after `; `.
+    left_out: String,
     /// What uses `maxUnavailable` up while the update of another Pod waits for a place.
     using_up: update::UsingUp,
     /// Pods whose replacements use `maxSurge` up while another Pod waits to be replaced.
@@ -336,6 +340,7 @@ impl View {
                 .saturating_sub(behind),
             Scope::ByLabel => missing.min(recorded_as_updated(facts, draft, false)),
         };
+        let is_changing = behind + pairs > 0 || pods.iter().any(|p| Operation::Update.is_on(p));
         let none_goes = facts.misnumbered.is_empty() && facts.unselected.is_empty();
         let is_remaking = missing > 0
             && none_goes
@@ -361,7 +366,8 @@ impl View {
             unavailable: unavailable.map(|p| Arc::clone(p)).collect(),
             awaited: awaited(facts, draft),
             refused: draft.refused.clone(),
-            stuck: stuck(facts, &pods),
+            stuck: stuck(facts, &pods).filter(|_| is_under_way || is_changing),
+            left_out: left_out(facts, draft),
             using_up: using_up(facts, draft),
             using_surge_up: update::using_surge_up(facts, draft),
             no_room: no_room(facts, draft, missing, (behind, pairs)),
@@ -500,7 +506,8 @@ impl View {
     }
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
-        let (ready, reason, message) = self.standing(facts, status);
+        let (ready, reason, mut message) = self.standing(facts, status);
+        message += &self.left_out;
         match self.refused.first() {
             Some((refused, _)) if ready => (false, refused, self.refusals()),
             Some(_) => (ready, reason, format!("{message}; {}", self.refusals())),
@@ -702,6 +709,34 @@ fn awaited(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
     });
     let pods = vacant.flat_map(|(_, pods)| pods);
     pods.take(told::NAMED).map(Arc::clone).collect()
+}
+
+/// The first Pods of older revisions that don't run and that the rollout does not reach, each after `; ` with the way to the updated revision.
+fn left_out(facts: &Facts, draft: &Draft) -> String {
+    let is_half_updated = |pod: &Pod| {
+        Operation::Update.is_on(pod)
+            && phases(pod).get(lifecycle::ID) == Some(&Phase::Operate)
+            && progress_of(pod) != Progress::Done
+    };
+    let old = facts.members.iter();
+    let old = old.filter(|(_, pod)| !facts.is_updated(pod) && !lifecycle::is_leaving(pod));
+    let broken = old.filter(|(_, pod)| trouble(pod).is_some() || is_half_updated(pod));
+    let mut broken = broken.peekable();
+    if broken.peek().is_none() || facts.rollout.is_aborted() || facts.strategy.paused {
+        return String::new();
+    }
+    let scope = update::in_scope(facts, draft, &pool::counted(facts, draft));
+    let way = match facts.strategy.scope {
+        _ if facts.rollout.has_steps_left() => "promote the rollout".to_owned(),
+        Scope::ByLabel => format!("set its label {}=true", keys::UPDATE_INCLUDED),
+        Scope::Partition(kept) => format!("lower the partition, which is {kept},"),
+    };
+    let left_out = broken.filter(|(id, _)| !scope.contains(id)).map(|(_, pod)| {
+        let (name, revision) = (&pod.metadata.name, pod.label(keys::REVISION));
+        let revision = revision.unwrap_or("unknown");
+        format!("; Pod {name} does not run and stays on revision {revision}: {way} to have it updated")
+    });
+    left_out.take(told::NAMED).collect()
 }
 
 /// What uses `maxUnavailable` up, without Pods that are on their way back and named as down: a rollout that goes on has them.

@@ -309,10 +309,9 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
         Phase::PreCheck => Some(by_rules(facts, pod)),
         Phase::Preparing => Some(of_traffic(facts, pod)),
         Phase::Operate => match progress(pod) {
-            Progress::Waiting(why) | Progress::Refused(why) => Some(format!(
-                "waits for its kubelet: {why}{}",
-                unlabelled(facts, pod)
-            )),
+            Progress::Waiting(why) | Progress::Refused(why) => {
+                Some(format!("waits for its kubelet: {why}"))
+            }
             Progress::Done => Some(match of_resize(facts, pod) {
                 Some(why) => format!("waits for its kubelet: {why}"),
                 None => of_turn(facts, pod),
@@ -322,19 +321,6 @@ fn of_operation(facts: &Facts, pod: &Pod) -> Option<String> {
             "is to come back: {}",
             of_pod(Some(facts.observed), pod)
         )),
-    }
-}
-
-/// That a Pod whose update is stuck is not given the template that mends it, after `; `; empty of every other.
-fn unlabelled(facts: &Facts, pod: &Pod) -> String {
-    let key = keys::UPDATE_INCLUDED;
-    let is_left_out = facts.rollout.final_scope() == Scope::ByLabel
-        && Operation::Update.is_on(pod)
-        && !facts.is_updated(pod)
-        && pod.label(key).is_none();
-    match is_left_out {
-        true => format!("; without the label {key} it gets no other template: set that again"),
-        false => String::new(),
     }
 }
 

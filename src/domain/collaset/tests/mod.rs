@@ -7,6 +7,7 @@ mod data;
 mod found;
 mod held_back;
 mod instances;
+mod left_out;
 mod readers_outside;
 mod readers_places;
 mod readers_pool;

@@ -17,7 +17,7 @@ use crate::domain::pod::Pod;
 pub struct UsingUp {
     /// The Pods that do not serve, or go.
     pub pods: Vec<Arc<Pod>>,
-    /// How many Pods of a scale-out are not there.
+    /// How many Pods are not there that the rollout has not deleted.
     pub missing: usize,
 }
 
@@ -46,7 +46,10 @@ pub fn using_up(facts: &Facts, draft: &Draft) -> UsingUp {
     let members = counted.iter().filter_map(|id| facts.members.get(id));
     let away = members.filter(|pod| !places::stays(draft, pod));
     let is_new = |id: &&i64| {
-        !facts.members.contains_key(id) && pool::is_marked(draft, **id, pool::JUST_CREATE)
+        let mut ending = facts.terminating.get(id).into_iter().flatten();
+        let is_deleted = ending.any(|pod| !Operation::Update.is_on(pod));
+        !facts.members.contains_key(id)
+            && (pool::is_marked(draft, **id, pool::JUST_CREATE) || is_deleted)
     };
     let unmade = strategy.replicas.saturating_sub(counted.len());
     UsingUp {

@@ -16,7 +16,7 @@ use crate::domain::pod::Pod;
 pub use bound::{UsingUp, using_surge_up, using_up};
 use places::Places;
 pub use pods::{is_given_up, serve_meanwhile};
-pub use scope::taken_back;
+pub use scope::{of as in_scope, taken_back};
 
 /// Begins, does, finishes and cancels updates, and records the revision that each instance ID is to have.
 pub fn step(facts: &Facts, draft: &mut Draft) {

@@ -1,0 +1,164 @@
+//! What a status says of single Pods: those that a rollout leaves out, those that it waits for, and those of which something is refused.
+
+use serde_json::json;
+
+use super::cases::{condition, one_claim};
+use super::world::Kubelet;
+use super::world::World;
+use crate::api::keys;
+
+const BY_LABEL: &str = "set its label collaset.kusionstack.io/update-included=true to have it";
+
+fn message(world: &World, type_: &str) -> String {
+    condition(world, type_).2
+}
+
+fn rounds(world: &mut World) {
+    for _ in 0..30 {
+        world.step();
+        world.turn(u8::MAX);
+    }
+    world.step();
+}
+
+/// A set of three Pods, one of which hangs on an image that can't be pulled and is left out since: by its label, or by the partition.
+fn hanging(policy: &str, by_label: bool) -> (World, String) {
+    let rolling = |partition: i64| match by_label {
+        true => json!({ "byLabel": {} }),
+        false => json!({ "byPartition": { "partition": partition } }),
+    };
+    let strategy = |partition: i64| json!({ "updateStrategy": { "podUpgradePolicy": policy, "rollingUpdate": rolling(partition) } });
+    let mut world = World::on_plane(3, strategy(2));
+    world.settle();
+    world.troubles.unpullable.insert("app:2".into());
+    let first = world.pods.keys().next().unwrap().clone();
+    if by_label {
+        world.relabel(&first, keys::UPDATE_INCLUDED, "true");
+    }
+    world.image("app:2");
+    rounds(&mut world);
+    if by_label {
+        let labels = world.pods.values().map(|pod| pod.metadata.name.clone());
+        for name in labels.collect::<Vec<_>>() {
+            world.write_pod(&name, |pod| {
+                pod.metadata.labels.remove(keys::UPDATE_INCLUDED);
+            });
+        }
+    } else {
+        world.edit(strategy(3));
+    }
+    rounds(&mut world);
+    world.image("app:3");
+    rounds(&mut world);
+    let mut pods = world.pods.values();
+    let hangs = pods.find(|pod| {
+        pod.status
+            .container_statuses
+            .iter()
+            .any(|c| c.waiting.is_some())
+    });
+    let name = hangs.unwrap().metadata.name.clone();
+    (world, name)
+}
+
+/// It is of a revision that nobody wants any more, and no other template reaches it.
+#[test]
+fn pod_that_hangs_and_is_left_out_is_named() {
+    for policy in ["InPlaceIfPossible", "Recreate"] {
+        let by_label = (true, BY_LABEL);
+        let by_partition = (false, "lower the partition, which is 3, to have it");
+        for (by_label, way) in [by_label, by_partition] {
+            let (world, name) = hanging(policy, by_label);
+            let told = message(&world, "Ready");
+            let start = format!("Pod {name} does not run and stays on revision web-");
+            assert!(
+                told.contains(&start) && told.contains(way),
+                "{policy}: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pair_is_counted_once_among_those_to_update() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    let first = world.pods.keys().next().unwrap().clone();
+    world.troubles.holds = true;
+    world.relabel(&first, keys::TO_REPLACE, "true");
+    rounds(&mut world);
+    assert_eq!(world.pods.len(), 3, "a pair and another");
+    world.edit(json!({ "paused": true }));
+    world.image("app:2");
+    rounds(&mut world);
+    let told = message(&world, "Update");
+    assert!(told.starts_with("2 Pods to update"), "{told}");
+}
+
+#[test]
+fn pod_that_ends_slowly_and_uses_max_unavailable_up_is_named() {
+    let mut spec = one_claim();
+    spec["updateStrategy"] = json!({ "podUpgradePolicy": "Recreate", "maxUnavailable": 1 });
+    let mut world = World::on_plane(3, spec);
+    world.settle();
+    let (first, uid) = {
+        let pod = world.pods.values().next().unwrap();
+        (pod.metadata.name.clone(), pod.metadata.uid.clone())
+    };
+    let slow = Kubelet {
+        ends_slowly: true,
+        ..Kubelet::default()
+    };
+    world.kubelets.insert(uid, slow);
+    world.delete(&first);
+    rounds(&mut world);
+    world.image("app:2");
+    rounds(&mut world);
+    let told = message(&world, "Update");
+    let used_up = "updateStrategy.maxUnavailable (1) is used up: 1 Pod is missing";
+    assert!(told.contains(used_up), "{told}");
+    assert!(told.contains(&format!("waiting for Pod {first}")), "{told}");
+}
+
+#[test]
+fn inclusion_that_is_refused_is_told_beside_a_rollout() {
+    let mut world = World::on_plane(3, json!({}));
+    world.settle();
+    let mut stranger = world.pods.values().next().unwrap().clone();
+    stranger.metadata.name = "stranger".into();
+    stranger.metadata.uid = "stranger".into();
+    stranger.metadata.owner_references = Default::default();
+    let labels = &mut stranger.metadata.labels;
+    labels.remove(keys::INSTANCE_ID);
+    labels.insert(keys::TO_EXCLUDE.into(), "true".into());
+    world.pods.insert("stranger".into(), stranger);
+    world.edit(json!({ "scaleStrategy": { "podToInclude": ["stranger"] } }));
+    world.settle();
+    let (_, reason, told) = condition(&world, "Ready");
+    assert_eq!(reason, "IncludeNotAllowed");
+    let why = format!("take its label {} off", keys::TO_EXCLUDE);
+    assert!(told.contains(&why), "{told}");
+    world.troubles.unpullable.insert("app:2".into());
+    world.image("app:2");
+    rounds(&mut world);
+    let (_, reason, told) = condition(&world, "Ready");
+    assert_eq!(reason, "UpdateFailed");
+    assert!(told.contains("Pod stranger can't be included: "), "{told}");
+}
+
+#[test]
+fn pod_of_a_set_at_rest_that_can_not_pull_fails_no_update() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:1".into());
+    let first = world.pods.keys().next().unwrap().clone();
+    world.delete(&first);
+    rounds(&mut world);
+    let (update, _, _) = condition(&world, "Update");
+    let (ready, reason, told) = condition(&world, "Ready");
+    assert_eq!(
+        (&*update, &*ready, &*reason),
+        ("True", "False", "Unavailable")
+    );
+    assert!(told.contains("ImagePullBackOff"), "{told}");
+}
