@@ -76,7 +76,7 @@ pub struct CollaSetSpec {
     /// How Pods are named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub naming_strategy: Option<NamingStrategy>,
-    /// Number of unused revisions that are kept.
+    /// Number of unused revisions that are kept; 20 when absent.
     #[schemars(range(min = 0))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_limit: Option<i32>,
@@ -259,7 +259,7 @@ pub struct PersistentVolumeClaimRetentionPolicy {
     /// When the CollaSet is deleted; Delete when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_deleted: Option<RetentionPolicy>,
-    /// When a Pod is scaled in; Delete when absent. Speaks for all claims without a Pod: a change from Retain to Delete
+    /// When a Pod is scaled in; Delete when absent. The claims of a Pod that is replaced go in any case. Speaks for all claims without a Pod: a change from Retain to Delete
     /// deletes what was retained before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_scaled: Option<RetentionPolicy>,
@@ -342,8 +342,8 @@ pub struct CollaSetStatus {
     pub last_progress_time: Option<Time>,
     /// What is so, by type. Ready is True with AsWanted, or False with Scaling, Updating, Replacing, Deleting, Unavailable, Paused,
     /// ScaleOutFailed, ScaleInFailed, UpdateFailed, RolloutAborted, IncludeNotAllowed, ExcludeNotAllowed, Invalid or Terminating.
-    /// Scale is True with Scaled, or False with Scaling, Paused, ScaleOutFailed or ScaleInFailed. Update is True with Updated, or
-    /// False with Updating, StepPaused, Paused, UpdateFailed or RolloutAborted. Stalled is True with ProgressDeadlineExceeded,
+    /// Scale is True with Scaled, or False with Scaling, Paused, ScaleOutFailed, ScaleInFailed or Invalid. Update is True with Updated, or
+    /// False with Updating, StepPaused, Paused, UpdateFailed, RolloutAborted or Invalid. Stalled is True with ProgressDeadlineExceeded,
     /// RolloutAborted or Invalid, and absent otherwise. Terminating, of a set that is being deleted, is True with Deleted, or False
     /// with ReclaimingTargetsDeletion. The message says more.
     #[serde(

@@ -457,8 +457,9 @@ async fn kept_claim_that_no_cache_shows_outlasts_a_foreground_deletion() {
 /// Edits the metadata of a claim by hand.
 async fn hand(scope: &Scope, claim: &str, metadata: serde_json::Value) {
     let edit = Patch::Merge(json!({ "metadata": metadata }));
-    let edited = claims::api(scope).patch(claim, &PatchParams::default(), &edit);
-    edited.await.unwrap();
+    let api = claims::api(scope);
+    let edited = api.patch(claim, &PatchParams::default(), &edit).await;
+    edited.unwrap();
 }
 
 /// That claims are there once their set has gone, and have no owner.

@@ -66,7 +66,7 @@ async fn an_image_that_can_not_be_pulled_is_named_and_another_pulled() {
     let scope = Bed::shared().await.scope("pull").await;
     let containers = |image: &str| json!({ "template": { "spec": { "containers": [{ "name": "app", "image": image }] } } });
     let set = Set::unsettled(&scope, "web", 2, containers("app:non-exist")).await;
-    until_told(&set, "Update", "UpdateFailed", "ImagePullBackOff").await;
+    until_told(&set, "Ready", "Unavailable", "ImagePullBackOff").await;
     set.image("app:1").await;
     set.settled().await;
     // The same on the way of an update.

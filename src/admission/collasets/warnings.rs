@@ -52,7 +52,14 @@ pub fn of(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
 /// Claim templates that are changed or taken out: a claim is never changed, so that means another volume.
 fn claims(old: Option<&CollaSetSpec>, new: &CollaSetSpec) -> Vec<String> {
     let before = old.map_or(&[][..], |old| &old.volume_claim_templates);
-    let fate = "the claims that Pods have now are deleted unless whenScaled is Retain";
+    let fate = match Strategy::of(new).policy {
+        Policy::Replace => {
+            "the claims that Pods have now are deleted, even with whenScaled: Retain"
+        }
+        Policy::Recreate | Policy::InPlace => {
+            "the claims that Pods have now are deleted unless whenScaled is Retain"
+        }
+    };
     let told = before.iter().filter_map(|former| {
         let name = claim_name(former);
         let mut templates = new.volume_claim_templates.iter();
@@ -164,6 +171,10 @@ mod tests {
             assert_eq!(of(Some(&new), &new), [""; 0]);
         }
         assert_eq!(of(None, &restarts("OnFailure")).len(), 1);
+        let mut grown = policy("Replace");
+        grown.volume_claim_templates = claims(&[claim("data", "2Gi")]).volume_claim_templates;
+        let told = of(Some(&policy("Replace")), &grown).join(" ");
+        assert!(told.contains("deleted, even with whenScaled"), "{told}");
         let says_open = |new| {
             of(None, &new)
                 .iter()
