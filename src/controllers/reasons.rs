@@ -30,6 +30,11 @@ impl Reasons {
         self.0.lock().remove(uid);
     }
 
+    /// Forgets all: what another leader has met, or mended, is not known.
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     /// Those of these Pods, and why.
     pub fn of(&self, pods: &[Arc<Pod>]) -> BTreeMap<String, String> {
         let known = self.0.lock();

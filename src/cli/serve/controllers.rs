@@ -120,6 +120,8 @@ async fn follow(
             tokio::select! { () = stop.cancelled() => return, changed = lead.changed() => if changed.is_err() { return } }
             continue;
         }
+        context.undeleted.clear();
+        context.unstepped.clear();
         let term = Stop {
             begun: stop.child_token(),
             dropped: CancellationToken::new(),

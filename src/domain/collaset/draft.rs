@@ -34,6 +34,8 @@ pub struct Draft {
     pub released: Vec<Arc<Revision>>,
     /// Events.
     pub events: Vec<Event>,
+    /// What a command of the rollout has done, told once the status notes the command.
+    pub news: Vec<Event>,
     /// Why Pods that are asked to be included, or excluded, are not: a reason of contract 2.5 and a sentence each.
     pub refused: Vec<(&'static str, String)>,
     /// Removes the annotation by which users command the rollout.

@@ -34,6 +34,8 @@ pub struct Plan {
     pub forget_command: bool,
     /// Events about the CollaSet.
     pub events: Vec<Event>,
+    /// Events that are told once the status is stored: each plan until then has them again.
+    pub news: Vec<Event>,
     /// The pause that the rollout is at.
     pub pause: Option<Pause>,
     /// Removes the finalizer, after everything else.

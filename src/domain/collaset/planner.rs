@@ -81,6 +81,7 @@ fn plan_of(observed: &Observed) -> Plan {
     }
     let left = std::mem::take(&mut draft.left);
     let claims = std::mem::take(&mut draft.claims);
+    let news = std::mem::take(&mut draft.news);
     let mut events = std::mem::take(&mut draft.events);
     events.extend(facts.history.problems.iter().map(|problem| Event {
         warning: true,
@@ -103,6 +104,7 @@ fn plan_of(observed: &Observed) -> Plan {
         left,
         forget_command,
         events,
+        news,
         pause,
         remove_finalizer: reclaimed,
         again_nanos,

@@ -175,7 +175,7 @@ async fn end(work: &Work<'_>, plan: Plan, mut result: Result<(), Halt>) -> Done 
         // Before the status: it is removed on condition of the version that was looked at.
         result = worse(result, command::forget(work).await);
     }
-    let status = status::write(work, (plan.status, &plan.left), &result).await;
+    let status = status::write(work, (plan.status, &plan.left), &plan.news, &result).await;
     events::tell(work, &plan.events, &result);
     if plan.remove_finalizer && result.is_ok() {
         result = finalizer::remove(work).await;

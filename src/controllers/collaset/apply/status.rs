@@ -12,13 +12,14 @@ use super::super::refusals::Key;
 use super::{Work, events};
 use crate::api::collaset::CollaSetStatus;
 use crate::cluster::workloads::{SetObject, write};
-use crate::domain::collaset::plan::Left;
+use crate::domain::collaset::plan::{Event, Left};
 use crate::domain::collaset::status::{Step, failed, news};
 
-/// Writes the planned status, or later if it is too early. `left` is what the set lacks.
+/// Writes the planned status, or later if it is too early. `left` is what the set lacks, and `told` what is told once it is stored.
 pub async fn write(
     work: &Work<'_>,
     (planned, left): (Option<CollaSetStatus>, &Left),
+    told: &[Event],
     result: &Result<(), Halt>,
 ) -> Result<(), Trouble> {
     let stored = work.set.status.as_ref();
@@ -73,6 +74,7 @@ pub async fn write(
     // Once it is stored, and with what failed: else it might be told again in other words.
     let set = work.set;
     if set.metadata.deletion_timestamp.is_none() {
+        events::record(work, told);
         events::record(work, &news(stored, &wanted, set.spec.paused));
     }
     Ok(())

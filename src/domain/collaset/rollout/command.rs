@@ -9,6 +9,7 @@ use crate::api::collaset::RolloutStatus;
 use crate::api::keys;
 use crate::domain::collaset::draft::Draft;
 use crate::domain::collaset::facts::Facts;
+use crate::domain::collaset::plan::Event;
 use crate::domain::collaset::status::told;
 
 /// Ends the step that is under way.
@@ -35,7 +36,11 @@ pub(super) fn carry_out(facts: &Facts, draft: &mut Draft, status: &mut RolloutSt
     match apply(facts, status, command) {
         Ok((reason, message)) => {
             command.clone_into(&mut status.command);
-            draft.event(false, reason, message);
+            draft.news.push(Event {
+                warning: false,
+                reason,
+                message,
+            });
             true
         }
         Err(why) => {

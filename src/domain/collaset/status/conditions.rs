@@ -18,7 +18,7 @@ use super::super::revision::inplace::{Progress, progress as progress_of};
 use super::super::strategy::{Policy, Scope};
 use super::super::{pool, replace, update};
 use super::asked::Asked;
-use super::{leaving, progress, told};
+use super::{is_operating, leaving, progress, told};
 use crate::api::collaset::{CollaSetCondition, CollaSetStatus};
 use crate::api::keys;
 use crate::domain::lifecycle::{Phase, Stage, phases};
@@ -266,6 +266,8 @@ pub(super) struct View {
     updating: usize,
     /// Pods that an operation of the set has left and that are on their way back on traffic.
     returning: usize,
+    /// Pairs of which neither half has an operation of the set: the new Pod is on its way.
+    opening: usize,
     /// Pods whose update goes on.
     updates: usize,
     /// Pairs of a Pod and the one that takes its place.
@@ -296,6 +298,14 @@ impl View {
         // A name may be used again: the label of a half whose origin is another Pod goes with this plan.
         let parts = |p: &Pod| draft.removes_label(p, keys::REPLACE_PAIR_ORIGIN_NAME);
         let halves = pods.iter().filter(|p| facts.is_half(p) && !parts(p));
+        let busy = pods.iter().filter(|p| is_operating(p) || is_returning(p));
+        let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
+        let opening = halves.clone().filter(|half| {
+            let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            let both = [Some(&*half.metadata.name), origin];
+            !both.into_iter().flatten().any(|name| busy.contains(name))
+        });
+        let opening = opening.count();
         let pairs = halves.count();
         let there = pods.len() - pairs;
         // Its place is free. That of an origin its new Pod takes.
@@ -360,6 +370,7 @@ impl View {
             kept: older.saturating_sub(behind),
             updating: usize::try_from(status.operating_replicas).unwrap_or(0),
             returning: pods.iter().filter(|p| is_returning(p)).count(),
+            opening,
             updates: pods.iter().filter(|p| Operation::Update.is_on(p)).count(),
             pairs,
             asked: Asked::of(facts, draft),
@@ -547,7 +558,7 @@ impl View {
         }
         if self.behind > 0 || self.updating > 0 {
             let behind = self.behind;
-            let updating = self.updating + self.returning;
+            let updating = self.updating + self.returning + self.opening;
             let told = told::under_way(facts, |_| true);
             let step = told::step(facts, status);
             let down = told::unavailable(Some(facts.observed), self.down(facts));

@@ -120,7 +120,7 @@ fn retry_has_what_is_refused_tried_again_and_changes_nothing_else() {
     let told = |world: &mut World, command: &str| {
         world.command(command);
         let plan = crate::domain::collaset::planner::plan(&world.observe());
-        let mut events = plan.events.iter();
+        let mut events = plan.news.iter();
         let message = "what was refused is tried again at once";
         assert!(
             events.any(|e| !e.warning && e.message == message),

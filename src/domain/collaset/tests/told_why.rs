@@ -464,6 +464,7 @@ fn replacement_that_uses_max_surge_up_is_named() {
     let told =
         format!("; updateStrategy.maxSurge (1) is used up by the replacement of Pod {origin}");
     says(&world, "Ready", &told);
+    says(&world, "Ready", "3 Pods to update, 1 under way");
     says(&world, "Update", &told);
     let mut pods = world.pods.values();
     let waits = pods.find(|p| p.label("app") == Some("web") && p.metadata.name != origin);

@@ -265,6 +265,7 @@ impl World {
         if self.set.status.as_ref() != Some(&status) {
             let former = self.set.status.as_ref();
             let news = news(former, &status, self.set.spec.paused).into_iter();
+            let news = plan.news.into_iter().chain(news);
             self.told.extend(news.map(|e| (e.reason, e.message)));
             self.set.status = Some(status);
             done.written += 1;
