@@ -405,6 +405,17 @@ fn conditions(world: &World, plan: &Plan, status: &CollaSetStatus) -> Verdict {
     };
     let single = members.iter().filter(|pod| !is_double(pod));
     let old = single.clone().filter(is_old);
+    // A pair has one place.
+    let is_half_of_old = |pod: &Pod| {
+        let origin = after(plan, pod, keys::REPLACE_PAIR_ORIGIN_NAME);
+        origin.is_some_and(|name| old.clone().any(|old| old.metadata.name == name))
+    };
+    let seconds: Vec<_> = old.clone().filter(|pod| is_half_of_old(pod)).collect();
+    let old = old.filter(|pod| {
+        !seconds
+            .iter()
+            .any(|half| half.metadata.uid == pod.metadata.uid)
+    });
     let behind = match strategy.scope {
         Scope::Partition(kept) => old.count().saturating_sub(kept),
         Scope::ByLabel => old
