@@ -182,7 +182,7 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
     let view = View::of(facts, draft, status);
     draft.left = Left {
         rollout: view.rest(facts, status),
-        down: told::undeleted(facts) + &view.not_available(facts),
+        down: told::undeleted(facts) + &view.not_available(facts) + &view.of_single_pods(),
     };
     let paused = facts.strategy.paused;
     match view.scaling(facts) {
@@ -517,20 +517,22 @@ impl View {
     }
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
-        let (ready, reason, mut message) = self.standing(facts, status);
-        message += &self.left_out;
+        let (ready, reason, message) = self.standing(facts, status);
+        let more = self.of_single_pods();
         match self.refused.first() {
-            Some((refused, _)) if ready => (false, refused, self.refusals()),
-            Some(_) => (ready, reason, format!("{message}; {}", self.refusals())),
-            None => (ready, reason, message),
+            Some((refused, _)) if ready => {
+                let more = more.strip_prefix("; ").unwrap_or(&more);
+                (false, refused, more.to_owned())
+            }
+            _ => (ready, reason, message + &more),
         }
     }
 
-    /// What is asked of Pods and refused, the first few.
-    fn refusals(&self) -> String {
-        let told = self.refused.iter().take(told::NAMED);
-        let told: Vec<_> = told.map(|(_, message)| message.as_str()).collect();
-        told.join("; ")
+    /// Which Pods a rollout leaves out, and what is asked of Pods and refused, the first few, each after `; `.
+    fn of_single_pods(&self) -> String {
+        let refused = self.refused.iter().take(told::NAMED);
+        let refused: String = refused.map(|(_, why)| format!("; {why}")).collect();
+        format!("{}{refused}", self.left_out)
     }
 
     /// How the set stands, but for what is refused of single Pods.

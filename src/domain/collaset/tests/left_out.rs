@@ -6,6 +6,7 @@ use super::cases::{condition, one_claim};
 use super::world::Kubelet;
 use super::world::World;
 use crate::api::keys;
+use crate::domain::collaset::planner::plan;
 
 const BY_LABEL: &str = "set its label collaset.kusionstack.io/update-included=true to have it";
 
@@ -143,7 +144,10 @@ fn inclusion_that_is_refused_is_told_beside_a_rollout() {
     rounds(&mut world);
     let (_, reason, told) = condition(&world, "Ready");
     assert_eq!(reason, "UpdateFailed");
-    assert!(told.contains("Pod stranger can't be included: "), "{told}");
+    let refused = "Pod stranger can't be included: ";
+    assert!(told.contains(refused), "{told}");
+    let beside = plan(&world.observe()).left.down;
+    assert!(beside.contains(refused), "a write that fails: {beside}");
 }
 
 #[test]
