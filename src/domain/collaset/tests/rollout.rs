@@ -127,6 +127,9 @@ fn retry_has_what_is_refused_tried_again_and_changes_nothing_else() {
             "{command}"
         );
         world.settle();
+        let annotations = world.set.metadata.annotations.iter().flatten();
+        let mut left = annotations.filter(|(key, _)| *key == keys::ROLLOUT);
+        assert_eq!(left.next(), None, "{command} is removed");
     };
     told(&mut world, "retry");
     world.image("app:2");
