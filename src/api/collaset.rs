@@ -259,8 +259,8 @@ pub struct PersistentVolumeClaimRetentionPolicy {
     /// When the CollaSet is deleted; Delete when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_deleted: Option<RetentionPolicy>,
-    /// When a Pod is scaled in; Delete when absent. The claims of a Pod that is replaced go in any case. Speaks for all claims without a Pod: a change from Retain to Delete
-    /// deletes what was retained before.
+    /// When a Pod is scaled in; Delete when absent. Speaks for all claims without a Pod: a change from Retain to Delete
+    /// deletes what was retained before. Whatever it says, the claims of a Pod that is replaced are deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_scaled: Option<RetentionPolicy>,
 }
