@@ -281,7 +281,7 @@ pub(super) struct View {
     refused: Vec<(&'static str, String)>,
     /// What keeps Pods of the updated revision from running, while a rollout or a replacement goes on.
     stuck: Option<String>,
-    /// Which Pods don't run that the rollout does not reach, each after `; `.
+    /// Which Pods are stuck on older revisions that the rollout does not reach, each after `; `.
     left_out: String,
     /// What uses `maxUnavailable` up while the update of another Pod waits for a place.
     using_up: update::UsingUp,
@@ -724,7 +724,7 @@ fn awaited(facts: &Facts, draft: &Draft) -> Vec<Arc<Pod>> {
     pods.take(told::NAMED).map(Arc::clone).collect()
 }
 
-/// The first Pods of older revisions that don't run and that the rollout does not reach, each after `; ` with the way to the updated revision.
+/// The first Pods of older revisions that are stuck and that the rollout does not reach, each after `; ` with the way to the updated revision.
 fn left_out(facts: &Facts, draft: &Draft) -> String {
     let is_half_updated = |pod: &Pod| {
         Operation::Update.is_on(pod)
@@ -732,7 +732,11 @@ fn left_out(facts: &Facts, draft: &Draft) -> String {
             && progress_of(pod) != Progress::Done
     };
     let old = facts.members.iter();
-    let old = old.filter(|(_, pod)| !facts.is_updated(pod) && !lifecycle::is_leaving(pod));
+    let goes = |id: &i64, pod: &Pod| {
+        let is_out = draft.leaving.contains(id) || draft.surplus.contains(id);
+        is_out || lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)
+    };
+    let old = old.filter(|(id, pod)| !facts.is_updated(pod) && !goes(id, pod));
     let broken = old.filter(|(_, pod)| trouble(pod).is_some() || is_half_updated(pod));
     let mut broken = broken.peekable();
     if broken.peek().is_none() || facts.rollout.is_aborted() || facts.strategy.paused {
@@ -747,7 +751,7 @@ fn left_out(facts: &Facts, draft: &Draft) -> String {
     let left_out = broken.filter(|(id, _)| !scope.contains(id)).map(|(_, pod)| {
         let (name, revision) = (&pod.metadata.name, pod.label(keys::REVISION));
         let revision = revision.unwrap_or("unknown");
-        format!("; Pod {name} does not run and stays on revision {revision}: {way} to have it updated")
+        format!("; Pod {name} is stuck on revision {revision}, and no other reaches it: {way} to have it updated")
     });
     left_out.take(told::NAMED).collect()
 }

@@ -71,13 +71,24 @@ fn pod_that_hangs_and_is_left_out_is_named() {
         for (by_label, way) in [by_label, by_partition] {
             let (world, name) = hanging(policy, by_label);
             let told = message(&world, "Ready");
-            let start = format!("Pod {name} does not run and stays on revision web-");
+            let start = format!("Pod {name} is stuck on revision web-");
             assert!(
                 told.contains(&start) && told.contains(way),
                 "{policy}: {told}"
             );
         }
     }
+}
+
+#[test]
+fn pod_that_is_scaled_in_is_not_named_as_left_out() {
+    let (mut world, _) = hanging("InPlaceIfPossible", true);
+    world.troubles.holds = true;
+    world.edit(json!({ "replicas": 0 }));
+    rounds(&mut world);
+    assert_eq!(world.pods.len(), 3);
+    let told = message(&world, "Ready");
+    assert!(!told.contains("is stuck"), "{told}");
 }
 
 #[test]
