@@ -56,7 +56,9 @@ pub fn outlasting_claims(observed: &Observed, retains: bool) -> Vec<ClaimChange>
     let own = observed.claims.iter().filter(is_own);
     let kept = own.filter(is_kept);
     let release = kept.map(|claim| {
-        let labels = match claim.is_kept_for(uid) && !retains {
+        let mut mounting = observed.mounts.get(&claim.name).into_iter().flatten();
+        let is_excluded = mounting.any(|pod| pod.label(keys::ORPHANED).is_some());
+        let labels = match claim.is_kept_for(uid) && !retains || is_excluded {
             true => claims::left(),
             false => LabelPatch::default(),
         };

@@ -16,9 +16,9 @@ use crate::domain::collaset::status::told;
 pub const PROMOTE: &str = "promote";
 /// Ends all steps.
 pub const PROMOTE_FULL: &str = "promote-full";
-/// Takes the Pods back to the current revision; has what is refused on the way tried again.
+/// Takes the Pods back to the current revision; again, it has tried again what was refused on the way although its dry run had passed.
 pub const ABORT: &str = "abort";
-/// Begins an aborted rollout anew; of any other it has tried again at once what is refused.
+/// Begins an aborted rollout anew; of any other it has tried again what was refused although its dry run had passed.
 pub const RETRY: &str = "retry";
 
 /// Carries out what the annotation says, if that is new. True if something was changed.
@@ -80,7 +80,7 @@ fn apply(
     {
         return Ok((
             "RolloutRetried",
-            "what was refused is tried again at once".to_owned(),
+            "what was refused although its dry run had passed is tried again".to_owned(),
         ));
     }
     if !rollout.is_on {

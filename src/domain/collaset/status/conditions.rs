@@ -223,7 +223,6 @@ pub(super) fn of(facts: &Facts, draft: &mut Draft, status: &mut CollaSetStatus) 
         }
     }
     let (ready, reason, message) = view.ready(facts, status);
-    let message = with_remedy(reason, message);
     set(status, now, "Ready", ready, reason, message.clone());
     let late = progress::is_late(facts, draft, status, &view);
     if facts.rollout.is_aborted() && view.behind + view.updates + view.missing == 0 {
@@ -298,15 +297,7 @@ impl View {
         // A name may be used again: the label of a half whose origin is another Pod goes with this plan.
         let parts = |p: &Pod| draft.removes_label(p, keys::REPLACE_PAIR_ORIGIN_NAME);
         let halves = pods.iter().filter(|p| facts.is_half(p) && !parts(p));
-        let busy = pods.iter().filter(|p| is_operating(p) || is_returning(p));
-        let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
-        let opening = halves.clone().filter(|half| {
-            let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
-            let both = [Some(&*half.metadata.name), origin];
-            !both.into_iter().flatten().any(|name| busy.contains(name))
-        });
-        let opening = opening.count();
-        let pairs = halves.count();
+        let pairs = halves.clone().count();
         let there = pods.len() - pairs;
         // Its place is free. That of an origin its new Pod takes.
         let has_left = |pod: &&&Arc<Pod>| {
@@ -316,7 +307,17 @@ impl View {
         };
         let old = pods.iter().filter(|p| !facts.is_updated(p));
         // A pair has one place.
-        let names: BTreeSet<&str> = old.clone().map(|p| &*p.metadata.name).collect();
+        let names = old.clone().filter(|_| pairs > 0);
+        let names: BTreeSet<&str> = names.map(|p| &*p.metadata.name).collect();
+        let busy = pods.iter().filter(|p| is_operating(p) || is_returning(p));
+        let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
+        let opening = halves.filter(|half| {
+            let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
+            let is_of_rollout = origin.is_some_and(|origin| names.contains(origin));
+            let both = [Some(&*half.metadata.name), origin];
+            is_of_rollout && !both.into_iter().flatten().any(|name| busy.contains(name))
+        });
+        let opening = opening.count();
         let is_second = |pod: &Pod| {
             let origin = pod.label(keys::REPLACE_PAIR_ORIGIN_NAME);
             origin.is_some_and(|origin| names.contains(origin)) && !parts(pod)
@@ -326,7 +327,9 @@ impl View {
         let made_anew = old.clone().filter(has_left).count(); // under other IDs, counted as missing
         let behind = match facts.rollout.final_scope() {
             Scope::Partition(partition) => {
-                let back = update::taken_back(facts).count();
+                let back = update::taken_back(facts);
+                let back = back.filter_map(|id| facts.members.get(&id));
+                let back = back.filter(|pod| !is_second(pod)).count();
                 old.count().saturating_sub(partition).max(back)
             }
             Scope::ByLabel => old
@@ -518,6 +521,7 @@ impl View {
 
     fn ready(&self, facts: &Facts, status: &CollaSetStatus) -> (bool, &'static str, String) {
         let (ready, reason, message) = self.standing(facts, status);
+        let message = with_remedy(reason, message);
         let more = self.of_single_pods();
         match self.refused.first() {
             Some((refused, _)) if ready => {
@@ -734,20 +738,28 @@ fn left_out(facts: &Facts, draft: &Draft) -> String {
     let old = facts.members.iter();
     let goes = |id: &i64, pod: &Pod| {
         let is_out = draft.leaving.contains(id) || draft.surplus.contains(id);
-        is_out || lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)
+        // What becomes of the second of a pair goes by the first.
+        let is_second = facts.is_half(pod);
+        is_out || is_second || lifecycle::is_leaving(pod) || Operation::ScaleIn.is_on(pod)
     };
     let old = old.filter(|(id, pod)| !facts.is_updated(pod) && !goes(id, pod));
     let broken = old.filter(|(_, pod)| trouble(pod).is_some() || is_half_updated(pod));
     let mut broken = broken.peekable();
-    if broken.peek().is_none() || facts.rollout.is_aborted() || facts.strategy.paused {
+    let rollout = &facts.rollout;
+    let reaches_nobody = rollout.is_aborted() || rollout.is_frozen() || facts.strategy.paused;
+    if broken.peek().is_none() || reaches_nobody {
         return String::new();
     }
-    let scope = update::in_scope(facts, draft, &pool::counted(facts, draft));
-    let way = match facts.strategy.scope {
-        _ if facts.rollout.has_steps_left() => "promote the rollout".to_owned(),
-        Scope::ByLabel => format!("set its label {}=true", keys::UPDATE_INCLUDED),
-        Scope::Partition(kept) => format!("lower the partition, which is {kept},"),
+    let way = match (rollout.final_scope(), rollout.has_steps_left()) {
+        (Scope::ByLabel, _) => format!("set its label {}=true", keys::UPDATE_INCLUDED),
+        (Scope::Partition(0), true) => "promote the rollout".to_owned(),
+        (Scope::Partition(kept), true) => {
+            format!("promote the rollout, or lower the partition, which is {kept} in the end,")
+        }
+        (Scope::Partition(0), false) => return String::new(),
+        (Scope::Partition(kept), false) => format!("lower the partition, which is {kept},"),
     };
+    let scope = update::in_scope(facts, draft, &pool::counted(facts, draft));
     let left_out = broken.filter(|(id, _)| !scope.contains(id)).map(|(_, pod)| {
         let (name, revision) = (&pod.metadata.name, pod.label(keys::REVISION));
         let revision = revision.unwrap_or("unknown");

@@ -91,6 +91,44 @@ fn pod_that_is_scaled_in_is_not_named_as_left_out() {
     assert!(!told.contains("is stuck"), "{told}");
 }
 
+/// Nothing that a user could set would have it updated.
+#[test]
+fn pod_is_not_named_as_left_out_while_the_new_revision_is_refused() {
+    let mut world = World::on_plane(2, json!({}));
+    world.settle();
+    world.troubles.unpullable.insert("app:1".into());
+    let first = world.pods.keys().next().unwrap().clone();
+    world.delete(&first);
+    rounds(&mut world);
+    world.image("app:2");
+    let mut observed = world.observe();
+    observed.refused.revision = Some("policy".into());
+    let plan = plan(&observed);
+    assert!(!plan.left.down.contains("is stuck"), "{}", plan.left.down);
+}
+
+/// The template goes back while a user has a Pod of the new one replaced.
+#[test]
+fn pair_that_is_taken_back_is_counted_once() {
+    let partition = |partition: i64| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } });
+    let mut world = World::on_plane(2, partition(1));
+    world.settle();
+    world.image("app:2");
+    world.settle();
+    let mut pods = world.pods.values();
+    let new = pods.find(|pod| pod.spec.containers[0].image == "app:2");
+    let new = new.unwrap().metadata.name.clone();
+    world.troubles.holds = true;
+    world.relabel(&new, keys::TO_REPLACE, "true");
+    rounds(&mut world);
+    assert_eq!(world.pods.len(), 3, "a pair and another");
+    world.edit(json!({ "paused": true }));
+    world.image("app:1");
+    rounds(&mut world);
+    let told = message(&world, "Update");
+    assert!(told.starts_with("1 Pod to update"), "{told}");
+}
+
 #[test]
 fn pair_is_counted_once_among_those_to_update() {
     let mut world = World::on_plane(2, json!({}));

@@ -121,7 +121,7 @@ fn retry_has_what_is_refused_tried_again_and_changes_nothing_else() {
         world.command(command);
         let plan = crate::domain::collaset::planner::plan(&world.observe());
         let mut events = plan.news.iter();
-        let message = "what was refused is tried again at once";
+        let message = "what was refused although its dry run had passed is tried again";
         assert!(
             events.any(|e| !e.warning && e.message == message),
             "{command}"
