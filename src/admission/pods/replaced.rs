@@ -14,8 +14,7 @@ pub fn warning(claims: &Store<Claim>, request: &Request) -> Option<String> {
     }
     let new = parse(request, raw).ok()?;
     let old = parse(request, request.old_object.as_deref()).ok()?;
-    let is_asked = |label: Option<&str>| label.is_some();
-    if is_asked(old.label(keys::TO_REPLACE)) || !is_asked(new.label(keys::TO_REPLACE)) {
+    if old.label(keys::TO_REPLACE).is_some() || new.label(keys::TO_REPLACE).is_none() {
         return None;
     }
     let owner = new.controller().filter(|owner| owner.is_collaset())?;

@@ -15,9 +15,8 @@ use super::Work;
 use super::pods::{body, change_of, deletion_of, resize};
 use crate::api::keys;
 use crate::cluster::pods;
-use crate::domain::collaset::Operation;
 use crate::domain::collaset::plan::{Ahead, PodPatch};
-use crate::domain::collaset::{ABORT, RETRY};
+use crate::domain::collaset::{ABORT, Operation, RETRY};
 use crate::domain::pod::Pod;
 
 /// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.

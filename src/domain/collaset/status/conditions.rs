@@ -309,7 +309,8 @@ impl View {
         // A pair has one place.
         let names = old.clone().filter(|_| pairs > 0);
         let names: BTreeSet<&str> = names.map(|p| &*p.metadata.name).collect();
-        let busy = pods.iter().filter(|p| is_operating(p) || is_returning(p));
+        let busy = pods.iter().filter(|_| pairs > 0);
+        let busy = busy.filter(|p| is_operating(p) || is_returning(p));
         let busy: BTreeSet<&str> = busy.map(|p| &*p.metadata.name).collect();
         let opening = halves.filter(|half| {
             let origin = half.label(keys::REPLACE_PAIR_ORIGIN_NAME);
@@ -763,7 +764,7 @@ fn left_out(facts: &Facts, draft: &Draft) -> String {
     let left_out = broken.filter(|(id, _)| !scope.contains(id)).map(|(_, pod)| {
         let (name, revision) = (&pod.metadata.name, pod.label(keys::REVISION));
         let revision = revision.unwrap_or("unknown");
-        format!("; Pod {name} is stuck on revision {revision}, and no other reaches it: {way} to have it updated")
+        format!("; Pod {name} is stuck on revision {revision}, and the rollout does not reach it: {way} to have it updated")
     });
     left_out.take(told::NAMED).collect()
 }

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::cases::{condition, one_claim};
-use super::world::Kubelet;
-use super::world::World;
+use super::told_why::rounds;
+use super::world::{Kubelet, World};
 use crate::api::keys;
 use crate::domain::collaset::planner::plan;
 
@@ -12,14 +12,6 @@ const BY_LABEL: &str = "set its label collaset.kusionstack.io/update-included=tr
 
 fn message(world: &World, type_: &str) -> String {
     condition(world, type_).2
-}
-
-fn rounds(world: &mut World) {
-    for _ in 0..30 {
-        world.step();
-        world.turn(u8::MAX);
-    }
-    world.step();
 }
 
 /// A set of three Pods, one of which hangs on an image that can't be pulled and is left out since: by its label, or by the partition.
@@ -37,7 +29,7 @@ fn hanging(policy: &str, by_label: bool) -> (World, String) {
         world.relabel(&first, keys::UPDATE_INCLUDED, "true");
     }
     world.image("app:2");
-    rounds(&mut world);
+    rounds(&mut world, 30);
     if by_label {
         let labels = world.pods.values().map(|pod| pod.metadata.name.clone());
         for name in labels.collect::<Vec<_>>() {
@@ -48,9 +40,9 @@ fn hanging(policy: &str, by_label: bool) -> (World, String) {
     } else {
         world.edit(strategy(3));
     }
-    rounds(&mut world);
+    rounds(&mut world, 30);
     world.image("app:3");
-    rounds(&mut world);
+    rounds(&mut world, 30);
     let mut pods = world.pods.values();
     let hangs = pods.find(|pod| {
         pod.status
@@ -85,7 +77,7 @@ fn pod_that_is_scaled_in_is_not_named_as_left_out() {
     let (mut world, _) = hanging("InPlaceIfPossible", true);
     world.troubles.holds = true;
     world.edit(json!({ "replicas": 0 }));
-    rounds(&mut world);
+    rounds(&mut world, 30);
     assert_eq!(world.pods.len(), 3);
     let told = message(&world, "Ready");
     assert!(!told.contains("is stuck"), "{told}");
@@ -99,12 +91,24 @@ fn pod_is_not_named_as_left_out_while_the_new_revision_is_refused() {
     world.troubles.unpullable.insert("app:1".into());
     let first = world.pods.keys().next().unwrap().clone();
     world.delete(&first);
-    rounds(&mut world);
+    rounds(&mut world, 30);
     world.image("app:2");
     let mut observed = world.observe();
     observed.refused.revision = Some("policy".into());
     let plan = plan(&observed);
     assert!(!plan.left.down.contains("is stuck"), "{}", plan.left.down);
+}
+
+/// The message of `Update` of a paused set of two Pods that gets another image while a rule holds the replacement of one Pod.
+fn update_beside_a_pair(world: &mut World, origin: &str, image: &str) -> String {
+    world.troubles.holds = true;
+    world.relabel(origin, keys::TO_REPLACE, "true");
+    rounds(world, 30);
+    assert_eq!(world.pods.len(), 3, "a pair and another");
+    world.edit(json!({ "paused": true }));
+    world.image(image);
+    rounds(world, 30);
+    message(world, "Update")
 }
 
 /// The template goes back while a user has a Pod of the new one replaced.
@@ -118,14 +122,7 @@ fn pair_that_is_taken_back_is_counted_once() {
     let mut pods = world.pods.values();
     let new = pods.find(|pod| pod.spec.containers[0].image == "app:2");
     let new = new.unwrap().metadata.name.clone();
-    world.troubles.holds = true;
-    world.relabel(&new, keys::TO_REPLACE, "true");
-    rounds(&mut world);
-    assert_eq!(world.pods.len(), 3, "a pair and another");
-    world.edit(json!({ "paused": true }));
-    world.image("app:1");
-    rounds(&mut world);
-    let told = message(&world, "Update");
+    let told = update_beside_a_pair(&mut world, &new, "app:1");
     assert!(told.starts_with("1 Pod to update"), "{told}");
 }
 
@@ -134,14 +131,7 @@ fn pair_is_counted_once_among_those_to_update() {
     let mut world = World::on_plane(2, json!({}));
     world.settle();
     let first = world.pods.keys().next().unwrap().clone();
-    world.troubles.holds = true;
-    world.relabel(&first, keys::TO_REPLACE, "true");
-    rounds(&mut world);
-    assert_eq!(world.pods.len(), 3, "a pair and another");
-    world.edit(json!({ "paused": true }));
-    world.image("app:2");
-    rounds(&mut world);
-    let told = message(&world, "Update");
+    let told = update_beside_a_pair(&mut world, &first, "app:2");
     assert!(told.starts_with("2 Pods to update"), "{told}");
 }
 
@@ -161,9 +151,9 @@ fn pod_that_ends_slowly_and_uses_max_unavailable_up_is_named() {
     };
     world.kubelets.insert(uid, slow);
     world.delete(&first);
-    rounds(&mut world);
+    rounds(&mut world, 30);
     world.image("app:2");
-    rounds(&mut world);
+    rounds(&mut world, 30);
     let told = message(&world, "Update");
     let used_up = "updateStrategy.maxUnavailable (1) is used up: 1 Pod is missing";
     assert!(told.contains(used_up), "{told}");
@@ -190,7 +180,7 @@ fn inclusion_that_is_refused_is_told_beside_a_rollout() {
     assert!(told.contains(&why), "{told}");
     world.troubles.unpullable.insert("app:2".into());
     world.image("app:2");
-    rounds(&mut world);
+    rounds(&mut world, 30);
     let (_, reason, told) = condition(&world, "Ready");
     assert_eq!(reason, "UpdateFailed");
     let refused = "Pod stranger can't be included: ";
@@ -206,7 +196,7 @@ fn pod_of_a_set_at_rest_that_can_not_pull_fails_no_update() {
     world.troubles.unpullable.insert("app:1".into());
     let first = world.pods.keys().next().unwrap().clone();
     world.delete(&first);
-    rounds(&mut world);
+    rounds(&mut world, 30);
     let (update, _, _) = condition(&world, "Update");
     let (ready, reason, told) = condition(&world, "Ready");
     assert_eq!(

@@ -64,11 +64,8 @@ pub fn take_down(world: &mut World, name: &str) {
 }
 
 /// So many rounds of the set and its surroundings.
-fn rounds(world: &mut World, count: usize) {
-    for _ in 0..count {
-        world.step();
-        world.turn(u8::MAX);
-    }
+pub fn rounds(world: &mut World, count: usize) {
+    world.rounds(count);
     world.step();
 }
 
