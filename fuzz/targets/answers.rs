@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
             for candidate in passed(&memory, &all).difference(&before) {
                 assert!(said.lets(candidate), "{candidate} passed by {said:?}");
             }
-            stored(&memory, &all, now);
+            stored(&memory, &rule, &all, now);
         }
     }
 }
@@ -101,11 +101,11 @@ fn passed(memory: &Memory, all: &[Candidate]) -> BTreeSet<String> {
     passed.map(|c| c.name.clone()).collect()
 }
 
-fn stored(memory: &Memory, all: &[Candidate], now: Timestamp) {
+fn stored(memory: &Memory, rule: &Webhook, all: &[Candidate], now: Timestamp) {
     let status = memory.status();
     let text = serde_json::to_string(&status).unwrap_or_default();
     assert!(text.len() < 200_000, "{} bytes of status", text.len());
-    let again = Memory::restore(status.as_ref(), memory.generation(), now);
+    let again = Memory::restore(status.as_ref(), rule, memory.generation(), now);
     assert_eq!(passed(&again, all), passed(memory, all));
     assert_eq!(again.status(), status);
 }
@@ -136,5 +136,6 @@ fn webhook(fail: bool, polls: bool) -> Webhook {
         fail,
         parameters: Vec::new(),
         stage: None,
+        fingerprint: String::new(),
     }
 }

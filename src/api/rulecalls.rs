@@ -68,6 +68,28 @@ pub struct Answer {
     pub trace_id: String,
 }
 
+impl Fields for Answer {
+    const NAMES: &[&str] = &[
+        "success",
+        "message",
+        "finishedNames",
+        "poll",
+        "async",
+        "taskId",
+        "traceId",
+    ];
+}
+
+impl Fields for Progress {
+    const NAMES: &[&str] = &["success", "message", "finished", "finishedNames", "stop"];
+}
+
+/// What an endpoint answers, by its fields.
+pub trait Fields: DeserializeOwned {
+    /// Names of all fields.
+    const NAMES: &[&str];
+}
+
 impl Answer {
     /// Whether the outcome is to be polled.
     pub fn is_long(&self) -> bool {
@@ -83,9 +105,10 @@ impl Answer {
     }
 }
 
-/// Reads the body of an [`Answer`] or [`Progress`]. The error says what is wrong with it and quotes nothing: the body may
+/// Reads the body of an [`Answer`] or [`Progress`]. Names of fields are matched as Go does for Kuperator: in any casing, and
+/// of several spellings of one field the last that is not null counts. The error says what is wrong with it and quotes nothing: the body may
 /// be that of any server which a rule's author can name and not read.
-pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+pub fn read<T: Fields>(body: &[u8]) -> Result<T, String> {
     // A struct would be read from an array too.
     let object: Map<String, Value> = serde_json::from_slice(body).map_err(|e| {
         format!(
@@ -94,6 +117,7 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
             e.column()
         )
     })?;
+    let object = in_protocol_spelling(object, T::NAMES);
     let odd = |(key, value): (&String, &Value)| {
         let alone = Map::from_iter([(key.clone(), value.clone())]);
         let read = serde_json::from_value::<T>(Value::Object(alone));
@@ -110,6 +134,19 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     let odd = object.iter().find_map(odd);
     serde_json::from_value(Value::Object(object))
         .map_err(|_| odd.unwrap_or_else(|| "the answer can't be read".to_owned()))
+}
+
+/// The object with each field that is one of `names` but for casing under that name.
+fn in_protocol_spelling(object: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
+    let mut read = Map::new();
+    for (key, value) in object {
+        let name = names.iter().find(|name| name.eq_ignore_ascii_case(&key));
+        let name = name.map_or(key, |name| (*name).to_owned());
+        if !value.is_null() {
+            read.insert(name, value);
+        }
+    }
+    read
 }
 
 /// What a value is, for people.
@@ -173,6 +210,25 @@ mod tests {
             let error = read::<Answer>(body.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{body}: {error}");
         }
+    }
+
+    #[test]
+    fn casing_of_fields_does_not_matter() {
+        let answer: Answer = read(
+            br#"{"Success":true,"finishednames":["a"],"ASYNC":true,"taskid":"t","TaskID":null,"MESSAGE":"m"}"#,
+        )
+        .unwrap();
+        assert!(answer.success && answer.is_long());
+        assert_eq!((answer.task(), answer.message.as_str()), (Some("t"), "m"));
+        assert_eq!(answer.finished_names, ["a"]);
+        let progress: Progress =
+            read(br#"{"Success":true,"FINISHED":true,"Stop":true,"FinishedNames":["b"]}"#).unwrap();
+        assert!(progress.success && progress.finished && progress.stop);
+        assert_eq!(progress.finished_names, ["b"]);
+        let last: Answer = read(br#"{"success":true,"Success":false}"#).unwrap();
+        assert!(!last.success);
+        let wrong = read::<Answer>(br#"{"SUCCESS":"yes"}"#).unwrap_err();
+        assert!(wrong.contains("success must be a boolean"), "{wrong}");
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl Sink<PodTransitionRule> for Rules {
         Ok(rule)
     }
     fn fault(&self, rule: &PodTransitionRule) -> Option<String> {
-        let fault = rule.spec.unreadable.as_ref()?;
+        let fault = &rule.spec.unreadable.as_ref()?.fault;
         let metadata = &rule.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();

@@ -5,10 +5,13 @@ mod asking;
 #[allow(dead_code)] // shared with the tests of the guarantee
 #[path = "../guarantee/bed/mod.rs"]
 mod bed;
+mod edits;
 mod faults;
 mod helpers;
 mod labels;
 mod mixed;
 mod polling;
+mod queued;
 mod refused;
 mod server;
+mod unasked;

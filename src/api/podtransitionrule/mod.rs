@@ -12,12 +12,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use ledger::{Claim, ClaimedContainer, Ledger, Unknown};
-pub use read::by_parts;
+pub use read::{Unreadable, by_parts};
 pub use status::{
     AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus,
 };
 
-use super::validation::FieldError;
 use super::{lenient, schema};
 
 /// Rules for a set of Pods.
@@ -58,7 +57,7 @@ pub struct PodTransitionRuleSpec {
     /// The field that keeps this version from reading the spec, if one does. Then there are no rules, and the selector is
     /// there only if it could be read.
     #[serde(skip)]
-    pub unreadable: Option<FieldError>,
+    pub unreadable: Option<Unreadable>,
 }
 
 /// Seconds between two polls where a rule does not say.

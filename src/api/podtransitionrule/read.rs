@@ -12,6 +12,15 @@ use serde_path_to_error::{Path, Segment, Track};
 use super::{Ledger, PodTransitionRule, PodTransitionRuleSpec, PodTransitionRuleStatus};
 use crate::api::validation::FieldError;
 
+/// What is known of a spec that this version can't read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unreadable {
+    /// The field, and what to do.
+    pub fault: FieldError,
+    /// Whether one of its rules may limit how many Pods are unavailable: one that is neither a labelCheck nor a webhook rule.
+    pub may_limit: bool,
+}
+
 const REMEDY: &str =
     "run the version that the rule is written for, or write the rule for this version";
 
@@ -33,8 +42,26 @@ impl<'de> Deserialize<'de> for PodTransitionRuleSpec {
             // A selector that can't be read is none, and a rule without a selector holds all Pods of its namespace.
             selector: Option::<LabelSelector>::deserialize(&stored["selector"]).unwrap_or(None),
             rules: Vec::new(),
-            unreadable: Some(fault(&stored, &track.path())),
+            unreadable: Some(Unreadable {
+                fault: fault(&stored, &track.path()),
+                may_limit: may_limit(&stored["rules"]),
+            }),
         }))
+    }
+}
+
+/// Whether one of these rules, of any form, may limit how many Pods are unavailable.
+fn may_limit(rules: &Value) -> bool {
+    let is_other = |rule: &Value| {
+        let is_set = |kind: &str| rule.get(kind).is_some_and(|kind| !kind.is_null());
+        is_set("labelCheck") || is_set("webhook")
+    };
+    match rules {
+        Value::Null => false,
+        Value::Array(rules) => rules
+            .iter()
+            .any(|rule| !is_other(rule) || !rule["availablePolicy"].is_null()),
+        _ => true,
     }
 }
 
@@ -107,10 +134,13 @@ pub fn by_parts(raw: &str) -> Option<PodTransitionRule> {
             ..ObjectMeta::default()
         },
         spec: spec.unwrap_or_else(|e| PodTransitionRuleSpec {
-            unreadable: Some(FieldError::missing(
-                "spec",
-                format!("this version of the server can't read it ({e}); {REMEDY}"),
-            )),
+            unreadable: Some(Unreadable {
+                fault: FieldError::missing(
+                    "spec",
+                    format!("this version of the server can't read it ({e}); {REMEDY}"),
+                ),
+                may_limit: true,
+            }),
             ..PodTransitionRuleSpec::default()
         }),
         status: status.map(|status| {
@@ -167,7 +197,7 @@ mod tests {
             ),
         ] {
             let read = spec(stored);
-            let why = read.unreadable.unwrap().to_string();
+            let why = read.unreadable.unwrap().fault.to_string();
             let start = format!("{field}: this version of the server can't read {found} here; ");
             assert!(why.starts_with(&start), "{why}");
             assert!(!why.contains("hunter2"), "{why}");
@@ -187,7 +217,7 @@ mod tests {
         ] {
             let read = spec(stored);
             assert_eq!(read.selector, None);
-            let why = read.unreadable.unwrap().to_string();
+            let why = read.unreadable.unwrap().fault.to_string();
             assert!(why.starts_with(field), "{why}");
         }
     }

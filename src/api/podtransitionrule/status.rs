@@ -130,9 +130,16 @@ pub struct RuleState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WebhookStatus {
-    /// Generation of the object that the rest speaks of; under another one nothing of it counts.
+    /// Generation of the object when this was written.
     #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
+    /// Hash of the webhook rule that the rest speaks of; under another one nothing of it counts. Where it is absent, nothing
+    /// counts under another generation.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub rule_hash: String,
     /// Operations on Pods that the endpoint has let pass, and that still wait.
     #[serde(
         deserialize_with = "lenient::nullable",
@@ -151,12 +158,28 @@ pub struct WebhookStatus {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub history: Vec<TaskInfo>,
+    /// Why the last call or poll failed; absent after one that was answered.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub failing: String,
     /// What is not listed here, since all ruleStates of an object take at most 256 KiB.
     #[serde(
         deserialize_with = "lenient::nullable",
         skip_serializing_if = "String::is_empty"
     )]
     pub omitted: String,
+}
+
+impl WebhookStatus {
+    /// Whether this was written about a rule with this hash, which is part of an object of this generation.
+    pub fn speaks_of(&self, rule_hash: &str, generation: i64) -> bool {
+        match self.rule_hash.as_str() {
+            "" => self.generation == generation,
+            hash => hash == rule_hash,
+        }
+    }
 }
 
 /// One operation on one Pod that an endpoint is asked about. An answer counts for this operation only.

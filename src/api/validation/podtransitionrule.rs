@@ -10,7 +10,7 @@ use crate::api::field_path::FieldPath;
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
     AvailablePolicy, FailurePolicy, LabelCheck, MAX_RULES, Parameter, PodTransitionRuleSpec, Poll,
-    Rule, Stage, UnhealthyPodPolicy, WebhookRule,
+    Rule, Stage, UnhealthyPodPolicy, Unreadable, WebhookRule,
 };
 use crate::api::selector::Selector;
 use crate::api::stored::{self, MAX_SPEC_BYTES};
@@ -24,7 +24,7 @@ pub fn validate(spec: &PodTransitionRuleSpec) -> FieldErrors {
 
 /// Adds to `errors` what is wrong with a spec.
 pub fn check(spec: &PodTransitionRuleSpec, errors: &mut FieldErrors) {
-    if let Some(fault) = &spec.unreadable {
+    if let Some(Unreadable { fault, .. }) = &spec.unreadable {
         return errors.push(fault.clone());
     }
     let remedy = "is required: write {} to select every Pod of the namespace";

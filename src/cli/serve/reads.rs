@@ -19,7 +19,7 @@ use crate::api::collaset::CollaSet;
 use crate::cluster::index::Index;
 use crate::cluster::rulestore::RuleStore;
 use crate::controllers::Work;
-use crate::controllers::webhooks::Pool;
+use crate::controllers::webhooks::{Pool, RuleLabels};
 use crate::ledger::commit::Ledgers;
 use crate::ledger::protocol::Operation;
 use crate::telemetry::logs;
@@ -133,12 +133,18 @@ impl Reads {
             ),
             (
                 "rule_calls_failed",
-                "Calls to the endpoints of webhook rules that failed, or were not made as the endpoint keeps failing",
+                "Calls to the endpoints of webhook rules that failed",
                 &self.calls.failed,
+            ),
+            (
+                "rule_calls_postponed",
+                "Calls to the endpoints of webhook rules that found no place for 60 s and were put off",
+                &self.calls.postponed,
             ),
         ] {
             out.counter(name, help, counter.load(Ordering::Relaxed))?;
         }
+        out.passed_by_ignore(&self.calls.ignored.figures())?;
         out.counter(
             "panics",
             "Panics of all tasks and threads, those included that were caught",
@@ -304,6 +310,25 @@ impl Out<'_> {
             .0
             .encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(value).encode(metric)
+    }
+
+    /// The one metric whose labels name objects: who passes unasked is a matter of the very rule.
+    fn passed_by_ignore(&mut self, counts: &BTreeMap<RuleLabels, u64>) -> fmt::Result {
+        let help = "Operations that passed a webhook rule by failurePolicy Ignore, by rule; of more than 1,000 rules the further \
+                    ones have empty labels; 0 at replicas that do not lead";
+        let name = "rule_passed_by_ignore";
+        let mut metric = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
+        for ((namespace, object, rule), count) in counts {
+            let labels = [
+                ("namespace", namespace.as_str()),
+                ("object", object.as_str()),
+                ("rule", rule.as_str()),
+            ];
+            ConstCounter::new(*count).encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 
     /// A metric with one label.

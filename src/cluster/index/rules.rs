@@ -76,7 +76,7 @@ impl Index {
             home.rules.insert(
                 name.clone(),
                 Entry {
-                    verdicts: Arc::new(Verdicts::of(&object)),
+                    verdicts: Arc::new(Verdicts::of(&object, &snapshot.rules)),
                     object: Arc::new(object),
                     snapshot,
                     tally,

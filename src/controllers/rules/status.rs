@@ -13,6 +13,7 @@ use crate::domain::lifecycle::{Stage, untyped};
 use crate::domain::pod::Pod;
 use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent, Storing};
+use crate::domain::rules::endpoints;
 use crate::domain::rules::rollouts;
 use crate::domain::rules::stage::{candidates, rejections};
 use crate::domain::rules::webhook::Candidate;
@@ -121,6 +122,7 @@ pub fn changed(
         Some(("Matched", matched)),
         effect::expected_known(rules, silent).map(|found| ("ExpectedKnown", found)),
         rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
+        endpoints::condition(rules, &states).map(|found| (endpoints::ENDPOINTS_ANSWER, found)),
         effect::ledger_usable(fault, facts.storing, facts.mended.as_deref())
             .map(|found| ("LedgerUsable", found)),
     ];

@@ -7,12 +7,12 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::super::{CALL_TIMEOUT, Context};
-use super::places::Route;
+use super::places::{Place, Route};
 use super::{Call, http, rulecalls, trace_id};
 use crate::api::rulecalls::{Answer, Progress};
 use crate::cluster::failure;
 use crate::cluster::pods;
-use crate::domain::rules::webhook::{Candidate, Endpoint, Parameter, from_slim};
+use crate::domain::rules::webhook::{Action, Candidate, Parameter, from_slim};
 
 /// Pods that are read at once for their parameters.
 const READS: usize = 8;
@@ -37,8 +37,8 @@ pub enum Trouble {
     Parameter(String),
 }
 
-/// Asks about operations on Pods, each Pod named once.
-pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f64) -> Outcome {
+/// Asks about operations on Pods, each Pod named once. What is sent along is taken now.
+pub async fn ask(context: &Context, call: &Call, place: &Place, about: &[Candidate]) -> Outcome {
     let webhook = &call.webhook;
     let named: BTreeMap<String, Candidate> =
         about.iter().map(|c| (c.name.clone(), c.clone())).collect();
@@ -69,7 +69,7 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
     if resources.is_empty() {
         return outcome;
     }
-    let request = webhook.request(&call.name, trace_id(), resources);
+    let request = webhook.request(&call.rule.name, trace_id(), resources);
     let answer = match serde_json::to_vec(&request) {
         Ok(body) => {
             let endpoint = &webhook.endpoint;
@@ -78,7 +78,7 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
                 let answer = http::call(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
                 rulecalls::read(&answer)
             };
-            context.calls.call(call.route(endpoint), spread, sent).await
+            context.calls.call(place, sent).await
         }
         Err(e) => Err(e.to_string()),
     };
@@ -90,8 +90,8 @@ pub async fn ask(context: &Context, call: &Call, about: &[Candidate], spread: f6
 pub async fn poll(
     context: &Context,
     call: &Call,
+    place: &Place,
     task: &str,
-    spread: f64,
 ) -> Result<Progress, String> {
     let poll = call.webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.url(task), &poll.endpoint);
@@ -99,14 +99,20 @@ pub async fn poll(
         let answer = http::call(&url, &endpoint.ca, None, &context.calls.reach).await?;
         rulecalls::read(&answer)
     };
-    context.calls.call(call.route(endpoint), spread, sent).await
+    context.calls.call(place, sent).await
 }
 
 impl Call {
-    fn route(&self, endpoint: &Endpoint) -> Route {
+    /// Where the call goes.
+    pub fn route(&self) -> Route {
+        let poll = self.webhook.poll.as_ref().map(|poll| &poll.endpoint);
+        let endpoint = match &self.action {
+            Action::Ask(_) => None,
+            Action::Poll(_) => poll,
+        };
         Route {
             namespace: self.key.namespace.clone(),
-            endpoint: http::authority(endpoint),
+            endpoint: http::authority(endpoint.unwrap_or(&self.webhook.endpoint)),
         }
     }
 }

@@ -5,11 +5,12 @@ mod address;
 mod ask;
 mod bounded;
 mod http;
+mod ignored;
 mod places;
 mod pool;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use self::waiting::Crowd;
+use self::places::Place;
+use self::waiting::{Crowd, Waiting};
 use super::{Context, Queues, RuleName, room, write};
 use crate::api::podtransitionrule::{PodTransitionRule, RuleState};
 use crate::api::rulecalls;
@@ -30,13 +32,15 @@ use crate::cluster::index::{Entry, State};
 use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::domain::lifecycle::Stage;
-use crate::domain::rules::Webhook;
 use crate::domain::rules::webhook::{Action, Candidate, Memory};
+use crate::domain::rules::{Rule, RuleSet, Webhook};
 use crate::ledger::store::{RuleKey, Uid};
 
 pub use address::{ApiServer, Reach};
 use ask::Trouble;
+pub use ignored::RuleLabels;
 pub use pool::Pool;
+use pool::WAITED;
 
 /// Never look again sooner: what is due at once has been done already.
 const SOONEST: Duration = Duration::from_millis(20);
@@ -65,12 +69,8 @@ pub struct Webhooks {
 /// A call that is to be made.
 struct Call {
     key: RuleKey,
-    /// ID of the rule.
-    rule: String,
-    /// Its name, which the endpoint is told.
-    name: String,
+    rule: Rule,
     webhook: Arc<Webhook>,
-    generation: i64,
     action: Action,
 }
 
@@ -109,6 +109,7 @@ impl Webhooks {
     /// An object is gone; what is still on its way finds nothing.
     pub fn forget(&self, uid: &Uid) {
         self.memories.lock().remove(uid);
+        self.context.calls.ignored.forget(uid);
     }
 
     fn is_known(&self, key: &RuleKey) -> bool {
@@ -135,11 +136,14 @@ impl Webhooks {
         let now = (self.context.now)();
         let live = live.filter(|l| l.metadata.uid.as_deref() == Some(&*key.uid));
         let generation = live.as_ref().and_then(|l| l.metadata.generation);
+        let rules = live.as_ref().map(RuleSet::compile);
         let states = live.and_then(|l| l.status).map(|s| s.rule_states);
-        let restored = states.into_iter().flatten().map(|state| {
-            let status = state.webhook_status.as_ref();
-            let memory = Memory::restore(status, generation.unwrap_or(0), now);
-            (state.name, memory)
+        let states = states.unwrap_or_default();
+        let restored = rules.iter().flat_map(of_set).map(|(rule, webhook)| {
+            let state = states.iter().find(|state| state.name == rule.id);
+            let status = state.and_then(|state| state.webhook_status.as_ref());
+            let memory = Memory::restore(status, webhook, generation.unwrap_or(0), now);
+            (rule.id.clone(), memory)
         });
         let restored = restored.collect();
         self.memories.lock().insert(key.uid.clone(), restored);
@@ -171,28 +175,9 @@ impl Webhooks {
         let share = MAX_STATES_BYTES / rules.len().max(1);
         let (mut calls, mut due) = (Vec::new(), None);
         for (rule, webhook) in &rules {
-            let crowd = self.at(key, |state, entry, memories| {
-                let generation = entry.snapshot.rules.generation;
-                let memory = memories.entry(rule.id.clone());
-                let memory = memory.or_insert_with(|| Memory::restore(None, generation, now));
-                if memory.generation() > generation {
-                    return None; // the cache trails behind what was read
-                }
-                if memory.generation() != generation {
-                    *memory = Memory::restore(memory.status().as_ref(), generation, now);
-                }
-                let crowd = Crowd::of(state, entry, rule, memories);
-                Some((crowd, generation))
-            });
-            let Some((crowd, generation)) = crowd.flatten() else {
+            let Some((waiting, generation)) = self.waiting(key, rule, webhook, now).await else {
                 continue;
             };
-            let allowed = |name: &str| {
-                let state = self.context.index.read();
-                let entry = state.rule(&key.namespace, name)?;
-                room::allowed(&self.context.ledgers, &state, entry)
-            };
-            let waiting = crowd.waiting(allowed).await;
             let plan = self.at(key, |_, entry, memories| {
                 let memory = memories.get_mut(&rule.id)?;
                 let is_same = entry.snapshot.rules.generation == generation
@@ -200,23 +185,57 @@ impl Webhooks {
                 // A change of the object in the meantime brings it back here.
                 is_same.then(|| {
                     memory.set_share(share.saturating_sub(stored::bytes(&rule.id) + STATE_BYTES));
-                    memory.plan(webhook, now, &waiting.staying, &waiting.askable)
+                    let plan = memory.plan(webhook, now, &waiting.staying, &waiting.askable);
+                    (plan, memory.take_ignored())
                 })
             });
-            let Some(plan) = plan.flatten() else {
+            let Some((plan, ignored)) = plan.flatten() else {
                 continue;
             };
+            ignored::tell(&self.context, key, rule, &ignored);
             calls.extend(plan.actions.into_iter().map(|action| Call {
                 key: key.clone(),
-                rule: rule.id.clone(),
-                name: rule.name.clone(),
+                rule: rule.clone(),
                 webhook: Arc::clone(webhook),
-                generation,
                 action,
             }));
             due = due.into_iter().chain(plan.due).min();
         }
         (calls, due)
+    }
+
+    /// Who waits for a rule now, and the generation of the object by which that was found; `None` while the cache trails behind
+    /// what was read, or where the rule is another one by now.
+    async fn waiting(
+        &self,
+        key: &RuleKey,
+        rule: &Rule,
+        webhook: &Webhook,
+        now: Timestamp,
+    ) -> Option<(Waiting, i64)> {
+        let crowd = self.at(key, |state, entry, memories| {
+            let generation = entry.snapshot.rules.generation;
+            let mut now_there = webhooks(entry);
+            let same =
+                |r: &Rule, w: &Webhook| r.id == rule.id && w.fingerprint == webhook.fingerprint;
+            if !now_there.any(|(r, w)| same(r, w)) {
+                return None;
+            }
+            let memory = memories.entry(rule.id.clone());
+            let memory = memory.or_insert_with(|| Memory::restore(None, webhook, generation, now));
+            if memory.generation() > generation {
+                return None; // the cache trails behind what was read
+            }
+            memory.follow(webhook, generation, now);
+            Some((Crowd::of(state, entry, rule, memories), generation))
+        });
+        let (crowd, generation) = crowd.flatten()?;
+        let allowed = |name: &str| {
+            let state = self.context.index.read();
+            let entry = state.rule(&key.namespace, name)?;
+            room::allowed(&self.context.ledgers, &state, entry)
+        };
+        Some((crowd.waiting(allowed).await, generation))
     }
 
     /// Makes a call. A panic while its outcome is taken in may leave torn what is known of the object's rules, so that is read
@@ -232,48 +251,57 @@ impl Webhooks {
     }
 
     async fn make(&self, call: Call) {
-        let spread = rand::random::<f64>();
+        let place = self.context.calls.place(&call.route()).await;
         match &call.action {
-            Action::Ask(asked) => {
-                let ask::Outcome {
-                    failed,
-                    asked,
-                    answer,
-                } = self.asked(&call, asked, spread).await;
-                if let Some(Err(why)) = &answer {
-                    self.warn(&call, why);
-                }
-                self.settle(&call, |memory, now| {
-                    for (trouble, who) in &failed {
-                        match trouble {
-                            Trouble::Unread(why) => memory.postpone(who, why, now),
-                            Trouble::Parameter(why) => {
-                                memory.unasked(&call.webhook, who, why, now, spread);
-                            }
-                        }
-                    }
-                    match answer {
-                        Some(answer) => {
-                            memory.answered(&call.webhook, &asked, answer, now, spread);
-                        }
-                        None => memory.not_asked(),
-                    }
-                });
-            }
-            Action::Poll(id) => {
-                let polled = ask::poll(&self.context, &call, id, spread);
-                let polled = AssertUnwindSafe(polled).catch_unwind().await;
-                let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
-                self.settle(&call, |memory, now| {
-                    memory.polled(&call.webhook, id, outcome, now);
-                });
-            }
+            Action::Ask(about) => self.ask(&call, place, about).await,
+            Action::Poll(id) => self.poll(&call, place, id).await,
         }
     }
 
+    /// Asks about those of these that may still be asked about. Much may have changed while the call waited for its place.
+    async fn ask(&self, call: &Call, place: Option<Place>, about: &[Candidate]) {
+        let Some(place) = place else {
+            return self.settle(call, |memory, now| {
+                memory.not_asked();
+                memory.postpone(about, WAITED, now);
+            });
+        };
+        let now = (self.context.now)();
+        let waiting = self
+            .waiting(&call.key, &call.rule, &call.webhook, now)
+            .await;
+        let askable: BTreeSet<_> = waiting.into_iter().flat_map(|(w, _)| w.askable).collect();
+        let about = about.iter().filter(|c| askable.contains(*c));
+        let about: Vec<_> = about.cloned().collect();
+        let ask::Outcome {
+            failed,
+            asked,
+            answer,
+        } = self.asked(call, &place, &about).await;
+        drop(place);
+        if let Some(Err(why)) = &answer {
+            self.warn(call, why);
+        }
+        let spread = rand::random::<f64>();
+        self.settle(call, |memory, now| {
+            for (trouble, who) in &failed {
+                match trouble {
+                    Trouble::Unread(why) => memory.postpone(who, why, now),
+                    Trouble::Parameter(why) => {
+                        memory.unasked(&call.webhook, who, why, now, spread);
+                    }
+                }
+            }
+            match answer {
+                Some(answer) => memory.answered(&call.webhook, &asked, answer, now, spread),
+                None => memory.not_asked(),
+            }
+        });
+    }
+
     /// Asks; a panic counts as a failure, since nobody would take the question back.
-    async fn asked(&self, call: &Call, about: &[Candidate], spread: f64) -> ask::Outcome {
-        let asked = ask::ask(&self.context, call, about, spread);
+    async fn asked(&self, call: &Call, place: &Place, about: &[Candidate]) -> ask::Outcome {
+        let asked = ask::ask(&self.context, call, place, about);
         let asked = AssertUnwindSafe(asked).catch_unwind().await;
         asked.unwrap_or_else(|_| ask::Outcome {
             asked: about.to_vec(),
@@ -282,25 +310,49 @@ impl Webhooks {
         })
     }
 
+    /// Polls a task, unless it has ended while the call waited for its place.
+    async fn poll(&self, call: &Call, place: Option<Place>, id: &str) {
+        let is_due = self.at(&call.key, |_, _, memories| {
+            let memory = memories.get(&call.rule.id);
+            memory.is_some_and(|m| m.is_of(&call.webhook.fingerprint) && m.is_polling(id))
+        });
+        let Some(place) = place.filter(|_| is_due == Some(true)) else {
+            return self.settle(call, |memory, now| {
+                memory.not_polled(&call.webhook, id, now)
+            });
+        };
+        let polled = ask::poll(&self.context, call, &place, id);
+        let polled = AssertUnwindSafe(polled).catch_unwind().await;
+        let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
+        drop(place);
+        self.settle(call, |memory, now| {
+            memory.polled(&call.webhook, id, outcome, now);
+        });
+    }
+
     /// Takes in an outcome, unless the rule is gone or has changed meanwhile.
     fn settle(&self, call: &Call, take: impl FnOnce(&mut Memory, Timestamp)) {
         let now = (self.context.now)();
-        {
+        let ignored = {
             let mut memories = self.memories.lock();
             let memory = memories
                 .get_mut(&call.key.uid)
-                .and_then(|m| m.get_mut(&call.rule));
-            match memory.filter(|m| m.generation() == call.generation) {
-                Some(memory) => take(memory, now),
+                .and_then(|m| m.get_mut(&call.rule.id));
+            match memory.filter(|m| m.is_of(&call.webhook.fingerprint)) {
+                Some(memory) => {
+                    take(memory, now);
+                    memory.take_ignored()
+                }
                 None => return,
             }
-        }
+        };
+        ignored::tell(&self.context, &call.key, &call.rule, &ignored);
         let name: RuleName = (call.key.namespace.clone(), call.key.name.clone());
         self.queues.rules.add(name);
     }
 
     fn warn(&self, call: &Call, why: &str) {
-        let (namespace, object, rule) = (&call.key.namespace, &call.key.name, &call.rule);
+        let (namespace, object, rule) = (&call.key.namespace, &call.key.name, &call.rule.id);
         warn!(%namespace, %object, %rule, why, "the endpoint of a rule failed");
     }
 }
@@ -341,8 +393,11 @@ pub fn reason(memories: Option<&Memories>, rule: &str, candidate: &Candidate) ->
     memories?.get(rule)?.reason(candidate)
 }
 
-fn webhooks(entry: &Entry) -> impl Iterator<Item = (&crate::domain::rules::Rule, &Arc<Webhook>)> {
-    let rules = &entry.snapshot.rules;
+fn webhooks(entry: &Entry) -> impl Iterator<Item = (&Rule, &Arc<Webhook>)> {
+    of_set(&entry.snapshot.rules)
+}
+
+fn of_set(rules: &RuleSet) -> impl Iterator<Item = (&Rule, &Arc<Webhook>)> {
     [Stage::PreCheck, Stage::PostCheck]
         .into_iter()
         .flat_map(|stage| rules.webhooks(stage))

@@ -96,7 +96,12 @@ impl RuleObject {
 
     /// Rules of a stage that keep a Pod waiting whatever the budget.
     fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
-        rejections(&self.set, stage, pod, &Verdicts::of(&self.object))
+        rejections(
+            &self.set,
+            stage,
+            pod,
+            &Verdicts::of(&self.object, &self.set),
+        )
     }
 }
 

@@ -123,7 +123,7 @@ fn one(
     {
         facts.reason = format!("{}; {partly}", facts.reason);
     }
-    if let RuleKind::Broken(why) = &rule.kind
+    if let RuleKind::Broken { why, .. } = &rule.kind
         && facts.verdict == Verdict::Holds
     {
         facts.reason = broken(why);

@@ -32,9 +32,19 @@ impl RuleSet {
             ),
         };
         let (selector, narrowed) = match &object.spec.unreadable {
-            Some(fault) => (Err(fault.to_string()), selector.ok()),
+            Some(unreadable) => (Err(unreadable.fault.to_string()), selector.ok()),
             None => (selector, None),
         };
+        let rules: Vec<_> = object
+            .spec
+            .rules
+            .iter()
+            .zip(ids(&object.spec.rules))
+            .enumerate()
+            .filter(|(_, (r, _))| !r.disabled)
+            .map(|(index, (rule, id))| compile_rule(index, rule, id))
+            .collect();
+        let may_limit_unread = object.spec.unreadable.as_ref().is_some_and(|u| u.may_limit);
         RuleSet {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),
@@ -42,15 +52,8 @@ impl RuleSet {
             generation: meta.generation.unwrap_or(0),
             selector,
             narrowed,
-            rules: object
-                .spec
-                .rules
-                .iter()
-                .zip(ids(&object.spec.rules))
-                .enumerate()
-                .filter(|(_, (r, _))| !r.disabled)
-                .map(|(index, (rule, id))| compile_rule(index, rule, id))
-                .collect(),
+            may_limit: may_limit_unread || rules.iter().any(Rule::may_limit),
+            rules,
             skips: Skips::default(),
         }
     }
@@ -101,22 +104,30 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String) -> Rule {
     });
     // The first in this order counts (contract 1.3).
     let kind = if let Some(policy) = &rule.available_policy {
-        limits(policy, &path).map_or_else(RuleKind::Broken, RuleKind::Availability)
+        limits(policy, &path).map(RuleKind::Availability)
     } else if let Some(check) = &rule.label_check {
-        label_check(check, &path).map_or_else(RuleKind::Broken, RuleKind::LabelCheck)
+        label_check(check, &path).map(RuleKind::LabelCheck)
     } else if let Some(webhook) = &rule.webhook {
         Webhook::compile(webhook, rule.stage.as_ref(), &format!("{path}.webhook"))
-            .map_or_else(RuleKind::Broken, |w| RuleKind::Webhook(Arc::new(w)))
+            .map(|w| RuleKind::Webhook(Arc::new(w)))
     } else {
-        RuleKind::Broken(format!(
+        Err(format!(
             "{path}: set one of availablePolicy, labelCheck or webhook"
         ))
     };
-    let kind = match (broken.is_empty(), kind) {
-        (true, kind) => kind,
-        (false, RuleKind::Broken(why)) => RuleKind::Broken(format!("{}; {why}", broken.join("; "))),
-        (false, _) => RuleKind::Broken(broken.join("; ")),
-    };
+    let kind = kind.and_then(|kind| match broken.is_empty() {
+        true => Ok(kind),
+        false => Err(String::new()),
+    });
+    let kind = kind.unwrap_or_else(|why| {
+        broken.extend((!why.is_empty()).then_some(why));
+        RuleKind::Broken {
+            why: broken.join("; "),
+            // A kind that this version does not know may be a limit.
+            may_limit: rule.available_policy.is_some()
+                || rule.label_check.is_none() && rule.webhook.is_none(),
+        }
+    });
     Rule {
         name: rule.name.clone(),
         id,

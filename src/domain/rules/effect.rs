@@ -101,11 +101,13 @@ pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
     let broken: Vec<&str> = broken(rules).collect();
     if !broken.is_empty() {
         let all = broken.join("; ");
-        return finding(
-            "False",
-            "Invalid",
-            format!("the Pods are held until this is mended: {all}"),
-        );
+        let held = match holds_by_fault(rules) {
+            true => "the Pods are held until this is mended",
+            false => {
+                "operations on the Pods are held until this is mended, deletions and evictions are not held by it"
+            }
+        };
+        return finding("False", "Invalid", format!("{held}: {all}"));
     }
     if let Some(gap) = gap(rules) {
         return gap;
@@ -118,13 +120,28 @@ pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
     )
 }
 
+/// Whether something that can't be read may be a limit, so that deletions and evictions are held, too.
+fn holds_by_fault(rules: &RuleSet) -> bool {
+    let mut all = rules.rules.iter();
+    let is_limit = |rule: &super::Rule| {
+        matches!(
+            rule.kind,
+            RuleKind::Broken {
+                may_limit: true,
+                ..
+            }
+        )
+    };
+    all.any(is_limit) || rules.selector.is_err() && rules.may_limit
+}
+
 /// What can't be read: field and remedy.
 fn broken(rules: &RuleSet) -> impl Iterator<Item = &str> {
     let selector = rules.selector.as_ref().err().map(String::as_str);
     selector
         .into_iter()
         .chain(rules.rules.iter().filter_map(|rule| match &rule.kind {
-            RuleKind::Broken(why) => Some(why.as_str()),
+            RuleKind::Broken { why, .. } => Some(why.as_str()),
             _ => None,
         }))
 }

@@ -3,6 +3,7 @@
 pub mod budget;
 mod compile;
 pub mod effect;
+pub mod endpoints;
 pub mod mark;
 pub mod registration;
 pub mod rollouts;
@@ -51,6 +52,8 @@ pub struct RuleSet {
     pub narrowed: Option<Selector>,
     /// Enabled rules, in the order of the spec.
     pub rules: Vec<Rule>,
+    /// Whether a rule limits how many Pods are unavailable, or may: one that can't be read, or one of a spec that can't.
+    pub may_limit: bool,
     /// Whether Pods can skip them.
     pub skips: Skips,
 }
@@ -80,8 +83,13 @@ pub enum RuleKind {
     LabelCheck(Selector),
     /// `webhook`.
     Webhook(Arc<Webhook>),
-    /// A rule that can't be read: field and remedy.
-    Broken(String),
+    /// A rule that can't be read. It holds operations; deletions and evictions only if it may be a limit.
+    Broken {
+        /// Field and remedy.
+        why: String,
+        /// Whether it is an `availablePolicy`, or of a kind that this version does not know.
+        may_limit: bool,
+    },
 }
 
 /// Whether the availability rules of an object hold a Pod.
@@ -101,6 +109,15 @@ pub enum Availability<'a> {
 }
 
 impl Rule {
+    /// Whether the rule limits how many Pods are unavailable, or can't be read and may.
+    fn may_limit(&self) -> bool {
+        match self.kind {
+            RuleKind::Availability(_) => true,
+            RuleKind::Broken { may_limit, .. } => may_limit,
+            RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => false,
+        }
+    }
+
     /// Whether the filter lets the rule apply to a Pod.
     fn fits(&self, pod: &Pod) -> bool {
         self.fits_labels(&pod.metadata.labels)
@@ -146,7 +163,7 @@ impl RuleSet {
         let skipped = skipped(pod);
         let would_hold = |rule: &&Rule| match &rule.kind {
             RuleKind::Availability(limits) => limits.if_healthy || !unavailable,
-            RuleKind::Broken(_) => true,
+            RuleKind::Broken { may_limit, .. } => *may_limit,
             RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => false,
         };
         let rules = self
@@ -160,7 +177,7 @@ impl RuleSet {
     /// The availability rules that hold disruptions of a Pod: those of stage PreCheck. (In PostCheck the Pod is
     /// unavailable already, and such a rule passes, contract 5.3.)
     pub fn availability<'a>(&'a self, pod: &'a Pod) -> Availability<'a> {
-        if !self.selects(pod) {
+        if !self.selects(pod) || !self.may_limit {
             return Availability::NotHeld;
         }
         if let Err(why) = &self.selector {
@@ -173,13 +190,13 @@ impl RuleSet {
         for rule in self.applying(Stage::PreCheck, pod) {
             match &rule.kind {
                 RuleKind::Availability(limits) => held.push((rule.id.as_str(), limits)),
-                RuleKind::Broken(why) => {
+                RuleKind::Broken { why, may_limit } if *may_limit => {
                     return Availability::Broken {
                         rule: rule.id.clone(),
                         why: why.clone(),
                     };
                 }
-                RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => {}
+                RuleKind::Broken { .. } | RuleKind::LabelCheck(_) | RuleKind::Webhook(_) => {}
             }
         }
         if held.is_empty() {
@@ -212,8 +229,17 @@ impl RuleSet {
             .rules
             .iter()
             .filter(|rule| rule.stage == Stage::PreCheck);
-        self.selector.is_err()
-            || before.any(|rule| matches!(rule.kind, RuleKind::Broken(_)))
+        let is_broken = |rule: &Rule| {
+            matches!(
+                rule.kind,
+                RuleKind::Broken {
+                    may_limit: true,
+                    ..
+                }
+            )
+        };
+        self.selector.is_err() && self.may_limit
+            || before.any(is_broken)
             || self.limits().any(|limits| limits.if_healthy)
     }
 
@@ -234,7 +260,7 @@ impl RuleSet {
         let mut limiting = self.limiting().peekable();
         limiting.peek().is_some()
             && limiting
-                .all(|rule| !matches!(rule.kind, RuleKind::Broken(_)) && rule.filter.is_some())
+                .all(|rule| !matches!(rule.kind, RuleKind::Broken { .. }) && rule.filter.is_some())
     }
 
     /// Whether a rule that limits how many Pods are unavailable, or that can't be read, applies to selected Pods with these
@@ -245,10 +271,8 @@ impl RuleSet {
 
     /// The rules of stage PreCheck that hold deletions of the Pods that their filters match.
     fn limiting(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().filter(|rule| {
-            let limits = matches!(rule.kind, RuleKind::Availability(_) | RuleKind::Broken(_));
-            limits && rule.stage == Stage::PreCheck
-        })
+        let before = |rule: &&Rule| rule.stage == Stage::PreCheck;
+        self.rules.iter().filter(before).filter(|r| r.may_limit())
     }
 
     /// The limits of all availability rules, whatever their filters: the object's gauges show the tightest.
@@ -479,7 +503,10 @@ mod tests {
     fn what_can_not_be_read_holds_its_pods_and_names_the_field() {
         let web = pod(json!({ "app": "web" }), json!({}));
         for (spec, field) in [
-            (json!({ "rules": [] }), "spec.selector"),
+            (
+                json!({ "rules": [{ "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } }] }),
+                "spec.selector",
+            ),
             (
                 json!({ "selector": {}, "rules": [{ "name": "a" }] }),
                 "spec.rules[0]",
@@ -506,6 +533,68 @@ mod tests {
                 unreachable!("{field}")
             };
             assert!(why.starts_with(field), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_limit_holds_operations_alone_when_unreadable() {
+        let web = pod(json!({ "app": "web" }), json!({}));
+        let webhook = json!({ "clientConfig": { "url": "https://a" } });
+        let polled = json!({ "clientConfig": {
+            "url": "https://a", "poll": { "url": "https://a", "intervalSeconds": 0 },
+        } });
+        for (spec, field) in [
+            (
+                json!({ "selector": {}, "rules": [{ "name": "a", "conditions": ["x"], "webhook": webhook }] }),
+                "spec.rules[0].conditions",
+            ),
+            (
+                json!({ "selector": {}, "rules": [{ "name": "a", "stage": "Later", "webhook": webhook }] }),
+                "spec.rules[0].stage",
+            ),
+            (
+                json!({ "selector": {}, "rules": [{ "name": "a", "webhook": polled }] }),
+                "spec.rules[0].webhook.clientConfig.poll.intervalSeconds",
+            ),
+            (
+                json!({ "selector": {}, "rules": [{ "name": "a", "labelCheck": {} }] }),
+                "spec.rules[0].labelCheck",
+            ),
+            (
+                json!({ "rules": [{ "name": "a", "webhook": webhook }] }),
+                "spec.selector",
+            ),
+            (
+                json!({ "selector": {}, "rules": [{ "name": ["a"], "webhook": webhook }] }),
+                "spec.rules[0].name",
+            ),
+            (
+                json!({ "selector": { "matchLabels": 1 }, "rules": [{ "name": "a", "labelCheck": {} }] }),
+                "spec.selector.matchLabels",
+            ),
+        ] {
+            let set = rules(spec);
+            assert!(
+                matches!(set.availability(&web), Availability::NotHeld),
+                "{field}"
+            );
+            assert!(
+                !set.holds_unavailable() && !set.limits_labels(&web.metadata.labels),
+                "{field}"
+            );
+            let held =
+                stage::rejections(&set, Stage::PreCheck, &web, &webhook::Verdicts::default());
+            assert!(
+                held.iter().any(|r| r.reason.starts_with(field)),
+                "{field}: {held:?}"
+            );
+            let told = effect::enforced(&set, &effect::Place::default());
+            assert_eq!((told.status, told.reason), ("False", "Invalid"));
+            assert!(
+                told.message.starts_with("operations on the Pods are held"),
+                "{}",
+                told.message
+            );
         }
     }
 }

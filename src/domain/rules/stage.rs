@@ -104,7 +104,7 @@ fn at_once(rule: &Rule, pod: &Pod) -> Option<String> {
                 pod.metadata.namespace, pod.metadata.name
             )
         }),
-        RuleKind::Broken(why) => Some(why.clone()),
+        RuleKind::Broken { why, .. } => Some(why.clone()),
     }
 }
 
@@ -174,7 +174,8 @@ mod tests {
 
     fn rules(status: Value, stage: Stage, pod: &Pod) -> Vec<String> {
         let object = object(status);
-        let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
+        let set = RuleSet::compile(&object);
+        let verdicts = Verdicts::of(&object, &set);
         let rejected = rejections(&set, stage, pod, &verdicts);
         rejected.into_iter().map(|r| r.rule).collect()
     }
@@ -251,7 +252,8 @@ mod tests {
     #[test]
     fn two_operations_of_a_stage_need_a_verdict_each() {
         let object = object(passed("ask", 2, "x", "7"));
-        let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
+        let set = RuleSet::compile(&object);
+        let verdicts = Verdicts::of(&object, &set);
         let pod = pod(json!({
             "fit": "yes", Family::PreCheck.key("x"): "7", Family::PreCheck.key("y"): "9",
             Family::OperationType.key("x"): "t", Family::OperationType.key("y"): "t",
@@ -303,7 +305,8 @@ mod tests {
             );
             let states: Vec<_> = states.collect();
             object.status = serde_json::from_value(json!({ "ruleStates": states })).unwrap();
-            let (set, verdicts) = (RuleSet::compile(&object), Verdicts::of(&object));
+            let set = RuleSet::compile(&object);
+            let verdicts = Verdicts::of(&object, &set);
             let waits = rejections(&set, Stage::PreCheck, &pod, &verdicts);
             waits.into_iter().map(|r| r.rule).collect::<Vec<_>>()
         };

@@ -35,6 +35,7 @@ pub fn fit(mut status: WebhookStatus, share: usize) -> WebhookStatus {
         }
         size -= before.saturating_sub(bytes(&status.task_states));
         count(status.task_states.len(), "messages of tasks");
+        size = size.saturating_sub(bytes(&std::mem::take(&mut status.failing)));
     }
     let tasks = surplus(status.task_states.iter().rev(), size, share);
     let kept = status.task_states.len() - tasks;

@@ -33,8 +33,10 @@ const HISTORY_LENGTH: usize = 20;
 /// State of one webhook rule on the leader. What must survive it is in [`Memory::status`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Generation of the rule object.
+    /// Generation of the rule object at the last look.
     pub(super) generation: i64,
+    /// [`Webhook::fingerprint`] of the rule that the rest speaks of.
+    fingerprint: String,
     pub(super) passed: BTreeSet<Candidate>,
     /// By ID.
     pub(super) tasks: BTreeMap<String, Task>,
@@ -46,6 +48,12 @@ pub struct Memory {
     gathering: Option<Timestamp>,
     /// Calls that failed in a row.
     pub(super) failures: u32,
+    /// Why the last call or poll failed; empty after one that was answered.
+    pub(super) failing: String,
+    /// Operations that passed by failurePolicy Ignore, and that nobody was told of yet.
+    pub(super) ignored: Vec<Ignored>,
+    /// Set while the endpoint is left alone because its calls keep failing.
+    pub(super) rest: Option<Rest>,
     /// Bytes that this may take in the status of the object.
     share: usize,
     /// Whether operations are not asked about for want of room.
@@ -77,6 +85,22 @@ pub(super) struct Refusal {
     pub again: Timestamp,
 }
 
+/// Why the endpoint is not asked for a while.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rest {
+    pub why: String,
+    pub until: Timestamp,
+}
+
+/// Operations that passed by failurePolicy Ignore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// The operations.
+    pub who: Vec<Candidate>,
+    /// Why the endpoint has not answered.
+    pub why: String,
+}
+
 /// A call to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -96,11 +120,17 @@ pub struct Plan {
 }
 
 impl Memory {
-    /// The state that a status tells of. Answers and tasks of another generation, or of a server that did not bind them
-    /// to operations, are void: such tasks go to the history.
-    pub fn restore(status: Option<&WebhookStatus>, generation: i64, now: Timestamp) -> Memory {
+    /// The state that a status tells of, for `rule` at this generation of its object. Answers and tasks that were given under
+    /// another rule, or to a server that did not bind them to operations, are void: such tasks go to the history.
+    pub fn restore(
+        status: Option<&WebhookStatus>,
+        rule: &Webhook,
+        generation: i64,
+        now: Timestamp,
+    ) -> Memory {
         let mut memory = Memory {
             generation,
+            fingerprint: rule.fingerprint.clone(),
             share: MAX_STATES_BYTES,
             ..Memory::default()
         };
@@ -108,7 +138,7 @@ impl Memory {
             return memory;
         };
         memory.history.clone_from(&status.history);
-        if status.generation != generation {
+        if !status.speaks_of(&rule.fingerprint, generation) {
             for task in &status.task_states {
                 memory.remember(TaskInfo {
                     message: "Ended: the rule has changed.".to_owned(),
@@ -119,6 +149,7 @@ impl Memory {
             memory.forget_old(now);
             return memory;
         }
+        memory.failing.clone_from(&status.failing);
         memory.passed.extend(status.passed.iter().cloned());
         for task in status.task_states.iter().filter(|t| !t.pods.is_empty()) {
             let begin = task.begin_time.as_ref().map_or(now, |t| t.0);
@@ -137,9 +168,33 @@ impl Memory {
         memory
     }
 
-    /// Generation of the rule object that this speaks of.
+    /// Why the last call or poll failed; `None` after one that was answered, or before any.
+    pub fn failing(&self) -> Option<&str> {
+        Some(self.failing.as_str()).filter(|why| !why.is_empty())
+    }
+
+    /// The operations that have passed by failurePolicy Ignore since this was called last.
+    pub fn take_ignored(&mut self) -> Vec<Ignored> {
+        std::mem::take(&mut self.ignored)
+    }
+
+    /// Generation of the rule object at the last look.
     pub fn generation(&self) -> i64 {
         self.generation
+    }
+
+    /// Whether this speaks of a rule with this fingerprint.
+    pub fn is_of(&self, fingerprint: &str) -> bool {
+        self.fingerprint == fingerprint
+    }
+
+    /// The object has come to this generation. What was known stays, unless the rule itself has changed.
+    pub fn follow(&mut self, rule: &Webhook, generation: i64, now: Timestamp) {
+        if self.is_of(&rule.fingerprint) {
+            self.generation = generation;
+        } else {
+            *self = Memory::restore(self.status().as_ref(), rule, generation, now);
+        }
     }
 
     /// Sets how many bytes this may take in the status of the object.
@@ -175,7 +230,7 @@ impl Memory {
             self.gathering = None;
         } else if self.asking.is_empty() {
             let since = *self.gathering.get_or_insert(now);
-            if after(since, GATHERING) <= now {
+            if after(since, GATHERING) <= now && !self.is_resting(now) {
                 self.gathering = None;
                 self.asking = fresh.iter().cloned().collect();
                 plan.actions.push(Action::Ask(fresh));
@@ -185,14 +240,34 @@ impl Memory {
         plan
     }
 
-    /// Those that may be asked about and are not to wait, the most urgent first.
+    /// Those that may be asked about and are not to wait. Operations that the endpoint was never asked about take turns
+    /// with those that it refused, the longest ago first: however many wait, each is asked about in the end.
     fn fresh(&self, askable: &[Candidate], now: Timestamp) -> Vec<Candidate> {
-        askable
+        let open = askable
             .iter()
-            .filter(|c| !self.is_pending(c) && !self.passed.contains(c))
-            .filter(|c| self.refused.get(c).is_none_or(|r| r.again <= now))
-            .cloned()
-            .collect()
+            .filter(|c| !self.is_pending(c) && !self.passed.contains(c));
+        let (mut new, mut refused) = (Vec::new(), Vec::new());
+        for candidate in open {
+            match self.refused.get(candidate) {
+                None => new.push(candidate),
+                Some(refusal) if refusal.again <= now => refused.push((refusal.again, candidate)),
+                Some(_) => {}
+            }
+        }
+        refused.sort_by_key(|(again, _)| *again);
+        let refused = refused.into_iter().map(|(_, candidate)| candidate);
+        let turns = (refused.enumerate().map(|(turn, c)| (2 * turn, c))).chain(
+            new.into_iter()
+                .enumerate()
+                .map(|(turn, c)| (2 * turn + 1, c)),
+        );
+        let mut turns: Vec<_> = turns.collect();
+        turns.sort_by_key(|(turn, _)| *turn);
+        turns.into_iter().map(|(_, c)| c.clone()).collect()
+    }
+
+    fn is_resting(&self, now: Timestamp) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.until > now)
     }
 
     /// How many of these have room in the status, whatever the endpoint answers. A quarter of it is left for texts.
@@ -224,7 +299,10 @@ impl Memory {
             .filter_map(|c| self.refused.get(c).map(|r| r.again));
         let refused = refused.filter(|again| *again > now && self.asking.is_empty());
         let gathered = self.gathering.map(|since| after(since, GATHERING));
-        tasks.chain(refused).chain(gathered).min()
+        let rest = self.rest.as_ref().map(|rest| rest.until);
+        let asks = refused.chain(gathered);
+        let asks = asks.map(|at| rest.map_or(at, |rest| at.max(rest)));
+        tasks.chain(asks).min()
     }
 
     /// Whether a call or a task about this operation is on its way.
@@ -234,6 +312,11 @@ impl Memory {
                 .tasks
                 .values()
                 .any(|t| t.processing.contains(candidate))
+    }
+
+    /// Whether a poll of this task is planned or under way.
+    pub fn is_polling(&self, id: &str) -> bool {
+        self.tasks.get(id).is_some_and(|task| task.polling)
     }
 
     /// Whether the endpoint has let this operation pass.
@@ -262,24 +345,38 @@ impl Memory {
             });
         }
         let refusal = self.refused.get(candidate).map(|r| r.reason.clone());
-        let unasked = match self.crowded && !self.asking.contains(candidate) {
-            true => CROWDED,
-            false => UNANSWERED,
-        };
-        Some(refusal.unwrap_or_else(|| unasked.to_owned()))
+        Some(refusal.unwrap_or_else(|| self.unasked_because(candidate)))
+    }
+
+    /// Why an operation waits that the endpoint has said nothing about.
+    fn unasked_because(&self, candidate: &Candidate) -> String {
+        if self.asking.contains(candidate) {
+            return UNANSWERED.to_owned();
+        }
+        match &self.rest {
+            Some(rest) => format!(
+                "its endpoint is asked later, since the last {} calls failed: {}",
+                self.failures, rest.why
+            ),
+            None if self.crowded => CROWDED.to_owned(),
+            None => UNANSWERED.to_owned(),
+        }
     }
 
     /// As it is stored; `None` when there is nothing to store. Sorted, so that equal states are written alike, and never
     /// larger than its share.
     pub fn status(&self) -> Option<WebhookStatus> {
-        if self.passed.is_empty() && self.tasks.is_empty() && self.history.is_empty() {
+        let is_quiet = self.passed.is_empty() && self.tasks.is_empty();
+        if is_quiet && self.history.is_empty() && self.failing.is_empty() {
             return None;
         }
         let status = WebhookStatus {
             generation: self.generation,
+            rule_hash: self.fingerprint.clone(),
             passed: self.passed.iter().cloned().collect(),
             task_states: self.tasks.iter().map(|(id, t)| t.info(id)).collect(),
             history: self.history.clone(),
+            failing: self.failing.clone(),
             omitted: String::new(),
         };
         Some(fit(status, self.share))

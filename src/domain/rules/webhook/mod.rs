@@ -2,6 +2,7 @@
 //! and poll next. Verdicts are bound to one operation on one Pod and to one generation of the rule object.
 
 mod address;
+mod fingerprint;
 mod fit;
 mod memory;
 mod parameters;
@@ -21,7 +22,7 @@ use crate::api::rulecalls::{POD_API_VERSION, Request, Resource};
 use crate::api::validation::endpoint;
 
 pub use address::Networks;
-pub use memory::{Action, Memory, Plan};
+pub use memory::{Action, Ignored, Memory, Plan};
 pub use parameters::{Parameter, from_slim};
 pub use verdicts::Verdicts;
 
@@ -44,6 +45,8 @@ pub struct Webhook {
     pub parameters: Vec<Parameter>,
     /// The stage, if the spec says one.
     pub stage: Option<String>,
+    /// Tells the rule from any that answers would mean something else under.
+    pub fingerprint: String,
 }
 
 /// An HTTP endpoint.
@@ -84,20 +87,22 @@ impl Webhook {
             .poll
             .as_ref()
             .map(|poll| compile_poll(poll, &format!("{path_config}.poll")));
+        let fail = match &rule.failure_policy {
+            None | Some(FailurePolicy::Ignore) => false,
+            Some(FailurePolicy::Fail) => true,
+            Some(FailurePolicy::Other(text)) => {
+                return Err(format!(
+                    "{path}.failurePolicy: {text:?} is neither Ignore nor Fail"
+                ));
+            }
+        };
         Ok(Webhook {
             endpoint: compile_endpoint(&config.url, &config.ca_bundle, &path_config)?,
             poll: poll.transpose()?,
-            fail: match &rule.failure_policy {
-                None | Some(FailurePolicy::Ignore) => false,
-                Some(FailurePolicy::Fail) => true,
-                Some(FailurePolicy::Other(text)) => {
-                    return Err(format!(
-                        "{path}.failurePolicy: {text:?} is neither Ignore nor Fail"
-                    ));
-                }
-            },
+            fail,
             parameters: parameters::compile(&rule.parameters, &format!("{path}.parameters"))?,
             stage: stage.map(|stage| stage.as_str().to_owned()),
+            fingerprint: fingerprint::fingerprint(rule, stage, fail),
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::memory::{Refusal, Task, after, seconds};
+use super::memory::{Ignored, Refusal, Rest, Task, after, seconds};
 use super::{Candidate, Memory, Webhook};
 use crate::api::podtransitionrule::TaskInfo;
 use crate::api::rulecalls::{Answer, Progress};
@@ -17,6 +17,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// First and longest pause after calls that failed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// After so many failures in a row the endpoint is left alone for a while, longer each time. Who waits by then is not let
+/// pass by that: the endpoint is asked about each operation.
+const FAILURES: u32 = 5;
+const LONGEST_REST: Duration = Duration::from_secs(15);
 
 /// Longest text of an endpoint that is kept, in characters, and longest ID, in bytes as stored: they go into the status.
 const LONGEST: usize = 512;
@@ -38,9 +43,14 @@ impl Memory {
         self.asking.clear();
         let answer = match outcome {
             Ok(answer) => answer,
-            Err(why) => return self.failed(rule, asked, &why, now, spread),
+            Err(why) => {
+                self.count_failure(&why, now, spread);
+                return self.failed(rule, asked, &why, now, spread);
+            }
         };
         self.failures = 0;
+        self.rest = None;
+        self.failing.clear();
         let refuse = |memory: &mut Memory, reason: &str, who: &[Candidate]| {
             memory.refuse(who, reason, after(now, ASK_AGAIN));
         };
@@ -105,17 +115,18 @@ impl Memory {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        let interval = rule.poll.as_ref().map_or(ASK_AGAIN, |p| p.interval);
         task.polling = false;
-        task.next = after(now, interval);
+        task.next = after(now, interval(rule));
         let progress = match outcome {
             Ok(progress) => progress,
             Err(why) => {
                 task.failed = true;
+                self.failing = short(&why);
                 return task.says(&format!("Polling failed: {why}"), now);
             }
         };
         task.failed = false;
+        self.failing.clear();
         task.says(&progress.message, now);
         let processing: Vec<_> = task.processing.iter().cloned().collect();
         if progress.success && progress.finished {
@@ -166,6 +177,10 @@ impl Memory {
             if task.failed && !rule.fail {
                 message.push_str(" Passed by failurePolicy Ignore.");
                 let processing: Vec<_> = task.processing.into_iter().collect();
+                self.ignored.push(Ignored {
+                    who: processing.clone(),
+                    why: short(&message),
+                });
                 if let Some(task) = self.tasks.get_mut(&id) {
                     message.clone_into(&mut task.message);
                 }
@@ -184,11 +199,9 @@ impl Memory {
         now: Timestamp,
         spread: f64,
     ) {
-        self.failures = self.failures.saturating_add(1);
+        self.failing = short(why);
         if rule.fail {
-            let doubled = 2_u32.saturating_pow(self.failures.saturating_sub(1).min(10));
-            let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
-            let pause = pause.mul_f64(1.0 + spread.clamp(0.0, 1.0) / 4.0);
+            let pause = pause(self.failures.saturating_sub(1), LONGEST_PAUSE, spread);
             return self.refuse(asked, why, after(now, pause));
         }
         let who: BTreeSet<_> = asked.iter().map(|c| c.name.clone()).collect();
@@ -200,7 +213,21 @@ impl Memory {
             ..TaskInfo::default()
         });
         self.forget_old(now);
+        if !asked.is_empty() {
+            self.ignored.push(Ignored {
+                who: asked.to_vec(),
+                why: short(why),
+            });
+        }
         self.pass(asked.iter().cloned());
+    }
+
+    fn count_failure(&mut self, why: &str, now: Timestamp, spread: f64) {
+        self.failures = self.failures.saturating_add(1);
+        self.rest = self.failures.checked_sub(FAILURES).map(|beyond| Rest {
+            why: short(why),
+            until: after(now, pause(beyond, LONGEST_REST, spread)),
+        });
     }
 
     /// Operations that can't be asked about as the rule is written: as if the call had failed.
@@ -212,9 +239,7 @@ impl Memory {
         now: Timestamp,
         spread: f64,
     ) {
-        let before = self.failures; // nothing is wrong with the endpoint
         self.failed(rule, who, why, now, spread);
-        self.failures = before;
     }
 
     /// Operations that can't be asked about just now: they wait, whatever the rule's failure policy.
@@ -225,6 +250,14 @@ impl Memory {
     /// A call that was planned was not made after all.
     pub fn not_asked(&mut self) {
         self.asking.clear();
+    }
+
+    /// A poll that was planned was not made after all: as if none had been due.
+    pub fn not_polled(&mut self, rule: &Webhook, id: &str, now: Timestamp) {
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.polling = false;
+            task.next = after(now, interval(rule));
+        }
     }
 
     /// Lets those pass that are named; returns the rest.
@@ -273,6 +306,19 @@ fn named(asked: &[Candidate], names: &[String]) -> Vec<Candidate> {
 fn names_without(asked: &[Candidate], rest: &[Candidate]) -> Vec<String> {
     let passed = asked.iter().filter(|c| !rest.contains(c));
     passed.map(|c| c.name.clone()).collect()
+}
+
+/// Time between two polls.
+fn interval(rule: &Webhook) -> Duration {
+    rule.poll.as_ref().map_or(ASK_AGAIN, |poll| poll.interval)
+}
+
+/// A pause that has doubled so many times, up to `longest` and a quarter more. `spread` in [0, 1) spreads retries.
+fn pause(doublings: u32, longest: Duration, spread: f64) -> Duration {
+    let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(doublings.min(10)));
+    pause
+        .min(longest)
+        .mul_f64(1.0 + spread.clamp(0.0, 1.0) / 4.0)
 }
 
 fn short(text: &str) -> String {

@@ -56,7 +56,7 @@ struct Bench {
 
 impl Bench {
     fn new(rule: Webhook, names: &[&str]) -> Bench {
-        let memory = Memory::restore(None, 1, at(0));
+        let memory = Memory::restore(None, &rule, 1, at(0));
         let waiting = all(names);
         Bench {
             rule,
@@ -111,7 +111,7 @@ impl Bench {
         let text = serde_json::to_string(&status).unwrap();
         let read: Option<WebhookStatus> = serde_json::from_str(&text).unwrap();
         assert_eq!(read, status);
-        self.memory = Memory::restore(read.as_ref(), generation, now);
+        self.memory = Memory::restore(read.as_ref(), &self.rule, generation, now);
     }
 }
 
@@ -181,7 +181,9 @@ fn a_failure_passes_or_holds_by_the_policy_and_is_tried_again_ever_later() {
         1,
         "an answer ends the growing"
     );
-    assert_eq!(failing.memory.status(), None);
+    assert_eq!(failing.status().failing, "connection refused");
+    failing.exchange(at(now + 7), answer(json!({ "success": false })));
+    assert_eq!(failing.memory.status(), None, "nothing to tell");
 }
 
 #[test]
@@ -351,6 +353,7 @@ fn an_edit_of_the_rule_makes_answers_and_tasks_void() {
     let mut bench = Bench::new(polled_rule("Fail"), &["a", "b"]);
     let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
     bench.exchange(at(0), answer(start));
+    bench.rule = rule(json!({ "clientConfig": { "url": "http://other" } }));
     bench.restart(2, at(1));
     assert_eq!(bench.passed(), [""; 0]);
     assert_eq!(
@@ -365,7 +368,7 @@ fn tasks_of_a_server_that_did_not_bind_them_are_void() {
     let status =
         json!({ "taskStates": [{ "taskId": "t", "processing": ["a"], "approved": ["b"] }] });
     let status: WebhookStatus = serde_json::from_value(status).unwrap();
-    let memory = Memory::restore(Some(&status), 1, at(0));
+    let memory = Memory::restore(Some(&status), &rule(json!({})), 1, at(0));
     assert!(!memory.has_passed(&candidate("b")) && !memory.is_pending(&candidate("a")));
 }
 
@@ -514,7 +517,7 @@ fn what_an_earlier_version_has_stored_is_cut_to_its_share() {
     }))
     .unwrap();
     for share in [0, 1_000, 100_000, 200_000] {
-        let mut memory = Memory::restore(Some(&status), 1, at(0));
+        let mut memory = Memory::restore(Some(&status), &rule(json!({})), 1, at(0));
         memory.set_share(share);
         let cut = memory.status().unwrap();
         assert!(stored::bytes(&cut) <= share.max(300), "{share}");
@@ -601,7 +604,7 @@ fn what_can_not_be_compiled_names_the_field() {
         .unwrap();
         let set = RuleSet::compile(&object);
         assert!(
-            matches!(&set.rules[0].kind, RuleKind::Broken(found) if found.starts_with(why)),
+            matches!(&set.rules[0].kind, RuleKind::Broken { why: found, .. } if found.starts_with(why)),
             "{why}: {set:?}"
         );
     }
@@ -685,5 +688,89 @@ proptest! {
             sorted.sort();
             prop_assert_eq!(&status.passed, &sorted);
         }
+    }
+}
+
+#[test]
+fn endpoint_that_keeps_failing_is_left_alone_and_nobody_passes_meanwhile() {
+    let mut bench = Bench::new(rule(json!({ "failurePolicy": "Ignore" })), &[]);
+    for n in 0..5 {
+        bench.waiting = all(&[&format!("p{n}")]);
+        bench.exchange(at(n), Err("down".into()));
+        assert_eq!(bench.passed().len(), 1);
+    }
+    bench.waiting = all(&["late"]);
+    assert_eq!(bench.asks(at(4)), []);
+    assert_eq!(bench.passed(), [""; 0]);
+    assert_eq!(
+        bench.reasons(),
+        [Some(
+            "its endpoint is asked later, since the last 5 calls failed: down".to_owned()
+        )]
+    );
+    let staying: BTreeSet<_> = bench.waiting.iter().cloned().collect();
+    let plan = bench
+        .memory
+        .plan(&bench.rule, at(4), &staying, &bench.waiting);
+    assert!(plan.due.is_some_and(|due| due > at(4) && due <= at(20)));
+    bench.exchange(at(6), answer(json!({ "success": false, "message": "no" })));
+    assert_eq!(bench.passed(), [""; 0]);
+    bench.waiting.push(candidate("later"));
+    assert_eq!(bench.asks(at(7)), [Action::Ask(all(&["later"]))]);
+}
+
+#[test]
+fn each_of_many_refused_operations_is_asked_about_again() {
+    let mut bench = Bench::new(rule(json!({})), &[]);
+    bench.waiting = (0..1_300).map(|n| candidate(&format!("p{n:04}"))).collect();
+    let mut times: std::collections::BTreeMap<String, usize> = Default::default();
+    for round in 0..12 {
+        for action in bench.asks(at(round * 7)) {
+            let Action::Ask(asked) = action else { panic!() };
+            for candidate in &asked {
+                *times.entry(candidate.name.clone()).or_default() += 1;
+            }
+            let no = answer(json!({ "success": false }));
+            // Each call takes longer than refused operations rest.
+            let then = at(round * 7 + 6);
+            bench.memory.answered(&bench.rule, &asked, no, then, 0.0);
+        }
+    }
+    assert_eq!(times.len(), 1_300);
+    assert!(times.values().all(|n| *n >= 2), "{times:?}");
+}
+
+#[test]
+fn change_of_the_object_beside_the_rule_keeps_what_is_known() {
+    let mut bench = Bench::new(polled_rule("Fail"), &["a", "b"]);
+    let start = json!({ "success": true, "poll": true, "taskId": "t", "finishedNames": ["a"] });
+    bench.exchange(at(0), answer(start));
+    bench.memory.follow(&bench.rule, 2, at(1));
+    assert_eq!(bench.passed(), ["a"]);
+    assert!(bench.memory.is_pending(&candidate("b")));
+    bench.restart(3, at(2));
+    assert_eq!(bench.passed(), ["a"]);
+    assert!(bench.memory.is_pending(&candidate("b")));
+
+    for change in [
+        json!({ "clientConfig": { "url": "http://b" } }),
+        json!({ "failurePolicy": "Ignore" }),
+        json!({ "parameters": [{ "key": "k", "value": "v" }] }),
+    ] {
+        let mut memory = bench.memory.clone();
+        let mut config = json!({ "failurePolicy": "Fail" });
+        json_patch::merge(&mut config, &change);
+        memory.follow(&rule(config), 4, at(3));
+        assert!(!memory.has_passed(&candidate("a")), "{change}");
+    }
+}
+
+#[test]
+fn status_without_a_hash_counts_for_its_generation() {
+    let stored = json!({ "generation": 1, "passed": [candidate("a")] });
+    let stored: WebhookStatus = serde_json::from_value(stored).unwrap();
+    for (generation, counts) in [(1, true), (2, false)] {
+        let memory = Memory::restore(Some(&stored), &rule(json!({})), generation, at(0));
+        assert_eq!(memory.has_passed(&candidate("a")), counts, "{generation}");
     }
 }

@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::Candidate;
 use crate::api::podtransitionrule::PodTransitionRule;
+use crate::domain::rules::{RuleKind, RuleSet};
 
-/// Operations that the endpoints of one rule object have let pass. What was answered under an earlier generation, or
-/// about an earlier operation, is not in it.
+/// Operations that the endpoints of one rule object have let pass. What was answered before the rule was changed, or about an
+/// earlier operation, is not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
     /// By the ID of the rule.
@@ -14,13 +15,17 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// The verdicts in the status of an object.
-    pub fn of(object: &PodTransitionRule) -> Verdicts {
-        let generation = object.metadata.generation.unwrap_or(0);
+    /// The verdicts in the status of an object, whose spec is compiled to `rules`.
+    pub fn of(object: &PodTransitionRule, rules: &RuleSet) -> Verdicts {
         let states = object.status.iter().flat_map(|s| &s.rule_states);
         let passed = states.filter_map(|state| {
             let webhook = state.webhook_status.as_ref()?;
-            let counts = webhook.generation == generation && !webhook.passed.is_empty();
+            let rule = rules.rules.iter().find(|rule| rule.id == state.name)?;
+            let RuleKind::Webhook(asks) = &rule.kind else {
+                return None;
+            };
+            let counts = webhook.speaks_of(&asks.fingerprint, rules.generation)
+                && !webhook.passed.is_empty();
             counts.then(|| (state.name.clone(), webhook.passed.iter().cloned().collect()))
         });
         Verdicts {

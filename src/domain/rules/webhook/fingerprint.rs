@@ -1,0 +1,13 @@
+//! Tells whether a webhook rule is still the one that an answer was given under.
+
+use crate::api::podtransitionrule::{Stage, WebhookRule};
+
+/// Hash of all that the meaning of an answer depends on: the endpoint, the parameters, the failure policy in force, and the
+/// stage. 16 hexadecimal digits, FNV-1a of the JSON; the same in every build that reads the rule alike.
+pub fn fingerprint(rule: &WebhookRule, stage: Option<&Stage>, fail: bool) -> String {
+    let text = serde_json::json!([rule, stage, fail]).to_string();
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
