@@ -33,6 +33,10 @@ use crate::ledger::store::RuleKey;
 pub const VERB: &str = "bypass";
 const PLURAL: &str = "podtransitionrules";
 const KIND: &str = "PodTransitionRule";
+/// How a request is admitted that a budget has no room for.
+const BEYOND: &str = "beyond the budget of";
+/// How a request is admitted that a rule of another kind holds.
+pub const AGAINST: &str = "though not let go by";
 /// Reason of the Event on rule and Pod.
 const EVENT: &str = "BudgetBypassed";
 /// Reason of the Event on rule and Pod when the Pod skips a rule that would hold it.
@@ -63,6 +67,10 @@ pub struct Leave {
     pub beyond: BTreeSet<String>,
     /// Rules that would hold the Pod and that its annotation skips, by rule object.
     pub skipped: BTreeMap<String, Vec<String>>,
+    /// Rule objects that were bypassed otherwise: their label checks, their endpoints, or the lifecycle before a deletion.
+    pub past: BTreeSet<String>,
+    /// Whether a deletion was admitted without the lifecycle that comes before it.
+    pub without_lifecycle: bool,
 }
 
 /// A denial, and why an appeal or the annotation to skip rules did not help; of what was not tried nothing is said.
@@ -111,10 +119,15 @@ impl Leave {
             let skipped: Vec<_> = skipped.collect();
             verdict = verdict.audit("skipped-rules", skipped.join(", "));
         }
-        if self.beyond.is_empty() {
+        let mut rules: Vec<_> = (self.beyond.iter().chain(&self.past))
+            .map(String::as_str)
+            .collect();
+        if self.without_lifecycle {
+            rules.push("lifecycle");
+        }
+        if rules.is_empty() {
             return verdict;
         }
-        let rules: Vec<_> = self.beyond.iter().map(String::as_str).collect();
         let reason = appeal.reason().unwrap_or_default();
         verdict.audit("bypassed", format!("{}: {reason}", rules.join(", ")))
     }
@@ -129,12 +142,13 @@ impl Appeal<'_> {
             let denied = match asked {
                 Ok(claims) => {
                     let beyond = disruption.beyond;
-                    self.tell(&disruption.pod, &beyond);
+                    self.tell(&disruption.pod, &beyond, BEYOND);
                     let skipped = self.skipped(&disruption.pod, false);
                     return Ok(Leave {
                         claims,
                         beyond,
                         skipped,
+                        ..Leave::default()
                     });
                 }
                 Err(denied) => denied,
@@ -150,11 +164,11 @@ impl Appeal<'_> {
         while let Err(denied) = gate::let_go(self.context, pod, &beyond, self.deadline).await {
             self.against(denied, pod, &mut beyond).await?;
         }
-        self.tell(pod, &beyond);
+        self.tell(pod, &beyond, BEYOND);
         Ok(Leave {
-            claims: Vec::new(),
             beyond,
             skipped: self.skipped(pod, true),
+            ..Leave::default()
         })
     }
 
@@ -275,6 +289,17 @@ impl Appeal<'_> {
         )))
     }
 
+    /// Whether the user may bypass all of these rule objects; where there is none, all of the namespace.
+    pub async fn may_bypass_all(&self, rules: &BTreeSet<String>) -> Result<(), Option<String>> {
+        if rules.is_empty() {
+            return self.may_bypass(None).await;
+        }
+        for rule in rules {
+            self.may_bypass(Some(rule)).await?;
+        }
+        Ok(())
+    }
+
     async fn is_allowed(&self, rule: Option<&str>) -> kube::Result<bool> {
         let user = &self.request.user_info;
         let extra = user.extra.iter().flatten();
@@ -304,9 +329,10 @@ impl Appeal<'_> {
         Ok(verdict.allowed && !verdict.denied.unwrap_or(false))
     }
 
-    /// Tells everybody who looks: the log, the metric, Events on Pod and rules.
-    fn tell(&self, pod: &Pod, beyond: &BTreeSet<String>) {
-        if beyond.is_empty() || self.dry_run {
+    /// Tells everybody who looks that a request was admitted `how` of these rule objects: the log, the metric, Events on Pod and
+    /// rules.
+    pub fn tell(&self, pod: &Pod, rules: &BTreeSet<String>, how: &str) {
+        if rules.is_empty() || self.dry_run {
             return;
         }
         let counters = &self.context.ledgers.counters;
@@ -315,13 +341,32 @@ impl Appeal<'_> {
         let user = self.request.user();
         let reason = self.reason().unwrap_or_default();
         let what = self.what();
-        for rule in beyond {
-            warn!(%namespace, pod = %name, %rule, %user, reason, "admitted beyond the budget");
+        for rule in rules {
+            warn!(%namespace, pod = %name, %rule, %user, reason, "admitted {how} the rule");
             let message = format!(
-                "{what} of Pod {name} by {user} was admitted beyond the budget of {KIND} {rule}: {reason}"
+                "{what} of Pod {name} by {user} was admitted {how} {KIND} {rule}: {reason}"
             );
             self.record(pod, rule, EVENT, &message);
         }
+    }
+
+    /// The same where no rule object covers the Pod.
+    pub fn tell_of_pod(&self, pod: &Pod, how: &str) {
+        if self.dry_run {
+            return;
+        }
+        let counters = &self.context.ledgers.counters;
+        counters.bypassed.fetch_add(1, Ordering::Relaxed);
+        let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
+        let user = self.request.user();
+        let reason = self.reason().unwrap_or_default();
+        warn!(%namespace, pod = %name, %user, reason, "admitted {how}");
+        let message = format!(
+            "{} of Pod {name} by {user} was admitted {how}: {reason}",
+            self.what()
+        );
+        let events = &self.context.events;
+        events.record(&about_pod(pod), true, EVENT, &message);
     }
 
     /// What is asked for, such as `DELETE` or `CREATE of pods/eviction`.

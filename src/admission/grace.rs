@@ -4,17 +4,23 @@
 use std::sync::Arc;
 
 use kube::Error;
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::appeal::Appeal;
+use super::appeal::{Appeal, Leave};
 use super::context::Context;
+use super::denial;
+use super::held::CONTROLLER_MANAGER;
 use super::review::{Operation as Asked, Request, Verdict};
-use super::{denial, gate};
 use crate::cluster::failure;
 use crate::cluster::pods;
-use crate::domain::grace;
+use crate::domain::deletion::Wishes;
+use crate::domain::grace::{self, DeletionRequest};
 use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
+
+/// The identity of the controller of ReplicaSets.
+const REPLICASET_CONTROLLER: &str = "system:serviceaccount:kube-system:replicaset-controller";
 
 /// Writes of the mark before a Pod that changes all the time is given up.
 const ROUNDS: u32 = 5;
@@ -29,24 +35,28 @@ pub fn is_under_way(enabled: bool, pod: &Pod) -> bool {
     enabled && grace::is_begun(pod)
 }
 
-/// The verdict on a Delete or an Evict for which [`is_due`] holds: an appeal that helps admits it, anything else starts
-/// the lifecycle, by the label that the controller of deletions waits for.
-pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) -> Verdict {
+/// The verdict on a Delete or an Evict for which [`is_due`] holds: a bypass admits it, anything else starts the lifecycle, by
+/// the label that the controller of deletions waits for. `options` are the `DeleteOptions` of the request.
+pub async fn verdict(
+    appeal: &Appeal<'_>,
+    pod: &Arc<Pod>,
+    operation: Operation,
+    options: &Value,
+) -> Verdict {
     let context = appeal.context;
     let name = &pod.metadata.name;
+    let mut note = None;
+    if appeal.is_made() {
+        match at_once(appeal, pod, operation).await {
+            Ok(admitted) => return admitted,
+            Err(said) => note = said,
+        }
+    }
     if !pod.is_available()
         && !grace::is_begun(pod)
         && let Err(refused) = appeal.let_go(pod).await
     {
         return refused.verdict(name, (context.now)());
-    }
-    let mut note = None;
-    if appeal.is_made() && pod.is_available() {
-        match beyond(appeal, pod, operation).await {
-            Ok(Some(admitted)) => return admitted,
-            Ok(None) => {}
-            Err(said) => note = said,
-        }
     }
     if !grace::is_begun(pod)
         && !appeal.dry_run
@@ -54,7 +64,11 @@ pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) 
     {
         return refused;
     }
-    let pod = match begin(appeal, pod).await {
+    let asked = DeletionRequest {
+        scaled_in_by: scaled_in_by(appeal, pod),
+        wishes: Wishes::of(options),
+    };
+    let pod = match begin(appeal, pod, &asked).await {
         Ok(Some(pod)) => pod,
         Ok(None) => return Verdict::allow().audit("free", "pod-not-found"), // the request itself answers 404
         Err(why) => {
@@ -75,28 +89,57 @@ pub async fn verdict(appeal: &Appeal<'_>, pod: &Arc<Pod>, operation: Operation) 
     Verdict::deny(denial::HELD.0, denial::HELD.1, text).audit("held", "lifecycle-under-way")
 }
 
-/// Admits at once what no budget has room for and the user may do all the same; where there is room, or no right, the
-/// lifecycle is the way.
-async fn beyond(
+/// Admits without the lifecycle what the user may have without it: who has the verb on every rule object that covers the Pod,
+/// or on all of the namespace where none does. The error says why not.
+async fn at_once(
     appeal: &Appeal<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
-) -> Result<Option<Verdict>, Option<String>> {
+) -> Result<Verdict, Option<String>> {
     let context = appeal.context;
-    let disruption = context.disruption(pod, operation);
-    let room = gate::claim(context, &disruption, true, appeal.deadline).await;
-    if room.is_ok() {
-        return Ok(None);
+    let rules = context.index.rules_of(pod);
+    let past = rules.into_iter().map(|rule| rule.name).collect();
+    appeal.may_bypass_all(&past).await?;
+    let mut leave = match pod.is_available() {
+        true => {
+            let disruption = context.disruption(pod, operation);
+            appeal.claim(disruption).await.map_err(|r| r.note)?
+        }
+        false => Leave::default(),
+    };
+    let verdict = match leave.claims.is_empty() {
+        true => Verdict::allow(),
+        false => Verdict::allow().audit("claimed", operation.as_str()),
+    };
+    leave.without_lifecycle = true;
+    leave.past = &past - &leave.beyond;
+    appeal.tell(
+        pod,
+        &leave.past,
+        "without the lifecycle that comes before it, under",
+    );
+    if past.is_empty() {
+        appeal.tell_of_pod(pod, "without the lifecycle that comes before it");
     }
-    let leave = appeal.claim(disruption).await.map_err(|r| r.note)?;
-    if leave.beyond.is_empty() {
-        // Room has come in between.
-        let uid = &pod.metadata.uid;
-        context.ledgers.withdraw(uid, operation, leave.claims);
-        return Ok(None);
-    }
-    let verdict = Verdict::allow().audit("claimed", operation.as_str());
-    Ok(Some(leave.audit(verdict, appeal)))
+    Ok(leave.audit(verdict, appeal))
+}
+
+/// The ReplicaSet that asks for the deletion of its Pod because it is to have fewer. Where all controllers share one identity,
+/// the number of Pods tells whether it is the ReplicaSet that asks.
+fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
+    let owner = pod
+        .controller()
+        .filter(|owner| owner.kind == "ReplicaSet")?;
+    let asks = match appeal.request.user_info.username.as_str() {
+        REPLICASET_CONTROLLER => true,
+        CONTROLLER_MANAGER => {
+            let state = appeal.context.index.read();
+            let home = state.namespace(&pod.metadata.namespace);
+            home.is_some_and(|home| home.surplus(&owner.uid) > 0)
+        }
+        _ => false,
+    };
+    asks.then(|| owner.uid.clone())
 }
 
 /// Whether a request is the dry run by which this program asks what others say to a deletion or an eviction: nothing is held
@@ -155,12 +198,16 @@ async fn refused_by_others(
 }
 
 /// Marks the Pod as to be deleted, if it is not marked yet; the Pod as it is then, `None` if it is gone.
-async fn begin(appeal: &Appeal<'_>, pod: &Arc<Pod>) -> Result<Option<Arc<Pod>>, String> {
+async fn begin(
+    appeal: &Appeal<'_>,
+    pod: &Arc<Pod>,
+    asked: &DeletionRequest,
+) -> Result<Option<Arc<Pod>>, String> {
     let context = appeal.context;
     let mut pod = Arc::clone(pod);
     for _ in 0..ROUNDS {
-        let Some(metadata) = grace::request(&pod, context.nanos()).filter(|_| !appeal.dry_run)
-        else {
+        let metadata = grace::request(&pod, asked, context.nanos());
+        let Some(metadata) = metadata.filter(|_| !appeal.dry_run) else {
             return Ok(Some(pod));
         };
         let write = pods::patch_metadata(&context.client, &pod, metadata);

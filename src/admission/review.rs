@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -161,6 +162,13 @@ impl Request {
     /// field, quotes nothing of the body, and carries the uid when that could be read.
     pub fn parse(body: &[u8]) -> Result<Request, Malformed> {
         parse::request(body)
+    }
+
+    /// The options as JSON; null without any.
+    pub fn options(&self) -> Value {
+        let options = self.options.as_deref();
+        let options = options.and_then(|raw| serde_json::from_str(raw.get()).ok());
+        options.unwrap_or_default()
     }
 
     /// Who asks, for messages and logs: only an API server's word counts.

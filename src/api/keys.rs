@@ -97,6 +97,12 @@ pub const REPLACES: &str = "operating.kusionstack.io/replaces";
 /// Annotation on a Pod: the value of its label [`TO_DELETE`] if its CollaSet wrote that. The set takes its own word back, and nobody
 /// else's. Written, read and removed by CollaSet.
 pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
+/// Annotation on a Pod with the label [`TO_DELETE`]: options of the DELETE or eviction that asked for it, as JSON, see
+/// [`crate::domain::deletion::Wishes`]. Written at admission, read and removed by the controller of deletions.
+pub const DELETE_OPTIONS: &str = "operating.kusionstack.io/delete-options";
+/// Annotation on a Pod with the label [`TO_DELETE`]: UID of its ReplicaSet, if nobody but that has asked for the deletion, to
+/// have fewer Pods. Written at admission, read and removed by the controller of deletions.
+pub const SCALED_IN_BY: &str = "operating.kusionstack.io/scaled-in-by";
 /// Annotation on a claim: when its CollaSet last made a Pod that mounts it, RFC 3339. Deletions that were sent before are void by it, as
 /// they name an older version. Written by CollaSet, read by nobody.
 pub const HANDED_OUT: &str = "operating.kusionstack.io/handed-out";

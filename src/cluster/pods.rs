@@ -1,7 +1,7 @@
 //! Reads and writes of single Pods, in the slim form and by minimal patches.
 
 use kube::core::Status;
-use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions};
+use kube::core::params::{DeleteParams, Patch, PostParams, Preconditions, PropagationPolicy};
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::absent;
 use super::path::Objects;
 use crate::api::keys;
+use crate::domain::deletion::{Propagation, Wishes};
 use crate::domain::pod::Pod;
 
 fn pods(namespace: &str) -> Result<Objects, Error> {
@@ -147,10 +148,10 @@ pub async fn patch_service_ready(
 }
 
 /// Deletes a Pod, if it is still the very version that was looked at: whoever stood still for a while must not delete one that serves
-/// again. Gone already is fine. Returns the resourceVersion that the
+/// again. `wishes` are those of whoever asked for it first. Gone already is fine. Returns the resourceVersion that the
 /// watch will have shown the effect at; 0 if the answer does not tell.
-pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
-    match client.request::<Value>(deletion(pod, false)?).await {
+pub async fn delete(client: &Client, pod: &Pod, wishes: &Wishes) -> Result<u64, Error> {
+    match client.request::<Value>(deletion(pod, wishes, false)?).await {
         Ok(answer) => {
             let version = answer["metadata"]["resourceVersion"].as_str();
             Ok(version.and_then(|v| v.parse().ok()).unwrap_or(0))
@@ -162,7 +163,10 @@ pub async fn delete(client: &Client, pod: &Pod) -> Result<u64, Error> {
 
 /// Whether everything that judges a deletion by this program lets this one pass, by a dry run.
 pub async fn may_delete(client: &Client, pod: &Pod) -> Result<(), Error> {
-    client.request::<Value>(deletion(pod, true)?).await?;
+    let wishes = Wishes::default();
+    client
+        .request::<Value>(deletion(pod, &wishes, true)?)
+        .await?;
     Ok(())
 }
 
@@ -202,7 +206,7 @@ fn eviction(pod: &Pod) -> Result<http::Request<Vec<u8>>, Error> {
     pods(&meta.namespace)?.create_subresource(&meta.name, "eviction", &params, body)
 }
 
-fn deletion(pod: &Pod, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
+fn deletion(pod: &Pod, wishes: &Wishes, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
     let version = pod.metadata.resource_version.to_string();
     let preconditions = Preconditions {
         uid: Some(pod.metadata.uid.clone()),
@@ -211,6 +215,11 @@ fn deletion(pod: &Pod, dry_run: bool) -> Result<http::Request<Vec<u8>>, Error> {
     let params = DeleteParams {
         preconditions: Some(preconditions),
         dry_run,
+        grace_period_seconds: wishes.grace_period_seconds,
+        propagation_policy: wishes.propagation_policy.map(|policy| match policy {
+            Propagation::Foreground => PropagationPolicy::Foreground,
+            Propagation::Orphan => PropagationPolicy::Orphan,
+        }),
         ..DeleteParams::default()
     };
     pods(&pod.metadata.namespace)?.delete(&pod.metadata.name, &params)

@@ -2,6 +2,7 @@
 //! `operate`, delete. Taking the label off before that cancels.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Error;
 use serde_json::json;
@@ -12,15 +13,25 @@ use crate::api::keys::{self, Family};
 use crate::cluster::events::about_pod;
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
-use crate::domain::grace::{ID, TYPE};
+use crate::domain::deletion::Wishes;
+use crate::domain::grace::{self, ID, TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
+
+/// A ReplicaSet that still wants a Pod to go asks for it again whenever one of its Pods changes. One that has not for so long has
+/// chosen another, if it has chosen so many.
+const LAPSE: Duration = Duration::from_secs(10);
+
+/// Pods that a ReplicaSet has chosen are looked at this often: nothing else may tell that it wants more Pods again.
+const PERIOD: Duration = Duration::from_secs(2);
 
 /// What to do for a Pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Nothing,
     Write(LabelPatch),
+    /// The deletion is not wanted any more.
+    Cancel,
     Delete,
 }
 
@@ -39,21 +50,36 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
         Err(outcome) => return outcome,
     };
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
-    let next = next(&pod, nanos);
+    let next = match has_lapsed(context, &pod, nanos) {
+        true => Next::Cancel,
+        false => next(&pod, nanos),
+    };
     if next != Next::Delete {
         context.undeleted.forget(&pod.metadata.uid);
     }
-    let done = match next {
-        Next::Nothing => return Outcome::Done,
+    let written = match next {
+        Next::Nothing => return done(&pod),
         Next::Write(labels) => {
             let patch = json!({ "labels": labels.to_merge_patch() });
             let request = pods::patch_metadata(&context.client, &pod, patch);
             let done = reasons::step(context, &pod, "step a deletion", request).await;
             done.map(|_| ())
         }
+        Next::Cancel => {
+            info!(%namespace, pod = %pod.metadata.name, "keeping a Pod that its ReplicaSet has not asked to delete any more");
+            let patch = json!({
+                "labels": { (keys::TO_DELETE): null },
+                "annotations": {
+                    (keys::DELETE_TIMESTAMP): null, (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null,
+                },
+            });
+            let request = pods::patch_metadata(&context.client, &pod, patch);
+            let done = reasons::step(context, &pod, "cancel a deletion", request).await;
+            done.map(|_| ())
+        }
         Next::Delete => {
             info!(%namespace, pod = %pod.metadata.name, "deleting a Pod whose lifecycle has reached operate");
-            let done = in_time(pods::delete(&context.client, &pod)).await;
+            let done = in_time(pods::delete(&context.client, &pod, &Wishes::stored(&pod))).await;
             match &done {
                 Ok(_) => context.undeleted.forget(&pod.metadata.uid),
                 Err(error) => tell(context, &pod, error),
@@ -61,7 +87,52 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
             outcome("delete a Pod", false, done).map(|_| ())
         }
     };
-    done.map_or_else(|outcome| outcome, |()| Outcome::Done)
+    written.map_or_else(|outcome| outcome, |()| done(&pod))
+}
+
+/// The outcome of a look that has nothing more to do now.
+fn done(pod: &Pod) -> Outcome {
+    match grace::scaled_in_by(pod) {
+        Some(_) => Outcome::After(PERIOD),
+        None => Outcome::Done,
+    }
+}
+
+/// Whether the ReplicaSet that alone has asked for the deletion of a Pod has chosen others instead, or wants as many Pods as
+/// there are again.
+fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
+    let Some(owner) = grace::scaled_in_by(pod) else {
+        return false;
+    };
+    let state = context.index.read();
+    let Some(home) = state.namespace(&pod.metadata.namespace) else {
+        return false;
+    };
+    let chosen = home.owned_by(owner).filter(|pod| !pod.is_terminating());
+    let chosen: Vec<_> = chosen
+        .filter(|pod| grace::scaled_in_by(pod) == Some(owner))
+        .map(|pod| &**pod)
+        .collect();
+    let surplus = usize::try_from(home.surplus(owner)).unwrap_or(usize::MAX);
+    let lapsing = lapsing(chosen, surplus, nanos);
+    lapsing
+        .iter()
+        .any(|other| other.metadata.uid == pod.metadata.uid)
+}
+
+/// Of the Pods that a ReplicaSet has chosen those that it does not want to go any more, if it wants `surplus` to go: those that still
+/// serve before others, and of these the ones that it has not asked about for the longest time.
+fn lapsing(chosen: Vec<&Pod>, surplus: usize, nanos: u64) -> Vec<&Pod> {
+    let mut chosen = chosen;
+    let too_many = chosen.len().saturating_sub(surplus);
+    chosen.sort_by_key(|pod| (!pod.is_available(), grace::asked_at(pod)));
+    chosen.truncate(too_many);
+    let is_old = |pod: &&Pod| {
+        let age = nanos.saturating_sub(grace::asked_at(pod).unwrap_or(0));
+        u128::from(age) > LAPSE.as_nanos()
+    };
+    chosen.retain(is_old);
+    chosen
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
@@ -85,6 +156,8 @@ fn next(pod: &Pod, nanos: u64) -> Next {
     let begun = operator::is_during(pod, ID, TYPE);
     match (pod.label(keys::TO_DELETE).is_some(), begun) {
         (true, false) => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
+        // The ReplicaSet deletes the Pods that it chooses then: by now it may have chosen others.
+        (true, true) if grace::scaled_in_by(pod).is_some() => Next::Nothing,
         (true, true) if operator::is_allowed(pod, ID, TYPE, 0, nanos) => Next::Delete,
         (false, true) if pod.label(&Family::UndoOperationType.key(ID)).is_none() => {
             Next::Write(operator::undo(ID, TYPE))
@@ -147,6 +220,48 @@ mod tests {
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect();
         pod
+    }
+
+    #[test]
+    fn replicaset_that_chose_too_many_loses_those_it_forgot() {
+        let at = |seconds: u64| (seconds * 1_000_000_000).to_string();
+        let chosen = |name: &str, serves: bool, asked: u64| {
+            let mut pod = pod(if serves {
+                &[(keys::SERVICE_AVAILABLE, "1")]
+            } else {
+                &[]
+            });
+            pod.metadata.name = name.to_owned();
+            pod.status.conditions = vec![crate::domain::pod::Condition {
+                type_: "Ready".to_owned(),
+                status: "True".to_owned(),
+                ..Default::default()
+            }];
+            pod.status.phase = "Running".to_owned();
+            let annotations = &mut pod.metadata.annotations;
+            annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), at(asked));
+            pod
+        };
+        let all = [
+            chosen("off", false, 1),
+            chosen("late", true, 95),
+            chosen("first", true, 2),
+            chosen("second", true, 3),
+        ];
+        let names = |surplus| -> Vec<String> {
+            let nanos = 100_000_000_000;
+            let lapsing = lapsing(all.iter().collect(), surplus, nanos).into_iter();
+            lapsing.map(|pod| pod.metadata.name.clone()).collect()
+        };
+        assert_eq!(names(4), [""; 0]);
+        assert_eq!(names(3), ["first"]);
+        assert_eq!(names(2), ["first", "second"]);
+        assert_eq!(
+            names(1),
+            ["first", "second"],
+            "the late one was asked for just now"
+        );
+        assert_eq!(names(0), ["first", "second", "off"]);
     }
 
     #[test]

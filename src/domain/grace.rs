@@ -1,13 +1,14 @@
 //! GraceDelete (contract 4.4): a deletion goes through the lifecycle `pod-delete`, so that traffic goes first.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::deletion::Wishes;
 use super::lifecycle::operator;
 use super::pod::Pod;
 use crate::api::keys::{self, Family};
 
 /// Lifecycle ID of a deletion (contract 3.1).
-pub const ID: &str = "pod-delete";
+pub const ID: &str = operator::DELETION;
 /// Type of that operation.
 pub const TYPE: &str = "delete";
 
@@ -23,10 +24,13 @@ pub fn concerns(pod: &Pod) -> bool {
 }
 
 /// Whether an operation that deletes the Pod has come so far that it may be done: `pod-delete`, or any other whose
-/// operator has announced the deletion, such as CollaSet's scale-in (contract 10.3 Q22).
+/// operator has announced the deletion, such as CollaSet's scale-in (contract 10.3 Q22). While `pod-delete` waits for its
+/// rules, an announcement that may be its own permits nothing.
 pub fn permits(pod: &Pod) -> bool {
-    let announced = pod.label(keys::PREPARING_TO_DELETE).is_some();
-    in_operate(pod).any(|id| announced || operator::is_during(pod, id, TYPE) && id == ID)
+    in_operate(pod).any(|id| match id {
+        ID => operator::is_during(pod, id, TYPE),
+        id => operator::announces(pod, id),
+    })
 }
 
 /// Whether any operation may be done on the Pod: it has gone off traffic by the leave of its rules.
@@ -63,20 +67,60 @@ pub fn is_asked_again(pod: &Pod) -> bool {
     told.zip(asked).is_some_and(|(told, asked)| asked >= told)
 }
 
+/// A request for the deletion of a Pod.
+#[derive(Clone, Debug, Default)]
+pub struct DeletionRequest {
+    /// UID of the ReplicaSet that asks, if it wants fewer Pods.
+    pub scaled_in_by: Option<String>,
+    /// What else is asked for.
+    pub wishes: Wishes,
+}
+
+/// UID of the ReplicaSet that alone has asked for the deletion of its Pod. It may choose another one later.
+pub fn scaled_in_by(pod: &Pod) -> Option<&str> {
+    let uid = pod.annotation(keys::SCALED_IN_BY)?;
+    let owner = pod.controller().filter(|owner| owner.uid == uid);
+    owner.filter(|_| is_begun(pod)).map(|_| uid)
+}
+
+/// When the deletion of a Pod was asked for last, in nanoseconds since 1970, within [`REFRESH_NANOS`].
+pub fn asked_at(pod: &Pod) -> Option<u64> {
+    pod.annotation(keys::DELETE_TIMESTAMP)?.parse().ok()
+}
+
 /// The `metadata` that a request for deletion at `now_nanos` writes to the Pod; `None` when it says so already.
-pub fn request(pod: &Pod, now_nanos: u64) -> Option<Value> {
-    let asked = pod
-        .annotation(keys::DELETE_TIMESTAMP)
-        .and_then(|at| at.parse::<u64>().ok());
+pub fn request(pod: &Pod, asked: &DeletionRequest, now_nanos: u64) -> Option<Value> {
+    let at = asked_at(pod);
     // A clock behind the one that wrote it is as good as fresh.
-    let fresh = asked.is_some_and(|at| now_nanos.saturating_sub(at) < REFRESH_NANOS);
+    let fresh = at.is_some_and(|at| now_nanos.saturating_sub(at) < REFRESH_NANOS);
     let now = now_nanos.to_string();
-    match (is_begun(pod), fresh) {
-        (true, true) => None,
-        (true, false) => Some(json!({ "annotations": { (keys::DELETE_TIMESTAMP): now } })),
-        (false, _) => Some(json!({
+    let mut annotations = Map::new();
+    let mut set = |key: &str, value: Option<String>| {
+        if pod.annotation(key) != value.as_deref() {
+            annotations.insert(key.to_owned(), json!(value));
+        }
+    };
+    let begun = is_begun(pod);
+    let before = match begun {
+        true => Wishes::stored(pod),
+        false => Wishes::default(), // those of a deletion that was taken back
+    };
+    set(keys::DELETE_OPTIONS, before.and(&asked.wishes).value());
+    // Once somebody else has asked, the deletion is no longer up to the ReplicaSet.
+    let scaled_in_by = asked.scaled_in_by.clone();
+    set(
+        keys::SCALED_IN_BY,
+        scaled_in_by.filter(|_| !begun || self::scaled_in_by(pod).is_some()),
+    );
+    if !fresh || !begun || !annotations.is_empty() {
+        annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), json!(now));
+    }
+    match begun {
+        true if annotations.is_empty() => None,
+        true => Some(json!({ "annotations": annotations })),
+        false => Some(json!({
             "labels": { (keys::TO_DELETE): now },
-            "annotations": { (keys::DELETE_TIMESTAMP): now },
+            "annotations": annotations,
         })),
     }
 }
@@ -180,21 +224,91 @@ mod tests {
     }
 
     #[test]
+    fn announcement_of_a_waiting_deletion_permits_no_other_operation() {
+        let since = [
+            (Family::Operating.key(ID), "7"),
+            (Family::OperationType.key(ID), TYPE),
+            (keys::PREPARING_TO_DELETE.to_owned(), "7"),
+        ];
+        assert!(!permits(&operating("upgrade", "update", true, &since)));
+    }
+
+    #[test]
+    fn deletion_is_up_to_the_replicaset_until_another_asks() {
+        let owner =
+            json!([{ "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true }]);
+        let by_set = DeletionRequest {
+            scaled_in_by: Some("rs".to_owned()),
+            ..DeletionRequest::default()
+        };
+        let marked = |first: &DeletionRequest| {
+            let mut metadata = request(&pod(json!({})), first, 1).unwrap();
+            metadata["ownerReferences"] = owner.clone();
+            metadata
+        };
+        let chosen = marked(&by_set);
+        assert_eq!(scaled_in_by(&pod(chosen.clone())), Some("rs"));
+        assert_eq!(request(&pod(chosen.clone()), &by_set, 2), None);
+        let other = request(&pod(chosen), &DeletionRequest::default(), 2).unwrap();
+        assert_eq!(other["annotations"][keys::SCALED_IN_BY], Value::Null);
+        assert_eq!(other["annotations"][keys::DELETE_TIMESTAMP], "2");
+        // And it stays so.
+        let firm = pod(marked(&DeletionRequest::default()));
+        assert_eq!(request(&firm, &by_set, 2), None);
+    }
+
+    #[test]
+    fn options_of_earlier_requests_are_kept() {
+        let with = |grace| DeletionRequest {
+            wishes: Wishes {
+                grace_period_seconds: grace,
+                ..Wishes::default()
+            },
+            ..DeletionRequest::default()
+        };
+        let first = request(&pod(json!({})), &with(Some(5)), 1).unwrap();
+        let options = r#"{"gracePeriodSeconds":5}"#;
+        assert_eq!(first["annotations"][keys::DELETE_OPTIONS], options);
+        let marked = pod(first);
+        assert_eq!(request(&marked, &with(None), 2), None);
+        let sooner = request(&marked, &with(Some(0)), 2).unwrap();
+        assert_eq!(Wishes::stored(&pod(sooner)).grace_period_seconds, Some(0));
+        let stray = pod(json!({ "annotations": { (keys::DELETE_OPTIONS): options } }));
+        let anew = request(&stray, &with(None), 2).unwrap();
+        assert_eq!(anew["annotations"][keys::DELETE_OPTIONS], Value::Null);
+    }
+
+    #[test]
     fn asking_again_writes_nothing_for_five_seconds_and_then_only_the_time() {
         let now = 100 * REFRESH_NANOS;
-        let first = request(&pod(json!({})), now).unwrap();
+        let first = request(&pod(json!({})), &DeletionRequest::default(), now).unwrap();
         assert_eq!(first["labels"][keys::TO_DELETE], now.to_string());
         let marked = pod(first);
-        assert_eq!(request(&marked, now), None);
-        assert_eq!(request(&marked, now + REFRESH_NANOS - 1), None);
-        assert_eq!(request(&marked, now - REFRESH_NANOS), None);
-        let again = request(&marked, now + REFRESH_NANOS).unwrap();
+        assert_eq!(request(&marked, &DeletionRequest::default(), now), None);
+        assert_eq!(
+            request(
+                &marked,
+                &DeletionRequest::default(),
+                now + REFRESH_NANOS - 1
+            ),
+            None
+        );
+        assert_eq!(
+            request(&marked, &DeletionRequest::default(), now - REFRESH_NANOS),
+            None
+        );
+        let again = request(&marked, &DeletionRequest::default(), now + REFRESH_NANOS).unwrap();
         assert_eq!(
             again,
             json!({ "annotations": { (keys::DELETE_TIMESTAMP): (now + REFRESH_NANOS).to_string() } })
         );
         // A label by hand is kept as it is, and so is its time.
-        let by_hand = request(&labels(&[(keys::TO_DELETE.to_owned(), "x")]), now).unwrap();
+        let by_hand = request(
+            &labels(&[(keys::TO_DELETE.to_owned(), "x")]),
+            &DeletionRequest::default(),
+            now,
+        )
+        .unwrap();
         assert!(by_hand.get("labels").is_none());
     }
 

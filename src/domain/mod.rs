@@ -2,6 +2,7 @@
 
 pub mod announced;
 pub mod collaset;
+pub mod deletion;
 pub mod digest;
 pub mod disruptionbudget;
 pub mod explain;

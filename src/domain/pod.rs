@@ -573,6 +573,8 @@ fn known_annotations<'de, D: Deserializer<'de>>(
                 | keys::AWAITS_RESTART
                 | keys::REPLACES
                 | keys::SENT_AWAY
+                | keys::DELETE_OPTIONS
+                | keys::SCALED_IN_BY
                 | keys::RESIZING
                 | keys::STABLE_REVISION
         )

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use operating::api::keys::{self, Family};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bed::objects::{is_idle, may_operate, names, refusal, service_ready};
 use crate::bed::observer::Observer;
@@ -176,4 +177,95 @@ async fn who_has_announced_a_deletion_and_waited_for_operate_deletes_at_once() {
         .await;
     let status = refusal(scope.delete("updated").await);
     assert!(status.message.contains(UNDERWAY), "{status:?}");
+}
+
+/// The label `preparing-to-delete` is that of the deletion, and tells nothing of the update.
+#[tokio::test]
+async fn second_delete_is_held_while_the_first_waits_for_its_rules() {
+    let scope = bed().await.scope("second").await;
+    scope.pod("web", json!({})).await;
+    scope
+        .until_pod("web", "available", crate::bed::objects::is_available)
+        .await;
+    scope
+        .label("web", json!({"updatable": "yes"}))
+        .await
+        .unwrap();
+    scope.begin("web", "upgrade").await.unwrap();
+    scope
+        .until_pod("web", "operate", |p| may_operate(p, "upgrade"))
+        .await;
+    let requires = json!({"requires": {"matchLabels": {"deletable": "yes"}}});
+    let rules = json!([{"name": "labels", "labelCheck": requires}]);
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
+    scope.try_rule("web", spec).await.unwrap();
+    refusal(scope.delete("web").await);
+    scope
+        .until_pod("web", "wait for its rule", |p| {
+            p.labels().contains_key(&Family::PreCheck.key("pod-delete"))
+        })
+        .await;
+    for _ in 0..2 {
+        let status = refusal(scope.delete("web").await);
+        assert!(status.message.contains(UNDERWAY), "{status:?}");
+        refusal(scope.evict("web").await);
+    }
+    let pod = scope.get("web").await;
+    assert!(!is_terminating(&pod));
+    scope
+        .label("web", json!({"deletable": "yes"}))
+        .await
+        .unwrap();
+    scope.until_gone(&pod).await;
+}
+
+#[tokio::test]
+async fn grace_period_and_propagation_of_the_caller_are_kept() {
+    let scope = bed().await.scope("options").await;
+    let finalizer = "example.com/keep";
+    let observer = Observer::start(&scope).await;
+    for (name, evicted) in [("deleted", false), ("evicted", true)] {
+        let spec = json!({"terminationGracePeriodSeconds": 300});
+        let metadata = json!({"finalizers": [finalizer]});
+        scope
+            .pod(name, json!({"metadata": metadata, "spec": spec}))
+            .await;
+        scope
+            .until_pod(name, "available", crate::bed::objects::is_available)
+            .await;
+        let options = DeleteParams {
+            grace_period_seconds: Some(5),
+            propagation_policy: Some(PropagationPolicy::Foreground),
+            ..DeleteParams::default()
+        };
+        let refused = match evicted {
+            true => {
+                // Not by EvictParams, which kube sends under a name that the API server does not know.
+                let eviction = json!({
+                    "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
+                    "deleteOptions": {"gracePeriodSeconds": 5, "propagationPolicy": "Foreground"},
+                });
+                let (pods, params) = (scope.pods(), PostParams::default());
+                let sent =
+                    pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
+                sent.await.map(drop)
+            }
+            false => scope.pods().delete(name, &options).await.map(drop),
+        };
+        refusal(refused);
+        let pod = scope.until_pod(name, "deleted", is_terminating).await;
+        assert_eq!(
+            pod.metadata.deletion_grace_period_seconds,
+            Some(5),
+            "{name}"
+        );
+        // The garbage collector takes this finalizer off again.
+        let versions = observer.versions().await;
+        let in_foreground = |p: &Pod| {
+            p.name_any() == name && p.finalizers().iter().any(|f| f == "foregroundDeletion")
+        };
+        assert!(versions.iter().any(in_foreground), "{name}");
+        let none = json!({"metadata": {"finalizers": null}});
+        scope.patch(name, none).await.unwrap();
+    }
 }

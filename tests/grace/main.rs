@@ -11,6 +11,7 @@ mod evictions;
 mod forged_calls;
 mod never;
 mod others;
+mod replicasets;
 mod server_gone;
 
 use k8s_openapi::api::core::v1::Pod;

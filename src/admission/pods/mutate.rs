@@ -1,5 +1,6 @@
 //! Steps the lifecycle of a Pod within the request that changes it, and takes the claim when one begins.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{invalid, parse, replaced, traffic, waits, writes};
-use crate::admission::appeal::{Appeal, Leave};
+use crate::admission::appeal::{AGAINST, Appeal, Leave};
 use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, held, overlap};
@@ -190,13 +191,38 @@ impl Mutate {
             false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
         };
         let known = known.is_ok();
+        let appeal = Appeal {
+            context: &self.0,
+            request,
+            carrier: &new,
+            dry_run: request.dry_run,
+            deadline,
+        };
+        let mut past = BTreeSet::new();
         for id in run.awaiting(Stage::PostCheck) {
-            self.decide(&mut run, Stage::PostCheck, &id, &new, known, &mut waits);
+            match self
+                .decide(&appeal, &run, Stage::PostCheck, &id, known)
+                .await
+            {
+                Ok(bypassed) => {
+                    past.extend(bypassed);
+                    run.pass(Stage::PostCheck, &id);
+                }
+                Err(told) => hold(&mut run, Stage::PostCheck, &id, told, &mut waits),
+            }
         }
+        let mut past_before = BTreeSet::new();
         for id in &asking {
-            self.decide(&mut run, Stage::PreCheck, id, &new, known, &mut waits);
+            match self.decide(&appeal, &run, Stage::PreCheck, id, known).await {
+                Ok(bypassed) => {
+                    past_before.extend(bypassed);
+                    run.pass(Stage::PreCheck, id);
+                }
+                Err(told) => hold(&mut run, Stage::PreCheck, id, told, &mut waits),
+            }
         }
-        let mut bypassed = Verdict::allow();
+        let mut free = None;
+        let mut leave = Leave::default();
         let mut settled = run.clone();
         settled.settle();
         let begins = asking.iter().any(|id| settled.phase(id).holds_offline());
@@ -206,23 +232,17 @@ impl Mutate {
         let is_free =
             is_lost && is_in_flight(&new) && held::goes_with_its_set(&self.0, &old, deadline).await;
         if is_free {
-            bypassed = bypassed.audit("free", held::SET_DELETED);
+            free = Some(held::SET_DELETED);
         } else if is_lost {
             let granted = asking.iter().any(|id| is_grant(&old, &new, id));
-            let appeal = Appeal {
-                context: &self.0,
-                request,
-                carrier: &new,
-                dry_run: request.dry_run,
-                deadline,
-            };
             match self.claim(&appeal, &old, granted).await {
-                Ok(leave) => bypassed = leave.audit(bypassed, &appeal),
+                Ok(given) => leave = given,
                 // The begin itself stands; the Pod waits and is granted later.
                 Err(denied) if !asking.is_empty() && !removes_available(&old, &new) => {
                     for id in &asking {
                         run.hold(Stage::PreCheck, id);
                     }
+                    past_before.clear();
                     waits.push(denied);
                     settled = run;
                     settled.settle();
@@ -236,6 +256,13 @@ impl Mutate {
                 }
             }
         }
+        past.append(&mut past_before);
+        appeal.tell(&old, &past, AGAINST);
+        leave.past = past;
+        let verdict = leave.audit(Verdict::allow(), &appeal);
+        let verdict = free
+            .into_iter()
+            .fold(verdict, |v, why| v.audit("free", why));
         let mut became = new.clone();
         settled.patch().apply(&mut became.metadata.labels);
         let goes_on = of_status && settled.has_passed();
@@ -248,7 +275,7 @@ impl Mutate {
             &new.metadata.annotations,
         ));
         patch.extend(condition.flatten());
-        let verdict = bypassed.with_patch(Patch(patch));
+        let verdict = verdict.with_patch(Patch(patch));
         let warning = match request.sub_resource {
             Some(_) => None, // by a controller, which can do nothing about it
             None => size_warning(Some(&old), &new),
@@ -327,51 +354,81 @@ impl Mutate {
         limiting.filter_map(head).collect()
     }
 
-    /// What the rules of a stage keep these operations waiting for; nothing if they pass.
-    fn waits(&self, stage: Stage, pod: &Pod, waiting: &[Candidate], known: bool) -> Vec<String> {
-        if !known || !self.0.index.synced().all() {
-            let reason = "this replica has not yet seen all rules; try again in a moment";
-            return vec![format!("waiting for PodTransitionRule (unknown): {reason}")];
-        }
+    /// What the rules of a stage keep these operations waiting for, nothing if they pass; and the rule objects that do, if
+    /// `all`.
+    fn waits(
+        &self,
+        stage: Stage,
+        pod: &Pod,
+        waiting: &[Candidate],
+        all: bool,
+    ) -> (Vec<String>, BTreeSet<String>) {
         let state = self.0.index.read();
         let namespace = state.namespace(&pod.metadata.namespace).into_iter();
         let rules = namespace.flat_map(|namespace| namespace.rules.values());
-        waits::told(rules.flat_map(|entry| {
-            rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts)
-        }))
+        let objects = RefCell::new(BTreeSet::new());
+        let mut rejections = rules.flat_map(|entry| {
+            let of = rejections_of(&entry.snapshot.rules, stage, pod, waiting, &entry.verdicts);
+            of.inspect(|rejection| {
+                objects.borrow_mut().insert(rejection.object.clone());
+            })
+        });
+        let told = waits::told(rejections.by_ref());
+        if all {
+            rejections.for_each(drop);
+        }
+        (told, objects.take())
     }
 
-    /// Lets an ID pass the rules of a stage, or adds to `waits` what it waits for. `known`: whether the cache knows all rules.
-    fn decide(
+    /// Whether an ID passes the rules of a stage: the rule objects that were bypassed for it, or what it waits for. `known`:
+    /// whether the cache knows all rules.
+    async fn decide(
         &self,
-        run: &mut Run<'_>,
+        appeal: &Appeal<'_>,
+        run: &Run<'_>,
         stage: Stage,
         id: &str,
-        pod: &Pod,
         known: bool,
-        waits: &mut Vec<String>,
-    ) {
+    ) -> Result<BTreeSet<String>, Vec<String>> {
+        if !known || !self.0.index.synced().all() {
+            let reason = "this replica has not yet seen all rules; try again in a moment";
+            return Err(vec![format!(
+                "waiting for PodTransitionRule (unknown): {reason}"
+            )]);
+        }
+        let pod = appeal.carrier;
         // By the label as it is stored, whatever the request says of it.
         let since = run.waits_since(stage, id);
         let waiting: Vec<_> = since
             .map(|since| candidate(pod, id, since))
             .into_iter()
             .collect();
-        let told = self.waits(stage, pod, &waiting, known);
+        let (mut told, objects) = self.waits(stage, pod, &waiting, appeal.is_made());
         if told.is_empty() {
-            return run.pass(stage, id);
+            return Ok(BTreeSet::new());
         }
-        run.hold(stage, id);
-        for wait in told {
-            if !waits.contains(&wait) {
-                waits.push(wait);
+        if appeal.is_made() {
+            match appeal.may_bypass_all(&objects).await {
+                Ok(()) => return Ok(objects),
+                Err(note) => told.extend(note),
             }
         }
+        Err(told)
     }
 
     fn held(&self, waits: &[String]) -> Verdict {
         let (code, reason) = denial::HELD;
         Verdict::deny(code, reason, waits.join("; ")).audit("held", "takes-offline")
+    }
+}
+
+/// Holds an ID, and adds what it waits for to `waits`.
+fn hold(run: &mut Run<'_>, stage: Stage, id: &str, told: Vec<String>, waits: &mut Vec<String>) {
+    run.hold(stage, id);
+    for wait in told {
+        if !waits.contains(&wait) {
+            waits.push(wait);
+        }
     }
 }
 

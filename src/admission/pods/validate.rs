@@ -78,7 +78,8 @@ impl Validate {
             if grace::is_own_question(&self.0, request, deadline).await {
                 return Verdict::allow().audit("free", "own-dry-run");
             }
-            return grace::verdict(&appeal, &old, Claimed::Delete).await;
+            let options = request.options();
+            return grace::verdict(&appeal, &old, Claimed::Delete, &options).await;
         }
         if held::goes_with_its_set(&self.0, &old, deadline).await {
             return Verdict::allow().audit("free", held::SET_DELETED);

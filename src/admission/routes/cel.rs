@@ -16,7 +16,8 @@ pub enum Condition {
     NotTerminating,
     /// What drives the lifecycle changed: labels, finalizers, or the expected finalizers in
     /// [`keys::AVAILABLE_CONDITIONS`]. Also an image of a Pod that is not available, is in an operation, or waits for the
-    /// restart of an earlier image, and the record of that, [`keys::AWAITS_RESTART`]. No other annotation counts.
+    /// restart of an earlier image, and the record of that, [`keys::AWAITS_RESTART`]; and the reason of a bypass,
+    /// [`keys::BYPASS`]. No other annotation counts.
     LifecycleChanged,
     /// No label changed: of such a write the entries with [`Condition::LifecycleChanged`] are asked.
     LabelsUnchanged,
@@ -93,6 +94,7 @@ impl Condition {
                 changed(finalizers),
                 changed(|o| annotation(o, keys::AVAILABLE_CONDITIONS)),
                 changed(|o| annotation(o, keys::AWAITS_RESTART)),
+                changed(|o| annotation(o, keys::BYPASS)),
                 image_changed_off_traffic(),
             ]),
             Condition::LabelsUnchanged => format!("!({})", changed(labels)),

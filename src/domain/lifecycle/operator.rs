@@ -4,18 +4,23 @@ use super::LabelPatch;
 use crate::api::keys::{self, Family};
 use crate::domain::pod::Pod;
 
+/// Lifecycle ID of a deletion by GraceDelete (contract 3.1).
+pub const DELETION: &str = "pod-delete";
+
 /// Begins the operation `type_` under `id`; `deletes` tells cooperators that the Pod will not come back. Empty when it
 /// has begun already. Another type under the same ID is a fresh run (contract 10.1 Q4).
+///
+/// The announcement carries the value of `operating`, so that [`announces`] knows whose it is. An earlier announcement stays, but
+/// for that of a deletion by GraceDelete, which needs none.
 pub fn begin(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
-    labels
-        .entry(Family::Operating.key(id))
-        .or_insert_with(|| now_nanos.to_string());
+    let since = labels.entry(Family::Operating.key(id));
+    let since = since.or_insert_with(|| now_nanos.to_string()).clone();
     labels.insert(Family::OperationType.key(id), type_.to_owned());
-    if deletes {
-        labels
-            .entry(keys::PREPARING_TO_DELETE.to_owned())
-            .or_insert_with(|| now_nanos.to_string());
+    let is_taken =
+        |by: &String| id == DELETION || pod.label(&Family::Operating.key(DELETION)) != Some(by);
+    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(is_taken) {
+        labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
     }
     LabelPatch::between(&pod.metadata.labels, &labels)
 }
@@ -36,6 +41,20 @@ pub fn undo(id: &str, type_: &str) -> LabelPatch {
 pub fn is_during(pod: &Pod, id: &str, type_: &str) -> bool {
     pod.label(&Family::Operating.key(id)).is_some()
         && pod.label(&Family::OperationType.key(id)) == Some(type_)
+}
+
+/// Whether the operation under `id`, one of those in flight, has announced that it deletes the Pod. An announcement whose value
+/// is that of no operation is anybody's.
+pub fn announces(pod: &Pod, id: &str) -> bool {
+    let Some(announced) = pod.label(keys::PREPARING_TO_DELETE) else {
+        return false;
+    };
+    let ids = pod.metadata.labels.iter().filter_map(|(key, since)| {
+        let (family, id) = Family::parse(key)?;
+        (family == Family::Operating && since == announced).then_some(id)
+    });
+    let mut ids = ids.peekable();
+    ids.peek().is_none() || ids.any(|announcing| announcing == id)
 }
 
 /// Whether the operation `type_` under `id` may be done at `now_nanos`, `delay_nanos` after it was allowed. A value
@@ -73,6 +92,25 @@ mod tests {
         assert!(is_during(&pod, "x", "delete"));
         assert_eq!(pod.label(keys::PREPARING_TO_DELETE), Some("7"));
         assert!(begin(&pod, "x", "delete", true, 8).is_empty());
+    }
+
+    #[test]
+    fn announcement_is_that_of_the_operation_that_made_it() {
+        let mut pod = pod(&[]);
+        begin(&pod, DELETION, "delete", true, 7).apply(&mut pod.metadata.labels);
+        begin(&pod, "upgrade", "update", false, 8).apply(&mut pod.metadata.labels);
+        assert!(announces(&pod, DELETION) && !announces(&pod, "upgrade"));
+        begin(&pod, "collaset", "scale-in", true, 9).apply(&mut pod.metadata.labels);
+        assert!(announces(&pod, "collaset") && !announces(&pod, "upgrade"));
+        begin(&pod, "third", "replace", true, 10).apply(&mut pod.metadata.labels);
+        assert!(announces(&pod, "collaset"), "the first stays");
+        let stray = |id: &str| {
+            [
+                (Family::Operating.key(id), "1"),
+                (keys::PREPARING_TO_DELETE.to_owned(), "2"),
+            ]
+        };
+        assert!(announces(&super::tests::pod(&stray("mine")), "mine"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::api::keys::{self, Family};
 use crate::cluster::pods;
 use crate::domain::collaset::plan::{Ownership, PodChange, PodPatch};
 use crate::domain::collaset::status::Step;
+use crate::domain::deletion::Wishes;
 use crate::domain::pod::{Owner, Pod};
 
 /// Lifecycle ID and type of a scale-in.
@@ -86,7 +87,8 @@ async fn one(work: &Work<'_>, change: PodChange, step: Step, look: &Look) -> Res
         }
         PodChange::Delete(pod, told) => {
             let request = async {
-                let request = pods::delete(work.client(), &pod);
+                let wishes = Wishes::default();
+                let request = pods::delete(work.client(), &pod, &wishes);
                 let done = call(&deletion_of(&pod.metadata.name), request).await;
                 trials::judge_deletion(work, &pod, &done);
                 work.memory.wrote_pod(done?);

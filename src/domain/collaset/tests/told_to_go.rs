@@ -188,7 +188,7 @@ fn orphans_of_a_deleted_set_are_no_longer_told_to_go() {
 
 /// Deletes a Pod as a user does under GraceDelete.
 fn kubectl_delete(world: &mut World, name: &str) {
-    let request = grace::request(&world.pods[name], world.now()).unwrap();
+    let request = grace::request(&world.pods[name], &Default::default(), world.now()).unwrap();
     world.write_pod(name, |pod| {
         let metadata = &mut pod.metadata;
         let merge = |into: &mut BTreeMap<String, String>, field: &str| {

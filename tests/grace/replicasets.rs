@@ -1,0 +1,108 @@
+//! ReplicaSets that are scaled in. Their controller tries again, and may choose other Pods then.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::bed::observer::Observer;
+use crate::bed::wait;
+use crate::{bed, is_marked};
+
+/// UIDs of the Pods that were deleted, finally or not.
+async fn deleted(observer: &Observer) -> BTreeSet<String> {
+    let changes = observer.changes().await.into_iter();
+    let going = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.deletion_timestamp.is_some();
+    let deleted = changes.filter(|(_, pod)| pod.as_ref().is_none_or(going));
+    deleted.map(|(uid, _)| uid).collect()
+}
+
+#[tokio::test]
+async fn scale_in_of_six_deletes_six_pods() {
+    for (limit, from, to) in [(Some(1), 12, 6), (None, 12, 11)] {
+        let scope = bed().await.scope("scale-in").await;
+        scope.deploy("web", from, json!({})).await;
+        scope.all_available("app=web", from).await;
+        if let Some(limit) = limit {
+            scope.rule("web", json!({"app": "web"}), json!(limit)).await;
+            scope.until_at_rest("web", 12).await;
+        }
+        let observer = Observer::start(&scope).await;
+        scope.scale("web", to).await.unwrap();
+        wait::until("the scale-in", async || {
+            scope.list("app=web").await.len() == to
+        })
+        .await;
+        // Marks that are not taken back would have further Pods deleted.
+        wait::until("no Pod that is still to go", async || {
+            let pods = scope.list("app=web").await;
+            pods.len() == to && !pods.iter().any(is_marked)
+        })
+        .await;
+        scope.all_available("app=web", to).await;
+        assert_eq!(deleted(&observer).await.len(), from - to, "{from} to {to}");
+    }
+}
+
+#[tokio::test]
+async fn scale_in_that_is_taken_back_keeps_all_pods() {
+    let scope = bed().await.scope("taken-back").await;
+    scope.deploy("web", 6, json!({})).await;
+    scope.all_available("app=web", 6).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 6).await;
+    let observer = Observer::start(&scope).await;
+    scope.scale("web", 1).await.unwrap();
+    wait::until("Pods that are to go", async || {
+        scope.list("app=web").await.iter().any(is_marked)
+    })
+    .await;
+    scope.scale("web", 6).await.unwrap();
+    wait::until("no Pod that is to go", async || {
+        !scope.list("app=web").await.iter().any(is_marked)
+    })
+    .await;
+    let free = json!([{"op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 6}]);
+    let free: kube::api::Patch<()> = kube::api::Patch::Json(serde_json::from_value(free).unwrap());
+    scope
+        .rules()
+        .patch("web", &Default::default(), &free)
+        .await
+        .unwrap();
+    let pods = scope.all_available("app=web", 6).await;
+    assert_eq!(deleted(&observer).await, BTreeSet::new());
+    assert!(
+        !pods.iter().any(|p| is_marked(p)),
+        "{:?}",
+        pods[0].name_any()
+    );
+}
+
+#[tokio::test]
+async fn pod_that_somebody_else_deletes_goes_whatever_its_replicaset_wants() {
+    let scope = bed().await.scope("both").await;
+    scope.deploy("web", 3, json!({})).await;
+    let pods = scope.all_available("app=web", 3).await;
+    scope.rule("web", json!({"app": "web"}), json!(0)).await;
+    scope.until_at_rest("web", 3).await;
+    scope.scale("web", 2).await.unwrap();
+    let chosen = wait::value("a Pod that is to go", async || {
+        scope.list("app=web").await.into_iter().find(is_marked)
+    })
+    .await;
+    crate::bed::objects::refusal(scope.delete(&chosen.name_any()).await);
+    scope.scale("web", 3).await.unwrap();
+    let free = json!([{"op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 3}]);
+    let free: kube::api::Patch<()> = kube::api::Patch::Json(serde_json::from_value(free).unwrap());
+    scope
+        .rules()
+        .patch("web", &Default::default(), &free)
+        .await
+        .unwrap();
+    scope.until_gone(&chosen).await;
+    let left = scope.all_available("app=web", 3).await;
+    let kept = left
+        .iter()
+        .filter(|p| pods.iter().any(|q| p.uid() == q.uid()));
+    assert_eq!(kept.count(), 2);
+}
