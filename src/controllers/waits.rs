@@ -28,7 +28,8 @@ const PERIOD: Duration = Duration::from_secs(15);
 /// its Events later, and takes nothing from others.
 const RESTS: u32 = 10;
 
-/// Operations of a namespace that one look judges, the longest waiting. The others are not told of before some of these go on.
+/// Operations of a namespace that one look compares with its rules, the longest waiting. The others are not told of before some
+/// of these go on.
 const MOST_JUDGED: usize = 500;
 
 /// Tells of waits until `stop`.
@@ -48,6 +49,8 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
                     .map(|(name, _)| name.to_owned())
                     .collect()
             };
+            let there: HashSet<&str> = names.iter().map(String::as_str).collect();
+            notices.retain(|namespace| there.contains(namespace));
             let now = Instant::now();
             rests.retain(|_, until| *until > now);
             for name in names {
@@ -113,7 +116,11 @@ impl Seen {
         all.sort_by(|(_, a, _), (_, b, _)| {
             (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation))
         });
-        all.truncate(MOST_JUDGED);
+        let mut judged = 0;
+        all.retain(|(_, _, stage)| {
+            judged += usize::from(stage.is_some());
+            stage.is_none() || judged <= MOST_JUDGED
+        });
         let mut waits = Vec::new();
         for (pod, mut waiting, stage) in all {
             let budgets = !self.going.contains(&pod.metadata.uid);
@@ -195,7 +202,7 @@ async fn look(
         .waits(|waiting| notices.is_long(waiting.since, now), pace)
         .await;
     let mut events = Vec::new();
-    for notice in notices.decide(waits, now) {
+    for notice in notices.decide(namespace, waits, now) {
         events.extend(seen.event(context, namespace, &notice));
         // An explanation looks at all Pods and rules.
         pace.steps += super::pace::STEPS_AT_ONCE;

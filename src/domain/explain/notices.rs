@@ -1,6 +1,6 @@
-//! Which waits are worth an Event: those beyond a threshold, seldom, and few for each rule object.
+//! Which waits are worth an Event: those beyond a threshold, seldom, and few for each rule object and namespace.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,10 +15,11 @@ use crate::domain::rules::webhook::Verdicts;
 
 /// The same wait is told of again after this long.
 pub const AGAIN: SignedDuration = SignedDuration::from_mins(5);
-/// Pods that are told of for each rule object within [`AGAIN`], the longest waiting first; the rule's own Event sums up.
+/// Operations that are told of within [`AGAIN`] for each rule object, and in each namespace of those that wait for no rule.
+/// A rule's own Event sums up.
 pub const MOST: usize = 10;
 
-/// Notices of one kind that are told at once: each costs an explanation.
+/// Notices of one kind that are told of a namespace at once: each costs an explanation.
 pub const MOST_AT_ONCE: usize = 10;
 
 /// An operation that waits.
@@ -127,16 +128,11 @@ pub fn line(observed: &Observed, operation: &str) -> Option<String> {
     Some(summary::operation(observed, found))
 }
 
-/// When something was told, and the rule object that it was told for.
-type Told = (Timestamp, Option<Arc<str>>);
-
 /// What was told, so that it is not told again too soon. It may be lost: then it is told once more.
 #[derive(Debug)]
 pub struct Notices {
     threshold: SignedDuration,
-    /// By Pod and operation: when, and the rule object that it was told for.
-    pods: HashMap<(String, String), Told>,
-    rules: HashMap<Arc<str>, Timestamp>,
+    namespaces: HashMap<String, Told>,
 }
 
 impl Notices {
@@ -144,8 +140,7 @@ impl Notices {
     pub fn new(threshold: SignedDuration) -> Notices {
         Notices {
             threshold,
-            pods: HashMap::new(),
-            rules: HashMap::new(),
+            namespaces: HashMap::new(),
         }
     }
 
@@ -154,27 +149,63 @@ impl Notices {
         now.duration_since(since) >= self.threshold
     }
 
-    /// What to tell now: at most [`MOST_AT_ONCE`] Notices about Pods, and as many about rules. What is left over is told the
-    /// next time.
-    pub fn decide(&mut self, mut waits: Vec<Waiting>, now: Timestamp) -> Vec<Notice> {
-        let recent = |told: &Timestamp| now.duration_since(*told) < AGAIN;
-        self.pods.retain(|_, (told, _)| recent(told));
-        self.rules.retain(|_, told| recent(told));
+    /// What to tell of a namespace now, whose `waits` are all that wait in it: at most [`MOST_AT_ONCE`] Notices about Pods, and
+    /// as many about rules. What is left over is told the next time.
+    pub fn decide(
+        &mut self,
+        namespace: &str,
+        mut waits: Vec<Waiting>,
+        now: Timestamp,
+    ) -> Vec<Notice> {
         waits.retain(|wait| self.is_long(wait.since, now));
+        let mut told = self.namespaces.remove(namespace).unwrap_or_default();
+        let notices = told.decide(waits, now);
+        if !told.pods.is_empty() || !told.rules.is_empty() {
+            self.namespaces.insert(namespace.to_owned(), told);
+        }
+        notices
+    }
+
+    /// Forgets namespaces that are gone.
+    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.namespaces.retain(|namespace, _| is_there(namespace));
+    }
+}
+
+/// A Pod and one of its operations.
+type Operation = (String, String);
+/// When something was told, and the rule object that it was told for.
+type Last = (Timestamp, Option<Arc<str>>);
+
+/// What was told in one namespace.
+#[derive(Debug, Default)]
+struct Told {
+    /// Kept while the operation waits, so that others come before it.
+    pods: HashMap<Operation, Last>,
+    rules: HashMap<Arc<str>, Timestamp>,
+}
+
+impl Told {
+    fn decide(&mut self, mut waits: Vec<Waiting>, now: Timestamp) -> Vec<Notice> {
         waits.sort_by(|a, b| (a.since, &a.pod, &a.operation).cmp(&(b.since, &b.pod, &b.operation)));
-        let mut told: HashMap<Option<Arc<str>>, usize> = HashMap::new();
-        for (_, rule) in self.pods.values() {
-            *told.entry(rule.clone()).or_default() += 1;
+        let is_recent = |told: Timestamp| now.duration_since(told) < AGAIN;
+        let waiting: HashSet<_> = waits.iter().map(key).collect();
+        self.pods
+            .retain(|key, (told, _)| is_recent(*told) || waiting.contains(key));
+        self.rules.retain(|_, told| is_recent(*told));
+        let mut counts: HashMap<Option<Arc<str>>, usize> = HashMap::new();
+        for (_, rule) in self.pods.values().filter(|(told, _)| is_recent(*told)) {
+            *counts.entry(rule.clone()).or_default() += 1;
         }
         let mut notices = Vec::new();
-        for wait in &waits {
-            let key = (wait.pod.clone(), wait.operation.clone());
-            let rule = wait.rules.first().cloned();
-            let count = told.entry(rule.clone()).or_default();
+        for wait in self.in_turn(&waits) {
             if notices.len() >= MOST_AT_ONCE {
                 break;
             }
-            if *count >= MOST || self.pods.contains_key(&key) {
+            let (key, rule) = (key(wait), wait.rules.first().cloned());
+            let count = counts.entry(rule.clone()).or_default();
+            let was_told = self.pods.get(&key);
+            if *count >= MOST || was_told.is_some_and(|(told, _)| is_recent(*told)) {
                 continue;
             }
             *count += 1;
@@ -183,6 +214,21 @@ impl Notices {
         }
         notices.extend(self.sums(&waits, now));
         notices
+    }
+
+    /// Waits in the order in which they are told: those that were never told come first, then those that were told the
+    /// longest ago. Second operations of a Pod come after the first ones of all others. `waits` are sorted, the longest first.
+    fn in_turn<'a>(&self, waits: &'a [Waiting]) -> Vec<&'a Waiting> {
+        let mut of_pod: HashMap<&str, usize> = HashMap::new();
+        let mut turns = Vec::new();
+        for wait in waits {
+            let nth = of_pod.entry(&wait.pod).or_default();
+            let told = self.pods.get(&key(wait)).map(|(told, _)| *told);
+            turns.push((told, *nth, wait));
+            *nth += 1;
+        }
+        turns.sort_by_key(|(told, nth, _)| (*told, *nth));
+        turns.into_iter().map(|(_, _, wait)| wait).collect()
     }
 
     /// One Notice for each rule object; `waits` are sorted, the longest first.
@@ -207,6 +253,10 @@ impl Notices {
             });
         sums.collect()
     }
+}
+
+fn key(wait: &Waiting) -> Operation {
+    (wait.pod.clone(), wait.operation.clone())
 }
 
 #[cfg(test)]
@@ -240,15 +290,15 @@ mod tests {
     #[test]
     fn short_waits_and_none_are_not_told() {
         let mut notices = minute();
-        assert_eq!(notices.decide(Vec::new(), at(0)), []);
-        assert_eq!(notices.decide(vec![wait(1, 0, &["web"])], at(59)), []);
+        assert_eq!(notices.decide("n", Vec::new(), at(0)), []);
+        assert_eq!(notices.decide("n", vec![wait(1, 0, &["web"])], at(59)), []);
     }
 
     #[test]
     fn a_long_wait_is_told_of_the_pod_and_of_its_rules_and_not_again_too_soon() {
         let mut notices = minute();
         let long = wait(1, 0, &["web", "other"]);
-        let told = notices.decide(vec![long.clone()], at(60));
+        let told = notices.decide("n", vec![long.clone()], at(60));
         let rule = |rule: &str| Notice::Rule {
             rule: rule.into(),
             waiting: 1,
@@ -259,9 +309,9 @@ mod tests {
             [Notice::Pod(long.clone()), rule("other"), rule("web")]
         );
         for seconds in [61, 120, 359] {
-            assert_eq!(notices.decide(vec![long.clone()], at(seconds)), []);
+            assert_eq!(notices.decide("n", vec![long.clone()], at(seconds)), []);
         }
-        assert_eq!(notices.decide(vec![long], at(360)).len(), 3);
+        assert_eq!(notices.decide("n", vec![long], at(360)).len(), 3);
     }
 
     #[test]
@@ -271,7 +321,7 @@ mod tests {
             .rev()
             .map(|n| wait(n, n as i64 / 100, &["web"]))
             .collect();
-        let told = notices.decide(all.clone(), at(100));
+        let told = notices.decide("n", all.clone(), at(100));
         assert_eq!(told.len(), MOST + 1);
         assert_eq!(told[0], Notice::Pod(wait(0, 0, &["web"])));
         let sum = Notice::Rule {
@@ -281,7 +331,7 @@ mod tests {
         };
         assert_eq!(told[MOST], sum);
         // Those told of are granted and gone: others behind them do not make up for it at once.
-        assert_eq!(notices.decide(all[..400].to_vec(), at(130)), []);
+        assert_eq!(notices.decide("n", all[..400].to_vec(), at(130)), []);
     }
 
     #[test]
@@ -289,19 +339,68 @@ mod tests {
         let mut notices = minute();
         let rules: Vec<String> = (0..25).map(|n| format!("rule-{n:02}")).collect();
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
-        let told = (0..4).map(|_| notices.decide(vec![wait(1, 0, &rules)], at(60)).len());
+        let told = (0..4).map(|_| notices.decide("n", vec![wait(1, 0, &rules)], at(60)).len());
         assert_eq!(
             told.collect::<Vec<_>>(),
             [1 + MOST_AT_ONCE, MOST_AT_ONCE, 5, 0]
         );
     }
 
+    /// The Pods that these Notices are about.
+    fn pods(notices: &[Notice]) -> Vec<&str> {
+        let pods = notices.iter().filter_map(|notice| match notice {
+            Notice::Pod(wait) => Some(wait.pod.as_str()),
+            Notice::Rule { .. } => None,
+        });
+        pods.collect()
+    }
+
+    #[test]
+    fn every_pod_that_waits_for_traffic_is_told_in_turn() {
+        let mut notices = minute();
+        let stuck: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
+        let told = [60, 360, 660].map(|now| notices.decide("n", stuck.clone(), at(now)));
+        assert_eq!(pods(&told[0])[..2], ["pod-000", "pod-001"]);
+        assert_eq!(pods(&told[1])[..2], ["pod-010", "pod-011"]);
+        assert_eq!(pods(&told[2])[..2], ["pod-020", "pod-021"]);
+        assert_eq!(
+            pods(&told[2])[5..],
+            ["pod-000", "pod-001", "pod-002", "pod-003", "pod-004"]
+        );
+    }
+
+    #[test]
+    fn pods_of_one_namespace_take_no_notices_of_another() {
+        let mut notices = minute();
+        let stuck: Vec<_> = (0..25).map(|n| wait(n, 0, &[])).collect();
+        for namespace in ["a", "b"] {
+            let told = notices.decide(namespace, stuck.clone(), at(60));
+            assert_eq!(told.len(), MOST, "{namespace}");
+        }
+        notices.retain(|namespace| namespace == "a");
+        assert_eq!(notices.namespaces.len(), 1);
+    }
+
+    #[test]
+    fn many_operations_of_one_pod_leave_room_for_others() {
+        let mut notices = minute();
+        let mut waits: Vec<_> = (0..20)
+            .map(|n| Waiting {
+                operation: format!("step-{n}"),
+                ..wait(0, 0, &[])
+            })
+            .collect();
+        waits.push(wait(1, 30, &[]));
+        let told = notices.decide("n", waits, at(100));
+        assert_eq!(pods(&told)[..2], ["pod-000", "pod-001"]);
+    }
+
     #[test]
     fn nothing_is_remembered_for_ever() {
         let mut notices = minute();
-        notices.decide(vec![wait(1, 0, &["web"])], at(60));
-        notices.decide(Vec::new(), at(1_000));
-        assert!(notices.pods.is_empty() && notices.rules.is_empty());
+        notices.decide("n", vec![wait(1, 0, &["web"])], at(60));
+        notices.decide("n", Vec::new(), at(1_000));
+        assert!(notices.namespaces.is_empty());
     }
 
     #[test]
