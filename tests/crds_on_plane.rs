@@ -13,10 +13,10 @@ use kube::{Client, Error};
 use operating::api::crd;
 use operating::api::podtransitionrule::{
     AskedPod, Claim, ClaimedContainer, Detail as PodDetail, Ledger, PodTransitionRuleStatus,
-    RejectInfo, RuleState, WebhookStatus,
+    RejectInfo, RuleState, WaitReason, WebhookStatus,
 };
 use operating::api::stored::{
-    self, MAX_DETAILS_BYTES, MAX_LEDGER_BYTES, MAX_SPEC_BYTES, MAX_STATES_BYTES,
+    self, MAX_DETAILS_BYTES, MAX_LEDGER_BYTES, MAX_REASONS_BYTES, MAX_SPEC_BYTES, MAX_STATES_BYTES,
 };
 use operating::domain::inplace::Before;
 use operating::ledger::commit::claim_bytes;
@@ -300,9 +300,16 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
         stage: "PreCheck".into(),
         reject_info: vec![RejectInfo {
             rule_name: "a".into(),
+            operation: "x".repeat(63),
             reason: "<".repeat(1_000),
         }],
         ..PodDetail::default()
+    };
+    let reason = |_: usize| WaitReason {
+        stage: "PreCheck".into(),
+        rule_name: "a".repeat(253),
+        reason: "<".repeat(256),
+        pods: i32::MAX,
     };
     let now = || Time("2026-01-01T00:00:00Z".parse().unwrap());
     let condition = |index: usize| Condition {
@@ -323,6 +330,7 @@ fn full_status(name: usize, containers: usize) -> (PodTransitionRuleStatus, usiz
             ..Ledger::default()
         }),
         details: stored::fitting((0..100).map(detail), MAX_DETAILS_BYTES),
+        wait_reasons: stored::fitting((0..20).map(reason), MAX_REASONS_BYTES),
         rule_states: vec![RuleState {
             name: "a".into(),
             webhook_status: Some(WebhookStatus {

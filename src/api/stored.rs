@@ -18,6 +18,9 @@ pub const MAX_STATES_BYTES: usize = 256 * 1024;
 /// `status.details`; what does not fit is left out.
 pub const MAX_DETAILS_BYTES: usize = 32 * 1024;
 
+/// `status.waitReasons`, apart from the entry that sums the others up.
+pub const MAX_REASONS_BYTES: usize = 4 * 1024;
+
 /// `status.targets`; what does not fit is left out.
 pub const MAX_TARGETS_BYTES: usize = 32 * 1024;
 
@@ -32,6 +35,7 @@ const _: () = assert!(
         + MAX_LEDGER_BYTES
         + MAX_STATES_BYTES
         + MAX_DETAILS_BYTES
+        + MAX_REASONS_BYTES
         + MAX_TARGETS_BYTES
         + ANNOTATIONS
         + REST

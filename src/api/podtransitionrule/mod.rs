@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use ledger::{Claim, ClaimedContainer, Ledger, Unknown};
 pub use read::{Unreadable, by_parts};
 pub use status::{
-    AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WebhookStatus,
+    AskedPod, Detail, PodTransitionRuleStatus, RejectInfo, RuleState, TaskInfo, WaitReason,
+    WebhookStatus,
 };
 
 use super::{lenient, schema};

@@ -70,6 +70,11 @@ pub struct PodTransitionRuleStatus {
     /// all that wait in PreCheck.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub details: Vec<Detail>,
+    /// What the Pods in a stage wait for, the most frequent first, at most 20 reasons and 4 KiB; empty unless details leaves
+    /// Pods out. All Pods in a stage are counted, and a Pod that waits for several things counts at each. An addition of
+    /// Operating's.
+    #[serde(deserialize_with = "lenient::fitting_items")]
+    pub wait_reasons: Vec<WaitReason>,
     /// What rules remember from one evaluation to the next.
     #[serde(deserialize_with = "lenient::fitting_items")]
     pub rule_states: Vec<RuleState>,
@@ -102,6 +107,23 @@ pub struct Detail {
     pub reject_info: Vec<RejectInfo>,
 }
 
+/// How many Pods wait for the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaitReason {
+    /// PreCheck or PostCheck; absent where reasons are summed up.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stage: String,
+    /// Name of the rule; absent for what no single rule says.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub rule_name: String,
+    /// Why, in a sentence, in which an asterisk stands for the name of the Pod.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// How many Pods.
+    pub pods: i32,
+}
+
 /// A rule that refuses a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -109,6 +131,10 @@ pub struct RejectInfo {
     /// Name of the rule.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rule_name: String,
+    /// ID of the operation that this is about, where several on the Pod wait in the stage and an endpoint has answered each on
+    /// its own. An addition of Operating's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub operation: String,
     /// Why, in a sentence.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,

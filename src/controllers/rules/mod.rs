@@ -1,9 +1,11 @@
 //! PodTransitionRules: releases claims on evidence, wakes waiting Pods when the budget has room, keeps the status.
 
 mod claims;
+mod counting;
 mod doubts;
 mod facts;
 mod pace;
+mod reasons;
 mod retries;
 mod rollouts;
 mod status;
@@ -23,17 +25,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::reasons::Reasons;
 use self::status::Haste;
 use super::turns::{Asker, Known, Round, Turns};
-use super::webhooks::Webhooks;
+use super::webhooks::{Memories, Webhooks};
 use super::{Context, Queues, RuleName, room, write, write_again};
 use crate::api::keys;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::cluster::failures::Failures;
+use crate::cluster::index::{Entry, State};
 use crate::cluster::path;
 use crate::cluster::queue::Outcome;
 use crate::cluster::sizes::Unreadable;
 use crate::domain::lifecycle::Stage;
+use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::DROPPED;
 use crate::ledger::store::{RuleKey, Uid};
 
@@ -87,6 +92,8 @@ struct Seen {
     woken: Option<Instant>,
     /// Whether the API server kept the conditions at the last write.
     keeps_conditions: bool,
+    /// What the Pods wait for, if they are too many to be listed, and how long that is good enough.
+    counted: Option<(Instant, Arc<Reasons>)>,
 }
 
 impl Rules {
@@ -216,6 +223,7 @@ impl Rules {
                 written: None,
                 woken: None,
                 keeps_conditions: true,
+                counted: None,
             });
             if entry.uid != *uid {
                 self.webhooks.forget(&entry.uid);
@@ -225,6 +233,9 @@ impl Rules {
             }
             let changed = entry.uid != *uid || entry.generation != generation;
             let edited = changed && entry.generation != UNSEEN;
+            if changed {
+                entry.counted = None;
+            }
             (entry.uid, entry.generation) = (uid.clone(), generation);
             (changed, edited)
         };
@@ -375,20 +386,57 @@ impl Rules {
         if let Some(pause) = self.pace.pause(&name.0, Instant::now()) {
             return Outcome::After(pause);
         }
-        let turns = status::Turns { head };
-        let Some((patch, haste)) = ({
-            let state = self.context.index.read();
-            let entry = state.rule(&name.0, &name.1);
-            entry
-                .filter(|e| e.snapshot.rules.uid == *uid)
-                .and_then(|entry| {
-                    let gauges = room::gauges(&self.context.ledgers, &state, entry)?;
-                    let now = (self.context.now)();
-                    self.webhooks.with(uid, |memories| {
-                        status::changed(&state, entry, gauges, memories, facts, &turns, now)
-                    })
-                })
-        }) else {
+        let mut queue = status::Waiting {
+            head,
+            ..status::Waiting::default()
+        };
+        let (counted, recount) = self.count(name, uid, facts, &mut queue).await;
+        queue.counted = counted;
+        let outcome = self.write_status(name, uid, facts, &mut queue).await;
+        match recount {
+            Some(pause) if outcome == Outcome::Done => Outcome::After(pause),
+            _ => outcome,
+        }
+    }
+
+    /// Looks at an object and what is known of its endpoints; `None` when another object has its name, or none.
+    fn at<R>(
+        &self,
+        name: &RuleName,
+        uid: &Uid,
+        look: impl FnOnce(&State, &Entry, Option<&Memories>) -> R,
+    ) -> Option<R> {
+        let state = self.context.index.read();
+        let entry = state.rule(&name.0, &name.1);
+        let entry = entry.filter(|entry| entry.snapshot.rules.uid == *uid)?;
+        let look = |memories: Option<&Memories>| look(&state, entry, memories);
+        Some(self.webhooks.with(uid, look))
+    }
+
+    /// The gauges of an object. Who holds claims goes to the `queue`.
+    fn gauges(&self, state: &State, entry: &Entry, queue: &mut status::Waiting) -> Option<Gauges> {
+        let claims = self
+            .context
+            .ledgers
+            .newer(&entry.key(), &entry.snapshot)
+            .claims;
+        queue.claimed = claims.pods().cloned().collect();
+        room::gauges(&self.context.ledgers, state, entry)
+    }
+
+    async fn write_status(
+        &self,
+        name: &RuleName,
+        uid: &Uid,
+        facts: &status::Facts,
+        queue: &mut status::Waiting,
+    ) -> Outcome {
+        let found = self.at(name, uid, |state, entry, memories| {
+            let gauges = self.gauges(state, entry, queue)?;
+            let now = (self.context.now)();
+            status::changed(state, entry, gauges, memories, facts, queue, now)
+        });
+        let Some((patch, haste)) = found.flatten() else {
             return Outcome::Done;
         };
         let asks = self

@@ -1,10 +1,14 @@
 //! The status of a PodTransitionRule apart from its ledger: gauges for people and tools, and why Pods wait. Sorted, and
 //! written only when it differs; bounded, so that it stays small at any number of Pods.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::webhooks::{self, Memories};
+use super::reasons::Reasons;
 use super::rollouts as held;
 use crate::api::stored::{self, MAX_DETAILS_BYTES, MAX_TARGETS_BYTES};
 use crate::cluster::index::{Entry, Namespace, State};
@@ -15,7 +19,7 @@ use crate::domain::rules::budget::Gauges;
 use crate::domain::rules::effect::{self, Finding, Matches, Place, Silent, Storing};
 use crate::domain::rules::endpoints;
 use crate::domain::rules::rollouts;
-use crate::domain::rules::stage::{candidates, rejections};
+use crate::domain::rules::stage::{Rejection, candidates, rejections};
 use crate::domain::rules::webhook::Candidate;
 use crate::domain::rules::{Availability, Limits, RuleKind, RuleSet};
 use crate::domain::wording;
@@ -66,7 +70,7 @@ pub fn changed(
     gauges: Gauges,
     memories: Option<&Memories>,
     facts: &Facts,
-    turns: &Turns,
+    queue: &Waiting,
     now: Timestamp,
 ) -> Option<(Value, Haste)> {
     let status = entry.object.status.as_ref();
@@ -79,16 +83,16 @@ pub fn changed(
         && gauges.expected > 0
         && facts.place == Place::default()
         && facts.matches != Matches::FilteredOut;
-    let silent = Silent {
-        unreadable: facts.unreadable.clone(),
-        ..entry.tally.silent()
-    };
+    let silent = silent(entry, facts);
     let look = Look {
+        state,
         entry,
         gauges,
         memories,
         denies_all: silent.denies_all(),
+        queue,
     };
+    let (details, reasons) = told(&look);
     let fault = entry.snapshot.fault.as_deref();
     let is_dropped = facts.storing == Storing::Dropped;
     let allowed = match look.denies_all || fault.is_some() || is_dropped {
@@ -106,7 +110,8 @@ pub fn changed(
         "waitingPods": gauges.waiting,
         "selectedPods": entry.tally.selected(),
         "targets": stored::fitting(entry.tally.names().take(MAX_TARGETS), MAX_TARGETS_BYTES),
-        "details": details(state, &look, turns),
+        "details": details,
+        "waitReasons": reasons,
         "ruleStates": states,
     });
     let stored = serde_json::to_value(entry.object.status.clone().unwrap_or_default()).ok()?;
@@ -196,11 +201,88 @@ fn default(like: &Value) -> Value {
     }
 }
 
-/// What is known of the queue for the budget of a rule object besides its gauges.
+/// What is known of the Pods that wait for a rule object besides its gauges.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
+pub struct Waiting {
     /// The Pod whose turn is next.
     pub head: Option<Uid>,
+    /// Pods that hold a claim: a full budget does not refuse them.
+    pub claimed: BTreeSet<Uid>,
+    /// What they wait for, where more of them wait than are listed.
+    pub counted: Option<Arc<Reasons>>,
+}
+
+/// Owners that do not say how many Pods they want.
+fn silent(entry: &Entry, facts: &Facts) -> Silent {
+    Silent {
+        unreadable: facts.unreadable.clone(),
+        ..entry.tally.silent()
+    }
+}
+
+/// A Pod in a stage, as the counts know it.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    uid: Uid,
+    stage: Stage,
+    /// Whether the Pod whose turn is next comes before it.
+    is_behind: bool,
+}
+
+/// Pods in PreCheck, the longest waiting first.
+fn before(entry: &Entry, head: Option<&Uid>) -> impl Iterator<Item = Waiter> {
+    let mut is_behind = false;
+    entry.tally.waiting().map(move |uid| {
+        let waiter = Waiter {
+            uid: uid.clone(),
+            stage: Stage::PreCheck,
+            is_behind,
+        };
+        is_behind |= head == Some(uid);
+        waiter
+    })
+}
+
+/// Pods in PostCheck.
+fn after(entry: &Entry) -> impl Iterator<Item = Waiter> {
+    entry.tally.post_waiting().map(|uid| Waiter {
+        uid: uid.clone(),
+        stage: Stage::PostCheck,
+        is_behind: false,
+    })
+}
+
+/// Whether more Pods are in a stage than are listed.
+pub fn is_crowd(entry: &Entry) -> bool {
+    entry.tally.waiting().len() + entry.tally.post_waiting().len() > MAX_DETAILS
+}
+
+/// All Pods in a stage.
+pub fn crowd(entry: &Entry, head: Option<&Uid>) -> Vec<Waiter> {
+    before(entry, head).chain(after(entry)).collect()
+}
+
+/// Counts what some Pods wait for.
+pub fn count(
+    (state, entry): (&State, &Entry),
+    gauges: Gauges,
+    memories: Option<&Memories>,
+    facts: &Facts,
+    queue: &Waiting,
+    waiters: &[Waiter],
+    reasons: &mut Reasons,
+) {
+    let look = Look {
+        state,
+        entry,
+        gauges,
+        memories,
+        denies_all: silent(entry, facts).denies_all(),
+        queue,
+    };
+    for wait in waiters.iter().filter_map(|waiter| look.wait(waiter)) {
+        reasons.add(wait.pod, wait.stage, &refusals(&look, &wait).1);
+    }
 }
 
 /// A Pod that waits in a stage.
@@ -217,91 +299,134 @@ struct Wait<'a> {
 
 /// What is the same for all Pods of one rule object.
 struct Look<'a> {
+    state: &'a State,
     entry: &'a Entry,
     gauges: Gauges,
     memories: Option<&'a Memories>,
     /// Whether every disruption is denied because an owner does not say how many Pods it wants.
     denies_all: bool,
+    queue: &'a Waiting,
 }
 
-/// Why Pods wait, sorted by name.
-fn details(state: &State, look: &Look<'_>, turns: &Turns) -> Value {
-    let (rules, tally) = (&look.entry.snapshot.rules, &look.entry.tally);
-    let find = |uid: &Uid| state.pod(&rules.namespace, uid);
-    let head = turns.head.as_ref().and_then(find);
-    let head = head.map(|pod| pod.metadata.name.as_str());
-    let mut behind = None;
-    let mut all = Vec::new();
-    for uid in tally.waiting().take(MAX_DETAILS) {
-        let wait = |pod| Wait {
-            pod,
-            stage: Stage::PreCheck,
-            behind,
-            down_for_a_moment: state.is_down_for_a_moment(pod),
-            goes_with_its_set: state.goes_with_its_set(pod),
-        };
-        all.extend(find(uid).map(|pod| wait(pod)));
-        if turns.head.as_ref() == Some(uid) {
-            behind = head;
-        }
+impl<'a> Look<'a> {
+    fn pod(&self, uid: &Uid) -> Option<&'a Pod> {
+        let namespace = &self.entry.snapshot.rules.namespace;
+        self.state.pod(namespace, uid).map(|pod| &**pod)
     }
-    let post = tally.post_waiting().take(MAX_DETAILS).filter_map(find);
-    all.extend(post.map(|pod| Wait {
-        pod,
-        stage: Stage::PostCheck,
-        behind: None,
-        down_for_a_moment: false,
-        goes_with_its_set: false,
-    }));
+
+    fn wait(&self, waiter: &Waiter) -> Option<Wait<'a>> {
+        let pod = self.pod(&waiter.uid)?;
+        let head = self.queue.head.as_ref().filter(|_| waiter.is_behind);
+        let head = head.and_then(|uid| self.pod(uid));
+        Some(Wait {
+            pod,
+            stage: waiter.stage,
+            behind: head.map(|pod| pod.metadata.name.as_str()),
+            down_for_a_moment: self.state.is_down_for_a_moment(pod),
+            goes_with_its_set: self.state.goes_with_its_set(pod),
+        })
+    }
+}
+
+/// Why Pods wait, sorted by name; and, if they are not all listed, what they wait for, counted.
+fn told(look: &Look<'_>) -> (Vec<Value>, Vec<Value>) {
+    let (entry, queue) = (look.entry, look.queue);
+    let before = before(entry, queue.head.as_ref()).take(MAX_DETAILS);
+    let waiters = before.chain(after(entry).take(MAX_DETAILS));
+    let mut all: Vec<_> = waiters.filter_map(|waiter| look.wait(&waiter)).collect();
     all.sort_by_key(|wait| (&wait.pod.metadata.name, wait.stage));
     all.truncate(MAX_DETAILS);
-    let all = all.iter().map(|wait| detail(look, wait));
-    json!(stored::fitting(all, MAX_DETAILS_BYTES))
+    let listed = all.iter().map(|wait| detail(look, wait));
+    let listed = stored::fitting(listed, MAX_DETAILS_BYTES);
+    let reasons = match &queue.counted {
+        Some(counted) => counted.told(),
+        // Counted at the next look.
+        None if is_crowd(entry) || listed.len() == all.len() => Vec::new(),
+        None => {
+            let mut reasons = Reasons::default();
+            for wait in &all {
+                reasons.add(wait.pod, wait.stage, &refusals(look, wait).1);
+            }
+            reasons.told()
+        }
+    };
+    (listed, reasons)
 }
 
 fn detail(look: &Look<'_>, wait: &Wait<'_>) -> Value {
     let Wait { pod, stage, .. } = *wait;
-    let rules = &look.entry.snapshot.rules;
-    let waiting = candidates(stage, pod);
-    let (passed, rejected) = match stage {
-        Stage::PreCheck if waiting.is_empty() => (Vec::new(), without_type(pod)),
-        _ => by_rules(look, wait, &waiting),
-    };
-    let rejected = match &rejected[..] {
-        [] if stage == Stage::PreCheck => by_turn(rules, wait),
-        _ => rejected,
-    };
-    let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": rejected.is_empty() });
+    let (passed, refusals) = refusals(look, wait);
+    let mut detail = json!({ "name": pod.metadata.name, "stage": stage.as_str(), "passed": refusals.is_empty() });
     if !passed.is_empty() {
         detail["passedRules"] = json!(stored::fitting(passed, MAX_DETAIL_BYTES));
     }
-    if !rejected.is_empty() {
-        detail["rejectInfo"] = json!(stored::fitting(rejected.to_vec(), MAX_DETAIL_BYTES));
+    if !refusals.is_empty() {
+        let refusals = refusals.iter().map(Refusal::written);
+        detail["rejectInfo"] = json!(stored::fitting(refusals, MAX_DETAIL_BYTES));
     }
     detail
 }
 
-/// An entry of `rejectInfo`; `rule` is empty for what no single rule says. (Empty fields are not stored.)
-fn rejected(rule: &str, reason: &str) -> Value {
-    let reason = stored::text(reason, LONGEST_REASON);
-    match rule {
-        "" => json!({ "reason": reason }),
-        rule => json!({ "ruleName": rule, "reason": reason }),
+/// The rules that let a Pod pass, and what keeps the Pod waiting now.
+fn refusals<'a>(look: &Look<'a>, wait: &Wait<'a>) -> (Vec<&'a str>, Vec<Refusal>) {
+    let Wait { pod, stage, .. } = *wait;
+    let waiting = candidates(stage, pod);
+    let (passed, refusals) = match stage {
+        Stage::PreCheck if waiting.is_empty() => (Vec::new(), without_type(pod)),
+        _ => by_rules(look, wait, &waiting),
+    };
+    let refusals = match &refusals[..] {
+        [] if stage == Stage::PreCheck => by_turn(&look.entry.snapshot.rules, wait),
+        _ => refusals,
+    };
+    (passed, refusals)
+}
+
+/// Why a Pod waits: an entry of `rejectInfo`.
+#[derive(Clone, Debug, Default)]
+pub struct Refusal {
+    /// Empty for what no single rule says.
+    pub rule: String,
+    /// The one operation that it is about; empty where the Pod as a whole waits for it.
+    pub operation: String,
+    /// In a sentence.
+    pub reason: String,
+}
+
+impl Refusal {
+    /// What a rule says of a Pod.
+    pub fn new(rule: &str, reason: &str) -> Refusal {
+        Refusal {
+            rule: rule.to_owned(),
+            operation: String::new(),
+            reason: stored::text(reason, LONGEST_REASON),
+        }
+    }
+
+    /// As it is stored; empty fields are not.
+    fn written(&self) -> Value {
+        let mut written = json!({ "reason": self.reason });
+        let fields = [("ruleName", &self.rule), ("operation", &self.operation)];
+        for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+            written[field] = json!(value);
+        }
+        written
     }
 }
 
 /// Operations that wait for nothing but the label with their type.
-fn without_type(pod: &Pod) -> Vec<Value> {
+fn without_type(pod: &Pod) -> Vec<Refusal> {
     let ids = untyped(pod).into_iter();
-    ids.map(|id| rejected("", &wording::untyped(&id))).collect()
+    ids.map(|id| Refusal::new("", &wording::untyped(&id)))
+        .collect()
 }
 
 /// The rules that let the Pod pass, and what those say that refuse it now.
 fn by_rules<'a>(
     look: &Look<'a>,
-    wait: &'a Wait<'_>,
+    wait: &Wait<'a>,
     waiting: &[Candidate],
-) -> (Vec<&'a str>, Vec<Value>) {
+) -> (Vec<&'a str>, Vec<Refusal>) {
     let Wait { pod, stage, .. } = *wait;
     let rules = &look.entry.snapshot.rules;
     let rejections = rejections(rules, stage, pod, &look.entry.verdicts);
@@ -315,34 +440,53 @@ fn by_rules<'a>(
                 .all(|r| r.rule != *id && !r.rule.is_empty())
         })
         .collect();
-    let mut all: Vec<Value> = rejections
+    let mut all: Vec<Refusal> = rejections
         .into_iter()
-        .map(|r| {
-            let mut said = waiting.iter();
-            let said = said.find_map(|c| webhooks::reason(look.memories, &r.rule, c));
-            rejected(&r.rule, &said.unwrap_or(r.reason))
-        })
+        .flat_map(|rejection| by_operation(look, &rejection, waiting))
         .collect();
     if stage == Stage::PreCheck
         && !wait.goes_with_its_set
         && let Availability::Held(held) = rules.availability(pod)
     {
-        let refusing = held
-            .into_iter()
-            .filter_map(|(name, limits)| Some(rejected(name, &over_budget(look, wait, limits)?)));
+        let refusing = held.into_iter().filter_map(|(name, limits)| {
+            Some(Refusal::new(name, &over_budget(look, wait, limits)?))
+        });
         all.extend(refusing);
     }
     (passed, all)
+}
+
+/// What a rule says. An endpoint answers each operation of a Pod on its own.
+fn by_operation(look: &Look<'_>, rejection: &Rejection, waiting: &[Candidate]) -> Vec<Refusal> {
+    let rule = &rejection.rule;
+    let said = waiting.iter().filter_map(|candidate| {
+        let reason = webhooks::reason(look.memories, rule, candidate)?;
+        let operation = match waiting {
+            [_] => String::new(),
+            _ => candidate.operation.clone(),
+        };
+        Some(Refusal {
+            operation,
+            ..Refusal::new(rule, &reason)
+        })
+    });
+    let said: Vec<_> = said.collect();
+    match said.is_empty() {
+        true => vec![Refusal::new(rule, &rejection.reason)],
+        false => said,
+    }
 }
 
 /// Why an availability rule has no room for the Pod now; `None` if it has.
 fn over_budget(look: &Look<'_>, wait: &Wait<'_>, limits: &Limits) -> Option<String> {
     let gauges = &look.gauges;
     let desired = limits.desired(gauges.size());
+    let holds_a_claim = || look.queue.claimed.contains(&*wait.pod.metadata.uid);
     let refuses = match wait.pod.is_available() {
         true if look.denies_all => {
             return Some(wording::EXPECTED_UNKNOWN.to_owned());
         }
+        true if holds_a_claim() => gauges.available < desired,
         true => gauges.available <= desired,
         // The loss itself has taken the place; an operation would make the loss last.
         false => wait.down_for_a_moment && gauges.available < desired,
@@ -360,7 +504,7 @@ fn over_budget(look: &Look<'_>, wait: &Wait<'_>, limits: &Limits) -> Option<Stri
 }
 
 /// The turn of a Pod that no rule refuses now.
-fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Value> {
+fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Refusal> {
     let held = match rules.availability(wait.pod) {
         Availability::Held(held) => held,
         _ => Vec::new(),
@@ -368,7 +512,7 @@ fn by_turn(rules: &RuleSet, wait: &Wait<'_>) -> Vec<Value> {
     let takes_a_turn = wait.pod.is_available() && !wait.goes_with_its_set;
     let turn = wait.behind.filter(|_| takes_a_turn);
     let turn = held.first().zip(turn);
-    turn.map(|((rule, _), head)| rejected(rule, &wording::turn(head)))
+    turn.map(|((rule, _), head)| Refusal::new(rule, &wording::turn(head)))
         .into_iter()
         .collect()
 }
@@ -379,6 +523,7 @@ mod tests {
     use super::*;
     use crate::api::keys::{self, Family};
     use crate::cluster::index::Index;
+    use crate::domain::rules::webhook::Memory;
 
     fn rule(status: Value) -> Value {
         json!({
@@ -406,7 +551,7 @@ mod tests {
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
-        let (now, turns) = (Timestamp::UNIX_EPOCH, Turns::default());
+        let (now, turns) = (Timestamp::UNIX_EPOCH, Waiting::default());
         changed(&state, entry, gauges, None, &facts, &turns, now)
     }
 
@@ -537,6 +682,15 @@ mod tests {
 
     /// Reasons by Pod, while `available` of ten Pods are available and two may be missing.
     fn reasons(available: u32, head: Option<&str>) -> Vec<(String, String)> {
+        reasons_beside(&[], available, head)
+    }
+
+    /// As [`reasons`], while these Pods hold claims.
+    fn reasons_beside(
+        claimed: &[&str],
+        available: u32,
+        head: Option<&str>,
+    ) -> Vec<(String, String)> {
         let index = Index::default();
         let mut object = rule(json!({}));
         object["spec"]["rules"] = json!([
@@ -562,8 +716,10 @@ mod tests {
             mended: None,
             storing: Storing::default(),
         };
-        let turns = Turns {
+        let turns = Waiting {
             head: head.map(Uid::from),
+            claimed: claimed.iter().map(|&uid| Uid::from(uid)).collect(),
+            counted: None,
         };
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
@@ -616,8 +772,16 @@ mod tests {
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;
-        let (patch, _) =
-            changed(&state, entry, gauges, None, &facts, &Turns::default(), now).unwrap();
+        let (patch, _) = changed(
+            &state,
+            entry,
+            gauges,
+            None,
+            &facts,
+            &Waiting::default(),
+            now,
+        )
+        .unwrap();
         assert_eq!(patch["waitingPods"], 200);
         let details = patch["details"].as_array().unwrap();
         assert!(details.len() > 3, "{}", details.len());
@@ -627,6 +791,101 @@ mod tests {
         assert!(bytes <= MAX_DETAILS_BYTES, "{bytes}");
         let all = stored::bytes(&patch);
         assert!(all <= MAX_DETAILS_BYTES + 64 * 1024, "{all}");
+    }
+
+    #[test]
+    fn endpoint_refuses_one_operation_and_not_the_other() {
+        let index = Index::default();
+        let passed =
+            json!([{ "name": "web-0", "podUID": "web-0", "operation": "x", "since": "1" }]);
+        let states =
+            json!([{ "name": "ask", "webhookStatus": { "generation": 1, "passed": passed } }]);
+        let mut object = rule(json!({ "ruleStates": states }));
+        object["spec"]["rules"] = json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
+        index.apply_rule(serde_json::from_value(object).unwrap());
+        let mut pod = waiting("web-0", "1", true);
+        let labels = [(Family::PreCheck, "1"), (Family::OperationType, "update")];
+        let labels = labels.map(|(family, value)| (family.key("y"), value.to_owned()));
+        pod.metadata.labels.extend(labels);
+        index.apply_pod(pod);
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: Vec::new(),
+            mended: None,
+            storing: Storing::default(),
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let (now, queue) = (Timestamp::UNIX_EPOCH, Waiting::default());
+        let known = entry.object.status.clone().unwrap().rule_states;
+        let memories = known.into_iter().map(|state| {
+            let memory = Memory::restore(state.webhook_status.as_ref(), 1, now);
+            (state.name, memory)
+        });
+        let memories = Some(memories.collect());
+        let gauges = Gauges::default();
+        let (patch, _) = changed(
+            &state,
+            entry,
+            gauges,
+            memories.as_ref(),
+            &facts,
+            &queue,
+            now,
+        )
+        .unwrap();
+        assert_eq!(
+            patch["details"][0]["rejectInfo"],
+            json!([{ "ruleName": "ask", "operation": "y", "reason": "its endpoint has not let the Pod pass yet" }])
+        );
+    }
+
+    #[test]
+    fn pods_that_details_leaves_out_are_counted_by_reason() {
+        let index = Index::default();
+        let requires = json!({ "matchLabels": { "fit": "yes" } });
+        let mut object = rule(json!({}));
+        object["spec"]["rules"] =
+            json!([{ "name": "labels", "labelCheck": { "requires": requires } }]);
+        index.apply_rule(serde_json::from_value(object).unwrap());
+        for i in 0..MAX_DETAILS + 50 {
+            index.apply_pod(waiting(&format!("web-{i:03}"), "1", i > 0));
+        }
+        let facts = Facts {
+            place: Place::default(),
+            matches: Matches::Managed,
+            unreadable: Vec::new(),
+            mended: None,
+            storing: Storing::default(),
+        };
+        let state = index.read();
+        let entry = state.rule("n", "web").unwrap();
+        let mut queue = Waiting::default();
+        let mut reasons = Reasons::default();
+        let at = (&*state, entry);
+        assert!(is_crowd(entry));
+        let all = crowd(entry, None);
+        for part in all.chunks(7) {
+            count(
+                at,
+                Gauges::default(),
+                None,
+                &facts,
+                &queue,
+                part,
+                &mut reasons,
+            );
+        }
+        queue.counted = Some(Arc::new(reasons));
+        let now = Timestamp::UNIX_EPOCH;
+        let (patch, _) =
+            changed(&state, entry, Gauges::default(), None, &facts, &queue, now).unwrap();
+        assert_eq!(patch["details"].as_array().unwrap().len(), MAX_DETAILS);
+        let counted = patch["waitReasons"].as_array().unwrap();
+        assert_eq!(counted[0]["pods"], MAX_DETAILS + 49);
+        assert_eq!(counted[0]["ruleName"], "labels");
+        assert_eq!(counted[1]["pods"], 1);
     }
 
     /// `selectedPods` and `targets` as they are written over `stored`, while these Pods are there.
@@ -643,7 +902,7 @@ mod tests {
             mended: None,
             storing: Storing::default(),
         };
-        let (gauges, turns) = (Gauges::default(), Turns::default());
+        let (gauges, turns) = (Gauges::default(), Waiting::default());
         let state = index.read();
         let entry = state.rule("n", "web").unwrap();
         let now = Timestamp::UNIX_EPOCH;
@@ -694,6 +953,13 @@ mod tests {
                 .contains("the label operation-type.podopslifecycle.kusionstack.io/x is missing"),
             "{untyped:?}"
         );
+    }
+
+    #[test]
+    fn pod_with_a_claim_is_not_held_by_that_budget() {
+        let said = reasons_beside(&["web-1"], 8, None);
+        assert!(!said.iter().any(|(pod, _)| pod == "web-1"), "{said:?}");
+        assert!(said.iter().any(|(pod, _)| pod == "web-2"), "{said:?}");
     }
 
     #[test]
