@@ -94,7 +94,8 @@ pub struct FeatureArgs {
     /// Features on or off, comma-separated. Whatever applies the webhook configurations and every replica must be given the
     /// same
     ///
-    /// GraceDeleteWebhook=true (default false): deletions and evictions of managed Pods go through their lifecycle first.
+    /// GraceDeleteWebhook=true (default false): deletions and evictions of managed Pods with the readiness gate go through their
+    /// lifecycle first, so that rules with labelCheck and webhook in stage PreCheck hold them too.
     /// CollaSets=false (default true): the server neither reviews nor reconciles CollaSets, deletes no Pods labelled
     /// collaset.kusionstack.io/to-delete, and needs fewer rights (docs/rights.md). Delete CollaSets first, since nothing
     /// removes their finalizers afterwards.

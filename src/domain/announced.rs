@@ -33,6 +33,11 @@ pub fn announced(pod: &Pod) -> Option<Announced> {
     })
 }
 
+/// Whether a Pod counts as available: it serves, and nothing is announced that will end that.
+pub fn is_counted(pod: &Pod) -> bool {
+    pod.is_available() && announced(pod).is_none()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

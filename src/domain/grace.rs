@@ -13,7 +13,7 @@ pub const ID: &str = operator::DELETION;
 pub const TYPE: &str = "delete";
 
 /// What users and scripts look for in a refusal (contract 4.4).
-const UNDERWAY: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
+pub const UNDERWAY: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
 
 /// [`keys::DELETE_TIMESTAMP`] is written again only when it is older than this (contract 4.4).
 const REFRESH_NANOS: u64 = 5_000_000_000;

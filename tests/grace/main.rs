@@ -13,6 +13,7 @@ mod never;
 mod others;
 mod replicasets;
 mod server_gone;
+mod why;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -16,7 +16,8 @@ pub enum ReadCommand {
     /// Explain why a Pod waits: its operations, the rules that cover it, who uses their budgets up, what happens next
     ///
     /// Reads the Pod, the rules of its namespace with their status, the managed Pods beside it and its controller, and
-    /// writes nothing. What may not be read is said, and left out.
+    /// writes nothing. What may not be read is said, and left out. A dry-run DELETE, where the user may delete the Pod, tells
+    /// what holds a deletion, and whether it goes through the lifecycle (feature gate GraceDeleteWebhook).
     Why(WhyArgs),
     /// List rules with what is left of their budgets, the tightest first
     Budget(BudgetArgs),

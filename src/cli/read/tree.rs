@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::domain::explain::facts::{
     BudgetFacts, Explanation, On, OperationFacts, OwnerFacts, RuleFacts, Trial, Verdict,
 };
+use crate::domain::explain::gate;
 use crate::domain::rules::Stage;
 use crate::domain::wording;
 
@@ -127,6 +128,10 @@ fn pod(all: &Explanation, now: Timestamp) -> Node {
 fn deletion(trial: &Trial) -> Node {
     let (says, why) = match trial {
         Trial::Allowed => ("is allowed".to_owned(), None),
+        Trial::Denied { .. } if gate::begins_lifecycle(trial) => {
+            let says = "is refused with 429 until operation pod-delete, which it begins, has taken the Pod off traffic";
+            (says.to_owned(), None)
+        }
         Trial::Denied { code, message } => (format!("is refused with {code}"), Some(message)),
         Trial::Unanswered { message } => (
             "is refused: the admission server does not answer".to_owned(),

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Namespace, State};
-use crate::cluster::tally::{Tally, is_counted};
+use crate::cluster::tally::Tally;
+use crate::domain::announced::is_counted;
 use crate::domain::pod::Pod;
 use crate::domain::rules::effect::Silent;
 use crate::domain::rules::{Expected, RuleSet};

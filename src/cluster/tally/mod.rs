@@ -16,7 +16,7 @@ use self::owned::Owned;
 use self::selected::Selected;
 use super::sizes::{Kind, Workloads};
 use crate::api::keys::Family;
-use crate::domain::announced::announced;
+use crate::domain::announced::is_counted;
 use crate::domain::pod::{Owner, Pod};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::Silent;
@@ -202,11 +202,6 @@ impl Tally {
             set(&mut self.post_waiting, uid(), add);
         }
     }
-}
-
-/// Whether a Pod counts as available: it serves, and nothing is announced that will end that.
-pub fn is_counted(pod: &Pod) -> bool {
-    pod.is_available() && announced(pod).is_none()
 }
 
 fn clamp(n: u64) -> u32 {

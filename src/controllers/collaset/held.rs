@@ -40,8 +40,11 @@ pub fn held(state: &State, pods: &[Arc<Pod>], goes: bool) -> BTreeMap<String, Ve
             .map(|(entry, r)| {
                 // Only the controller of rules knows what an endpoint has said, or why it was not asked.
                 let is_asked = r.reason == UNANSWERED;
-                let said = is_asked.then(|| written(&entry.object, stage, pod, &r.rule));
-                let reason = said.flatten().unwrap_or(&r.reason);
+                let mut asked = waiting.iter().filter(|_| is_asked);
+                let said = asked.find_map(|candidate| {
+                    written(&entry.object, stage, pod, &r.rule, &candidate.operation)
+                });
+                let reason = said.unwrap_or(&r.reason);
                 format!("{}: {}", r.named(), text(reason, LONGEST))
             })
             .collect();

@@ -6,6 +6,7 @@
 //! | `operations` | what each lifecycle ID waits for |
 //! | `rules` | what each rule says, and who uses its budget up |
 //! | `around` | the scheduler, PodDisruptionBudgets, the API server's answer to a dry-run |
+//! | `gate` | which way a deletion goes |
 //! | `owner` | what the Pod's controller is about |
 //! | `summary` | the whole in one sentence, and what happens next |
 //! | `budget` | the gauges of rule objects, the tightest first |
@@ -14,6 +15,7 @@
 pub mod around;
 pub mod budget;
 pub mod facts;
+pub mod gate;
 pub mod notices;
 mod operations;
 mod owner;
@@ -34,11 +36,9 @@ pub use owner::may_be_bounded;
 
 use super::lifecycle::{Phase, Run, min_ready, phases, restarts};
 use super::pod::Pod;
+use super::rules::RuleSet;
 use super::rules::effect;
 use super::rules::rollouts;
-use super::rules::stage::{Rejection, rejections};
-use super::rules::webhook::Verdicts;
-use super::rules::{RuleSet, Stage};
 use crate::api::collaset::CollaSet;
 use crate::api::keys;
 use crate::api::operationjob::OperationJob;
@@ -92,16 +92,6 @@ impl RuleObject {
         let mut conditions = self.status()?.conditions.iter();
         let held = conditions.find(|c| c.type_ == "RolloutsHeld" && c.status == "True")?;
         rollouts::sentence(&held.message, &owner)
-    }
-
-    /// Rules of a stage that keep a Pod waiting whatever the budget.
-    fn rejections(&self, stage: Stage, pod: &Pod) -> Vec<Rejection> {
-        rejections(
-            &self.set,
-            stage,
-            pod,
-            &Verdicts::of(&self.object, &self.set),
-        )
     }
 }
 
@@ -179,7 +169,8 @@ impl Observed {
 pub fn explain(observed: &Observed) -> Explanation {
     let unenforced = unenforced(observed);
     let excluded = unenforced.as_ref().filter(|u| u.excluded);
-    let rules = rules::facts(observed, excluded.map(|u| u.why.as_str()));
+    let excluded = excluded.map(|u| u.why.as_str());
+    let rules = rules::facts(observed, excluded, None);
     let mut explanation = Explanation {
         summary: String::new(),
         pod: pod(&observed.pod, observed.around.unscheduled.as_deref()),
@@ -195,7 +186,7 @@ pub fn explain(observed: &Observed) -> Explanation {
         next: Vec::new(),
         notes: observed.notes.clone(),
     };
-    explanation.operations = operations::facts(observed, &explanation.rules);
+    explanation.operations = operations::facts(observed, &explanation.rules, excluded);
     if let Some(unenforced) = &unenforced {
         rules::lift(&mut explanation.rules, &unenforced.why);
     }

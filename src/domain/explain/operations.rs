@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::facts::{On, OperationFacts, RuleFacts, Trial, Verdict, Wait};
-use super::{Controller, Observed, owner, stamp};
+use super::{Controller, Observed, gate, owner, rules, stamp};
 use crate::api::collaset::CollaSet;
 use crate::api::keys::{self, Family};
 use crate::domain::collaset::revision::inplace::{Progress, progress};
@@ -20,11 +20,20 @@ const DELETION: &str = "pod-delete";
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The operations in flight. `rules` are those that cover the Pod.
-pub fn facts(observed: &Observed, rules: &[RuleFacts]) -> Vec<OperationFacts> {
-    let all = phases(&observed.pod).into_iter();
-    all.map(|(id, phase)| one(observed, rules, id, phase))
-        .collect()
+/// The operations in flight. `rules` are those that cover the Pod; `excluded` says why none of them is enforced.
+pub fn facts(
+    observed: &Observed,
+    rules: &[RuleFacts],
+    excluded: Option<&str>,
+) -> Vec<OperationFacts> {
+    let all = phases(&observed.pod);
+    let several = all.len() > 1;
+    let all = all.into_iter().map(|(id, phase)| {
+        // An endpoint answers each operation on its own.
+        let own = several.then(|| rules::facts(observed, excluded, Some(&id)));
+        one(observed, own.as_deref().unwrap_or(rules), id, phase)
+    });
+    all.collect()
 }
 
 fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> OperationFacts {
@@ -80,9 +89,10 @@ fn one(observed: &Observed, rules: &[RuleFacts], id: String, phase: Phase) -> Op
     }
 }
 
-/// What the API server says to the deletion of the Pod, if it refuses that.
+/// What the API server says to the deletion of the Pod, if it refuses that for good.
 fn refused_deletion(observed: &Observed) -> Option<&str> {
     match &observed.around.trial {
+        Some(trial) if gate::begins_lifecycle(trial) => None,
         Some(Trial::Denied { message, .. }) => Some(message),
         _ => None,
     }

@@ -1,17 +1,21 @@
 //! What each rule says to taking the Pod away now, and who uses its budget up.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 
 use super::facts::{BudgetFacts, HolderFacts, RuleFacts, Verdict};
 use super::{Controller, Observed, RuleObject, obstacle, readiness_since, stamp, time};
 use crate::api::keys::{self, Family};
 use crate::api::podtransitionrule::{PodTransitionRuleStatus, Rule as Written};
+use crate::domain::announced::is_counted;
 use crate::domain::collaset::takes_its_pods_along;
 use crate::domain::inplace;
 use crate::domain::lifecycle::{Phase, is_held_offline, phases};
 use crate::domain::pod::{MOMENT, Pod};
 use crate::domain::rules::budget::Minimum;
-use crate::domain::rules::stage::{candidates, written};
+use crate::domain::rules::stage::{candidates, rejections_of, written};
+use crate::domain::rules::webhook::Verdicts;
 use crate::domain::rules::{Limits, Rule, RuleKind, Stage};
 use crate::domain::wording;
 
@@ -20,9 +24,14 @@ const LISTED: usize = 10;
 /// Of these, so many are named in a sentence, as in a refusal.
 const NAMED: usize = 3;
 
-/// The rules of every object that selects the Pod. `excluded` says why none of them is enforced.
-pub fn facts(observed: &Observed, excluded: Option<&str>) -> Vec<RuleFacts> {
-    let mut all = of_objects(observed);
+/// The rules of every object that selects the Pod. `excluded` says why none of them is enforced. With an `operation`: what they
+/// say of that one, apart from others on the Pod.
+pub fn facts(
+    observed: &Observed,
+    excluded: Option<&str>,
+    operation: Option<&str>,
+) -> Vec<RuleFacts> {
+    let mut all = of_objects(observed, operation);
     if let Some(why) = excluded {
         lift(&mut all, why);
     }
@@ -37,7 +46,7 @@ pub fn lift(all: &mut [RuleFacts], why: &str) {
     }
 }
 
-fn of_objects(observed: &Observed) -> Vec<RuleFacts> {
+fn of_objects(observed: &Observed, operation: Option<&str>) -> Vec<RuleFacts> {
     let pod = &observed.pod;
     let covering = observed.rules.iter().filter(|rule| rule.set.selects(pod));
     let mut all = Vec::new();
@@ -59,7 +68,7 @@ fn of_objects(observed: &Observed) -> Vec<RuleFacts> {
         let mut enabled = object.set.rules.iter();
         all.extend(written.iter().map(|rule| {
             let compiled = (!rule.disabled).then(|| enabled.next()).flatten();
-            one(observed, object, rule, compiled)
+            one(observed, object, rule, compiled, operation)
         }));
     }
     all
@@ -79,6 +88,7 @@ fn one(
     object: &RuleObject,
     written: &Written,
     compiled: Option<&Rule>,
+    operation: Option<&str>,
 ) -> RuleFacts {
     let stage = compiled.map_or(Stage::PreCheck, |r| r.stage);
     let mut facts = RuleFacts {
@@ -116,7 +126,7 @@ fn one(
     } else if let RuleKind::Availability(limits) = &rule.kind {
         availability(observed, object, stage, limits, facts.budget.as_ref())
     } else {
-        others(object, rule, pod)
+        others(object, rule, pod, operation)
     };
     if facts.budget.is_some()
         && let Some(partly) = object.partly_matched()
@@ -262,22 +272,79 @@ fn down_until(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
     (until > now).then_some(until)
 }
 
-/// Rules that look at no budget: what they say by themselves, and what the controller has written of the Pod.
-fn others(object: &RuleObject, rule: &Rule, pod: &Pod) -> (Verdict, String) {
-    if matches!(rule.kind, RuleKind::Webhook(_)) && candidates(rule.stage, pod).is_empty() {
+/// Rules that look at no budget: what they say by themselves, and what the controller has written of the Pod. An endpoint
+/// answers each operation on its own.
+fn others(
+    object: &RuleObject,
+    rule: &Rule,
+    pod: &Pod,
+    operation: Option<&str>,
+) -> (Verdict, String) {
+    let mut waiting = candidates(rule.stage, pod);
+    waiting.retain(|candidate| operation.is_none_or(|id| candidate.operation == id));
+    let asks = matches!(rule.kind, RuleKind::Webhook(_));
+    if asks && waiting.is_empty() {
         let why = "its endpoint is asked once an operation waits for it";
         return (Verdict::NotApplying, why.to_owned());
     }
-    let said = object.rejections(rule.stage, pod);
-    let Some(said) = said.into_iter().find(|r| r.rule == rule.id) else {
+    let verdicts = Verdicts::of(&object.object);
+    let mut said = rejections_of(&object.set, rule.stage, pod, &waiting, &verdicts);
+    let Some(said) = said.find(|r| r.rule == rule.id) else {
         return (Verdict::Passes, "nothing speaks against it".to_owned());
     };
-    // The controller knows what an endpoint has said.
-    let written = written(&object.object, rule.stage, pod, &rule.id);
-    (
-        Verdict::Holds,
-        written.map_or(said.reason, ToOwned::to_owned),
-    )
+    if !asks {
+        return (Verdict::Holds, said.reason);
+    }
+    let refused = waiting.iter().filter(|c| !verdicts.has_passed(&rule.id, c));
+    let reasons = refused.map(|candidate| {
+        // The controller knows what an endpoint has said.
+        let written = written(
+            &object.object,
+            rule.stage,
+            pod,
+            &rule.id,
+            &candidate.operation,
+        );
+        let reason = written.map_or_else(
+            || unlisted(object, rule, pod, &said.reason),
+            ToOwned::to_owned,
+        );
+        (candidate.operation.as_str(), reason)
+    });
+    let reasons: Vec<_> = reasons.collect();
+    let reason = match &reasons[..] {
+        [] => said.reason,
+        [(_, first), rest @ ..] if rest.iter().all(|(_, reason)| reason == first) => first.clone(),
+        all => {
+            let all = all.iter();
+            let all: Vec<_> = all
+                .map(|(id, reason)| format!("operation {id}: {reason}"))
+                .collect();
+            all.join("; ")
+        }
+    };
+    (Verdict::Holds, reason)
+}
+
+/// What is known of a Pod of which nothing is written: where the status does not list all Pods, how many of them wait for what.
+fn unlisted(object: &RuleObject, rule: &Rule, pod: &Pod, reason: &str) -> String {
+    let status = object.status();
+    let is_listed = status.is_some_and(|status| {
+        let mut details = status.details.iter();
+        details.any(|d| d.name == pod.metadata.name && d.stage == rule.stage.as_str())
+    });
+    let counted = status.iter().flat_map(|status| &status.wait_reasons);
+    let counted = counted
+        .filter(|r| !is_listed && r.rule_name == rule.id && r.stage == rule.stage.as_str())
+        .map(|r| format!("{} wait for: {}", r.pods, r.reason));
+    let counted: Vec<_> = counted.take(NAMED).collect();
+    match counted.is_empty() {
+        true => reason.to_owned(),
+        false => format!(
+            "{reason}; status.details leaves this Pod out: of all Pods that wait for the rule, {}",
+            counted.join("; ")
+        ),
+    }
 }
 
 fn budget(
@@ -287,8 +354,12 @@ fn budget(
     limits: &Limits,
 ) -> BudgetFacts {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    let (expected, available) = (count(status.expected_pods), count(status.available_pods));
-    let (used, desired) = (count(status.unavailable_pods), limits.desired(expected));
+    let expected = count(status.expected_pods);
+    let (available, used) = match available_now(observed, object, status) {
+        Some(available) => (available, expected.saturating_sub(available)),
+        None => (count(status.available_pods), count(status.unavailable_pods)),
+    };
+    let desired = limits.desired(expected);
     let mut holders = holders(observed, object, status);
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
     let cut = holders.len().saturating_sub(LISTED);
@@ -321,6 +392,22 @@ fn budget(
             .map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
         behind: longer.and_then(|all| all.first().map(|(_, name)| (*name).clone())),
     }
+}
+
+/// Selected Pods that are available and hold no claim; `None` where the Pods could not be read. The status may trail.
+fn available_now(
+    observed: &Observed,
+    object: &RuleObject,
+    status: &PodTransitionRuleStatus,
+) -> Option<u32> {
+    let uid = &observed.pod.metadata.uid;
+    observed.pods.iter().find(|pod| pod.metadata.uid == *uid)?;
+    let claims = status.ledger.iter().flat_map(|ledger| &ledger.claims);
+    let claimed: HashSet<&str> = claims.map(|claim| claim.pod_uid.as_str()).collect();
+    let pods = observed.pods.iter().filter(|pod| {
+        object.set.selects(pod) && is_counted(pod) && !claimed.contains(&*pod.metadata.uid)
+    });
+    u32::try_from(pods.count()).ok()
 }
 
 /// The Pod of this UID, if it is available.

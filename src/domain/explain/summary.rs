@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Observed;
 use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
+use super::gate::{self, Way};
 use super::rules::BROKEN;
 use crate::api::keys;
 use crate::domain::inplace;
@@ -44,11 +45,11 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         );
     }
     if let Some(why) = unenforced {
-        let refused = match &all.deletion {
-            Some(Trial::Denied { message, .. }) => {
+        let refused = match refusal(all) {
+            Some(message) => {
                 format!("; the API server refuses a deletion now all the same: {message}")
             }
-            _ => String::new(),
+            None => way_off(observed).to_owned(),
         };
         let begun = all.operations.first();
         let begun = begun.map_or_else(String::new, |o| format!("; {}", operation(observed, o)));
@@ -76,13 +77,14 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         let alone = format!(
             "Pod {name} is available, and no PodTransitionRule of namespace {namespace} selects it"
         );
-        return match (&all.deletion, by_owner(observed, all)) {
-            (Some(Trial::Denied { message, .. }), _) => {
+        let said = match (refusal(all), by_owner(observed, all)) {
+            (Some(message), _) => {
                 format!("{alone}, but the API server refuses a deletion now: {message}")
             }
-            (_, Some(told)) => format!("{alone}; {told}"),
-            (_, None) => format!("{alone}: nothing holds it"),
+            (None, Some(told)) => format!("{alone}; {told}"),
+            (None, None) => format!("{alone}: nothing holds it"),
         };
+        return said + way_off(observed);
     }
     let overlapping = overlapping(all);
     if overlapping > MAX_OBJECTS_PER_POD {
@@ -92,11 +94,11 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         );
     }
     let Some(rule) = holding(all) else {
-        return match &all.deletion {
-            Some(Trial::Denied { message, .. }) => format!(
+        let said = match refusal(all) {
+            Some(message) => format!(
                 "Pod {name} is available, and no rule holds it, but the API server refuses a deletion now: {message}"
             ),
-            _ => match own_place(observed, all) {
+            None => match own_place(observed, all) {
                 Some(place) => format!("Pod {name} is available, and {place}"),
                 None => match (back_held(all), by_owner(observed, all)) {
                     (Some(rule), _) => {
@@ -113,6 +115,7 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
                 },
             },
         };
+        return said + way_off(observed);
     };
     let (by, why) = (wording::rule(&rule.object, &rule.rule), &rule.reason);
     match rule.verdict {
@@ -122,7 +125,38 @@ pub fn summary(observed: &Observed, all: &Explanation, unenforced: Option<&str>)
         _ if holds_deletions(rule) => {
             format!("Pod {name} is available, and held by {by}: {why}")
         }
-        _ => format!("Pod {name} is available, and an operation on it would wait for {by}: {why}"),
+        _ => {
+            let deletions = match way(observed) {
+                Way::Lifecycle => ", a deletion too,",
+                Way::Direct | Way::Unknown => "",
+            };
+            format!(
+                "Pod {name} is available, and an operation on it{deletions} would wait for {by}: {why}"
+            )
+        }
+    }
+}
+
+fn way(observed: &Observed) -> Way {
+    gate::way(&observed.pod, observed.around.trial.as_ref())
+}
+
+/// Why the API server refuses a deletion; `None` also where that only begins the lifecycle of the Pod.
+fn refusal(all: &Explanation) -> Option<&str> {
+    match &all.deletion {
+        Some(trial) if gate::begins_lifecycle(trial) => None,
+        Some(Trial::Denied { message, .. }) => Some(message),
+        _ => None,
+    }
+}
+
+/// What a deletion does first, if it goes through the lifecycle.
+fn way_off(observed: &Observed) -> &'static str {
+    match way(observed) {
+        Way::Lifecycle => {
+            "; a deletion or eviction takes it off traffic first, by operation pod-delete (feature gate GraceDeleteWebhook)"
+        }
+        Way::Direct | Way::Unknown => "",
     }
 }
 
@@ -246,7 +280,7 @@ fn holding(all: &Explanation) -> Option<&RuleFacts> {
     rules.first().copied()
 }
 
-/// Rules that look at labels or ask an endpoint hold operations alone.
+/// Rules that look at labels or ask an endpoint hold operations alone, of which a deletion is one only under [`Way::Lifecycle`].
 fn holds_deletions(rule: &RuleFacts) -> bool {
     rule.kind == "availablePolicy" || rule.reason.starts_with(BROKEN)
 }
@@ -319,9 +353,18 @@ pub fn next(observed: &Observed, all: &Explanation) -> Vec<String> {
             true => format!("until {by} is mended"),
             false => format!("until {by} lets it pass"),
         };
-        next.push(match holds_deletions(rule) {
-            true => format!("a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, {until}"),
-            false => format!("an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it"),
+        next.push(match (way(observed), holds_deletions(rule)) {
+            (Way::Lifecycle, _) => format!(
+                "a deletion or eviction is refused with 429 and begins operation pod-delete (feature gate GraceDeleteWebhook), which \
+                 waits in PreCheck {until}, as any other operation does"
+            ),
+            (_, true) => format!("a deletion or eviction is refused with 429, and an operation that begins waits in PreCheck, {until}"),
+            (Way::Direct, false) => format!("an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it"),
+            (Way::Unknown, false) => format!(
+                "an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it without the feature \
+                 gate GraceDeleteWebhook of the server; with it they are refused with 429 and begin operation pod-delete, which waits \
+                 likewise"
+            ),
         });
     }
     next

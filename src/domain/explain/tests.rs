@@ -21,6 +21,14 @@ fn pod(available: bool) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
+/// Another Pod, which is available.
+fn other(name: &str) -> Arc<Pod> {
+    let mut other = Arc::unwrap_or_clone(pod(true));
+    other.metadata.name = name.to_owned();
+    other.metadata.uid = name.to_owned();
+    Arc::new(other)
+}
+
 /// A Pod under a rule whose budget has room, with this condition that is False.
 fn observed(available: bool, type_: &str, reason: &str, message: &str) -> Observed {
     let rule = json!({
@@ -39,7 +47,7 @@ fn observed(available: bool, type_: &str, reason: &str, message: &str) -> Observ
         rules: vec![RuleObject::compile(
             serde_json::from_value::<PodTransitionRule>(rule).unwrap(),
         )],
-        pods: vec![pod(available)],
+        pods: vec![pod(available), other("web-1"), other("web-2")],
         controller: None,
         jobs: Vec::new(),
         around: Around::default(),
@@ -183,6 +191,9 @@ fn said_under(labels: Value, owner: &str, status: Value) -> String {
         "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "owner", "controller": true,
     }]))
     .unwrap();
+    if status.get("ledger").is_none() {
+        observed.pods.pop(); // a Pod that is missing uses the budget up, as no claim does
+    }
     let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
     json_patch::merge(&mut object["status"], &status);
     observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
@@ -328,6 +339,7 @@ fn nothing_is_said_to_hold_a_pod_only_where_nothing_does() {
         format!("{alone}; CollaSet web: UpdateFailed: not signed")
     );
     let mut ruled = of_set(json!({}));
+    ruled.pods.extend([other("web-2"), other("web-3")]);
     ruled.rules = observed(true, "Enforced", "-", "-").rules;
     let wanted = format!("Pod web-0 is available, and no rule holds it; CollaSet web: {bound}");
     assert!(said(&ruled).starts_with(&wanted), "{}", said(&ruled));
@@ -353,11 +365,18 @@ fn rule_of_post_check_is_said_to_hold_the_way_back() {
 
 #[test]
 fn terminating_pod_waits_for_its_end_alone() {
+    for (id, type_) in [("collaset", "update"), ("pod-delete", "delete")] {
+        waits_for_its_end(id, type_);
+    }
+}
+
+fn waits_for_its_end(id: &str, type_: &str) {
     let mut observed = of_set(json!({}));
+    let key = |family: &str| format!("{family}/{id}");
     let operation = [
-        ("operating/collaset", "1"),
-        ("operation-type/collaset", "update"),
-        ("operate/collaset", "1"),
+        (&*key("operating"), "1"),
+        (&*key("operation-type"), type_),
+        (&*key("operate"), "1"),
     ];
     label(&mut observed, &operation);
     let pod = Arc::make_mut(&mut observed.pod);
@@ -502,4 +521,173 @@ fn terminating_pod_that_a_finalizer_holds_names_it() {
     let free = "Pod web-0 is terminating: nothing holds it any more";
     assert_eq!(summary, free);
     assert!(next[0].starts_with(kubelet), "{next:?}");
+}
+
+/// The Pod under one rule that looks at labels, which it lacks.
+fn under_label_check() -> Observed {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"] = json!([{
+        "name": "labels", "labelCheck": { "requires": { "matchLabels": { "fit": "yes" } } },
+    }]);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    observed
+}
+
+/// What the server says to a dry-run deletion with the feature gate GraceDeleteWebhook.
+fn through_its_lifecycle(pod: &Pod) -> Option<Trial> {
+    Some(Trial::Denied {
+        code: 429,
+        message: crate::domain::grace::refusal(pod),
+    })
+}
+
+#[test]
+fn deletion_that_goes_through_the_lifecycle_is_held_by_label_check() {
+    let mut observed = under_label_check();
+    let next = |observed: &Observed| explain(observed).next.join("; ");
+    let until = "until rule labels of PodTransitionRule web lets it pass";
+    let without = format!(
+        "an operation that begins waits in PreCheck {until}; deletions and evictions are not held by it"
+    );
+    let unknown = next(&observed);
+    assert!(unknown.starts_with(&without), "{unknown}");
+    assert!(
+        unknown.contains("without the feature gate GraceDeleteWebhook"),
+        "{unknown}"
+    );
+    assert!(unknown.contains("with it"), "{unknown}");
+    observed.around.trial = Some(Trial::Allowed);
+    assert_eq!(next(&observed), without);
+    observed.around.trial = through_its_lifecycle(&observed.pod);
+    assert_eq!(
+        next(&observed),
+        format!(
+            "a deletion or eviction is refused with 429 and begins operation pod-delete (feature gate GraceDeleteWebhook), which waits \
+             in PreCheck {until}, as any other operation does"
+        )
+    );
+    let summary = explain(&observed).summary;
+    assert!(
+        summary.contains("an operation on it, a deletion too, would wait for rule labels"),
+        "{summary}"
+    );
+    Arc::make_mut(&mut observed.pod)
+        .spec
+        .readiness_gates
+        .clear();
+    observed.around.trial = None;
+    assert_eq!(next(&observed), without);
+}
+
+#[test]
+fn deletion_that_begins_a_lifecycle_is_no_refusal() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    observed.around.trial = through_its_lifecycle(&observed.pod);
+    let way = "a deletion or eviction takes it off traffic first, by operation pod-delete (feature gate GraceDeleteWebhook)";
+    assert_eq!(
+        explain(&observed).summary,
+        format!("Pod web-0 is available, and may go; {way}")
+    );
+    observed.rules.clear();
+    assert_eq!(
+        explain(&observed).summary,
+        format!(
+            "Pod web-0 is available, and no PodTransitionRule of namespace n selects it: nothing holds it; {way}"
+        )
+    );
+}
+
+#[test]
+fn budget_counts_the_pods_as_they_are_now() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["status"]["availablePods"] = json!(2);
+    object["status"]["unavailablePods"] = json!(1);
+    observed.rules = vec![RuleObject::compile(
+        serde_json::from_value(object.clone()).unwrap(),
+    )];
+    let said = explain(&observed);
+    assert_eq!(said.summary, "Pod web-0 is available, and may go");
+    object["status"]["availablePods"] = json!(3);
+    object["status"]["unavailablePods"] = json!(0);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    observed.pods.pop();
+    let said = explain(&observed);
+    let full =
+        "held by rule a of PodTransitionRule web: 1 of 3 Pods are unavailable, the limit is 1";
+    assert!(said.summary.contains(full), "{}", said.summary);
+    observed.pods.clear(); // they could not be read
+    let said = explain(&observed);
+    assert_eq!(said.summary, "Pod web-0 is available, and may go");
+}
+
+#[test]
+fn each_operation_has_the_answer_of_the_endpoint_to_itself() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"] =
+        json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
+    object["status"]["ruleStates"] = json!([{ "name": "ask", "webhookStatus": { "generation": 1, "passed": [
+        { "name": "web-0", "podUID": "web-0", "operation": "a", "since": "1" },
+    ] } }]);
+    object["status"]["details"] = json!([{ "name": "web-0", "stage": "PreCheck", "rejectInfo": [
+        { "ruleName": "ask", "operation": "b", "reason": "not now" },
+        { "ruleName": "ask", "operation": "c", "reason": "never" },
+    ] }]);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    for id in ["a", "b", "c"] {
+        let key = |family: &str| format!("{family}/{id}");
+        label(
+            &mut observed,
+            &[
+                (&*key("operating"), "1"),
+                (&*key("operation-type"), "t"),
+                (&*key("pre-check"), "1"),
+            ],
+        );
+    }
+    let said = explain(&observed);
+    let waits: Vec<_> = said
+        .operations
+        .iter()
+        .map(|o| o.waits_for[0].text.as_str())
+        .collect();
+    assert_eq!(
+        waits,
+        [
+            "the lifecycle controller, to grant it: no rule holds it",
+            "rule ask of PodTransitionRule web: not now",
+            "rule ask of PodTransitionRule web: never",
+        ]
+    );
+    assert_eq!(
+        said.rules[0].reason,
+        "operation b: not now; operation c: never"
+    );
+}
+
+#[test]
+fn answer_about_a_pod_that_details_leave_out_is_not_made_up() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"] =
+        json!([{ "name": "ask", "webhook": { "clientConfig": { "url": "https://example.com" } } }]);
+    object["status"]["waitReasons"] =
+        json!([{ "stage": "PreCheck", "ruleName": "ask", "reason": "not now", "pods": 200 }]);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    label(
+        &mut observed,
+        &[
+            ("operating/a", "1"),
+            ("operation-type/a", "t"),
+            ("pre-check/a", "1"),
+        ],
+    );
+    let said = explain(&observed).rules[0].reason.clone();
+    assert_eq!(
+        said,
+        "its endpoint has not let the Pod pass yet; status.details leaves this Pod out: of all Pods that wait for the rule, 200 wait \
+         for: not now"
+    );
 }

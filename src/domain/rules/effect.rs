@@ -172,7 +172,8 @@ fn gap(rules: &RuleSet) -> Option<Finding> {
         "True",
         "LifecycleOnly",
         "operations wait until the rules let them pass; deletions and evictions are not held: a rule with availablePolicy \
-         in stage PreCheck would hold them",
+         in stage PreCheck would hold them. Only with the feature gate GraceDeleteWebhook a deletion or eviction of a Pod with \
+         the readiness gate is an operation, and waits too",
     ))
 }
 
@@ -234,7 +235,7 @@ fn filtered_out(rules: &RuleSet) -> String {
     let limiting = rules.limiting().map(|rule| rule.id.clone());
     let ids = names(limiting.collect()).unwrap_or_default();
     format!(
-        "no deletion or eviction is held: spec.selector matches managed Pods, and the filter of no rule with an \
+        "no deletion or eviction is held by a budget: spec.selector matches managed Pods, and the filter of no rule with an \
          availablePolicy ({ids}) matches one of them; correct filter.labelSelector, or label the Pods and the template that \
          they are made from"
     )
@@ -629,7 +630,8 @@ mod tests {
         let warnings = warnings(&set, Some(&Matches::FilteredOut));
         for text in [&found.message, &warnings[0]] {
             assert!(
-                text.contains("no deletion or eviction is held") && text.contains("(front)"),
+                text.contains("no deletion or eviction is held by a budget")
+                    && text.contains("(front)"),
                 "{text}"
             );
         }

@@ -69,18 +69,23 @@ pub fn rejections_of<'a>(
         .chain(rules)
 }
 
-/// Why a rule holds a Pod, as the controller of rules has stored it; `None` where it has not.
+/// Why a rule holds an operation of a Pod, as the controller of rules has stored it; `None` where it has not.
 pub fn written<'a>(
     object: &'a PodTransitionRule,
     stage: Stage,
     pod: &Pod,
     rule: &str,
+    operation: &str,
 ) -> Option<&'a str> {
     let details = &object.status.as_ref()?.details;
     let mut of_pod = details
         .iter()
         .filter(|d| d.name == pod.metadata.name && d.stage == stage.as_str());
-    let rejected = of_pod.find_map(|d| d.reject_info.iter().find(|r| r.rule_name == rule))?;
+    let is_of = |about: &str| about.is_empty() || about == operation;
+    let rejected = of_pod.find_map(|d| {
+        let mut rejected = d.reject_info.iter();
+        rejected.find(|r| r.rule_name == rule && is_of(&r.operation))
+    })?;
     Some(&rejected.reason)
 }
 

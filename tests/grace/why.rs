@@ -1,0 +1,39 @@
+//! `operating why` knows that deletions go through the lifecycle.
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Scope};
+use crate::{bed, is_marked, protected};
+
+/// What `why` says of Pod `web`.
+fn why(bed: &Bed, scope: &Scope) -> Value {
+    let args = ["why", "web", "-n", &scope.namespace, "-o", "json"];
+    let output = bed.operating(&args);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn why_says_that_label_check_holds_a_deletion() {
+    let bed = bed().await;
+    let scope = protected(bed, false).await;
+    let said = why(bed, &scope);
+    let summary = said["summary"].as_str().unwrap();
+    assert!(summary.contains("nothing holds it; a deletion"), "{said}");
+    let spec = json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "rules": [{ "name": "fit", "labelCheck": { "requires": { "matchLabels": { "fit": "yes" } } } }],
+    });
+    scope.try_rule("web", spec).await.unwrap();
+    let said = why(bed, &scope);
+    let next = said["next"][0].as_str().unwrap();
+    assert!(next.contains("begins operation pod-delete"), "{said}");
+    assert!(next.contains("rule fit of PodTransitionRule web"), "{said}");
+    assert!(!is_marked(&scope.get("web").await));
+    scope.delete("web").await.unwrap_err();
+    let held = "waiting for rule fit of PodTransitionRule web";
+    crate::bed::wait::until("the deletion to wait for the rule", async || {
+        why(bed, &scope)["summary"].as_str().unwrap().contains(held)
+    })
+    .await;
+}
