@@ -301,7 +301,7 @@ pub struct BudgetFacts {
     pub holders: Vec<HolderFacts>,
     /// How many more use it up than are listed: missing Pods, and those that are ending.
     pub unlisted: u32,
-    /// Pods that wait for it in PreCheck.
+    /// Pods that wait for it in PreCheck, and for no other rule of the object.
     pub waiting: u32,
     /// How many of them wait longer than this Pod; absent unless it waits.
     #[serde(skip_serializing_if = "Option::is_none")]

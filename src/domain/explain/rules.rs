@@ -355,7 +355,8 @@ fn budget(
 ) -> BudgetFacts {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let expected = count(status.expected_pods);
-    let (available, used) = match available_now(observed, object, status) {
+    let counted = available_now(observed, object, status);
+    let (available, used) = match counted {
         Some(available) => (available, expected.saturating_sub(available)),
         None => (count(status.available_pods), count(status.unavailable_pods)),
     };
@@ -364,10 +365,10 @@ fn budget(
     let unlisted = used.saturating_sub(u32::try_from(holders.len()).unwrap_or(u32::MAX));
     let cut = holders.len().saturating_sub(LISTED);
     holders.truncate(LISTED);
+    let queue = queue(observed, object);
     let longer = waiting_since(&observed.pod).map(|own| {
-        let others = observed.pods.iter().filter(|pod| object.set.selects(pod));
-        let others = others.filter_map(|pod| Some((waiting_since(pod)?, &pod.metadata.name)));
-        let mut longer: Vec<_> = others.filter(|(since, _)| *since < own).collect();
+        let longer = queue.iter().filter(|(since, _)| *since < own);
+        let mut longer: Vec<_> = longer.collect();
         longer.sort();
         longer
     });
@@ -386,11 +387,14 @@ fn budget(
         },
         holders,
         unlisted: unlisted + u32::try_from(cut).unwrap_or(u32::MAX),
-        waiting: count(status.waiting_pods),
+        waiting: match counted {
+            Some(_) => u32::try_from(queue.len()).unwrap_or(u32::MAX),
+            None => count(status.waiting_pods),
+        },
         before: longer
             .as_ref()
             .map(|all| u32::try_from(all.len()).unwrap_or(u32::MAX)),
-        behind: longer.and_then(|all| all.first().map(|(_, name)| (*name).clone())),
+        behind: longer.and_then(|all| all.first().map(|(_, name)| (*name).to_owned())),
     }
 }
 
@@ -408,6 +412,28 @@ fn available_now(
         object.set.selects(pod) && is_counted(pod) && !claimed.contains(&*pod.metadata.uid)
     });
     u32::try_from(pods.count()).ok()
+}
+
+/// Available Pods that wait in PreCheck for nothing else of the object than its budget: since when, with UID, and the name.
+fn queue<'a>(
+    observed: &'a Observed,
+    object: &RuleObject,
+) -> Vec<((Option<Timestamp>, &'a str), &'a str)> {
+    let verdicts = Verdicts::of(&object.object);
+    let is_refused = |pod: &Pod| {
+        let waiting = candidates(Stage::PreCheck, pod);
+        let mut rejections = rejections_of(&object.set, Stage::PreCheck, pod, &waiting, &verdicts);
+        rejections.next().is_some()
+    };
+    let pods = observed
+        .pods
+        .iter()
+        .filter(|pod| pod.is_available() && object.set.selects(pod));
+    let waiting = pods.filter_map(|pod| Some((pod, waiting_since(pod)?)));
+    waiting
+        .filter(|(pod, _)| !is_refused(pod))
+        .map(|(pod, since)| (since, pod.metadata.name.as_str()))
+        .collect()
 }
 
 /// The Pod of this UID, if it is available.

@@ -691,3 +691,44 @@ fn answer_about_a_pod_that_details_leave_out_is_not_made_up() {
          for: not now"
     );
 }
+
+#[test]
+fn pod_that_waits_for_a_label_is_not_ahead_in_the_queue() {
+    let mut observed = observed(true, "Enforced", "-", "-");
+    let mut object = serde_json::to_value(&*observed.rules[0].object).unwrap();
+    object["spec"]["rules"].as_array_mut().unwrap().push(json!({
+        "name": "labels", "labelCheck": { "requires": { "matchLabels": { "fit": "yes" } } },
+    }));
+    object["status"]["waitingPods"] = json!(2);
+    observed.rules = vec![RuleObject::compile(serde_json::from_value(object).unwrap())];
+    let begin = |pod: &mut Arc<Pod>, since: &str| {
+        let labels = &mut Arc::make_mut(pod).metadata.labels;
+        for (family, value) in [
+            (Family::Operating, since),
+            (Family::OperationType, "update"),
+            (Family::PreCheck, since),
+        ] {
+            labels.insert(family.key("x"), value.to_owned());
+        }
+    };
+    begin(&mut observed.pod, "1767268800000000000");
+    let labels = &mut Arc::make_mut(&mut observed.pod).metadata.labels;
+    labels.insert("fit".to_owned(), "yes".to_owned());
+    observed.pods[0] = Arc::clone(&observed.pod);
+    begin(&mut observed.pods[1], "1767268700000000000");
+    let said = explain(&observed);
+    assert_eq!(
+        said.operations[0].waits_for[0].text,
+        "the lifecycle controller, to grant it: no rule holds it"
+    );
+    let budget = said.rules[0].budget.as_ref().unwrap();
+    assert_eq!((budget.waiting, budget.before), (1, Some(0)));
+    let other = &mut Arc::make_mut(&mut observed.pods[1]).metadata.labels;
+    other.insert("fit".to_owned(), "yes".to_owned());
+    let said = explain(&observed);
+    let text = &said.operations[0].waits_for[0].text;
+    assert!(
+        text.starts_with("its turn behind web-1, which waits longer"),
+        "{text}"
+    );
+}
