@@ -138,3 +138,43 @@ async fn rules_end_at_their_namespace() {
     let pod = there.get("web").await;
     assert!(waits(&pod, "x"), "{:?}", pod.labels());
 }
+
+#[tokio::test]
+async fn pods_that_details_leave_out_are_counted_by_reason() {
+    const PODS: usize = 104;
+    let scope = Bed::shared().await.scope("labels-many").await;
+    let pods = scope.deployed("web", PODS).await;
+    scope
+        .ruled("web", json!([check("fit", "fit", json!({}))]))
+        .await;
+    scope
+        .until_status("web", "a look", |s| s.observed_generation == 1)
+        .await;
+    for pod in &pods {
+        scope.begin(pod, "x").await.unwrap();
+    }
+    let counted = format!(
+        "block by label check policy, pod {}/* labels not match fit=yes",
+        scope.namespace
+    );
+    scope
+        .until_status("web", "a count of all Pods", |status| {
+            let mut reasons = status.wait_reasons.iter();
+            status.details.len() <= 100
+                && reasons.any(|r| {
+                    let known = (r.stage.as_str(), r.rule_name.as_str(), r.reason.as_str());
+                    known == ("PreCheck", "fit", &*counted) && usize::try_from(r.pods) == Ok(PODS)
+                })
+        })
+        .await;
+    // Few enough to be listed.
+    for pod in &pods[..10] {
+        scope.label(pod, json!({"fit": "yes"})).await.unwrap();
+        scope.until_let_go(pod, "x").await;
+    }
+    scope
+        .until_status("web", "no count", |s| {
+            s.wait_reasons.is_empty() && s.details.len() == PODS - 10
+        })
+        .await;
+}
