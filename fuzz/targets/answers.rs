@@ -137,5 +137,6 @@ fn webhook(fail: bool, polls: bool) -> Webhook {
         parameters: Vec::new(),
         stage: None,
         fingerprint: String::new(),
+        is_former_ignore: false,
     }
 }

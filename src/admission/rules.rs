@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use json_patch::Patch;
-use serde_json::Value;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::answers;
@@ -19,6 +20,7 @@ use crate::cluster::index::State;
 use crate::cluster::{failure, selected};
 use crate::domain::rules::RuleSet;
 use crate::domain::rules::effect::{self, Matches};
+use crate::domain::rules::ignores;
 use crate::domain::rules::mark::Mark;
 use crate::domain::rules::rollouts;
 
@@ -72,12 +74,34 @@ impl Handler for Mutate {
             );
             return Verdict::deny(503, "ServiceUnavailable", message);
         }
-        Verdict::allow().with_patch(Patch(defaults::podtransitionrule(&object)))
+        let mut patch = defaults::podtransitionrule(&object);
+        patch.extend(ignored(stored(request).as_ref(), &rule));
+        Verdict::allow().with_patch(Patch(patch))
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {
         answers::unchecked("the rule", why)
     }
+}
+
+/// Sets the annotation that says which rules let Pods pass while their endpoint fails, where it differs.
+fn ignored(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Vec<PatchOperation> {
+    let key = keys::IGNORES_FAILURES;
+    let annotations = new.metadata.annotations.as_ref();
+    let has = annotations.and_then(|all| all.get(key));
+    let wanted = ignores::value(old, new);
+    if has == wanted.as_ref() {
+        return Vec::new();
+    }
+    let path = |tokens: &[&str]| PointerBuf::from_tokens(tokens.iter().copied());
+    let at = path(&["metadata", "annotations", key]);
+    let Some(wanted) = wanted else {
+        return vec![PatchOperation::Remove(RemoveOperation { path: at })];
+    };
+    let add = |path, value| PatchOperation::Add(AddOperation { path, value });
+    let empty = path(&["metadata", "annotations"]);
+    let none = annotations.is_none().then(|| add(empty, json!({})));
+    none.into_iter().chain([add(at, json!(wanted))]).collect()
 }
 
 impl Mutate {
@@ -159,6 +183,14 @@ impl Validate {
         let mut all = effect::warnings(&rules, matches.as_ref());
         all.extend(more);
         all.extend(self.0.settings.endpoints.warnings(&object.spec));
+        let old = stored(request);
+        let newly = ignores::newly(old.as_ref(), &object);
+        all.extend(newly.map(|(index, _)| {
+            format!(
+                "spec.rules[{index}].webhook.failurePolicy: Ignore lets Pods pass while the endpoint fails. Kuperator, which writes it \
+                 into every rule, keeps them waiting: set Fail for that"
+            )
+        }));
         all
     }
 }
@@ -284,6 +316,46 @@ mod tests {
                 .await,
             Validate(context).review(&request, deadline).await,
         ]
+    }
+
+    /// The annotation that a review leaves on the object.
+    async fn ignored(object: &Value, old: Option<Value>) -> Value {
+        let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+        let request = review(operation, object.clone(), old);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mutate = Mutate(Arc::new(with_rules(0)));
+        let verdict = mutate.review(&request, deadline).await;
+        assert!(verdict.is_allowed(), "{}", verdict.message());
+        let mut stored = object.clone();
+        json_patch::patch(&mut stored, &verdict.patch().cloned().unwrap_or_default().0).unwrap();
+        stored["metadata"]["annotations"][keys::IGNORES_FAILURES].take()
+    }
+
+    #[tokio::test]
+    async fn ignore_is_noted_where_it_is_written() {
+        let object = |policy: &str, annotations: Value| {
+            let webhook = json!({ "failurePolicy": policy, "clientConfig": { "url": "http://a" } });
+            let rules = json!([{ "name": "ask", "webhook": webhook }]);
+            let mut object = with_spec(json!({ "selector": {}, "rules": rules }));
+            object["metadata"]["annotations"] = annotations;
+            object
+        };
+        let noted = json!({ (keys::IGNORES_FAILURES): "ask" });
+        let former = object("Ignore", json!({ "a": "b" }));
+        assert_eq!(ignored(&former, None).await, "ask");
+        assert_eq!(ignored(&object("Ignore", json!(null)), None).await, "ask");
+        assert_eq!(
+            ignored(&object("Fail", json!(null)), None).await,
+            json!(null)
+        );
+        assert_eq!(ignored(&former, Some(former.clone())).await, json!(null));
+        let fail = object("Fail", json!({}));
+        assert_eq!(ignored(&former, Some(fail.clone())).await, "ask");
+        assert_eq!(
+            ignored(&fail, Some(object("Ignore", noted.clone()))).await,
+            json!(null)
+        );
+        assert_eq!(ignored(&former, Some(object("Ignore", noted))).await, "ask");
     }
 
     #[tokio::test]

@@ -138,6 +138,10 @@ pub const NAMESPACE_HAS_STRICT_RULES: &str = "strict";
 /// namespace another resourceVersion, by which the leader knows that a rule may be about to be stored. Written at admission
 /// of a rule, removed with the mark, read by nobody.
 pub const RULE_ADMITTED: &str = "operating.kusionstack.io/rule-admitted";
+/// Annotation on a PodTransitionRule: names of its webhook rules, with commas between, whose `failurePolicy: Ignore` was written
+/// while Operating judged the write. Kuperator stored `Ignore` in every rule and held its Pods all the same. Written by admission;
+/// a user may add a name.
+pub const IGNORES_FAILURES: &str = "operating.kusionstack.io/ignores-failures";
 /// Label that excludes a Namespace from every webhook. Written by cluster administrators.
 pub const NAMESPACE_EXCLUDED: &str = "operating.kusionstack.io/exclude";
 

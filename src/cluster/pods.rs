@@ -220,7 +220,6 @@ fn deletion(pod: &Pod, wishes: &Wishes, dry_run: bool) -> Result<http::Request<V
             Propagation::Foreground => PropagationPolicy::Foreground,
             Propagation::Orphan => PropagationPolicy::Orphan,
         }),
-        ..DeleteParams::default()
     };
     pods(&pod.metadata.namespace)?.delete(&pod.metadata.name, &params)
 }

@@ -24,6 +24,7 @@ use super::watch::CatchUp;
 use crate::api::podtransitionrule::PodTransitionRule;
 use crate::domain::announced::{Announced, announced};
 use crate::domain::inplace;
+use crate::domain::rules::ignores;
 use crate::domain::rules::{RuleSet, Skips};
 use crate::ledger::protocol::View;
 use crate::ledger::store::{Claims, RuleKey, Snapshot, Store, Uid, WriteError};
@@ -396,6 +397,7 @@ impl Snapshot {
             s.rules.selector.is_ok()
                 && Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
+                && s.rules.ignores == ignores::listed(meta)
         };
         let version = meta.resource_version.as_deref();
         let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);

@@ -19,6 +19,7 @@ use super::sizes::{Kind, Workload};
 use super::unread::Unread;
 use super::watch::{self, CatchUp, Sink, Source};
 use super::workloads;
+use crate::api::keys;
 use crate::api::podtransitionrule::{self, PodTransitionRule};
 use crate::domain::footprint::{MOST, excess};
 use crate::domain::pod::{Metadata, Pod};
@@ -193,7 +194,9 @@ impl Sink<PodTransitionRule> for Rules {
         let mut rule: PodTransitionRule = serde_json::from_str(raw)?;
         // Nothing reads these. They are often larger than the rest, and anybody who may edit the rule chooses how large.
         rule.metadata.managed_fields = None;
-        rule.metadata.annotations = None;
+        if let Some(annotations) = &mut rule.metadata.annotations {
+            annotations.retain(|key, _| key == keys::IGNORES_FAILURES);
+        }
         rule.metadata.labels = None;
         Ok(rule)
     }

@@ -5,6 +5,7 @@ mod asking;
 #[allow(dead_code)] // shared with the tests of the guarantee
 #[path = "../guarantee/bed/mod.rs"]
 mod bed;
+mod certificates;
 mod edits;
 mod faults;
 mod helpers;

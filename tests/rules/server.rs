@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::ByteString;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::ServerConfig;
-use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use std::sync::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -89,21 +89,43 @@ pub struct RuleServer {
 impl RuleServer {
     /// Starts one that answers so.
     pub async fn start(answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> RuleServer {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let mut ca = CertificateParams::default();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
         let key = KeyPair::generate().unwrap();
         let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let leaf = leaf.signed_by(&key, &ca).unwrap();
+        let bundle = base64(ca.pem().as_bytes());
+        RuleServer::with(leaf.der().clone(), &key, bundle, answer).await
+    }
+
+    /// Starts one that lets everybody pass, under a certificate that nobody else has signed: that is its bundle.
+    pub async fn self_signed(is_ca: bool) -> RuleServer {
+        let key = KeyPair::generate().unwrap();
+        let mut leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        if is_ca {
+            leaf.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
+        let leaf = leaf.self_signed(&key).unwrap();
+        let bundle = base64(leaf.pem().as_bytes());
+        RuleServer::with(leaf.der().clone(), &key, bundle, |_| Reply::pass()).await
+    }
+
+    async fn with(
+        certificate: CertificateDer<'static>,
+        key: &KeyPair,
+        ca_bundle: String,
+        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+    ) -> RuleServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(
-                vec![leaf.der().clone()],
+                vec![certificate],
                 PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
             )
             .unwrap();
@@ -126,7 +148,7 @@ impl RuleServer {
         });
         RuleServer {
             address,
-            ca_bundle: base64(ca.pem().as_bytes()),
+            ca_bundle,
             shared,
             task,
         }

@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::absent;
 use crate::api::podtransitionrule::{FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS};
 
-/// What a PodTransitionRule lacks: of webhook rules the failure policy, and the interval and timeout of polling.
+/// What a PodTransitionRule lacks: of webhook rules the failure policy, and the interval and timeout of polling. The policy is
+/// `Fail`: Kuperator stored `Ignore` and behaved as `Fail` (contract 10.2 Q10), which is the safe side too.
 /// Anything that has not the expected shape is left to validation.
 pub fn podtransitionrule(object: &Value) -> Vec<PatchOperation> {
     let rules = object.pointer("/spec/rules").and_then(Value::as_array);
@@ -28,7 +29,7 @@ fn webhook(index: &str, rule: &Value) -> Vec<PatchOperation> {
             webhook,
             &at_webhook,
             "failurePolicy",
-            FailurePolicy::Ignore.as_str().into(),
+            FailurePolicy::Fail.as_str().into(),
         ),
         absent(
             poll,
@@ -76,7 +77,7 @@ mod tests {
             { "name": "a", "availablePolicy": { "maxUnavailableValue": 1 } },
             { "name": "b", "webhook": {
                 "clientConfig": { "url": "u", "poll": { "url": "p", "intervalSeconds": 5, "timeoutSeconds": 60 } },
-                "failurePolicy": "Ignore",
+                "failurePolicy": "Fail",
             } },
             { "name": "c", "webhook": {
                 "clientConfig": { "url": "u", "poll": { "url": "p", "intervalSeconds": 1, "timeoutSeconds": 60 } },

@@ -210,7 +210,9 @@ pub struct WebhookRule {
     /// Where the endpoint is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_config: Option<ClientConfig>,
-    /// What a failing endpoint means: Ignore lets Pods pass, Fail keeps them waiting; Ignore when absent.
+    /// What a failing endpoint means: Ignore lets Pods pass, Fail keeps them waiting; Fail when absent. An Ignore that Kuperator has
+    /// stored keeps them waiting, as it did there, until the object is annotated with
+    /// operating.kusionstack.io/ignores-failures and the name of the rule, as each Ignore that is written anew is by the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
     /// Facts about each Pod that are sent along.

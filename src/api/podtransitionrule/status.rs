@@ -190,6 +190,12 @@ pub struct WebhookStatus {
         skip_serializing_if = "String::is_empty"
     )]
     pub failing: String,
+    /// What is wrong with the rule though its endpoint answers.
+    #[serde(
+        deserialize_with = "lenient::nullable",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub warning: String,
     /// What is not listed here, since all ruleStates of an object take at most 256 KiB.
     #[serde(
         deserialize_with = "lenient::nullable",

@@ -820,7 +820,12 @@ mod tests {
         let (now, queue) = (Timestamp::UNIX_EPOCH, Waiting::default());
         let known = entry.object.status.clone().unwrap().rule_states;
         let memories = known.into_iter().map(|state| {
-            let memory = Memory::restore(state.webhook_status.as_ref(), 1, now);
+            let rules = &entry.snapshot.rules.rules;
+            let rule = rules.iter().find(|rule| rule.id == state.name);
+            let RuleKind::Webhook(webhook) = &rule.unwrap().kind else {
+                unreachable!()
+            };
+            let memory = Memory::restore(state.webhook_status.as_ref(), webhook, 1, now);
             (state.name, memory)
         });
         let memories = Some(memories.collect());

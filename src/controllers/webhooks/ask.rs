@@ -25,7 +25,23 @@ pub struct Outcome {
     /// About these the endpoint was asked.
     pub asked: Vec<Candidate>,
     /// The answer, if the endpoint was asked at all.
-    pub answer: Option<Result<Answer, String>>,
+    pub answer: Option<Result<Heard<Answer>, String>>,
+}
+
+/// What an endpoint has answered.
+pub struct Heard<T> {
+    /// The answer.
+    pub answer: T,
+    /// What is wrong with the rule's `caBundle` though the endpoint is trusted.
+    pub warning: Option<String>,
+}
+
+fn read<T: rulecalls::Fields>(answered: http::Answered) -> Result<Heard<T>, String> {
+    let answer = rulecalls::read(&answered.body)?;
+    Ok(Heard {
+        answer,
+        warning: answered.warning,
+    })
 }
 
 /// Why nothing can be asked about a Pod.
@@ -75,8 +91,8 @@ pub async fn ask(context: &Context, call: &Call, place: &Place, about: &[Candida
             let endpoint = &webhook.endpoint;
             let sent = async {
                 let reach = &context.calls.reach;
-                let answer = http::call(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
-                rulecalls::read(&answer)
+                let answered = http::call(&endpoint.url, &endpoint.ca, Some(body), reach).await?;
+                read(answered)
             };
             context.calls.call(place, sent).await
         }
@@ -92,13 +108,10 @@ pub async fn poll(
     call: &Call,
     place: &Place,
     task: &str,
-) -> Result<Progress, String> {
+) -> Result<Heard<Progress>, String> {
     let poll = call.webhook.poll.as_ref().ok_or("the rule has no poll")?;
     let (url, endpoint) = (poll.url(task), &poll.endpoint);
-    let sent = async {
-        let answer = http::call(&url, &endpoint.ca, None, &context.calls.reach).await?;
-        rulecalls::read(&answer)
-    };
+    let sent = async { read(http::call(&url, &endpoint.ca, None, &context.calls.reach).await?) };
     context.calls.call(place, sent).await
 }
 

@@ -12,9 +12,9 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::address::Reach;
 use super::bounded::Bounded;
+use super::trust::EndpointVerifier;
 use crate::domain::rules::webhook::Endpoint;
 
 /// The whole of a call, from the look-up of the name to the end of the answer (contract 5.5).
@@ -41,14 +42,23 @@ const MOST_IN_ALL: usize = MOST + 512 * 1024;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Posts `body` to `url`, or gets it without one; the answer of a 2xx. The error says what went wrong, for people, and
-/// does not vary from one time to the next. `ca` as in [`Endpoint`].
+/// An answer of a 2xx.
+#[derive(Debug)]
+pub struct Answered {
+    /// The body.
+    pub body: Bytes,
+    /// What is wrong with the rule's `caBundle` though the endpoint is trusted.
+    pub warning: Option<String>,
+}
+
+/// Posts `body` to `url`, or gets it without one. The error says what went wrong, for people, and does not vary from one time to
+/// the next. `ca` as in [`Endpoint`].
 pub async fn call(
     url: &str,
     ca: &[u8],
     body: Option<Vec<u8>>,
     reach: &Reach,
-) -> Result<Bytes, String> {
+) -> Result<Answered, String> {
     match timeout(DEADLINE, exchange(url, ca, body, reach)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
@@ -89,16 +99,24 @@ async fn exchange(
     ca: &[u8],
     body: Option<Vec<u8>>,
     reach: &Reach,
-) -> Result<Bytes, String> {
+) -> Result<Answered, String> {
     let uri: Uri = url.parse().map_err(|e| format!("the URL is odd: {e}"))?;
     let target = Target::of(&uri).ok_or("the URL has no host")?;
     let stream = Bounded::new(connect(&target, reach).await?, MOST_IN_ALL);
+    let mut warning = None;
     let stream: Box<dyn Stream> = if target.tls {
         let name = ServerName::try_from(target.host.to_owned())
             .map_err(|_| format!("{} is no name that TLS knows", target.host))?;
-        let connector = TlsConnector::from(Arc::new(client_config(ca)?));
-        let stream = connector.connect(name, stream).await;
-        Box::new(stream.map_err(|e| format!("no TLS connection: {}", io_error(&e)))?)
+        let provider = crate::tls::provider();
+        let trust = Arc::new(EndpointVerifier::new(ca, system_roots(), &provider));
+        let config = client_config(Arc::clone(&trust), provider)?;
+        let stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await;
+        let why = |e: &io::Error| trust.refusal().map_or_else(|| io_error(e), str::to_owned);
+        let stream = stream.map_err(|e| format!("no TLS connection: {}", why(&e)))?;
+        warning = trust.warning().map(str::to_owned);
+        Box::new(stream)
     } else {
         Box::new(stream)
     };
@@ -123,7 +141,10 @@ async fn exchange(
         return Err(format!("the answer is {status}"));
     }
     match Limited::new(answer.into_body(), MOST).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
+        Ok(body) => Ok(Answered {
+            body: body.to_bytes(),
+            warning,
+        }),
         Err(e) if e.is::<LengthLimitError>() => {
             Err(format!("the answer is longer than {} KiB", MOST / 1024))
         }
@@ -195,38 +216,27 @@ fn basic(user: &str) -> String {
     format!("Basic {}", encoded.unwrap_or_default())
 }
 
-/// TLS as a client that trusts `ca` and nobody else, or the system's roots where it is empty.
-fn client_config(ca: &[u8]) -> Result<ClientConfig, String> {
-    let roots = if ca.is_empty() {
-        system_roots()?
-    } else {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(ca) {
-            let added = certificate.map_err(|e| e.to_string());
-            let added = added.and_then(|c| roots.add(c).map_err(|e| e.to_string()));
-            added.map_err(|e| format!("the caBundle can't be used: {e}"))?;
-        }
-        roots
-    };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+/// TLS as a client that trusts whom `trust` does.
+fn client_config(
+    trust: Arc<EndpointVerifier>,
+    provider: Arc<CryptoProvider>,
+) -> Result<ClientConfig, String> {
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    let builder = builder.dangerous().with_custom_certificate_verifier(trust);
+    Ok(builder.with_no_client_auth())
 }
 
-fn system_roots() -> Result<RootCertStore, String> {
-    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
+fn system_roots() -> Arc<RootCertStore> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let roots = ROOTS.get_or_init(|| {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        roots
+        Arc::new(roots)
     });
-    if roots.is_empty() {
-        return Err("the server has no root certificates: set caBundle in the rule".to_owned());
-    }
-    Ok(roots.clone())
+    Arc::clone(roots)
 }
 
 fn io_error(error: &io::Error) -> String {
@@ -234,13 +244,7 @@ fn io_error(error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
-        _ => match error.get_ref().and_then(|e| e.downcast_ref()) {
-            // Its text lists the names that the certificate has.
-            Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
-                ..
-            })) => "the certificate is of another name".to_owned(),
-            _ => error.to_string(),
-        },
+        _ => error.to_string(),
     }
 }
 

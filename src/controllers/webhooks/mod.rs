@@ -8,6 +8,7 @@ mod http;
 mod ignored;
 mod places;
 mod pool;
+mod trust;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -293,7 +294,13 @@ impl Webhooks {
                 }
             }
             match answer {
-                Some(answer) => memory.answered(&call.webhook, &asked, answer, now, spread),
+                Some(answer) => {
+                    if let Ok(heard) = &answer {
+                        memory.warned(false, heard.warning.as_deref());
+                    }
+                    let answer = answer.map(|heard| heard.answer);
+                    memory.answered(&call.webhook, &asked, answer, now, spread);
+                }
                 None => memory.not_asked(),
             }
         });
@@ -326,6 +333,10 @@ impl Webhooks {
         let outcome = polled.unwrap_or_else(|_| Err(PANICKED.to_owned()));
         drop(place);
         self.settle(call, |memory, now| {
+            if let Ok(heard) = &outcome {
+                memory.warned(true, heard.warning.as_deref());
+            }
+            let outcome = outcome.map(|heard| heard.answer);
             memory.polled(&call.webhook, id, outcome, now);
         });
     }

@@ -287,7 +287,7 @@ fn others(
         let why = "its endpoint is asked once an operation waits for it";
         return (Verdict::NotApplying, why.to_owned());
     }
-    let verdicts = Verdicts::of(&object.object);
+    let verdicts = Verdicts::of(&object.object, &object.set);
     let mut said = rejections_of(&object.set, rule.stage, pod, &waiting, &verdicts);
     let Some(said) = said.find(|r| r.rule == rule.id) else {
         return (Verdict::Passes, "nothing speaks against it".to_owned());
@@ -419,7 +419,7 @@ fn queue<'a>(
     observed: &'a Observed,
     object: &RuleObject,
 ) -> Vec<((Option<Timestamp>, &'a str), &'a str)> {
-    let verdicts = Verdicts::of(&object.object);
+    let verdicts = Verdicts::of(&object.object, &object.set);
     let is_refused = |pod: &Pod| {
         let waiting = candidates(Stage::PreCheck, pod);
         let mut rejections = rejections_of(&object.set, Stage::PreCheck, pod, &waiting, &verdicts);

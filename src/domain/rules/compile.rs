@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::ignores;
 use super::{Limits, Rule, RuleKind, RuleSet, Skips, Stage, Webhook};
 use crate::api::int_or_percent::IntOrPercent;
 use crate::api::podtransitionrule::{
@@ -35,6 +36,7 @@ impl RuleSet {
             Some(unreadable) => (Err(unreadable.fault.to_string()), selector.ok()),
             None => (selector, None),
         };
+        let ignores = ignores::listed(meta);
         let rules: Vec<_> = object
             .spec
             .rules
@@ -42,7 +44,7 @@ impl RuleSet {
             .zip(ids(&object.spec.rules))
             .enumerate()
             .filter(|(_, (r, _))| !r.disabled)
-            .map(|(index, (rule, id))| compile_rule(index, rule, id))
+            .map(|(index, (rule, id))| compile_rule(index, rule, id, &ignores))
             .collect();
         let may_limit_unread = object.spec.unreadable.as_ref().is_some_and(|u| u.may_limit);
         RuleSet {
@@ -54,6 +56,7 @@ impl RuleSet {
             narrowed,
             may_limit: may_limit_unread || rules.iter().any(Rule::may_limit),
             rules,
+            ignores,
             skips: Skips::default(),
         }
     }
@@ -76,7 +79,7 @@ fn ids(rules: &[api::Rule]) -> Vec<String> {
     rules.iter().map(id).collect()
 }
 
-fn compile_rule(index: usize, rule: &api::Rule, id: String) -> Rule {
+fn compile_rule(index: usize, rule: &api::Rule, id: String, ignores: &BTreeSet<String>) -> Rule {
     let path = format!("spec.rules[{index}]");
     let mut broken = Vec::new();
     let stage = match rule.effective_stage() {
@@ -108,7 +111,9 @@ fn compile_rule(index: usize, rule: &api::Rule, id: String) -> Rule {
     } else if let Some(check) = &rule.label_check {
         label_check(check, &path).map(RuleKind::LabelCheck)
     } else if let Some(webhook) = &rule.webhook {
-        Webhook::compile(webhook, rule.stage.as_ref(), &format!("{path}.webhook"))
+        let ignores = ignores.contains(&rule.name);
+        let path = format!("{path}.webhook");
+        Webhook::compile(webhook, rule.stage.as_ref(), &path, ignores)
             .map(|w| RuleKind::Webhook(Arc::new(w)))
     } else {
         Err(format!(

@@ -7,41 +7,48 @@ use crate::api::podtransitionrule::RuleState;
 /// Type of the condition.
 pub const ENDPOINTS_ANSWER: &str = "EndpointsAnswer";
 
-/// The condition, by what is known of the rules; `None` unless the last call of a rule has failed.
+/// The condition, by what is known of the rules; `None` unless the last call of a rule has failed, or something is wrong with
+/// certificates.
 pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
-    let failing = |rule: &super::Rule| {
-        let RuleKind::Webhook(webhook) = &rule.kind else {
-            return None;
+    let webhooks = rules.rules.iter().filter_map(|rule| match &rule.kind {
+        RuleKind::Webhook(webhook) => Some((rule, webhook)),
+        _ => None,
+    });
+    let (mut holding, mut passing, mut warned) = (Vec::new(), Vec::new(), Vec::new());
+    for (rule, webhook) in webhooks {
+        let state = states.iter().find(|state| state.name == rule.id);
+        let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else {
+            continue;
         };
-        let state = states.iter().find(|state| state.name == rule.id)?;
-        let why = &state.webhook_status.as_ref()?.failing;
-        let said = format!("rule {}: {why}", rule.id);
-        (!why.is_empty()).then_some((webhook.fail, said))
-    };
-    let failing = rules.rules.iter().filter_map(failing);
-    let (holding, passing): (Vec<_>, Vec<_>) = failing.partition(|(fail, _)| *fail);
-    let all = |said: Vec<(bool, String)>| {
-        let said: Vec<_> = said.into_iter().map(|(_, said)| said).collect();
-        said.join("; ")
-    };
+        let said = |why: &str| format!("rule {}: {why}", rule.id);
+        match (status.failing.as_str(), webhook.holds_though()) {
+            ("", _) if status.warning.is_empty() => {}
+            ("", _) => warned.push(said(&status.warning)),
+            (why, _) if !webhook.fail => passing.push(said(why)),
+            (why, Some(though)) => holding.push(format!("{}; {though}", said(why))),
+            (why, None) => holding.push(said(why)),
+        }
+    }
+    if holding.is_empty() && passing.is_empty() {
+        let warned = warned.join("; ");
+        return (!warned.is_empty()).then(|| finding("True", "CaBundleUnused", warned));
+    }
     let waits = match holding.is_empty() {
         true => String::new(),
         false => format!(
             "Pods wait until their endpoint can be asked: {}",
-            all(holding)
+            holding.join("; ")
         ),
     };
     if passing.is_empty() {
-        return (!waits.is_empty()).then(|| finding("False", "CallsFail", waits));
+        return Some(finding("False", "CallsFail", waits));
     }
     let passes = format!(
         "Pods pass by failurePolicy Ignore, without an answer of their endpoint: {}; mend the endpoint, or set failurePolicy to Fail",
-        all(passing)
+        passing.join("; ")
     );
-    let said: Vec<_> = [passes, waits]
-        .into_iter()
-        .filter(|s| !s.is_empty())
-        .collect();
+    let said = [passes, waits].into_iter().filter(|s| !s.is_empty());
+    let said: Vec<_> = said.collect();
     Some(finding("False", "PassedByIgnore", said.join(". ")))
 }
 
@@ -51,12 +58,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::keys;
 
     #[test]
     fn failing_endpoints_are_told_by_what_follows_for_the_pods() {
         let rule = |name: &str, policy: &str| json!({ "name": name, "webhook": { "failurePolicy": policy, "clientConfig": { "url": "http://a" } } });
+        let annotations = json!({ (keys::IGNORES_FAILURES): "lax" });
         let object = serde_json::from_value(json!({
-            "metadata": { "name": "web" },
+            "metadata": { "name": "web", "annotations": annotations },
             "spec": { "selector": {}, "rules": [rule("strict", "Fail"), rule("lax", "Ignore")] },
         }));
         let rules = RuleSet::compile(&object.unwrap());
@@ -70,7 +79,7 @@ mod tests {
             )
         };
         assert_eq!(told(&[]), None);
-        assert_eq!(told(&["former"]), None);
+        assert_eq!(told(&["gone"]), None);
         let strict = told(&["strict"]).unwrap();
         assert_eq!(strict.reason, "CallsFail");
         assert!(strict.message.ends_with("asked: rule strict: down"));

@@ -4,6 +4,7 @@ pub mod budget;
 mod compile;
 pub mod effect;
 pub mod endpoints;
+pub mod ignores;
 pub mod mark;
 pub mod registration;
 pub mod rollouts;
@@ -54,6 +55,8 @@ pub struct RuleSet {
     pub rules: Vec<Rule>,
     /// Whether a rule limits how many Pods are unavailable, or may: one that can't be read, or one of a spec that can't.
     pub may_limit: bool,
+    /// Names of the rules whose `failurePolicy: Ignore` counts.
+    pub ignores: BTreeSet<String>,
     /// Whether Pods can skip them.
     pub skips: Skips,
 }

@@ -35,7 +35,9 @@ pub fn fit(mut status: WebhookStatus, share: usize) -> WebhookStatus {
         }
         size -= before.saturating_sub(bytes(&status.task_states));
         count(status.task_states.len(), "messages of tasks");
-        size = size.saturating_sub(bytes(&std::mem::take(&mut status.failing)));
+        for text in [&mut status.failing, &mut status.warning] {
+            size = size.saturating_sub(bytes(&std::mem::take(text)));
+        }
     }
     let tasks = surplus(status.task_states.iter().rev(), size, share);
     let kept = status.task_states.len() - tasks;

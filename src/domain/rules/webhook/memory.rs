@@ -50,6 +50,9 @@ pub struct Memory {
     pub(super) failures: u32,
     /// Why the last call or poll failed; empty after one that was answered.
     pub(super) failing: String,
+    /// What is wrong with the rule though its endpoint answers: of calls, and of polls.
+    pub(super) warning: Option<String>,
+    pub(super) poll_warning: Option<String>,
     /// Operations that passed by failurePolicy Ignore, and that nobody was told of yet.
     pub(super) ignored: Vec<Ignored>,
     /// Set while the endpoint is left alone because its calls keep failing.
@@ -150,6 +153,7 @@ impl Memory {
             return memory;
         }
         memory.failing.clone_from(&status.failing);
+        memory.warning = Some(status.warning.clone()).filter(|w| !w.is_empty());
         memory.passed.extend(status.passed.iter().cloned());
         for task in status.task_states.iter().filter(|t| !t.pods.is_empty()) {
             let begin = task.begin_time.as_ref().map_or(now, |t| t.0);
@@ -366,8 +370,9 @@ impl Memory {
     /// As it is stored; `None` when there is nothing to store. Sorted, so that equal states are written alike, and never
     /// larger than its share.
     pub fn status(&self) -> Option<WebhookStatus> {
-        let is_quiet = self.passed.is_empty() && self.tasks.is_empty();
-        if is_quiet && self.history.is_empty() && self.failing.is_empty() {
+        let is_quiet = self.passed.is_empty() && self.tasks.is_empty() && self.history.is_empty();
+        let warning = self.warning.iter().chain(&self.poll_warning).next();
+        if is_quiet && self.failing.is_empty() && warning.is_none() {
             return None;
         }
         let status = WebhookStatus {
@@ -377,6 +382,7 @@ impl Memory {
             task_states: self.tasks.iter().map(|(id, t)| t.info(id)).collect(),
             history: self.history.clone(),
             failing: self.failing.clone(),
+            warning: warning.cloned().unwrap_or_default(),
             omitted: String::new(),
         };
         Some(fit(status, self.share))

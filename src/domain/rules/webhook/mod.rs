@@ -14,6 +14,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::api::keys;
 pub use crate::api::podtransitionrule::AskedPod as Candidate;
 use crate::api::podtransitionrule::{
     self as api, FailurePolicy, POLL_INTERVAL_SECONDS, POLL_TIMEOUT_SECONDS,
@@ -41,6 +42,8 @@ pub struct Webhook {
     pub poll: Option<Poll>,
     /// Whether Pods wait while the endpoint fails; otherwise they pass.
     pub fail: bool,
+    /// Whether they wait though the spec says `Ignore`, since nobody has written that while Operating judged the write.
+    pub is_former_ignore: bool,
     /// What is sent along.
     pub parameters: Vec<Parameter>,
     /// The stage, if the spec says one.
@@ -72,11 +75,13 @@ pub struct Poll {
 }
 
 impl Webhook {
-    /// Compiles the webhook rule at `path`; the error is field and remedy.
+    /// Compiles the webhook rule at `path`; the error is field and remedy. `ignores`: whether its `failurePolicy: Ignore` counts, see
+    /// [`keys::IGNORES_FAILURES`].
     pub fn compile(
         rule: &api::WebhookRule,
         stage: Option<&api::Stage>,
         path: &str,
+        ignores: bool,
     ) -> Result<Webhook, String> {
         let config = rule
             .client_config
@@ -88,8 +93,8 @@ impl Webhook {
             .as_ref()
             .map(|poll| compile_poll(poll, &format!("{path_config}.poll")));
         let fail = match &rule.failure_policy {
-            None | Some(FailurePolicy::Ignore) => false,
-            Some(FailurePolicy::Fail) => true,
+            Some(FailurePolicy::Ignore) => !ignores,
+            None | Some(FailurePolicy::Fail) => true,
             Some(FailurePolicy::Other(text)) => {
                 return Err(format!(
                     "{path}.failurePolicy: {text:?} is neither Ignore nor Fail"
@@ -100,9 +105,21 @@ impl Webhook {
             endpoint: compile_endpoint(&config.url, &config.ca_bundle, &path_config)?,
             poll: poll.transpose()?,
             fail,
+            is_former_ignore: fail && rule.failure_policy == Some(FailurePolicy::Ignore),
             parameters: parameters::compile(&rule.parameters, &format!("{path}.parameters"))?,
             stage: stage.map(|stage| stage.as_str().to_owned()),
             fingerprint: fingerprint::fingerprint(rule, stage, fail),
+        })
+    }
+
+    /// Why Pods wait while the endpoint fails, where the spec seems to say otherwise.
+    pub fn holds_though(&self) -> Option<String> {
+        let key = keys::IGNORES_FAILURES;
+        self.is_former_ignore.then(|| {
+            format!(
+                "Pods wait though failurePolicy is Ignore, which Kuperator stored in every rule without effect: annotate the \
+                 PodTransitionRule with {key} and the name of the rule if they are to pass"
+            )
         })
     }
 
@@ -189,12 +206,11 @@ fn compile_poll(poll: &api::Poll, path: &str) -> Result<Poll, String> {
 }
 
 fn compile_endpoint(url: &str, ca_bundle: &str, path: &str) -> Result<Endpoint, String> {
-    let wrong = endpoint::url(url, &format!("{path}.url"))
-        .or_else(|| endpoint::ca_bundle(ca_bundle, &format!("{path}.caBundle")));
-    if let Some(error) = wrong {
+    if let Some(error) = endpoint::url(url, &format!("{path}.url")) {
         return Err(error.to_string());
     }
-    let mut ca = endpoint::decode(ca_bundle).unwrap_or_default();
+    // A stored bundle that nobody can read verifies nothing, which is told when the endpoint is called: Kuperator never used it.
+    let mut ca = endpoint::decode(ca_bundle).unwrap_or_else(|| ca_bundle.as_bytes().to_vec());
     if ca.trim_ascii().is_empty() {
         ca.clear();
     }

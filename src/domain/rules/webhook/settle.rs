@@ -202,7 +202,11 @@ impl Memory {
         self.failing = short(why);
         if rule.fail {
             let pause = pause(self.failures.saturating_sub(1), LONGEST_PAUSE, spread);
-            return self.refuse(asked, why, after(now, pause));
+            let why = match rule.holds_though() {
+                Some(though) => format!("{why}; {though}"),
+                None => why.to_owned(),
+            };
+            return self.refuse(asked, &why, after(now, pause));
         }
         let who: BTreeSet<_> = asked.iter().map(|c| c.name.clone()).collect();
         self.remember(TaskInfo {
@@ -228,6 +232,15 @@ impl Memory {
             why: short(why),
             until: after(now, pause(beyond, LONGEST_REST, spread)),
         });
+    }
+
+    /// What is wrong with the certificates of the endpoint that was asked, or polled, though it is trusted.
+    pub fn warned(&mut self, polled: bool, warning: Option<&str>) {
+        let warning = warning.map(short);
+        match polled {
+            true => self.poll_warning = warning,
+            false => self.warning = warning,
+        }
     }
 
     /// Operations that can't be asked about as the rule is written: as if the call had failed.

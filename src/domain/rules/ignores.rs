@@ -1,0 +1,123 @@
+//! Which rules let Pods pass while their endpoint fails.
+//!
+//! Kuperator stored `failurePolicy: Ignore` in every webhook rule and never looked at it: its Pods waited. After a take-over they
+//! still do, until somebody writes `Ignore` under the eyes of our admission, which notes the rule in an annotation.
+
+use std::collections::BTreeSet;
+
+use kube::core::ObjectMeta;
+
+use crate::api::keys;
+use crate::api::podtransitionrule::{FailurePolicy, PodTransitionRule, Rule};
+
+/// The names in the annotation of an object.
+pub fn listed(meta: &ObjectMeta) -> BTreeSet<String> {
+    let annotations = meta.annotations.as_ref();
+    let names = annotations.and_then(|all| all.get(keys::IGNORES_FAILURES));
+    let names = names.into_iter().flat_map(|names| names.split(','));
+    let names = names.map(|name| name.trim().to_owned());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether a rule says `Ignore`.
+fn ignores(rule: &Rule) -> bool {
+    let webhook = rule.webhook.as_ref();
+    webhook.is_some_and(|webhook| webhook.failure_policy == Some(FailurePolicy::Ignore))
+}
+
+/// Places and names of the rules of `new` that say `Ignore` and did not in `old`.
+pub fn newly<'a>(
+    old: Option<&PodTransitionRule>,
+    new: &'a PodTransitionRule,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    let before = old.map_or(&[][..], |old| &old.spec.rules);
+    let before: BTreeSet<String> = before
+        .iter()
+        .filter(|rule| ignores(rule))
+        .map(|rule| rule.name.clone())
+        .collect();
+    let rules = new.spec.rules.iter().enumerate();
+    let rules = rules.filter(|(_, rule)| ignores(rule));
+    let rules = rules.map(|(index, rule)| (index, rule.name.as_str()));
+    rules.filter(move |(_, name)| !before.contains(*name))
+}
+
+/// The value of the annotation on `new`, which is to take the place of `old`: the rules that say `Ignore`, and whose `Ignore` was
+/// written now or was known already. `None` where there is none.
+pub fn value(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Option<String> {
+    let mut known = listed(&new.metadata);
+    known.extend(old.map(|old| listed(&old.metadata)).unwrap_or_default());
+    known.extend(newly(old, new).map(|(_, name)| name.to_owned()));
+    let rules = new.spec.rules.iter().filter(|rule| ignores(rule));
+    let names = rules.map(|rule| rule.name.as_str());
+    let names: BTreeSet<&str> = names.filter(|name| known.contains(*name)).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(rules: &[(&str, Value)], listed: Value) -> PodTransitionRule {
+        let rules = rules.iter().map(|(name, policy)| {
+            json!({ "name": name, "webhook": { "failurePolicy": policy, "clientConfig": { "url": "http://a" } } })
+        });
+        let rules: Vec<_> = rules.collect();
+        let object = json!({
+            "metadata": { "name": "web", "annotations": { (keys::IGNORES_FAILURES): listed } },
+            "spec": { "selector": {}, "rules": rules },
+        });
+        let mut object: PodTransitionRule = serde_json::from_value(object).unwrap_or_default();
+        if listed.is_null() {
+            object.metadata.annotations = None;
+        }
+        object
+    }
+
+    fn former() -> PodTransitionRule {
+        object(&[("a", json!("Ignore")), ("b", json!("Fail"))], json!(""))
+    }
+
+    #[test]
+    fn ignore_counts_once_it_is_written_and_as_long_as_it_stays() {
+        let ignore = || json!("Ignore");
+        let ab = |listed: &str| object(&[("a", ignore()), ("b", ignore())], json!(listed));
+        assert_eq!(value(None, &ab("")).as_deref(), Some("a,b"));
+        assert_eq!(value(Some(&former()), &former()), None);
+        assert_eq!(value(Some(&former()), &ab("")).as_deref(), Some("b"));
+        // A replace without the annotation keeps what is known.
+        assert_eq!(value(Some(&ab("b")), &ab("")).as_deref(), Some("b"));
+        // A user may list a former one.
+        assert_eq!(value(Some(&ab("b")), &ab("b, a")).as_deref(), Some("a,b"));
+        assert_eq!(value(Some(&ab("a,b")), &former()).as_deref(), Some("a"));
+        let renamed = object(&[("c", ignore())], json!(""));
+        assert_eq!(value(Some(&former()), &renamed).as_deref(), Some("c"));
+        let fail = object(&[("a", json!("Fail"))], json!("a"));
+        assert_eq!(value(Some(&ab("a")), &fail), None);
+    }
+
+    #[test]
+    fn former_ignore_holds_and_is_told() {
+        use crate::domain::rules::{RuleKind, RuleSet};
+        for (listed, fails) in [("", true), ("a", false), ("other", true)] {
+            let set = RuleSet::compile(&object(&[("a", json!("Ignore"))], json!(listed)));
+            let RuleKind::Webhook(webhook) = &set.rules[0].kind else {
+                unreachable!()
+            };
+            assert_eq!(webhook.fail, fails, "{listed}");
+            let told = webhook.holds_though();
+            assert_eq!(told.is_some(), fails, "{told:?}");
+        }
+        for (policy, fails) in [(json!("Fail"), true), (json!(null), true)] {
+            let set = RuleSet::compile(&object(&[("a", policy)], json!("a")));
+            let RuleKind::Webhook(webhook) = &set.rules[0].kind else {
+                unreachable!()
+            };
+            assert_eq!((webhook.fail, webhook.holds_though()), (fails, None));
+        }
+    }
+}

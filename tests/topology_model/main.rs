@@ -1,0 +1,76 @@
+//! The arithmetic of a budget by zone (docs/adr/0020), explored exhaustively within stated bounds: replicas with caches
+//! that trail, crashes, lost replies, conflicts, outages. Every world ends by itself (requests, retries and mishaps are
+//! counted), so that nothing is cut off. `TOPOLOGY_MODEL` restricts the run to worlds and controls whose name contains
+//! its value.
+//!
+//! Nothing of the project is used: the arithmetic is proposed, not built. What the ledger does beyond it (attempts,
+//! closing claims, several rules, in-place changes that restart late) is explored by `ledger_model`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod arithmetic;
+mod cluster;
+mod fault;
+mod model;
+mod state;
+mod steps;
+mod worlds;
+
+use std::time::Instant;
+
+use model::World;
+use stateright::{Checker, Model};
+
+fn is_wanted(world: &World) -> bool {
+    let name = format!("{world} {:?}", world.fault);
+    std::env::var("TOPOLOGY_MODEL").map_or(true, |set| name.contains(&set))
+}
+
+fn explore(world: World) -> usize {
+    let (name, begin) = (world.to_string(), Instant::now());
+    let checker = world.clone().checker().threads(2).spawn_bfs().join();
+    let states = checker.unique_state_count();
+    let seconds = begin.elapsed().as_secs_f32();
+    println!("{states:>10} states  {name}  ({seconds:.1} s)");
+    for (property, path) in checker.discoveries() {
+        assert!(
+            property == model::SHARED,
+            "{name}: not so that {property}:\n{path}"
+        );
+    }
+    let is_shared = checker.discovery(model::SHARED).is_some();
+    assert!(
+        is_shared || !world.shared,
+        "{name}: not so that {}",
+        model::SHARED
+    );
+    assert!(checker.is_done());
+    states
+}
+
+#[test]
+fn one_zone_at_a_time_and_everything_comes_to_rest() {
+    let worlds: Vec<_> = worlds::usual().into_iter().filter(is_wanted).collect();
+    let count = worlds.len();
+    let states: usize = worlds.into_iter().map(explore).sum();
+    println!(
+        "{states} unique states in {count} worlds: no rule is broken, everything comes to rest"
+    );
+}
+
+#[test]
+fn without_any_one_rule_of_the_arithmetic_something_breaks() {
+    for world in worlds::controls().into_iter().filter(is_wanted) {
+        let fault = world.fault.unwrap();
+        // One thread: breadth first then finds a shortest way.
+        let checker = world.clone().checker().spawn_bfs().join();
+        let Some(path) = checker.discovery(fault.breaks()) else {
+            let states = checker.unique_state_count();
+            panic!("{fault:?} breaks nothing in {world} ({states} states)");
+        };
+        let steps = path.into_actions();
+        println!("{fault:?} breaks {world} in {} steps:", steps.len());
+        for step in steps {
+            println!("    {step:?}");
+        }
+    }
+}

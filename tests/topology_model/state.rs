@@ -1,0 +1,148 @@
+//! The state: etcd, the caches of the replicas, and the requests on their way.
+
+use super::arithmetic::{Claim, Key, Ledger, Operation, Place};
+use super::cluster::{PODS, Pod, Slot, Snapshot};
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The Pods from the position of the slowest cache to the present.
+    pub history: Vec<Snapshot>,
+    /// The ledger.
+    pub ledger: Ledger,
+    /// The positions of the caches, in order: replicas do not differ otherwise.
+    pub caches: Vec<u8>,
+    /// The requests.
+    pub requests: Vec<Request>,
+    /// What may still go wrong.
+    pub left: Mishaps,
+    /// For each place in the set, where somebody has disrupted it, until it is made good.
+    pub lost: [Option<Place>; PODS],
+    /// A claim was given although the deciding replica had seen an outage elsewhere.
+    pub blind: bool,
+    /// A new claim was given out of turn.
+    pub jumped: bool,
+}
+
+/// A disruption that somebody wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// What.
+    pub operation: Operation,
+    /// Of which Pod.
+    pub slot: u8,
+    /// How far it is.
+    pub phase: Phase,
+    /// How often it may begin anew.
+    pub retries: u8,
+    /// It may still be given its turn.
+    pub may_wait: bool,
+}
+
+/// How far a request is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Not begun, refused, or to be begun anew.
+    Start,
+    /// A compare-and-swap is on its way.
+    Writing {
+        /// The claim.
+        key: Key,
+        /// What the decision was based on.
+        base: Ledger,
+        /// What is to be written.
+        next: Ledger,
+    },
+    /// Admitted: the disruption is about to be written.
+    Admitted {
+        /// The claim, or the Pod that needs none.
+        key: Key,
+        /// The version that the write is conditional on.
+        only_at: Option<u8>,
+    },
+    /// Answered, or given up.
+    Done,
+}
+
+/// What may still go wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mishaps {
+    /// Pods that fail by themselves.
+    pub failures: u8,
+    /// Failed Pods that are taken away.
+    pub vanished: u8,
+    /// Requests that vanish with the replica or the connection that carries them.
+    pub crashes: u8,
+    /// Ledger writes whose reply is lost.
+    pub lost: u8,
+    /// Pods beyond the expected ones.
+    pub surges: u8,
+    /// Labels that somebody tries to change.
+    pub relabels: u8,
+}
+
+impl State {
+    /// The Pods as they are.
+    pub fn now(&self) -> &Snapshot {
+        &self.history[self.history.len() - 1]
+    }
+
+    /// The Pods as a cache at this position has them.
+    pub fn at(&self, position: u8) -> &[Pod; PODS] {
+        let found = self.history.iter().find(|s| s.version == position);
+        &found.unwrap().pods
+    }
+
+    /// Gives the first request a claim of a rule that has no zones yet.
+    pub fn admit_first(&mut self, slots: &[Slot]) {
+        let request = &mut self.requests[0];
+        let key = (request.slot, 0, request.operation);
+        let group = slots[usize::from(request.slot)].group;
+        self.ledger.claims.insert(key, Claim { at: 0, group });
+        request.phase = Phase::Admitted { key, only_at: None };
+    }
+
+    /// Changes a Pod in etcd.
+    pub fn change(&mut self, slot: usize, change: impl FnOnce(&mut Pod)) {
+        let next = self.now().with(slot, change);
+        self.history.push(next);
+    }
+
+    /// Forgets what no cache needs, and numbers all versions anew in their order: nothing else of them matters.
+    pub fn tidy(&mut self) {
+        self.caches.sort_unstable();
+        let slowest = self.caches[0];
+        self.history.retain(|s| s.version >= slowest);
+        let mut numbers = vec![0];
+        self.versions(|version| numbers.push(*version));
+        numbers.sort_unstable();
+        numbers.dedup();
+        self.versions(|version| *version = numbers.binary_search(version).unwrap() as u8);
+    }
+
+    fn versions(&mut self, mut visit: impl FnMut(&mut u8)) {
+        for snapshot in &mut self.history {
+            visit(&mut snapshot.version);
+            snapshot
+                .pods
+                .iter_mut()
+                .for_each(|pod| visit(&mut pod.version));
+        }
+        self.caches.iter_mut().for_each(&mut visit);
+        let mut ledgers = vec![&mut self.ledger];
+        for request in &mut self.requests {
+            match &mut request.phase {
+                Phase::Writing { base, next, .. } => ledgers.extend([base, next]),
+                Phase::Admitted { only_at, .. } => only_at.iter_mut().for_each(&mut visit),
+                Phase::Start | Phase::Done => {}
+            }
+        }
+        for ledger in ledgers {
+            visit(&mut ledger.watermark);
+            ledger
+                .claims
+                .values_mut()
+                .for_each(|claim| visit(&mut claim.at));
+        }
+    }
+}
