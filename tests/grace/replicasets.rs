@@ -71,11 +71,7 @@ async fn scale_in_that_is_taken_back_keeps_all_pods() {
         .unwrap();
     let pods = scope.all_available("app=web", 6).await;
     assert_eq!(deleted(&observer).await, BTreeSet::new());
-    assert!(
-        !pods.iter().any(|p| is_marked(p)),
-        "{:?}",
-        pods[0].name_any()
-    );
+    assert!(!pods.iter().any(is_marked), "{:?}", pods[0].name_any());
 }
 
 #[tokio::test]
