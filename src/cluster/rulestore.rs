@@ -397,7 +397,7 @@ impl Snapshot {
             s.rules.selector.is_ok()
                 && Some(&*s.rules.uid) == meta.uid.as_deref()
                 && Some(s.rules.generation) == meta.generation
-                && s.rules.ignores == ignores::listed(meta)
+                && s.rules.ignores == ignores::listed(meta.annotations.as_ref())
         };
         let version = meta.resource_version.as_deref();
         let version = version.and_then(|v| v.parse().ok()).unwrap_or(0);

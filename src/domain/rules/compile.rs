@@ -36,7 +36,7 @@ impl RuleSet {
             Some(unreadable) => (Err(unreadable.fault.to_string()), selector.ok()),
             None => (selector, None),
         };
-        let ignores = ignores::listed(meta);
+        let ignores = ignores::listed(meta.annotations.as_ref());
         let rules: Vec<_> = object
             .spec
             .rules

@@ -3,16 +3,13 @@
 //! Kuperator stored `failurePolicy: Ignore` in every webhook rule and never looked at it: its Pods waited. After a take-over they
 //! still do, until somebody writes `Ignore` under the eyes of our admission, which notes the rule in an annotation.
 
-use std::collections::BTreeSet;
-
-use kube::core::ObjectMeta;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::keys;
 use crate::api::podtransitionrule::{FailurePolicy, PodTransitionRule, Rule};
 
-/// The names in the annotation of an object.
-pub fn listed(meta: &ObjectMeta) -> BTreeSet<String> {
-    let annotations = meta.annotations.as_ref();
+/// The names in the annotation of an object, by its annotations.
+pub fn listed(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
     let names = annotations.and_then(|all| all.get(keys::IGNORES_FAILURES));
     let names = names.into_iter().flat_map(|names| names.split(','));
     let names = names.map(|name| name.trim().to_owned());
@@ -45,8 +42,11 @@ pub fn newly<'a>(
 /// The value of the annotation on `new`, which is to take the place of `old`: the rules that say `Ignore`, and whose `Ignore` was
 /// written now or was known already. `None` where there is none.
 pub fn value(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Option<String> {
-    let mut known = listed(&new.metadata);
-    known.extend(old.map(|old| listed(&old.metadata)).unwrap_or_default());
+    let mut known = listed(new.metadata.annotations.as_ref());
+    known.extend(
+        old.map(|old| listed(old.metadata.annotations.as_ref()))
+            .unwrap_or_default(),
+    );
     known.extend(newly(old, new).map(|(_, name)| name.to_owned()));
     let rules = new.spec.rules.iter().filter(|rule| ignores(rule));
     let names = rules.map(|rule| rule.name.as_str());
