@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
@@ -54,6 +55,8 @@ pub struct Appeal<'a> {
     pub carrier: &'a Pod,
     /// Nothing may be written.
     pub dry_run: bool,
+    /// Whether the reason that the Pod carries counts for this request.
+    pub is_asked_for: bool,
     /// When the API server stops listening.
     pub deadline: Instant,
 }
@@ -248,7 +251,8 @@ impl Appeal<'_> {
 
     /// The reason in the annotation.
     fn reason(&self) -> Option<&str> {
-        self.carrier.annotation(keys::BYPASS).map(str::trim)
+        let carrier = self.is_asked_for.then_some(self.carrier)?;
+        carrier.annotation(keys::BYPASS).map(str::trim)
     }
 
     /// Whether there is an appeal at all.
@@ -294,10 +298,8 @@ impl Appeal<'_> {
         if rules.is_empty() {
             return self.may_bypass(None).await;
         }
-        for rule in rules {
-            self.may_bypass(Some(rule)).await?;
-        }
-        Ok(())
+        let asked = rules.iter().map(|rule| self.may_bypass(Some(rule)));
+        try_join_all(asked).await.map(drop)
     }
 
     async fn is_allowed(&self, rule: Option<&str>) -> kube::Result<bool> {

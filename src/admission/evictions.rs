@@ -15,6 +15,7 @@ use super::review::{Handler, Request, Verdict};
 use super::{denial, gate, grace, held};
 use crate::cluster::failure;
 use crate::cluster::{disruptionbudgets, pods};
+use crate::domain::deletion::Wishes;
 use crate::domain::disruptionbudget::Refusal;
 use crate::domain::lifecycle::is_held_offline;
 use crate::domain::pod::Pod;
@@ -61,6 +62,7 @@ impl Handler for Evictions {
             request,
             carrier: &pod,
             dry_run: request.dry_run || eviction.is_dry_run(),
+            is_asked_for: true,
             deadline,
         };
         let body = request.object.as_deref();
@@ -105,7 +107,8 @@ impl Evictions {
             if grace::is_own_question(context, appeal.request, appeal.deadline).await {
                 return (Verdict::allow().audit("free", "own-dry-run"), Bound::Uid);
             }
-            let verdict = grace::verdict(appeal, pod, Operation::Evict, options).await;
+            let wishes = Wishes::of(options);
+            let verdict = grace::verdict(appeal, pod, Operation::Evict, wishes).await;
             return (verdict, Bound::Uid);
         }
         if held::goes_with_its_set(context, pod, appeal.deadline).await {

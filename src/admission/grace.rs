@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use kube::Error;
-use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::appeal::{Appeal, Leave};
@@ -12,15 +11,11 @@ use super::context::Context;
 use super::denial;
 use super::held::CONTROLLER_MANAGER;
 use super::review::{Operation as Asked, Request, Verdict};
-use crate::cluster::failure;
-use crate::cluster::pods;
+use crate::cluster::{failure, pods, scalein};
 use crate::domain::deletion::Wishes;
 use crate::domain::grace::{self, DeletionRequest};
-use crate::domain::pod::Pod;
+use crate::domain::pod::{Owner, Pod};
 use crate::ledger::protocol::Operation;
-
-/// The identity of the controller of ReplicaSets.
-const REPLICASET_CONTROLLER: &str = "system:serviceaccount:kube-system:replicaset-controller";
 
 /// Writes of the mark before a Pod that changes all the time is given up.
 const ROUNDS: u32 = 5;
@@ -36,19 +31,19 @@ pub fn is_under_way(enabled: bool, pod: &Pod) -> bool {
 }
 
 /// The verdict on a Delete or an Evict for which [`is_due`] holds: a bypass admits it, anything else starts the lifecycle, by
-/// the label that the controller of deletions waits for. `options` are the `DeleteOptions` of the request.
+/// the label that the controller of deletions waits for. `wishes` are those of the request.
 pub async fn verdict(
     appeal: &Appeal<'_>,
     pod: &Arc<Pod>,
     operation: Operation,
-    options: &Value,
+    wishes: Wishes,
 ) -> Verdict {
     let context = appeal.context;
     let name = &pod.metadata.name;
     let mut note = None;
     if appeal.is_made() {
         match at_once(appeal, pod, operation).await {
-            Ok(admitted) => return admitted,
+            Ok(verdict) => return verdict,
             Err(said) => note = said,
         }
     }
@@ -58,16 +53,21 @@ pub async fn verdict(
     {
         return refused.verdict(name, (context.now)());
     }
-    if !grace::is_begun(pod)
-        && !appeal.dry_run
-        && let Some(refused) = refused_by_others(appeal, pod, operation).await
-    {
+    if let Some(refused) = chosen_enough(appeal, pod) {
         return refused;
     }
     let asked = DeletionRequest {
         scaled_in_by: scaled_in_by(appeal, pod),
-        wishes: Wishes::of(options),
+        wishes,
     };
+    let wanted = Wishes::stored(pod).and(&asked.wishes);
+    let is_news = !grace::is_begun(pod) || wanted != Wishes::stored(pod);
+    if is_news
+        && !appeal.dry_run
+        && let Some(refused) = refused_by_others(appeal, pod, operation, &wanted).await
+    {
+        return refused;
+    }
     let pod = match begin(appeal, pod, &asked).await {
         Ok(Some(pod)) => pod,
         Ok(None) => return Verdict::allow().audit("free", "pod-not-found"), // the request itself answers 404
@@ -90,7 +90,7 @@ pub async fn verdict(
 }
 
 /// Admits without the lifecycle what the user may have without it: who has the verb on every rule object that covers the Pod,
-/// or on all of the namespace where none does. The error says why not.
+/// or on all of the namespace where none does. A claim that can't be given is a denial. The error says why the user may not.
 async fn at_once(
     appeal: &Appeal<'_>,
     pod: &Arc<Pod>,
@@ -103,7 +103,12 @@ async fn at_once(
     let mut leave = match pod.is_available() {
         true => {
             let disruption = context.disruption(pod, operation);
-            appeal.claim(disruption).await.map_err(|r| r.note)?
+            match appeal.claim(disruption).await {
+                Ok(leave) => leave,
+                Err(refused) => {
+                    return Ok(refused.verdict(&pod.metadata.name, (context.now)()));
+                }
+            }
         }
         false => Leave::default(),
     };
@@ -124,22 +129,55 @@ async fn at_once(
     Ok(leave.audit(verdict, appeal))
 }
 
-/// The ReplicaSet that asks for the deletion of its Pod because it is to have fewer. Where all controllers share one identity,
-/// the number of Pods tells whether it is the ReplicaSet that asks.
+/// The ReplicaSet, or ReplicationController, that asks for the deletion of its Pod because it is to have fewer. Where all controllers
+/// share one identity, the number of Pods tells whether it is the owner that asks.
 fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
-    let owner = pod
-        .controller()
-        .filter(|owner| owner.kind == "ReplicaSet")?;
+    let owner = pod.controller()?;
     let asks = match appeal.request.user_info.username.as_str() {
-        REPLICASET_CONTROLLER => true,
         CONTROLLER_MANAGER => {
             let state = appeal.context.index.read();
-            let home = state.namespace(&pod.metadata.namespace);
-            home.is_some_and(|home| home.surplus(&owner.uid) > 0)
+            let home = state.namespace(&pod.metadata.namespace)?;
+            scalein::chosen(home, &owner.uid).len() < home.surplus(&owner.uid) as usize
         }
-        _ => false,
+        user => is_of_owner(user, owner),
     };
     asks.then(|| owner.uid.clone())
+}
+
+/// Whether a user is the controller that scales owners of this kind in.
+fn is_of_owner(user: &str, owner: &Owner) -> bool {
+    let controller = match owner.kind.as_str() {
+        "ReplicaSet" => "replicaset-controller",
+        "ReplicationController" => "replication-controller",
+        _ => return false,
+    };
+    user.strip_prefix("system:serviceaccount:kube-system:") == Some(controller)
+}
+
+/// The refusal of a Pod whose owner has chosen as many others as it has too many. It tries again, with other Pods perhaps: each that
+/// were marked would go off traffic for nothing. A Pod that is down has nothing to lose, and the owner prefers it to all others.
+fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
+    let owner = pod.controller()?;
+    let is_asked_by_owner = is_of_owner(&appeal.request.user_info.username, owner);
+    if !is_asked_by_owner || grace::is_begun(pod) || !pod.is_available() {
+        return None;
+    }
+    let state = appeal.context.index.read();
+    let home = state.namespace(&pod.metadata.namespace)?;
+    home.workload(&owner.uid)?.replicas?;
+    let chosen = scalein::chosen(home, &owner.uid);
+    let surplus = home.surplus(&owner.uid) as usize;
+    (chosen.len() >= surplus).then(|| {
+        let message = format!(
+            "Pod {} stays: {} {} has {surplus} Pods too many, and {} others go through their lifecycle to be deleted",
+            pod.metadata.name,
+            owner.kind,
+            owner.name,
+            chosen.len()
+        );
+        let (code, reason) = denial::HELD;
+        Verdict::deny(code, reason, message).audit("held", "others-are-chosen")
+    })
 }
 
 /// Whether a request is the dry run by which this program asks what others say to a deletion or an eviction: nothing is held
@@ -160,10 +198,11 @@ async fn refused_by_others(
     appeal: &Appeal<'_>,
     pod: &Pod,
     operation: Operation,
+    wishes: &Wishes,
 ) -> Option<Verdict> {
     let client = &appeal.context.client;
     let ask = async {
-        pods::may_delete(client, pod).await?;
+        pods::may_delete(client, pod, wishes).await?;
         // What judges an eviction sees no DELETE, and is not asked before this program has answered.
         match operation {
             Operation::Evict => pods::may_evict(client, pod).await,

@@ -146,9 +146,16 @@ fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) 
         word("object"),
         word("oldObject")
     );
+    // Options of the deletion, and whose wish it is: without a grace period the Pod is forgotten while it may still run.
+    let noted = [keys::DELETE_OPTIONS, keys::SCALED_IN_BY].map(|key| {
+        let note = |object: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
+        let before = format!("oldObject == null ? '' : {}", note("oldObject"));
+        format!("{0} != '' && {0} != ({before})", note("object"))
+    });
     let set = set
         .into_iter()
         .chain([of_a_set])
+        .chain(noted)
         .map(|term| format!("({term})"));
     let set: Vec<String> = set.collect();
     let mut both = constraints("", &["pods", "pods/status"], "Namespaced");
@@ -165,9 +172,11 @@ fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) 
     }));
     let constraints = both;
     let message = format!(
-        "the labels {} have the Pod deleted through its lifecycle: setting one needs the RBAC verb delete on pods, as deleting the \
-         Pod does",
-        labels.join(" and ")
+        "the labels {} have the Pod deleted through its lifecycle, in the way that the annotations {} and {} say: setting one needs \
+         the RBAC verb delete on pods, as deleting the Pod does",
+        labels.join(" and "),
+        keys::DELETE_OPTIONS,
+        keys::SCALED_IN_BY
     );
     let may_delete = "authorizer.group('').resource('pods').namespace(request.namespace).name(request.name).check('delete').allowed()";
     let spec = ValidatingAdmissionPolicySpec {

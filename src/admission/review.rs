@@ -171,6 +171,13 @@ impl Request {
         options.unwrap_or_default()
     }
 
+    /// The object before the operation as JSON; null without one.
+    pub fn old(&self) -> Value {
+        let old = self.old_object.as_deref();
+        let old = old.and_then(|raw| serde_json::from_str(raw.get()).ok());
+        old.unwrap_or_default()
+    }
+
     /// Who asks, for messages and logs: only an API server's word counts.
     pub fn user(&self) -> String {
         let name = &self.user_info.username;

@@ -342,20 +342,26 @@ mod tests {
         };
         let noted = json!({ (keys::IGNORES_FAILURES): "ask" });
         let former = object("Ignore", json!({ "a": "b" }));
-        assert_eq!(ignored(&former, None).await, "ask");
-        assert_eq!(ignored(&object("Ignore", json!(null)), None).await, "ask");
+        assert_eq!(ignored(&former, None).await, r#"["ask"]"#);
+        assert_eq!(
+            ignored(&object("Ignore", json!(null)), None).await,
+            r#"["ask"]"#
+        );
         assert_eq!(
             ignored(&object("Fail", json!(null)), None).await,
             json!(null)
         );
         assert_eq!(ignored(&former, Some(former.clone())).await, json!(null));
         let fail = object("Fail", json!({}));
-        assert_eq!(ignored(&former, Some(fail.clone())).await, "ask");
+        assert_eq!(ignored(&former, Some(fail.clone())).await, r#"["ask"]"#);
         assert_eq!(
             ignored(&fail, Some(object("Ignore", noted.clone()))).await,
             json!(null)
         );
-        assert_eq!(ignored(&former, Some(object("Ignore", noted))).await, "ask");
+        assert_eq!(
+            ignored(&former, Some(object("Ignore", noted))).await,
+            r#"["ask"]"#
+        );
     }
 
     #[tokio::test]

@@ -21,7 +21,7 @@ use super::resourcecontext::ResourceContext;
 
 /// Which state of the definitions this build has. Whoever changes one raises it: a build does not put its definitions in the
 /// place of those of a higher revision.
-pub const REVISION: u32 = 15;
+pub const REVISION: u32 = 16;
 
 /// Annotation of a definition with its revision. Definitions from before there were revisions lack it.
 pub const REVISION_KEY: &str = "operating.kusionstack.io/crd-revision";

@@ -100,8 +100,8 @@ pub const SENT_AWAY: &str = "operating.kusionstack.io/sent-away";
 /// Annotation on a Pod with the label [`TO_DELETE`]: options of the DELETE or eviction that asked for it, as JSON, see
 /// [`crate::domain::deletion::Wishes`]. Written at admission, read and removed by the controller of deletions.
 pub const DELETE_OPTIONS: &str = "operating.kusionstack.io/delete-options";
-/// Annotation on a Pod with the label [`TO_DELETE`]: UID of its ReplicaSet, if nobody but that has asked for the deletion, to
-/// have fewer Pods. Written at admission, read and removed by the controller of deletions.
+/// Annotation on a Pod with the label [`TO_DELETE`]: the value of that, and the UID of the ReplicaSet, or ReplicationController, if
+/// nobody but that has asked for the deletion, to have fewer Pods. Written at admission, read and removed by the controller of deletions.
 pub const SCALED_IN_BY: &str = "operating.kusionstack.io/scaled-in-by";
 /// Annotation on a claim: when its CollaSet last made a Pod that mounts it, RFC 3339. Deletions that were sent before are void by it, as
 /// they name an older version. Written by CollaSet, read by nobody.
@@ -138,9 +138,9 @@ pub const NAMESPACE_HAS_STRICT_RULES: &str = "strict";
 /// namespace another resourceVersion, by which the leader knows that a rule may be about to be stored. Written at admission
 /// of a rule, removed with the mark, read by nobody.
 pub const RULE_ADMITTED: &str = "operating.kusionstack.io/rule-admitted";
-/// Annotation on a PodTransitionRule: names of its webhook rules, with commas between, whose `failurePolicy: Ignore` was written
+/// Annotation on a PodTransitionRule: JSON list of the names of its webhook rules whose `failurePolicy: Ignore` was written
 /// while Operating judged the write. Kuperator stored `Ignore` in every rule and held its Pods all the same. Written by admission;
-/// a user may add a name.
+/// a user may add a name, and write a single one as it is.
 pub const IGNORES_FAILURES: &str = "operating.kusionstack.io/ignores-failures";
 /// Label that excludes a Namespace from every webhook. Written by cluster administrators.
 pub const NAMESPACE_EXCLUDED: &str = "operating.kusionstack.io/exclude";

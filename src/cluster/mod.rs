@@ -23,6 +23,7 @@ pub mod registration;
 pub mod replicasets;
 pub mod restoring;
 pub mod rulestore;
+pub mod scalein;
 pub mod selected;
 pub mod sizes;
 pub mod sources;

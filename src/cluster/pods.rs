@@ -162,10 +162,9 @@ pub async fn delete(client: &Client, pod: &Pod, wishes: &Wishes) -> Result<u64, 
 }
 
 /// Whether everything that judges a deletion by this program lets this one pass, by a dry run.
-pub async fn may_delete(client: &Client, pod: &Pod) -> Result<(), Error> {
-    let wishes = Wishes::default();
+pub async fn may_delete(client: &Client, pod: &Pod, wishes: &Wishes) -> Result<(), Error> {
     client
-        .request::<Value>(deletion(pod, &wishes, true)?)
+        .request::<Value>(deletion(pod, wishes, true)?)
         .await?;
     Ok(())
 }

@@ -23,6 +23,7 @@ use crate::api::keys;
 use crate::api::podtransitionrule::{self, PodTransitionRule};
 use crate::domain::footprint::{MOST, excess};
 use crate::domain::pod::{Metadata, Pod};
+use crate::domain::rules::ignores;
 use crate::ledger::store::Uid;
 use crate::tasks::Supervisor;
 
@@ -195,7 +196,9 @@ impl Sink<PodTransitionRule> for Rules {
         // Nothing reads these. They are often larger than the rest, and anybody who may edit the rule chooses how large.
         rule.metadata.managed_fields = None;
         if let Some(annotations) = &mut rule.metadata.annotations {
-            annotations.retain(|key, _| key == keys::IGNORES_FAILURES);
+            annotations.retain(|key, value| {
+                key == keys::IGNORES_FAILURES && value.len() <= ignores::MOST_BYTES
+            });
         }
         rule.metadata.labels = None;
         Ok(rule)

@@ -13,6 +13,7 @@ use crate::api::keys::{self, Family};
 use crate::cluster::events::about_pod;
 use crate::cluster::pods;
 use crate::cluster::queue::Outcome;
+use crate::cluster::scalein;
 use crate::domain::deletion::Wishes;
 use crate::domain::grace::{self, ID, TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
@@ -99,7 +100,7 @@ fn done(pod: &Pod) -> Outcome {
 }
 
 /// Whether the ReplicaSet that alone has asked for the deletion of a Pod has chosen others instead, or wants as many Pods as
-/// there are again.
+/// there are again, or that has let the Pod go.
 fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
     let Some(owner) = grace::scaled_in_by(pod) else {
         return false;
@@ -108,11 +109,18 @@ fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
     let Some(home) = state.namespace(&pod.metadata.namespace) else {
         return false;
     };
-    let chosen = home.owned_by(owner).filter(|pod| !pod.is_terminating());
-    let chosen: Vec<_> = chosen
-        .filter(|pod| grace::scaled_in_by(pod) == Some(owner))
-        .map(|pod| &**pod)
-        .collect();
+    if pod
+        .controller()
+        .is_none_or(|controller| controller.uid != owner)
+    {
+        return true; // it is no Pod of the ReplicaSet any more
+    }
+    let age = nanos.saturating_sub(grace::asked_at(pod).unwrap_or(0));
+    if u128::from(age) <= LAPSE.as_nanos() {
+        return false; // before all Pods of the owner are looked at
+    }
+    let chosen = scalein::chosen(home, owner).into_iter();
+    let chosen = chosen.map(|pod| &**pod).collect();
     let surplus = usize::try_from(home.surplus(owner)).unwrap_or(usize::MAX);
     let lapsing = lapsing(chosen, surplus, nanos);
     lapsing

@@ -16,6 +16,9 @@ pub struct Wishes {
     /// What becomes of objects that the Pod owns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation_policy: Option<Propagation>,
+    /// Value of the label [`keys::TO_DELETE`] that this was written with: under another mark it means nothing.
+    #[serde(rename = "toDelete", skip_serializing_if = "String::is_empty")]
+    pub mark: String,
 }
 
 /// A propagation policy that is not the API server's own choice for Pods, which is `Background`.
@@ -28,7 +31,24 @@ pub enum Propagation {
 }
 
 impl Wishes {
-    /// Read off the `DeleteOptions` of a request, as JSON. A field that says nothing more than the API server's default, or that
+    /// Those of a DELETE of `pod`, both as JSON. The API server has filled the grace period in before it asks: with that of the Pod, or
+    /// with 0 for a Pod that is on no node (`CheckGracefulDelete` of its strategy for Pods). Later that would be another one.
+    pub fn of_delete(options: &serde_json::Value, pod: &serde_json::Value) -> Wishes {
+        let wishes = Wishes::of(options);
+        let spec = &pod["spec"];
+        let is_placed = spec["nodeName"]
+            .as_str()
+            .is_some_and(|node| !node.is_empty());
+        let own = spec["terminationGracePeriodSeconds"].as_u64();
+        let given = wishes.grace_period_seconds;
+        let is_said = is_placed && given.map(u64::from) != own;
+        Wishes {
+            grace_period_seconds: given.filter(|_| is_said),
+            ..wishes
+        }
+    }
+
+    /// Read off the `DeleteOptions` of an eviction, as JSON. A field that says nothing more than the API server's default, or that
     /// the API server refuses, is left out.
     pub fn of(options: &serde_json::Value) -> Wishes {
         let grace = options["gracePeriodSeconds"].as_u64();
@@ -38,14 +58,21 @@ impl Wishes {
             grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
             propagation_policy: by_name(&options["propagationPolicy"])
                 .or_else(|| orphan.then_some(Propagation::Orphan)),
+            mark: String::new(),
         }
     }
 
-    /// What was written to the Pod when its deletion was asked for. An annotation that can't be read says nothing.
+    /// What was written to the Pod when its deletion was asked for. An annotation that can't be read, or that was written with an
+    /// earlier mark, says nothing.
     pub fn stored(pod: &Pod) -> Wishes {
         let text = pod.annotation(keys::DELETE_OPTIONS);
-        text.and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default()
+        let stored = text.and_then(|text| serde_json::from_str::<Wishes>(text).ok());
+        let mark = pod.label(keys::TO_DELETE);
+        let stored = stored.filter(|stored| mark == Some(&*stored.mark));
+        stored.map_or_else(Wishes::default, |stored| Wishes {
+            mark: String::new(),
+            ..stored
+        })
     }
 
     /// These wishes and those of a later request. As for a Pod that is being deleted, a later request can shorten the grace
@@ -55,13 +82,18 @@ impl Wishes {
         Wishes {
             grace_period_seconds: grace.into_iter().flatten().min(),
             propagation_policy: later.propagation_policy.or(self.propagation_policy),
+            mark: String::new(),
         }
     }
 
-    /// The value of the annotation; `None` where there is nothing to keep.
-    pub fn value(&self) -> Option<String> {
+    /// The value of the annotation beside this mark; `None` where there is nothing to keep.
+    pub fn value(&self, mark: &str) -> Option<String> {
         let is_empty = *self == Wishes::default();
-        (!is_empty).then(|| serde_json::json!(self).to_string())
+        let stored = Wishes {
+            mark: mark.to_owned(),
+            ..self.clone()
+        };
+        (!is_empty).then(|| serde_json::json!(stored).to_string())
     }
 }
 
@@ -73,11 +105,11 @@ mod tests {
 
     #[test]
     fn options_are_read_and_stored_without_defaults() {
-        let value = |options| Wishes::of(&options).value();
+        let value = |options| Wishes::of(&options).value("7");
         assert_eq!(value(json!(null)), None);
         assert_eq!(value(json!({ "propagationPolicy": "Background" })), None);
         assert_eq!(value(json!({ "gracePeriodSeconds": -1 })), None);
-        let stored = r#"{"gracePeriodSeconds":0,"propagationPolicy":"Foreground"}"#;
+        let stored = r#"{"gracePeriodSeconds":0,"propagationPolicy":"Foreground","toDelete":"7"}"#;
         let options =
             json!({ "gracePeriodSeconds": 0, "propagationPolicy": "Foreground", "dryRun": [] });
         assert_eq!(value(options).as_deref(), Some(stored));
@@ -85,11 +117,35 @@ mod tests {
         assert_eq!(orphan.propagation_policy, Some(Propagation::Orphan));
 
         let mut pod = Pod::default();
-        for (text, grace) in [(stored, Some(0)), ("{", None), (r#"{"new":1}"#, None)] {
+        let labels = &mut pod.metadata.labels;
+        labels.insert(keys::TO_DELETE.to_owned(), "7".to_owned());
+        let former = r#"{"gracePeriodSeconds":0,"toDelete":"6"}"#;
+        for (text, grace) in [
+            (stored, Some(0)),
+            (former, None),
+            ("{", None),
+            (r#"{"gracePeriodSeconds":0}"#, None),
+        ] {
             let annotations = &mut pod.metadata.annotations;
             annotations.insert(keys::DELETE_OPTIONS.to_owned(), text.to_owned());
             assert_eq!(Wishes::stored(&pod).grace_period_seconds, grace, "{text}");
         }
+    }
+
+    #[test]
+    fn grace_period_that_the_api_server_fills_in_is_no_wish() {
+        let grace = |seconds: u64, spec: serde_json::Value| {
+            let options = json!({ "gracePeriodSeconds": seconds });
+            Wishes::of_delete(&options, &json!({ "spec": spec })).grace_period_seconds
+        };
+        let placed = json!({ "nodeName": "a", "terminationGracePeriodSeconds": 30 });
+        assert_eq!(grace(30, placed.clone()), None);
+        assert_eq!(grace(5, placed.clone()), Some(5));
+        assert_eq!(grace(0, placed), Some(0));
+        assert_eq!(
+            grace(0, json!({ "terminationGracePeriodSeconds": 30 })),
+            None
+        );
     }
 
     #[test]

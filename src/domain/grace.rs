@@ -76,11 +76,11 @@ pub struct DeletionRequest {
     pub wishes: Wishes,
 }
 
-/// UID of the ReplicaSet that alone has asked for the deletion of its Pod. It may choose another one later.
+/// UID of the ReplicaSet that alone has asked for the deletion of a Pod. It may choose another one later, and may not control the Pod
+/// any more. What was written with an earlier mark says nothing.
 pub fn scaled_in_by(pod: &Pod) -> Option<&str> {
-    let uid = pod.annotation(keys::SCALED_IN_BY)?;
-    let owner = pod.controller().filter(|owner| owner.uid == uid);
-    owner.filter(|_| is_begun(pod)).map(|_| uid)
+    let (mark, uid) = pod.annotation(keys::SCALED_IN_BY)?.split_once(' ')?;
+    (pod.label(keys::TO_DELETE) == Some(mark)).then_some(uid)
 }
 
 /// When the deletion of a Pod was asked for last, in nanoseconds since 1970, within [`REFRESH_NANOS`].
@@ -105,12 +105,15 @@ pub fn request(pod: &Pod, asked: &DeletionRequest, now_nanos: u64) -> Option<Val
         true => Wishes::stored(pod),
         false => Wishes::default(), // those of a deletion that was taken back
     };
-    set(keys::DELETE_OPTIONS, before.and(&asked.wishes).value());
+    let mark = pod.label(keys::TO_DELETE).unwrap_or(&now);
+    set(keys::DELETE_OPTIONS, before.and(&asked.wishes).value(mark));
     // Once somebody else has asked, the deletion is no longer up to the ReplicaSet.
     let scaled_in_by = asked.scaled_in_by.clone();
     set(
         keys::SCALED_IN_BY,
-        scaled_in_by.filter(|_| !begun || self::scaled_in_by(pod).is_some()),
+        scaled_in_by
+            .filter(|_| !begun || self::scaled_in_by(pod).is_some())
+            .map(|uid| format!("{mark} {uid}")),
     );
     if !fresh || !begun || !annotations.is_empty() {
         annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), json!(now));
@@ -267,12 +270,13 @@ mod tests {
             ..DeletionRequest::default()
         };
         let first = request(&pod(json!({})), &with(Some(5)), 1).unwrap();
-        let options = r#"{"gracePeriodSeconds":5}"#;
+        let options = r#"{"gracePeriodSeconds":5,"toDelete":"1"}"#;
         assert_eq!(first["annotations"][keys::DELETE_OPTIONS], options);
         let marked = pod(first);
         assert_eq!(request(&marked, &with(None), 2), None);
         let sooner = request(&marked, &with(Some(0)), 2).unwrap();
-        assert_eq!(Wishes::stored(&pod(sooner)).grace_period_seconds, Some(0));
+        let sooner = &sooner["annotations"][keys::DELETE_OPTIONS];
+        assert_eq!(sooner, r#"{"gracePeriodSeconds":0,"toDelete":"1"}"#);
         let stray = pod(json!({ "annotations": { (keys::DELETE_OPTIONS): options } }));
         let anew = request(&stray, &with(None), 2).unwrap();
         assert_eq!(anew["annotations"][keys::DELETE_OPTIONS], Value::Null);

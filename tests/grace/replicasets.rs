@@ -102,3 +102,33 @@ async fn pod_that_somebody_else_deletes_goes_whatever_its_replicaset_wants() {
         .filter(|p| pods.iter().any(|q| p.uid() == q.uid()));
     assert_eq!(kept.count(), 2);
 }
+
+#[tokio::test]
+async fn held_scale_in_chooses_no_more_pods_than_it_is_to_lose() {
+    let scope = bed().await.scope("held").await;
+    scope.deploy("web", 6, json!({})).await;
+    scope.all_available("app=web", 6).await;
+    let requires = json!({"requires": {"matchLabels": {"free": "yes"}}});
+    let rules = json!([{"name": "labels", "labelCheck": requires}]);
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
+    scope.try_rule("web", spec).await.unwrap();
+    scope.scale("web", 2).await.unwrap();
+    let marked = async || -> BTreeSet<String> {
+        let pods = scope.list("app=web").await.into_iter();
+        let marked = pods.filter(is_marked);
+        marked.map(|pod| pod.name_any()).collect()
+    };
+    wait::until("four Pods that are to go", async || {
+        marked().await.len() == 4
+    })
+    .await;
+    let chosen = marked().await;
+    // Each change of a Pod has the ReplicaSet try again.
+    for round in 0..10 {
+        for pod in scope.list("app=web").await {
+            let label = json!({"round": round.to_string()});
+            scope.label(&pod.name_any(), label).await.unwrap();
+        }
+    }
+    assert_eq!(marked().await, chosen);
+}

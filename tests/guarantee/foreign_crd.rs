@@ -56,7 +56,9 @@ async fn nothing_goes_until_the_definition_is_put_back(
         let refused = refusals(&scope, &pods).await;
         assert_eq!(refused.len(), PODS, "{refused:#?}");
         // The API server has no storage of the kind for a moment after the change.
-        let is_settled = |message: &String| !message.contains("(re)initializing");
+        let is_settled = |message: &String| {
+            !message.contains("(re)initializing") && !message.contains("404 page not found")
+        };
         refused.iter().all(is_settled).then_some(refused)
     });
     for message in &refused.await {

@@ -1,6 +1,7 @@
 //! What users see where the lifecycle has gone wrong elsewhere (contract 10.1), by its number there.
 
 use operating::api::keys::{self, Family};
+use operating::domain::lifecycle::LabelPatch;
 use operating::domain::lifecycle::{Phase, Stage, controller_step, operator, phases};
 use operating::domain::pod::Pod;
 
@@ -548,5 +549,63 @@ fn mark_of_a_new_pod_goes_however_the_pod_became_available() {
         world.quiesce();
         assert_eq!(world.pod.label(mark), None);
         assert!(world.pod.is_available());
+    }
+}
+
+#[test]
+fn announcement_of_an_undone_operation_is_no_other_ones() {
+    let mut world = World::serving();
+    world
+        .patch(&operator::begin(&world.pod, "upgrade", "update", false, 5))
+        .unwrap();
+    world
+        .patch(&operator::begin(
+            &world.pod,
+            "pod-delete",
+            "delete",
+            true,
+            6,
+        ))
+        .unwrap();
+    assert!(operator::announces(&world.pod, "pod-delete"));
+    assert!(!operator::announces(&world.pod, "upgrade"));
+    world.undo("pod-delete");
+    world.quiesce();
+    assert!(!operator::announces(&world.pod, "upgrade"));
+    assert!(world.pod.label(keys::PREPARING_TO_DELETE).is_none());
+}
+
+#[test]
+fn announcement_with_a_time_of_its_own_is_that_of_the_operation_that_begins() {
+    let mut world = World::serving();
+    world
+        .patch(&operator::begin(&world.pod, "upgrade", "update", false, 5))
+        .unwrap();
+    let mut begin = operator::begin(&world.pod, "replace", "replace", true, 6);
+    let announced = keys::PREPARING_TO_DELETE.to_owned();
+    begin.0.insert(announced, Some("7".to_owned()));
+    world.patch(&begin).unwrap();
+    assert!(operator::announces(&world.pod, "replace"));
+    assert!(!operator::announces(&world.pod, "upgrade"));
+}
+
+#[test]
+fn announcement_after_the_rules_permits_nothing() {
+    let mut world = World::serving();
+    world
+        .patch(&operator::begin(
+            &world.pod, "upgrade", "update", false, 1_000_000,
+        ))
+        .unwrap();
+    world.quiesce();
+    let since = world
+        .pod
+        .label(&Family::Operating.key("upgrade"))
+        .unwrap()
+        .to_owned();
+    for value in [since.as_str(), "7"] {
+        let late = [(keys::PREPARING_TO_DELETE.to_owned(), Some(value.to_owned()))];
+        world.patch(&LabelPatch(late.into())).unwrap();
+        assert!(!operator::announces(&world.pod, "upgrade"), "{value}");
     }
 }

@@ -66,6 +66,7 @@ async fn outcome(
         request: &request(),
         carrier: &pod(reason),
         dry_run: false,
+        is_asked_for: true,
         deadline: Instant::now() + Duration::from_secs(10),
     };
     let said = appeal.may_bypass(Some("web")).await;
@@ -141,6 +142,7 @@ async fn denial_says_that_the_annotation_to_skip_rules_can_not_be_read() {
         request: &request(),
         carrier: &pod(None),
         dry_run: false,
+        is_asked_for: true,
         deadline: Instant::now() + Duration::from_secs(10),
     };
     let with = |text: &str| {
@@ -189,6 +191,7 @@ async fn more_rules_than_may_cover_a_pod_are_bypassed_by_who_may_bypass_them_all
             request: &request(),
             carrier: &pod,
             dry_run: false,
+            is_asked_for: true,
             deadline: Instant::now() + Duration::from_secs(10),
         };
         let rules = context.index.rules_of(&pod);

@@ -191,17 +191,31 @@ impl Mutate {
             false => gate::current_rules(&self.0, &new.metadata.namespace, deadline).await,
         };
         let known = known.is_ok();
-        let appeal = Appeal {
+        // The reason counts for a write that gives it, and for operations that begin or end with the write: it must not turn any other
+        // write of somebody who has the right into a bypass for what others wait for.
+        let gives_reason = old.annotation(keys::BYPASS) != new.annotation(keys::BYPASS);
+        let asks_now = |id: &str| {
+            let key = Family::Operating.key(id);
+            old.label(&key) != new.label(&key)
+        };
+        let appeal = |is_asked_for: bool| Appeal {
             context: &self.0,
             request,
             carrier: &new,
             dry_run: request.dry_run,
+            is_asked_for,
             deadline,
         };
         let mut past = BTreeSet::new();
         for id in run.awaiting(Stage::PostCheck) {
             match self
-                .decide(&appeal, &run, Stage::PostCheck, &id, known)
+                .decide(
+                    &appeal(gives_reason || asks_now(&id)),
+                    &run,
+                    Stage::PostCheck,
+                    &id,
+                    known,
+                )
                 .await
             {
                 Ok(bypassed) => {
@@ -213,6 +227,7 @@ impl Mutate {
         }
         let mut past_before = BTreeSet::new();
         for id in &asking {
+            let appeal = appeal(gives_reason || asks_now(id));
             match self.decide(&appeal, &run, Stage::PreCheck, id, known).await {
                 Ok(bypassed) => {
                     past_before.extend(bypassed);
@@ -221,6 +236,7 @@ impl Mutate {
                 Err(told) => hold(&mut run, Stage::PreCheck, id, told, &mut waits),
             }
         }
+        let appeal = appeal(gives_reason || asking.iter().any(|id| asks_now(id)));
         let mut free = None;
         let mut leave = Leave::default();
         let mut settled = run.clone();

@@ -13,6 +13,7 @@ use crate::admission::context::Context;
 use crate::admission::review::{Handler, Operation, Request, Verdict};
 use crate::admission::{denial, gate, grace, held};
 use crate::api::keys::Family;
+use crate::domain::deletion::Wishes;
 use crate::domain::grace::is_operated;
 use crate::domain::lifecycle::FieldError;
 use crate::domain::lifecycle::{is_held_offline, restarts, validate};
@@ -78,8 +79,8 @@ impl Validate {
             if grace::is_own_question(&self.0, request, deadline).await {
                 return Verdict::allow().audit("free", "own-dry-run");
             }
-            let options = request.options();
-            return grace::verdict(&appeal, &old, Claimed::Delete, &options).await;
+            let wishes = Wishes::of_delete(&request.options(), &request.old());
+            return grace::verdict(&appeal, &old, Claimed::Delete, wishes).await;
         }
         if held::goes_with_its_set(&self.0, &old, deadline).await {
             return Verdict::allow().audit("free", held::SET_DELETED);
@@ -118,6 +119,7 @@ impl Validate {
             request,
             carrier,
             dry_run: request.dry_run,
+            is_asked_for: true,
             deadline,
         }
     }

@@ -49,6 +49,8 @@ pub enum Condition {
     NotNode,
     /// A CREATE, or an UPDATE that changes `spec`; finalizers and other metadata never depend on us.
     SpecChanged,
+    /// As [`Condition::SpecChanged`], or the annotation [`keys::IGNORES_FAILURES`] changed.
+    RulesChanged,
     /// The stored CollaSet is deleted and leaves its Pods, as [`crate::domain::collaset::leaves_its_pods`] says.
     LeavesItsPods,
     /// The stored PersistentVolumeClaim is not bound to a volume yet.
@@ -78,6 +80,7 @@ impl Condition {
             Condition::NotNamespaceController => "not-namespace-controller",
             Condition::NotNode => "not-node",
             Condition::SpecChanged => "spec-changed",
+            Condition::RulesChanged => "rules-changed",
             Condition::LeavesItsPods => "leaves-its-pods",
             Condition::Pending => "pending",
             Condition::ByGarbageCollector => "by-garbage-collector",
@@ -166,6 +169,13 @@ impl Condition {
                     or_empty("request", &["userInfo", "groups"], "[]")
                 )
             }
+            Condition::RulesChanged => any([
+                Condition::SpecChanged.expression(),
+                format!(
+                    "oldObject != null && ({})",
+                    changed(|o| annotation(o, keys::IGNORES_FAILURES))
+                ),
+            ]),
             Condition::SpecChanged => {
                 format!(
                     "oldObject == null || {}",

@@ -185,7 +185,7 @@ pub const WEBHOOKS: &[Webhook] = &[
         writes: true,
         reinvoke: false,
         timeout_seconds: 10,
-        conditions: &[Condition::SpecChanged],
+        conditions: &[Condition::RulesChanged],
     },
     // Writes defaults into the object, and says all that is wrong before the schema says a part of it. What is absent
     // reads as its default, and the validation behind sees everything, so a dead webhook stops nothing here.

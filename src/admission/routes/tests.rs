@@ -84,8 +84,9 @@ fn webhooks_that_fail_closed_without_rules_touch_few_requests() {
             "{}",
             w.name
         );
-        let allowed: [&[Condition]; 3] = [
+        let allowed: [&[Condition]; 4] = [
             &[Condition::SpecChanged],
+            &[Condition::RulesChanged],
             &[Condition::LeavesItsPods],
             &[
                 Condition::NotTerminating,

@@ -1,6 +1,8 @@
 //! Reading rules that do not fit the types. A newer version of the server may have stored them, under definitions of its
 //! own. A rule that this version can't read must not be lost: what it holds would go unprotected.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::core::ObjectMeta;
@@ -113,6 +115,8 @@ pub fn by_parts(raw: &str) -> Option<PodTransitionRule> {
         generation: Option<i64>,
         #[serde(default)]
         deletion_timestamp: Option<String>,
+        #[serde(default)]
+        annotations: Option<BTreeMap<String, String>>,
     }
     let Parts {
         metadata,
@@ -130,6 +134,7 @@ pub fn by_parts(raw: &str) -> Option<PodTransitionRule> {
             uid: Some(metadata.uid),
             resource_version: Some(metadata.resource_version),
             generation: metadata.generation,
+            annotations: metadata.annotations,
             deletion_timestamp: going.map(|at| Time(at.parse().unwrap_or(Timestamp::UNIX_EPOCH))),
             ..ObjectMeta::default()
         },

@@ -190,6 +190,9 @@ pub struct WebhookStatus {
         skip_serializing_if = "String::is_empty"
     )]
     pub failing: String,
+    /// Whether Pods have passed by failurePolicy Ignore since a call was answered.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub passed_unanswered: bool,
     /// What is wrong with the rule though its endpoint answers.
     #[serde(
         deserialize_with = "lenient::nullable",

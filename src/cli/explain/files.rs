@@ -10,10 +10,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::admission::review::Request;
+use crate::api::keys;
 use crate::api::podtransitionrule::{PodTransitionRule, PodTransitionRuleSpec};
 use crate::api::validation;
 use crate::cluster::sizes::Kind;
 use crate::domain::pod::Pod;
+use crate::domain::rules::ignores;
 
 /// What the files hold.
 #[derive(Debug, Default)]
@@ -166,7 +168,8 @@ impl Objects {
         metadata.entry("uid").or_insert_with(|| json!(uid));
         match kind {
             "PodTransitionRule" => {
-                let rule: PodTransitionRule = typed(place, &name, value.clone())?;
+                let mut rule: PodTransitionRule = typed(place, &name, value.clone())?;
+                written(&mut rule);
                 if rule.spec.unreadable.is_some() {
                     typed::<Strict>(place, &name, value)?;
                 }
@@ -285,4 +288,13 @@ fn typed<T: DeserializeOwned>(place: &Place<'_>, name: &str, value: Value) -> an
     };
     let wrong = located.unwrap_or(wrong);
     bail!("{place}: {name}: {wrong}; write the field as kubectl explain shows it")
+}
+
+/// Notes in a manifest, which is to be created, what admission would: which of its rules ignore failures.
+fn written(rule: &mut PodTransitionRule) {
+    let is_manifest = rule.metadata.resource_version.is_none();
+    if let Some(noted) = ignores::value(None, rule).filter(|_| is_manifest) {
+        let annotations = rule.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::IGNORES_FAILURES.to_owned(), noted);
+    }
 }

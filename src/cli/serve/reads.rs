@@ -315,7 +315,7 @@ impl Out<'_> {
     /// The one metric whose labels name objects: who passes unasked is a matter of the very rule.
     fn passed_by_ignore(&mut self, counts: &BTreeMap<RuleLabels, u64>) -> fmt::Result {
         let help = "Operations that passed a webhook rule by failurePolicy Ignore, by rule; of more than 1,000 rules the further \
-                    ones have empty labels; 0 at replicas that do not lead";
+                    ones have empty labels; each replica counts while it leads";
         let name = "rule_passed_by_ignore";
         let mut metric = self
             .0

@@ -288,9 +288,7 @@ impl Webhooks {
             for (trouble, who) in &failed {
                 match trouble {
                     Trouble::Unread(why) => memory.postpone(who, why, now),
-                    Trouble::Parameter(why) => {
-                        memory.unasked(&call.webhook, who, why, now, spread);
-                    }
+                    Trouble::Parameter(why) => memory.unasked(who, why, now),
                 }
             }
             match answer {
@@ -393,6 +391,7 @@ pub fn tell_more(states: &[RuleState], stored: &[RuleState]) -> bool {
                 let has = |id: &str| known.task_states.iter().any(|t| t.task_id == id);
                 passed
                     || new.generation != known.generation
+                    || new.rule_hash != known.rule_hash
                     || new.task_states.iter().any(|t| !has(&t.task_id))
             })
         })

@@ -58,7 +58,7 @@ fn of_objects(observed: &Observed, operation: Option<&str>) -> Vec<RuleFacts> {
                 kind: "",
                 stage: Stage::PreCheck.as_str(),
                 verdict: Verdict::Holds,
-                reason: broken(why),
+                reason: broken(why, object.set.may_limit),
                 budget: None,
             });
             continue;
@@ -74,13 +74,21 @@ fn of_objects(observed: &Observed, operation: Option<&str>) -> Vec<RuleFacts> {
     all
 }
 
-/// What is said of a rule that can't be read. It holds its Pods, deletions and evictions included.
-fn broken(why: &str) -> String {
-    format!("{BROKEN}{why}")
+/// What is said of a rule that can't be read. It holds operations on its Pods, and where it may be a limit deletions and evictions,
+/// too.
+fn broken(why: &str, may_limit: bool) -> String {
+    let begin = match may_limit {
+        true => BROKEN_LIMIT,
+        false => BROKEN,
+    };
+    format!("{begin}: {why}")
 }
 
 /// How such a reason begins.
-pub const BROKEN: &str = "it can't be evaluated: ";
+pub const BROKEN: &str = "it can't be evaluated";
+
+/// How it begins where deletions and evictions are held, too.
+pub const BROKEN_LIMIT: &str = "it can't be evaluated, and may be a limit";
 
 /// A rule as it is written and, unless it is disabled, compiled.
 fn one(
@@ -133,10 +141,10 @@ fn one(
     {
         facts.reason = format!("{}; {partly}", facts.reason);
     }
-    if let RuleKind::Broken { why, .. } = &rule.kind
+    if let RuleKind::Broken { why, may_limit } = &rule.kind
         && facts.verdict == Verdict::Holds
     {
-        facts.reason = broken(why);
+        facts.reason = broken(why, *may_limit);
     }
     facts
 }

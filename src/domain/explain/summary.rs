@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Observed;
 use super::facts::{Explanation, OperationFacts, RuleFacts, Trial, Verdict};
 use super::gate::{self, Way};
-use super::rules::BROKEN;
+use super::rules::{BROKEN, BROKEN_LIMIT};
 use crate::api::keys;
 use crate::domain::inplace;
 use crate::domain::lifecycle::{Stage, offline};
@@ -282,7 +282,11 @@ fn holding(all: &Explanation) -> Option<&RuleFacts> {
 
 /// Rules that look at labels or ask an endpoint hold operations alone, of which a deletion is one only under [`Way::Lifecycle`].
 fn holds_deletions(rule: &RuleFacts) -> bool {
-    rule.kind == "availablePolicy" || rule.reason.starts_with(BROKEN)
+    let is_broken = rule.reason.starts_with(BROKEN);
+    match is_broken {
+        true => rule.reason.starts_with(BROKEN_LIMIT),
+        false => rule.kind == "availablePolicy",
+    }
 }
 
 /// What happens next, or what to do.

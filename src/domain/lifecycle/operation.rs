@@ -202,12 +202,6 @@ impl Operation {
         self.type_()
             .filter(|_| self.has(Family::Operating) && self.has(Family::PreChecked))
     }
-
-    /// Whether the operator still wants the operation.
-    pub fn is_operating(&self) -> bool {
-        self.has(Family::Operating)
-    }
-
     fn type_(&self) -> Option<&str> {
         self.labels
             .get(&Family::OperationType)

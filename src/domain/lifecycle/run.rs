@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::name::is_name;
 use super::operation::{Gates, Operation};
+use super::operator;
 use super::phase::Labels;
 use super::{ExpectedFinalizers, LabelPatch, Phase, Stage, min_ready, restarts};
 use crate::api::keys::{self, Family};
@@ -55,11 +56,14 @@ impl<'a> Run<'a> {
             );
             (id, operation)
         });
-        let operations = operations.collect();
+        let operations: BTreeMap<String, Operation> = operations.collect();
         let mut others = new.metadata.labels.clone();
         others.retain(|key, _| owner(key).is_none());
         if old.is_none() {
             others.remove(keys::SERVICE_AVAILABLE);
+        }
+        if let Some(since) = announcing(old, new, &operations, &now_nanos.to_string()) {
+            others.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
         }
         let mut permissions = new_permissions;
         permissions.extend(old_permissions);
@@ -114,8 +118,8 @@ impl<'a> Run<'a> {
     }
 
     /// Advances every ID as far as it goes, and draws the sum: an ID that holds the Pod off traffic drops
-    /// `service-available` (row 3), a Pod that is back gets it (row 12), and `preparing-to-delete` goes with the last
-    /// run that could have asked for it (contract 10.1 Q6).
+    /// `service-available` (row 3), a Pod that is back gets it (row 12), and `preparing-to-delete` goes with the run
+    /// that has announced it (contract 10.1 Q6).
     pub fn settle(&mut self) {
         for operation in self.operations.values_mut() {
             operation.settle(self.gates);
@@ -123,12 +127,11 @@ impl<'a> Run<'a> {
         if self.phases().any(Phase::holds_offline) {
             self.others.remove(keys::SERVICE_AVAILABLE);
         }
-        let (mut ended, mut operating) = (false, false);
-        for operation in self.operations.values() {
-            ended |= operation.ended;
-            operating |= operation.is_operating();
-        }
-        if ended && !operating {
+        let ended = self.operations.values().any(|operation| operation.ended);
+        // An announcement ends with the operation that has made it: it must not pass for that of another one.
+        let announced = self.others.get(keys::PREPARING_TO_DELETE);
+        let stands = |op: &Operation| op.labels.get(&Family::Operating) == announced;
+        if ended && !self.operations.values().any(stands) {
             self.others.remove(keys::PREPARING_TO_DELETE);
         }
         // Row 12, unless this very write takes the label away by hand. Nor does one bring it that changes a run or asks
@@ -296,6 +299,41 @@ fn owner(key: &str) -> Option<(Family, &str)> {
 }
 
 /// Labels by ID, and permissions by type.
+/// What to store for an announcement that this write brings: the value of `operating` of the operation that makes it, which is the only
+/// one that begins in the write, or the only one that still waits for its rules. An announcement of an operation that its rules
+/// have let go already comes too late to permit a deletion, and gets the time `stamp`. `None` where nothing is announced.
+fn announcing(
+    old: Option<&Pod>,
+    new: &Pod,
+    operations: &BTreeMap<String, Operation>,
+    stamp: &str,
+) -> Option<String> {
+    let announced = new.label(keys::PREPARING_TO_DELETE)?;
+    let before = |key: &str| old.and_then(|old| old.label(key));
+    if before(keys::PREPARING_TO_DELETE) == Some(announced) {
+        return None;
+    }
+    let is_in_time = |id: &str| {
+        let has = |family: Family| before(&family.key(id)).is_some();
+        !has(Family::Operating) || has(Family::PreCheck)
+    };
+    let since = |op: &Operation| op.labels.get(&Family::Operating).cloned();
+    let waiting = operations.iter().filter(|(id, _)| is_in_time(id));
+    let waiting = waiting.filter_map(|(id, op)| Some((id, since(op)?)));
+    let waiting: Vec<_> = waiting.collect();
+    if waiting.iter().any(|(_, since)| since == announced) {
+        return None;
+    }
+    let others = waiting.into_iter();
+    let others = others.filter(|(id, _)| *id != operator::DELETION);
+    let (begun, known): (Vec<_>, Vec<_>) =
+        others.partition(|(id, _)| before(&Family::Operating.key(id)).is_none());
+    Some(match (&begun[..], &known[..]) {
+        ([(_, since)], _) | ([], [(_, since)]) => since.clone(),
+        _ => stamp.to_owned(),
+    })
+}
+
 fn by_id(
     labels: &BTreeMap<String, String>,
 ) -> (BTreeMap<String, Labels>, BTreeMap<String, String>) {

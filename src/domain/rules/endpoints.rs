@@ -24,7 +24,7 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
         match (status.failing.as_str(), webhook.holds_though()) {
             ("", _) if status.warning.is_empty() => {}
             ("", _) => warned.push(said(&status.warning)),
-            (why, _) if !webhook.fail => passing.push(said(why)),
+            (why, _) if status.passed_unanswered => passing.push(said(why)),
             (why, Some(though)) => holding.push(format!("{}; {though}", said(why))),
             (why, None) => holding.push(said(why)),
         }
@@ -36,7 +36,7 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
     let waits = match holding.is_empty() {
         true => String::new(),
         false => format!(
-            "Pods wait until their endpoint can be asked: {}",
+            "the last call failed, and Pods wait until the endpoint can be asked: {}",
             holding.join("; ")
         ),
     };
@@ -44,7 +44,8 @@ pub fn condition(rules: &RuleSet, states: &[RuleState]) -> Option<Finding> {
         return Some(finding("False", "CallsFail", waits));
     }
     let passes = format!(
-        "Pods pass by failurePolicy Ignore, without an answer of their endpoint: {}; mend the endpoint, or set failurePolicy to Fail",
+        "the last call failed, and Pods passed by failurePolicy Ignore, without an answer of their endpoint: {}; mend the endpoint, or set \
+         failurePolicy to Fail",
         passing.join("; ")
     );
     let said = [passes, waits].into_iter().filter(|s| !s.is_empty());
@@ -70,8 +71,7 @@ mod tests {
         }));
         let rules = RuleSet::compile(&object.unwrap());
         let told = |failing: &[&str]| {
-            let state =
-                |name: &&str| json!({ "name": name, "webhookStatus": { "failing": "down" } });
+            let state = |name: &&str| json!({ "name": name, "webhookStatus": { "failing": "down", "passedUnanswered": *name == "lax" } });
             let states: Vec<_> = failing.iter().map(state).collect();
             condition(
                 &rules,
@@ -85,10 +85,7 @@ mod tests {
         assert!(strict.message.ends_with("asked: rule strict: down"));
         let both = told(&["strict", "lax"]).unwrap();
         assert_eq!((both.status, both.reason), ("False", "PassedByIgnore"));
-        assert!(
-            both.message
-                .starts_with("Pods pass by failurePolicy Ignore")
-        );
+        assert!(both.message.contains("Pods passed by failurePolicy Ignore"));
         assert!(both.message.contains("rule lax: down; mend"));
         assert!(both.message.ends_with("asked: rule strict: down"));
     }

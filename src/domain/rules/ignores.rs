@@ -8,12 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::keys;
 use crate::api::podtransitionrule::{FailurePolicy, PodTransitionRule, Rule};
 
+/// Longest annotation in bytes, more than the names of all rules that an object may have take.
+pub const MOST_BYTES: usize = 32 * 1024;
+
 /// The names in the annotation of an object, by its annotations.
 pub fn listed(annotations: Option<&BTreeMap<String, String>>) -> BTreeSet<String> {
     let names = annotations.and_then(|all| all.get(keys::IGNORES_FAILURES));
-    let names = names.into_iter().flat_map(|names| names.split(','));
-    let names = names.map(|name| name.trim().to_owned());
-    names.filter(|name| !name.is_empty()).collect()
+    let Some(names) = names.filter(|names| !names.is_empty()) else {
+        return BTreeSet::new();
+    };
+    // A single name may stand as it is, for people who write it by hand.
+    serde_json::from_str(names).unwrap_or_else(|_| BTreeSet::from([names.clone()]))
 }
 
 /// Whether a rule says `Ignore`.
@@ -22,7 +27,7 @@ fn ignores(rule: &Rule) -> bool {
     webhook.is_some_and(|webhook| webhook.failure_policy == Some(FailurePolicy::Ignore))
 }
 
-/// Places and names of the rules of `new` that say `Ignore` and did not in `old`.
+/// Places and names of the rules of `new` that say `Ignore` and did not in `old`, as far as that could be read.
 pub fn newly<'a>(
     old: Option<&PodTransitionRule>,
     new: &'a PodTransitionRule,
@@ -36,7 +41,9 @@ pub fn newly<'a>(
     let rules = new.spec.rules.iter().enumerate();
     let rules = rules.filter(|(_, rule)| ignores(rule));
     let rules = rules.map(|(index, rule)| (index, rule.name.as_str()));
-    rules.filter(move |(_, name)| !before.contains(*name))
+    // What an unreadable spec said is not known.
+    let is_known = old.is_none_or(|old| old.spec.unreadable.is_none());
+    rules.filter(move |(_, name)| is_known && !before.contains(*name))
 }
 
 /// The value of the annotation on `new`, which is to take the place of `old`: the rules that say `Ignore`, and whose `Ignore` was
@@ -51,8 +58,7 @@ pub fn value(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Option
     let rules = new.spec.rules.iter().filter(|rule| ignores(rule));
     let names = rules.map(|rule| rule.name.as_str());
     let names: BTreeSet<&str> = names.filter(|name| known.contains(*name)).collect();
-    let names: Vec<&str> = names.into_iter().collect();
-    (!names.is_empty()).then(|| names.join(","))
+    (!names.is_empty()).then(|| serde_json::json!(names).to_string())
 }
 
 #[cfg(test)]
@@ -86,16 +92,25 @@ mod tests {
     fn ignore_counts_once_it_is_written_and_as_long_as_it_stays() {
         let ignore = || json!("Ignore");
         let ab = |listed: &str| object(&[("a", ignore()), ("b", ignore())], json!(listed));
-        assert_eq!(value(None, &ab("")).as_deref(), Some("a,b"));
+        assert_eq!(value(None, &ab("")).as_deref(), Some(r#"["a","b"]"#));
         assert_eq!(value(Some(&former()), &former()), None);
-        assert_eq!(value(Some(&former()), &ab("")).as_deref(), Some("b"));
+        assert_eq!(value(Some(&former()), &ab("")).as_deref(), Some(r#"["b"]"#));
         // A replace without the annotation keeps what is known.
-        assert_eq!(value(Some(&ab("b")), &ab("")).as_deref(), Some("b"));
+        assert_eq!(value(Some(&ab("b")), &ab("")).as_deref(), Some(r#"["b"]"#));
         // A user may list a former one.
-        assert_eq!(value(Some(&ab("b")), &ab("b, a")).as_deref(), Some("a,b"));
-        assert_eq!(value(Some(&ab("a,b")), &former()).as_deref(), Some("a"));
+        assert_eq!(
+            value(Some(&ab("b")), &ab(r#"["b","a"]"#)).as_deref(),
+            Some(r#"["a","b"]"#)
+        );
+        assert_eq!(
+            value(Some(&ab(r#"["a","b"]"#)), &former()).as_deref(),
+            Some(r#"["a"]"#)
+        );
         let renamed = object(&[("c", ignore())], json!(""));
-        assert_eq!(value(Some(&former()), &renamed).as_deref(), Some("c"));
+        assert_eq!(
+            value(Some(&former()), &renamed).as_deref(),
+            Some(r#"["c"]"#)
+        );
         let fail = object(&[("a", json!("Fail"))], json!("a"));
         assert_eq!(value(Some(&ab("a")), &fail), None);
     }

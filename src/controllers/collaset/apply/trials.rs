@@ -17,6 +17,7 @@ use crate::api::keys;
 use crate::cluster::pods;
 use crate::domain::collaset::plan::{Ahead, PodPatch};
 use crate::domain::collaset::{ABORT, Operation, RETRY};
+use crate::domain::deletion::Wishes;
 use crate::domain::pod::Pod;
 
 /// What is refused late is so by its revision, whatever else changes in the spec, as an autoscaler changes `replicas`.
@@ -144,7 +145,7 @@ pub async fn try_update(work: &Work<'_>, patch: &PodPatch) -> Result<Tried, Trou
 async fn may_delete(work: &Work<'_>, pod: &Pod) -> Result<(), Trouble> {
     check_late(work, &late_deletion(pod))?;
     let request = async {
-        match pods::may_delete(work.client(), pod).await {
+        match pods::may_delete(work.client(), pod, &Wishes::default()).await {
             Err(Error::Api(status)) if pods::tells_nothing(&status) => Ok(()),
             tried => tried,
         }

@@ -48,8 +48,10 @@ pub struct Memory {
     gathering: Option<Timestamp>,
     /// Calls that failed in a row.
     pub(super) failures: u32,
-    /// Why the last call or poll failed; empty after one that was answered.
+    /// Why the last call failed; empty after one that was answered. What is wrong with polls each task knows.
     pub(super) failing: String,
+    /// Whether operations have passed by failurePolicy Ignore since.
+    pub(super) unanswered: bool,
     /// What is wrong with the rule though its endpoint answers: of calls, and of polls.
     pub(super) warning: Option<String>,
     pub(super) poll_warning: Option<String>,
@@ -153,6 +155,7 @@ impl Memory {
             return memory;
         }
         memory.failing.clone_from(&status.failing);
+        memory.unanswered = status.passed_unanswered;
         memory.warning = Some(status.warning.clone()).filter(|w| !w.is_empty());
         memory.passed.extend(status.passed.iter().cloned());
         for task in status.task_states.iter().filter(|t| !t.pods.is_empty()) {
@@ -172,9 +175,13 @@ impl Memory {
         memory
     }
 
-    /// Why the last call or poll failed; `None` after one that was answered, or before any.
+    /// Why the last call failed, or the last poll of a task; `None` where they were answered, or before any.
     pub fn failing(&self) -> Option<&str> {
-        Some(self.failing.as_str()).filter(|why| !why.is_empty())
+        let mut polls = self.tasks.values().filter(|task| task.failed);
+        let poll = polls.next().map(|task| task.message.as_str());
+        Some(self.failing.as_str())
+            .filter(|why| !why.is_empty())
+            .or(poll)
     }
 
     /// The operations that have passed by failurePolicy Ignore since this was called last.
@@ -217,6 +224,9 @@ impl Memory {
         askable: &[Candidate],
     ) -> Plan {
         self.forget(staying, now);
+        if !self.unanswered && staying.is_empty() {
+            self.failing.clear(); // nobody waits for the endpoint any more
+        }
         self.time_out(rule, now);
         let mut plan = Plan::default();
         for (id, task) in &mut self.tasks {
@@ -328,9 +338,9 @@ impl Memory {
         self.passed.contains(candidate)
     }
 
-    /// Whether the endpoint has refused this operation, and is not being asked again.
+    /// Whether the endpoint has refused this operation, also while it is asked again.
     pub fn is_refused(&self, candidate: &Candidate) -> bool {
-        self.refused.contains_key(candidate) && !self.is_pending(candidate)
+        self.refused.contains_key(candidate)
     }
 
     /// Why an operation waits; `None` if it has passed.
@@ -372,7 +382,7 @@ impl Memory {
     pub fn status(&self) -> Option<WebhookStatus> {
         let is_quiet = self.passed.is_empty() && self.tasks.is_empty() && self.history.is_empty();
         let warning = self.warning.iter().chain(&self.poll_warning).next();
-        if is_quiet && self.failing.is_empty() && warning.is_none() {
+        if is_quiet && self.failing().is_none() && warning.is_none() {
             return None;
         }
         let status = WebhookStatus {
@@ -381,7 +391,8 @@ impl Memory {
             passed: self.passed.iter().cloned().collect(),
             task_states: self.tasks.iter().map(|(id, t)| t.info(id)).collect(),
             history: self.history.clone(),
-            failing: self.failing.clone(),
+            failing: self.failing().unwrap_or_default().to_owned(),
+            passed_unanswered: self.unanswered,
             warning: warning.cloned().unwrap_or_default(),
             omitted: String::new(),
         };

@@ -117,8 +117,8 @@ impl Webhook {
         let key = keys::IGNORES_FAILURES;
         self.is_former_ignore.then(|| {
             format!(
-                "Pods wait though failurePolicy is Ignore, which Kuperator stored in every rule without effect: annotate the \
-                 PodTransitionRule with {key} and the name of the rule if they are to pass"
+                "Pods wait though failurePolicy is Ignore, since that was stored before this server judged it, as Kuperator does with \
+                 every rule: annotate the PodTransitionRule with {key} and the name of the rule if they are to pass"
             )
         })
     }

@@ -51,6 +51,7 @@ impl Memory {
         self.failures = 0;
         self.rest = None;
         self.failing.clear();
+        self.unanswered = false;
         let refuse = |memory: &mut Memory, reason: &str, who: &[Candidate]| {
             memory.refuse(who, reason, after(now, ASK_AGAIN));
         };
@@ -121,12 +122,10 @@ impl Memory {
             Ok(progress) => progress,
             Err(why) => {
                 task.failed = true;
-                self.failing = short(&why);
                 return task.says(&format!("Polling failed: {why}"), now);
             }
         };
         task.failed = false;
-        self.failing.clear();
         task.says(&progress.message, now);
         let processing: Vec<_> = task.processing.iter().cloned().collect();
         if progress.success && progress.finished {
@@ -177,6 +176,8 @@ impl Memory {
             if task.failed && !rule.fail {
                 message.push_str(" Passed by failurePolicy Ignore.");
                 let processing: Vec<_> = task.processing.into_iter().collect();
+                self.unanswered = true;
+                self.failing = short(&message);
                 self.ignored.push(Ignored {
                     who: processing.clone(),
                     why: short(&message),
@@ -218,6 +219,7 @@ impl Memory {
         });
         self.forget_old(now);
         if !asked.is_empty() {
+            self.unanswered = true;
             self.ignored.push(Ignored {
                 who: asked.to_vec(),
                 why: short(why),
@@ -243,16 +245,10 @@ impl Memory {
         }
     }
 
-    /// Operations that can't be asked about as the rule is written: as if the call had failed.
-    pub fn unasked(
-        &mut self,
-        rule: &Webhook,
-        who: &[Candidate],
-        why: &str,
-        now: Timestamp,
-        spread: f64,
-    ) {
-        self.failed(rule, who, why, now, spread);
+    /// Operations that can't be asked about as the rule is written: they wait, whatever the rule's failure policy. No call has
+    /// failed.
+    pub fn unasked(&mut self, who: &[Candidate], why: &str, now: Timestamp) {
+        self.refuse(who, why, after(now, LONGEST_PAUSE));
     }
 
     /// Operations that can't be asked about just now: they wait, whatever the rule's failure policy.

@@ -782,3 +782,15 @@ fn stored_bundle_that_nobody_can_read_verifies_nothing() {
         assert!(!rule.endpoint.ca.is_empty(), "{bundle}");
     }
 }
+
+#[test]
+fn failure_is_no_news_once_nobody_waits() {
+    for (rule, told) in [(rule(json!({})), ""), (ignoring(), "down")] {
+        let mut bench = Bench::new(rule, &["a"]);
+        bench.exchange(at(0), Err("down".into()));
+        assert_eq!(bench.status().failing, "down");
+        bench.waiting.clear();
+        bench.plan(at(1));
+        assert_eq!(bench.status().failing, told);
+    }
+}
