@@ -16,3 +16,4 @@ mod queued;
 mod refused;
 mod server;
 mod unasked;
+mod walks;

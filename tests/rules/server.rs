@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::ByteString;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -24,6 +25,12 @@ pub struct Heard {
     pub target: String,
     /// Null for a GET.
     pub body: Value,
+    /// When it was heard, see [`now`].
+    pub at: u64,
+    /// What is answered; `None` while that is not decided.
+    pub reply: Option<Reply>,
+    /// When that was sent; `None` while it has not been.
+    pub told: Option<u64>,
 }
 
 impl Heard {
@@ -54,6 +61,8 @@ pub enum Reply {
     CloseMidBody,
     /// 200 with so many bytes of JSON.
     Huge(usize),
+    /// This, after a while.
+    Slow(Duration, Box<Reply>),
 }
 
 impl Reply {
@@ -72,7 +81,17 @@ impl Reply {
 
 type Answer = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
 
+/// Nanoseconds since 1970, as in the labels of the lifecycle.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.unwrap().as_nanos()).unwrap()
+}
+
 struct Shared {
+    /// Whether connections are closed before a request can come.
+    down: AtomicBool,
+    /// When such connections came.
+    turned_away: Mutex<Vec<u64>>,
     heard: Mutex<Vec<Heard>>,
     answer: Mutex<Answer>,
 }
@@ -131,6 +150,8 @@ impl RuleServer {
             .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let shared = Arc::new(Shared {
+            down: AtomicBool::default(),
+            turned_away: Mutex::default(),
             heard: Mutex::default(),
             answer: Mutex::new(Box::new(answer)),
         });
@@ -139,6 +160,10 @@ impl RuleServer {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (acceptor, shared) = (acceptor.clone(), Arc::clone(&serving));
+                if shared.down.load(Ordering::SeqCst) {
+                    shared.turned_away.lock().unwrap().push(now());
+                    continue;
+                }
                 tokio::spawn(async move {
                     if let Ok(stream) = acceptor.accept(stream).await {
                         let _ = serve(stream, &shared).await; // the caller may go away at any time
@@ -162,6 +187,16 @@ impl RuleServer {
     /// Answers so from now on.
     pub fn answer(&self, answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) {
         *self.shared.answer.lock().unwrap() = Box::new(answer);
+    }
+
+    /// Closes all connections that come from now on, or serves them again.
+    pub fn set_down(&self, down: bool) {
+        self.shared.down.store(down, Ordering::SeqCst);
+    }
+
+    /// When connections came while it was down.
+    pub fn turned_away(&self) -> Vec<u64> {
+        self.shared.turned_away.lock().unwrap().clone()
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -222,16 +257,33 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Shared,
 ) -> std::io::Result<()> {
     let heard = read(&mut stream).await?;
-    shared.heard.lock().unwrap().push(heard.clone());
-    let reply = (shared.answer.lock().unwrap())(&heard);
+    let index = {
+        let mut all = shared.heard.lock().unwrap();
+        all.push(heard.clone());
+        all.len() - 1
+    };
+    let mut reply = (shared.answer.lock().unwrap())(&heard);
+    shared.heard.lock().unwrap()[index].reply = Some(reply.clone());
+    if let Reply::Slow(time, then) = reply {
+        tokio::time::sleep(time).await;
+        reply = *then;
+    }
+    let tells = || shared.heard.lock().unwrap()[index].told = Some(now());
+    if !matches!(reply, Reply::Hang | Reply::CloseAfter(_)) {
+        tells();
+    }
     match reply {
+        Reply::Slow(..) => panic!("slow twice"),
         Reply::Json(value) => respond(&mut stream, 200, "", value.to_string().as_bytes()).await?,
         Reply::Raw(status, header, body) => {
             respond(&mut stream, status, header, body.as_bytes()).await?;
         }
         Reply::Hang => tokio::time::sleep(Duration::from_secs(3_600)).await,
         Reply::Close => {}
-        Reply::CloseAfter(told) => told.notified().await,
+        Reply::CloseAfter(told) => {
+            told.notified().await;
+            tells();
+        }
         Reply::CloseMidBody => {
             let half = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"success\": true, ";
             stream.write_all(half).await?;
@@ -287,5 +339,8 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Heard> {
         method: line.next().unwrap().to_owned(),
         target: line.next().unwrap().to_owned(),
         body: serde_json::from_slice(&all[head..]).unwrap_or_default(),
+        at: now(),
+        reply: None,
+        told: None,
     })
 }
