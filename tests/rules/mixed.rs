@@ -225,3 +225,23 @@ async fn operation_without_its_type_holds_nobody_up() {
     scope.label(&pods[0], complete).await.unwrap();
     scope.until_let_go(&pods[0], "x1").await;
 }
+
+/// Pods that were refused keep nobody behind them waiting, at the second look before a call as little as at the first.
+#[tokio::test]
+async fn refused_pods_leave_the_others_their_questions_under_a_tight_budget() {
+    let server = RuleServer::start(|_| Reply::refuse("not now")).await;
+    let scope = Bed::shared().await.scope("tight").await;
+    let pods = scope.deployed("web", 6).await;
+    let budget = json!({"name": "budget", "availablePolicy": {"maxUnavailableValue": 1}});
+    scope
+        .ruled("web", json!([budget, ask(server.config(), json!({}))]))
+        .await;
+    scope.begin_under_rule("web", &pods[0], "x").await;
+    for pod in &pods[1..] {
+        scope.begin(pod, "x").await.unwrap();
+    }
+    wait::until("each Pod is asked about again", async || {
+        pods.iter().all(|pod| server.times(pod) >= 2)
+    })
+    .await;
+}
