@@ -154,8 +154,8 @@ fn is_of_owner(user: &str, owner: &Owner) -> bool {
     user.strip_prefix("system:serviceaccount:kube-system:") == Some(controller)
 }
 
-/// The refusal of a Pod whose owner has chosen as many others as it has too many. It tries again, with other Pods perhaps: each that
-/// were marked would go off traffic for nothing. A Pod that is down has nothing to lose, and the owner prefers it to all others.
+/// The refusal of a Pod whose owner has too many, where as many others are to go already. It tries again, with other Pods perhaps: each
+/// that were marked would go off traffic for nothing. A Pod that is down has nothing to lose, and the owner prefers it to all others.
 fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
     let is_asked_by_owner = is_of_owner(&appeal.request.user_info.username, owner);
@@ -165,15 +165,13 @@ fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     let state = appeal.context.index.read();
     let home = state.namespace(&pod.metadata.namespace)?;
     home.workload(&owner.uid)?.replicas?;
-    let chosen = scalein::chosen(home, &owner.uid);
+    // Where the cache sees no surplus, the owner goes on with a single Pod.
+    let going = scalein::going(home, &owner.uid);
     let surplus = home.surplus(&owner.uid) as usize;
-    (chosen.len() >= surplus).then(|| {
+    (going >= surplus.max(1)).then(|| {
         let message = format!(
-            "Pod {} stays: {} {} has {surplus} Pods too many, and {} others go through their lifecycle to be deleted",
-            pod.metadata.name,
-            owner.kind,
-            owner.name,
-            chosen.len()
+            "Pod {} stays: {} {} has {surplus} Pods too many, and {going} others go through their lifecycle to be deleted",
+            pod.metadata.name, owner.kind, owner.name
         );
         let (code, reason) = denial::HELD;
         Verdict::deny(code, reason, message).audit("held", "others-are-chosen")

@@ -609,3 +609,20 @@ fn announcement_after_the_rules_permits_nothing() {
         assert!(!operator::announces(&world.pod, "upgrade"), "{value}");
     }
 }
+
+#[test]
+fn announcement_of_another_type_under_the_id_counts() {
+    let mut world = World::serving();
+    world
+        .patch(&operator::begin(
+            &world.pod, "collaset", "update", false, 1_000_000,
+        ))
+        .unwrap();
+    world.quiesce();
+    world
+        .patch(&operator::begin(
+            &world.pod, "collaset", "scale-in", true, 1_000_001,
+        ))
+        .unwrap();
+    assert!(operator::announces(&world.pod, "collaset"));
+}

@@ -298,7 +298,6 @@ fn owner(key: &str) -> Option<(Family, &str)> {
     Family::parse(key).filter(|(_, id)| is_name(id))
 }
 
-/// Labels by ID, and permissions by type.
 /// What to store for an announcement that this write brings: the value of `operating` of the operation that makes it, which is the only
 /// one that begins in the write, or the only one that still waits for its rules. An announcement of an operation that its rules
 /// have let go already comes too late to permit a deletion, and gets the time `stamp`. `None` where nothing is announced.
@@ -313,12 +312,10 @@ fn announcing(
     if before(keys::PREPARING_TO_DELETE) == Some(announced) {
         return None;
     }
-    let is_in_time = |id: &str| {
-        let has = |family: Family| before(&family.key(id)).is_some();
-        !has(Family::Operating) || has(Family::PreCheck)
-    };
     let since = |op: &Operation| op.labels.get(&Family::Operating).cloned();
-    let waiting = operations.iter().filter(|(id, _)| is_in_time(id));
+    // Also one of another type under the same ID, which waits anew.
+    let waits = |op: &Operation| op.labels.contains_key(&Family::PreCheck);
+    let waiting = operations.iter().filter(|(_, op)| waits(op));
     let waiting = waiting.filter_map(|(id, op)| Some((id, since(op)?)));
     let waiting: Vec<_> = waiting.collect();
     if waiting.iter().any(|(_, since)| since == announced) {
@@ -334,6 +331,7 @@ fn announcing(
     })
 }
 
+/// Labels by ID, and permissions by type.
 fn by_id(
     labels: &BTreeMap<String, String>,
 ) -> (BTreeMap<String, Labels>, BTreeMap<String, String>) {
