@@ -77,18 +77,17 @@ fn of_objects(observed: &Observed, operation: Option<&str>) -> Vec<RuleFacts> {
 /// What is said of a rule that can't be read. It holds operations on its Pods, and where it may be a limit deletions and evictions,
 /// too.
 fn broken(why: &str, may_limit: bool) -> String {
-    let begin = match may_limit {
-        true => BROKEN_LIMIT,
-        false => BROKEN,
-    };
-    format!("{begin}: {why}")
+    match may_limit {
+        true => format!("{BROKEN_LIMIT}{why}"),
+        false => format!("{BROKEN}, and holds operations alone: {why}"),
+    }
 }
 
 /// How such a reason begins.
 pub const BROKEN: &str = "it can't be evaluated";
 
 /// How it begins where deletions and evictions are held, too.
-pub const BROKEN_LIMIT: &str = "it can't be evaluated, and may be a limit";
+pub const BROKEN_LIMIT: &str = "it can't be evaluated: ";
 
 /// A rule as it is written and, unless it is disabled, compiled.
 fn one(
