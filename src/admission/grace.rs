@@ -14,7 +14,7 @@ use super::review::{Operation as Asked, Request, Verdict};
 use crate::cluster::{failure, pods, scalein};
 use crate::domain::deletion::Wishes;
 use crate::domain::grace::{self, DeletionRequest};
-use crate::domain::pod::{Owner, Pod};
+use crate::domain::pod::Pod;
 use crate::ledger::protocol::Operation;
 
 /// Writes of the mark before a Pod that changes all the time is given up.
@@ -133,40 +133,34 @@ async fn at_once(
 /// share one identity, the number of Pods tells whether it is the owner that asks.
 fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
     let owner = pod.controller()?;
+    let own = match owner.kind.as_str() {
+        "ReplicaSet" => "system:serviceaccount:kube-system:replicaset-controller",
+        "ReplicationController" => "system:serviceaccount:kube-system:replication-controller",
+        _ => return None,
+    };
     let asks = match appeal.request.user_info.username.as_str() {
         CONTROLLER_MANAGER => {
             let state = appeal.context.index.read();
             let home = state.namespace(&pod.metadata.namespace)?;
-            scalein::chosen(home, &owner.uid).len() < home.surplus(&owner.uid) as usize
+            grace::scaled_in_by(pod) == Some(&owner.uid) || home.surplus(&owner.uid) > 0
         }
-        user => is_of_owner(user, owner),
+        user => user == own,
     };
     asks.then(|| owner.uid.clone())
-}
-
-/// Whether a user is the controller that scales owners of this kind in.
-fn is_of_owner(user: &str, owner: &Owner) -> bool {
-    let controller = match owner.kind.as_str() {
-        "ReplicaSet" => "replicaset-controller",
-        "ReplicationController" => "replication-controller",
-        _ => return false,
-    };
-    user.strip_prefix("system:serviceaccount:kube-system:") == Some(controller)
 }
 
 /// The refusal of a Pod whose owner has too many, where as many others are to go already. It tries again, with other Pods perhaps: each
 /// that were marked would go off traffic for nothing. A Pod that is down has nothing to lose, and the owner prefers it to all others.
 fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
-    let is_asked_by_owner = is_of_owner(&appeal.request.user_info.username, owner);
-    if !is_asked_by_owner || grace::is_begun(pod) || !pod.is_available() {
+    if grace::is_begun(pod) || !pod.is_available() || scaled_in_by(appeal, pod).is_none() {
         return None;
     }
     let state = appeal.context.index.read();
     let home = state.namespace(&pod.metadata.namespace)?;
     home.workload(&owner.uid)?.replicas?;
     // Where the cache sees no surplus, the owner goes on with a single Pod.
-    let going = scalein::going(home, &owner.uid);
+    let going = scalein::going(home, &owner.uid, appeal.context.nanos());
     let surplus = home.surplus(&owner.uid) as usize;
     (going >= surplus.max(1)).then(|| {
         let message = format!(

@@ -150,7 +150,7 @@ fn to_delete() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) 
     let noted = [keys::DELETE_OPTIONS, keys::SCALED_IN_BY].map(|key| {
         let note = |object: &str| format!("{object}.metadata.?annotations[?'{key}'].orValue('')");
         let before = format!("oldObject == null ? '' : {}", note("oldObject"));
-        format!("{0} != '' && {0} != ({before})", note("object"))
+        format!("{} != ({before})", note("object"))
     });
     let set = set
         .into_iter()

@@ -24,7 +24,7 @@ use crate::domain::pod::Pod;
 const LAPSE: Duration = Duration::from_secs(10);
 
 /// Pods that a ReplicaSet has chosen are looked at this often: nothing else may tell that it wants more Pods again.
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = Duration::from_secs(10);
 
 /// What to do for a Pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +61,12 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
     let written = match next {
         Next::Nothing => return done(&pod),
         Next::Write(labels) => {
-            let patch = json!({ "labels": labels.to_merge_patch() });
+            let mut patch = json!({ "labels": labels.to_merge_patch() });
+            if pod.label(keys::TO_DELETE).is_none() {
+                // What was wished for goes with the word that is taken back.
+                patch["annotations"] =
+                    json!({ (keys::SCALED_IN_BY): null, (keys::DELETE_OPTIONS): null });
+            }
             let request = pods::patch_metadata(&context.client, &pod, patch);
             let done = reasons::step(context, &pod, "step a deletion", request).await;
             done.map(|_| ())
@@ -129,9 +134,13 @@ fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
 }
 
 /// Of the Pods that a ReplicaSet has chosen those that it does not want to go any more, if it wants `surplus` to go: those that still
-/// serve before others, and of these the ones that it has not asked about for the longest time.
+/// serve before others, apart from those whose rules hold them as long as it has any surplus, and of these the ones that it has not asked about for the longest time.
 fn lapsing(chosen: Vec<&Pod>, surplus: usize, nanos: u64) -> Vec<&Pod> {
     let mut chosen = chosen;
+    if surplus > 0 {
+        // They serve, and the owner may need them for others that their rules hold.
+        chosen.retain(|pod| scalein::waits_since(pod).is_none());
+    }
     let too_many = chosen.len().saturating_sub(surplus);
     chosen.sort_by_key(|pod| (!pod.is_available(), grace::asked_at(pod)));
     chosen.truncate(too_many);

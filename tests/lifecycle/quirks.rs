@@ -626,3 +626,27 @@ fn announcement_of_another_type_under_the_id_counts() {
         .unwrap();
     assert!(operator::announces(&world.pod, "collaset"));
 }
+
+#[test]
+fn time_of_the_begin_can_not_be_changed_while_the_operation_runs() {
+    let mut world = World::serving();
+    world
+        .patch(&operator::begin(
+            &world.pod, "upgrade", "update", false, 1_000_000,
+        ))
+        .unwrap();
+    world.quiesce();
+    world
+        .patch(&operator::begin(
+            &world.pod,
+            "pod-delete",
+            "delete",
+            true,
+            1_000_001,
+        ))
+        .unwrap();
+    let forged = [(Family::Operating.key("upgrade"), Some("1000001".to_owned()))];
+    world.patch(&LabelPatch(forged.into())).unwrap();
+    assert!(!operator::announces(&world.pod, "upgrade"));
+    assert!(operator::announces(&world.pod, "pod-delete"));
+}

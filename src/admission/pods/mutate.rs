@@ -207,7 +207,8 @@ impl Mutate {
             deadline,
         };
         let mut past = BTreeSet::new();
-        for id in run.awaiting(Stage::PostCheck) {
+        let leaving = run.awaiting(Stage::PostCheck);
+        for id in leaving.clone() {
             match self
                 .decide(
                     &appeal(gives_reason || asks_now(&id)),
@@ -236,7 +237,7 @@ impl Mutate {
                 Err(told) => hold(&mut run, Stage::PreCheck, id, told, &mut waits),
             }
         }
-        let appeal = appeal(gives_reason || asking.iter().any(|id| asks_now(id)));
+        let appeal = appeal(gives_reason || asking.iter().chain(&leaving).any(|id| asks_now(id)));
         let mut free = None;
         let mut leave = Leave::default();
         let mut settled = run.clone();

@@ -80,6 +80,10 @@ impl Operation {
             op.close(before);
             return op;
         }
+        // A run keeps the time of its begin: by that it is known, also as the one that has announced a deletion.
+        if let Some(since) = before.get(&Family::Operating) {
+            op.labels.insert(Family::Operating, since.clone());
+        }
         if op.is_fresh(before, permitted) {
             op.labels
                 .retain(|f, _| !OWNED.contains(f) && !MARKS.contains(f));

@@ -10,16 +10,24 @@ pub const DELETION: &str = "pod-delete";
 /// Begins the operation `type_` under `id`; `deletes` tells cooperators that the Pod will not come back. Empty when it
 /// has begun already. Another type under the same ID is a fresh run (contract 10.1 Q4).
 ///
-/// The announcement carries the value of `operating`, so that [`announces`] knows whose it is. An earlier announcement stays, but
-/// for that of a deletion by GraceDelete, which needs none.
+/// The announcement carries the value of `operating`, so that [`announces`] knows whose it is. The announcement of another
+/// operation in flight stays, but for that of a deletion by GraceDelete, which needs none.
 pub fn begin(pod: &Pod, id: &str, type_: &str, deletes: bool, now_nanos: u64) -> LabelPatch {
     let mut labels = pod.metadata.labels.clone();
     let since = labels.entry(Family::Operating.key(id));
     let since = since.or_insert_with(|| now_nanos.to_string()).clone();
     labels.insert(Family::OperationType.key(id), type_.to_owned());
-    let is_taken =
-        |by: &String| id == DELETION || pod.label(&Family::Operating.key(DELETION)) != Some(by);
-    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(is_taken) {
+    let is_taken = |by: &String| {
+        let operating = pod.metadata.labels.iter();
+        let mut operating = operating.filter_map(|(key, since)| Some((Family::parse(key)?, since)));
+        operating.any(|((family, other), since)| {
+            let is_free = other == DELETION && id != DELETION;
+            family == Family::Operating && since == by && !is_free
+        })
+    };
+    // One that has begun is left alone: what it writes now comes too late.
+    let stands = |by: &String| is_during(pod, id, type_) || is_taken(by);
+    if deletes && !labels.get(keys::PREPARING_TO_DELETE).is_some_and(stands) {
         labels.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
     }
     LabelPatch::between(&pod.metadata.labels, &labels)

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fit::fit;
-use super::settle::{LONGEST_ID, ended};
+use super::settle::{LONGEST_ID, POLL_FAILED, ended};
 use super::{Candidate, UNANSWERED, Webhook};
 use crate::api::podtransitionrule::{TaskInfo, WebhookStatus};
 use crate::api::stored::{self, MAX_STATES_BYTES};
@@ -154,7 +154,10 @@ impl Memory {
             memory.forget_old(now);
             return memory;
         }
-        memory.failing.clone_from(&status.failing);
+        // What is wrong with the polls of a task its message tells.
+        if !status.failing.starts_with(POLL_FAILED) {
+            memory.failing.clone_from(&status.failing);
+        }
         memory.unanswered = status.passed_unanswered;
         memory.warning = Some(status.warning.clone()).filter(|w| !w.is_empty());
         memory.passed.extend(status.passed.iter().cloned());
@@ -168,7 +171,7 @@ impl Memory {
                 approved: task.approved.iter().cloned().collect(),
                 next: now,
                 polling: false,
-                failed: false,
+                failed: task.message.starts_with(POLL_FAILED),
             };
             memory.tasks.insert(task.task_id.clone(), restored);
         }

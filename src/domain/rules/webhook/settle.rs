@@ -27,6 +27,9 @@ const LONGEST_REST: Duration = Duration::from_secs(15);
 const LONGEST: usize = 512;
 pub(super) const LONGEST_ID: usize = 512;
 
+/// How the message of a task begins whose last poll failed.
+pub(super) const POLL_FAILED: &str = "Polling failed: ";
+
 /// Names that an entry of the history lists at most.
 const LISTED: usize = 20;
 
@@ -122,7 +125,7 @@ impl Memory {
             Ok(progress) => progress,
             Err(why) => {
                 task.failed = true;
-                return task.says(&format!("Polling failed: {why}"), now);
+                return task.says(&format!("{POLL_FAILED}{why}"), now);
             }
         };
         task.failed = false;
