@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::appeal::{Appeal, Refused};
@@ -65,10 +64,7 @@ impl Handler for Evictions {
             is_asked_for: true,
             deadline,
         };
-        let body = request.object.as_deref();
-        let body = body.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-        let options = body.unwrap_or_default()["deleteOptions"].take();
-        let (verdict, bound) = self.judge(&appeal, &pod, &options).await;
+        let (verdict, bound) = self.judge(&appeal, &pod).await;
         // The API server deletes by name, and tries again for up to 10 s: without this it could delete another Pod of the
         // name, which nobody has judged.
         verdict.with_patch(eviction.bind(&pod, bound))
@@ -90,12 +86,7 @@ impl Handler for Evictions {
 
 impl Evictions {
     /// The verdict on the eviction of a Pod, and what the delete behind an allowed one is to be bound to.
-    async fn judge(
-        &self,
-        appeal: &Appeal<'_>,
-        pod: &Arc<Pod>,
-        options: &Value,
-    ) -> (Verdict, Bound) {
+    async fn judge(&self, appeal: &Appeal<'_>, pod: &Arc<Pod>) -> (Verdict, Bound) {
         let context = &self.0;
         if let Some(reason) = held::never(context, appeal.request, pod, appeal.deadline).await {
             return (Verdict::allow().audit("free", reason), Bound::Uid);
@@ -107,7 +98,7 @@ impl Evictions {
             if grace::is_own_question(context, appeal.request, appeal.deadline).await {
                 return (Verdict::allow().audit("free", "own-dry-run"), Bound::Uid);
             }
-            let wishes = Wishes::of(options);
+            let wishes = Wishes::of(&appeal.request.object_json()["deleteOptions"]);
             let verdict = grace::verdict(appeal, pod, Operation::Evict, wishes).await;
             return (verdict, Bound::Uid);
         }

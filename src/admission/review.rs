@@ -153,6 +153,11 @@ pub struct Request {
     pub options: Option<Box<RawValue>>,
 }
 
+fn json_of(raw: Option<&RawValue>) -> Value {
+    let read = raw.and_then(|raw| serde_json::from_str(raw.get()).ok());
+    read.unwrap_or_default()
+}
+
 impl Request {
     /// Reads the body of a webhook call. Where `object` and `oldObject` have a namespace or a name, it is that of the
     /// request.
@@ -164,18 +169,19 @@ impl Request {
         parse::request(body)
     }
 
-    /// The options as JSON; null without any.
-    pub fn options(&self) -> Value {
-        let options = self.options.as_deref();
-        let options = options.and_then(|raw| serde_json::from_str(raw.get()).ok());
-        options.unwrap_or_default()
+    /// The object after the operation as JSON; null without one.
+    pub fn object_json(&self) -> Value {
+        json_of(self.object.as_deref())
     }
 
     /// The object before the operation as JSON; null without one.
-    pub fn old(&self) -> Value {
-        let old = self.old_object.as_deref();
-        let old = old.and_then(|raw| serde_json::from_str(raw.get()).ok());
-        old.unwrap_or_default()
+    pub fn old_object_json(&self) -> Value {
+        json_of(self.old_object.as_deref())
+    }
+
+    /// The options as JSON; null without any.
+    pub fn options_json(&self) -> Value {
+        json_of(self.options.as_deref())
     }
 
     /// Who asks, for messages and logs: only an API server's word counts.

@@ -120,8 +120,7 @@ fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
     {
         return true; // it is no Pod of the ReplicaSet any more
     }
-    let age = nanos.saturating_sub(grace::asked_at(pod).unwrap_or(0));
-    if u128::from(age) <= LAPSE.as_nanos() {
+    if !is_forgotten(pod, nanos) {
         return false; // before all Pods of the owner are looked at
     }
     let chosen = scalein::chosen(home, owner).into_iter();
@@ -144,12 +143,14 @@ fn lapsing(chosen: Vec<&Pod>, surplus: usize, nanos: u64) -> Vec<&Pod> {
     let too_many = chosen.len().saturating_sub(surplus);
     chosen.sort_by_key(|pod| (!pod.is_available(), grace::asked_at(pod)));
     chosen.truncate(too_many);
-    let is_old = |pod: &&Pod| {
-        let age = nanos.saturating_sub(grace::asked_at(pod).unwrap_or(0));
-        u128::from(age) > LAPSE.as_nanos()
-    };
-    chosen.retain(is_old);
+    chosen.retain(|pod| is_forgotten(pod, nanos));
     chosen
+}
+
+/// Whether nobody has asked for the deletion of a Pod for [`LAPSE`].
+fn is_forgotten(pod: &Pod, nanos: u64) -> bool {
+    let age = nanos.saturating_sub(grace::asked_at(pod).unwrap_or(0));
+    u128::from(age) > LAPSE.as_nanos()
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.

@@ -49,7 +49,7 @@ async fn bypassed_deletion_goes_at_once_with_room_and_without() {
             scope.pods().delete("web", &params).await.unwrap();
             let gone = scope.get("web").await; // its finalizer keeps it
             assert!(
-                is_terminating(&gone),
+                is_terminating(&gone) && !is_marked(&gone),
                 "{limit:?} {grace:?} {:?}",
                 gone.metadata
             );

@@ -2,19 +2,30 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::bed::observer::Observer;
-use crate::bed::wait;
+use crate::bed::{Scope, wait};
 use crate::{bed, is_marked};
 
 /// UIDs of the Pods that were deleted, finally or not.
 async fn deleted(observer: &Observer) -> BTreeSet<String> {
     let changes = observer.changes().await.into_iter();
-    let going = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.deletion_timestamp.is_some();
+    let going = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     let deleted = changes.filter(|(_, pod)| pod.as_ref().is_none_or(going));
     deleted.map(|(uid, _)| uid).collect()
+}
+
+/// Changes how many Pods the rule `web` lets go.
+async fn set_limit(scope: &Scope, limit: usize) {
+    let path = "/spec/rules/0/availablePolicy/maxUnavailableValue";
+    let operations = json!([{"op": "replace", "path": path, "value": limit}]);
+    let patch = Patch::<()>::Json(serde_json::from_value(operations).unwrap());
+    let params = PatchParams::default();
+    scope.rules().patch("web", &params, &patch).await.unwrap();
 }
 
 #[tokio::test]
@@ -62,13 +73,7 @@ async fn scale_in_that_is_taken_back_keeps_all_pods() {
         !scope.list("app=web").await.iter().any(is_marked)
     })
     .await;
-    let free = json!([{"op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 6}]);
-    let free: kube::api::Patch<()> = kube::api::Patch::Json(serde_json::from_value(free).unwrap());
-    scope
-        .rules()
-        .patch("web", &Default::default(), &free)
-        .await
-        .unwrap();
+    set_limit(&scope, 6).await;
     let pods = scope.all_available("app=web", 6).await;
     assert_eq!(deleted(&observer).await, BTreeSet::new());
     assert!(!pods.iter().any(is_marked), "{:?}", pods[0].name_any());
@@ -88,13 +93,7 @@ async fn pod_that_somebody_else_deletes_goes_whatever_its_replicaset_wants() {
     .await;
     crate::bed::objects::refusal(scope.delete(&chosen.name_any()).await);
     scope.scale("web", 3).await.unwrap();
-    let free = json!([{"op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 3}]);
-    let free: kube::api::Patch<()> = kube::api::Patch::Json(serde_json::from_value(free).unwrap());
-    scope
-        .rules()
-        .patch("web", &Default::default(), &free)
-        .await
-        .unwrap();
+    set_limit(&scope, 3).await;
     scope.until_gone(&chosen).await;
     let left = scope.all_available("app=web", 3).await;
     let kept = left

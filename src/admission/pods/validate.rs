@@ -79,7 +79,7 @@ impl Validate {
             if grace::is_own_question(&self.0, request, deadline).await {
                 return Verdict::allow().audit("free", "own-dry-run");
             }
-            let wishes = Wishes::of_delete(&request.options(), &request.old());
+            let wishes = Wishes::of_delete(&request.options_json(), &request.old_object_json());
             return grace::verdict(&appeal, &old, Claimed::Delete, wishes).await;
         }
         if held::goes_with_its_set(&self.0, &old, deadline).await {

@@ -57,12 +57,13 @@ impl<'a> Run<'a> {
             (id, operation)
         });
         let operations: BTreeMap<String, Operation> = operations.collect();
+        let stamp = now_nanos.to_string();
         let mut others = new.metadata.labels.clone();
         others.retain(|key, _| owner(key).is_none());
         if old.is_none() {
             others.remove(keys::SERVICE_AVAILABLE);
         }
-        if let Some(since) = announcing(old, new, &operations, &now_nanos.to_string()) {
+        if let Some(since) = announcing(old, new, &operations, &stamp) {
             others.insert(keys::PREPARING_TO_DELETE.to_owned(), since);
         }
         let mut permissions = new_permissions;
@@ -80,7 +81,7 @@ impl<'a> Run<'a> {
             others,
             permissions,
             now: now_nanos,
-            stamp: now_nanos.to_string(),
+            stamp,
         }
     }
 
