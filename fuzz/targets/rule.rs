@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
         }
         let ids: BTreeSet<_> = set.rules.iter().map(|rule| &rule.id).collect();
         assert_eq!(ids.len(), set.rules.len(), "IDs of {:?}", set.rules);
-        let _ = (Mark::for_rules([&set]), effect::warnings(&set, None));
+        let _ = (Mark::for_rules([&set]), effect::warnings(&set, None, false));
     }
     if let Some(spec) = read::<Value>(data) {
         let mut object = serde_json::json!({ "metadata": { "name": "fuzz" }, "spec": spec });

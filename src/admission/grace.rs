@@ -150,26 +150,25 @@ fn scaled_in_by(appeal: &Appeal<'_>, pod: &Pod) -> Option<String> {
 }
 
 /// The refusal of a Pod whose owner has too many, where as many others are to go already. It tries again, with other Pods perhaps: each
-/// that were marked would go off traffic for nothing. A Pod that is down has nothing to lose, and the owner prefers it to all others.
+/// that were marked would go off traffic for nothing.
 fn chosen_enough(appeal: &Appeal<'_>, pod: &Pod) -> Option<Verdict> {
     let owner = pod.controller()?;
-    if grace::is_begun(pod) || !pod.is_available() || scaled_in_by(appeal, pod).is_none() {
+    if grace::is_begun(pod) || scaled_in_by(appeal, pod).is_none() {
         return None;
     }
     let state = appeal.context.index.read();
     let home = state.namespace(&pod.metadata.namespace)?;
     home.workload(&owner.uid)?.replicas?;
-    // Where the cache sees no surplus, the owner goes on with a single Pod.
-    let going = scalein::going(home, &owner.uid, appeal.context.nanos());
-    let surplus = home.surplus(&owner.uid) as usize;
-    (going >= surplus.max(1)).then(|| {
-        let message = format!(
-            "Pod {} stays: {} {} has {surplus} Pods too many, and {going} others go through their lifecycle to be deleted",
-            pod.metadata.name, owner.kind, owner.name
-        );
-        let (code, reason) = denial::HELD;
-        Verdict::deny(code, reason, message).audit("held", "others-are-chosen")
-    })
+    let others = scalein::others_chosen(home, &owner.uid, pod, appeal.context.nanos())?;
+    let message = format!(
+        "Pod {} stays: {} {} has {} Pods too many, and {others} others go through their lifecycle to be deleted",
+        pod.metadata.name,
+        owner.kind,
+        owner.name,
+        home.surplus(&owner.uid)
+    );
+    let (code, reason) = denial::HELD;
+    Some(Verdict::deny(code, reason, message).audit("held", "others-are-chosen"))
 }
 
 /// Whether a request is the dry run by which this program asks what others say to a deletion or an eviction: nothing is held

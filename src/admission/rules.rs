@@ -180,7 +180,7 @@ impl Validate {
             true => Some(Matches::Managed),
             false => selected::look(&self.0.client, &rules, LOOK_TIMEOUT).await,
         };
-        let mut all = effect::warnings(&rules, matches.as_ref());
+        let mut all = effect::warnings(&rules, matches.as_ref(), self.0.settings.grace_delete);
         all.extend(more);
         all.extend(self.0.settings.endpoints.warnings(&object.spec));
         let old = stored(request);

@@ -19,10 +19,6 @@ use crate::domain::grace::{self, ID, TYPE};
 use crate::domain::lifecycle::{LabelPatch, operator};
 use crate::domain::pod::Pod;
 
-/// A ReplicaSet that still wants a Pod to go asks for it again whenever one of its Pods changes. One that has not for so long has
-/// chosen another, if it has chosen so many.
-const LAPSE: Duration = Duration::from_secs(10);
-
 /// Pods that a ReplicaSet has chosen are looked at this often: nothing else may tell that it wants more Pods again.
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -53,7 +49,7 @@ pub async fn reconcile(context: &Arc<Context>, (namespace, uid): PodKey) -> Outc
     let nanos = u64::try_from((context.now)().as_nanosecond()).unwrap_or(0);
     let next = match has_lapsed(context, &pod, nanos) {
         true => Next::Cancel,
-        false => next(&pod, nanos),
+        false => next(&pod, nanos, || may_begin(context, &pod, nanos)),
     };
     if next != Next::Delete {
         context.undeleted.forget(&pod.metadata.uid);
@@ -104,53 +100,21 @@ fn done(pod: &Pod) -> Outcome {
     }
 }
 
-/// Whether the ReplicaSet that alone has asked for the deletion of a Pod has chosen others instead, or wants as many Pods as
-/// there are again, or that has let the Pod go.
+/// Whether the ReplicaSet that alone has asked for the deletion of a Pod does not want it to go any more.
 fn has_lapsed(context: &Context, pod: &Pod, nanos: u64) -> bool {
+    let state = context.index.read();
+    let home = state.namespace(&pod.metadata.namespace);
+    home.is_some_and(|home| scalein::has_lapsed(home, pod, nanos))
+}
+
+/// Whether the lifecycle of a Pod that is to be deleted may begin.
+fn may_begin(context: &Context, pod: &Pod, nanos: u64) -> bool {
     let Some(owner) = grace::scaled_in_by(pod) else {
-        return false;
+        return true;
     };
     let state = context.index.read();
-    let Some(home) = state.namespace(&pod.metadata.namespace) else {
-        return false;
-    };
-    if pod
-        .controller()
-        .is_none_or(|controller| controller.uid != owner)
-    {
-        return true; // it is no Pod of the ReplicaSet any more
-    }
-    if !is_forgotten(pod, nanos) {
-        return false; // before all Pods of the owner are looked at
-    }
-    let chosen = scalein::chosen(home, owner).into_iter();
-    let chosen = chosen.map(|pod| &**pod).collect();
-    let surplus = usize::try_from(home.surplus(owner)).unwrap_or(usize::MAX);
-    let lapsing = lapsing(chosen, surplus, nanos);
-    lapsing
-        .iter()
-        .any(|other| other.metadata.uid == pod.metadata.uid)
-}
-
-/// Of the Pods that a ReplicaSet has chosen those that it does not want to go any more, if it wants `surplus` to go: those that still
-/// serve before others, apart from those whose rules hold them as long as it has any surplus, and of these the ones that it has not asked about for the longest time.
-fn lapsing(chosen: Vec<&Pod>, surplus: usize, nanos: u64) -> Vec<&Pod> {
-    let mut chosen = chosen;
-    if surplus > 0 {
-        // They serve, and the owner may need them for others that their rules hold.
-        chosen.retain(|pod| scalein::waits_since(pod).is_none());
-    }
-    let too_many = chosen.len().saturating_sub(surplus);
-    chosen.sort_by_key(|pod| (!pod.is_available(), grace::asked_at(pod)));
-    chosen.truncate(too_many);
-    chosen.retain(|pod| is_forgotten(pod, nanos));
-    chosen
-}
-
-/// Whether nobody has asked for the deletion of a Pod for [`LAPSE`].
-fn is_forgotten(pod: &Pod, nanos: u64) -> bool {
-    let age = nanos.saturating_sub(grace::asked_at(pod).unwrap_or(0));
-    u128::from(age) > LAPSE.as_nanos()
+    let home = state.namespace(&pod.metadata.namespace);
+    home.is_none_or(|home| scalein::may_begin(home, owner, pod, nanos))
 }
 
 /// Says on a Pod who refuses its deletion, which may last: the Pod is off traffic. Its CollaSet says it too.
@@ -167,13 +131,13 @@ fn tell(context: &Context, pod: &Pod, error: &Error) {
     }
 }
 
-fn next(pod: &Pod, nanos: u64) -> Next {
+fn next(pod: &Pod, nanos: u64, may_begin: impl FnOnce() -> bool) -> Next {
     if pod.is_terminating() || !pod.is_managed() {
         return Next::Nothing;
     }
     let begun = operator::is_during(pod, ID, TYPE);
     match (pod.label(keys::TO_DELETE).is_some(), begun) {
-        (true, false) => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
+        (true, false) if may_begin() => Next::Write(operator::begin(pod, ID, TYPE, true, nanos)),
         // The ReplicaSet deletes the Pods that it chooses then: by now it may have chosen others.
         (true, true) if grace::scaled_in_by(pod).is_some() => Next::Nothing,
         (true, true) if operator::is_allowed(pod, ID, TYPE, 0, nanos) => Next::Delete,
@@ -241,50 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn replicaset_that_chose_too_many_loses_those_it_forgot() {
-        let at = |seconds: u64| (seconds * 1_000_000_000).to_string();
-        let chosen = |name: &str, serves: bool, asked: u64| {
-            let mut pod = pod(if serves {
-                &[(keys::SERVICE_AVAILABLE, "1")]
-            } else {
-                &[]
-            });
-            pod.metadata.name = name.to_owned();
-            pod.status.conditions = vec![crate::domain::pod::Condition {
-                type_: "Ready".to_owned(),
-                status: "True".to_owned(),
-                ..Default::default()
-            }];
-            pod.status.phase = "Running".to_owned();
-            let annotations = &mut pod.metadata.annotations;
-            annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), at(asked));
-            pod
-        };
-        let all = [
-            chosen("off", false, 1),
-            chosen("late", true, 95),
-            chosen("first", true, 2),
-            chosen("second", true, 3),
-        ];
-        let names = |surplus| -> Vec<String> {
-            let nanos = 100_000_000_000;
-            let lapsing = lapsing(all.iter().collect(), surplus, nanos).into_iter();
-            lapsing.map(|pod| pod.metadata.name.clone()).collect()
-        };
-        assert_eq!(names(4), [""; 0]);
-        assert_eq!(names(3), ["first"]);
-        assert_eq!(names(2), ["first", "second"]);
-        assert_eq!(
-            names(1),
-            ["first", "second"],
-            "the late one was asked for just now"
-        );
-        assert_eq!(names(0), ["first", "second", "off"]);
-    }
-
-    #[test]
     fn begins_deletes_when_allowed_and_cancels() {
-        let Next::Write(begin) = next(&pod(&[(keys::TO_DELETE, "1")]), 5) else {
+        let step = |labels: &[(&str, &str)], at| next(&pod(labels), at, || true);
+        let Next::Write(begin) = step(&[(keys::TO_DELETE, "1")], 5) else {
             panic!()
         };
         assert_eq!(
@@ -296,7 +219,7 @@ mod tests {
         let operate = Family::Operate.key(ID);
         let begun = [(operating.as_str(), "5"), (type_.as_str(), TYPE)];
         assert_eq!(
-            next(&pod(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat()), 6),
+            step(&[&[(keys::TO_DELETE, "1")], &begun[..]].concat(), 6),
             Next::Nothing
         );
         let allowed = [
@@ -304,11 +227,16 @@ mod tests {
             &begun[..],
         ]
         .concat();
-        assert_eq!(next(&pod(&allowed), 7), Next::Delete);
-        let Next::Write(undo) = next(&pod(&begun), 7) else {
+        assert_eq!(step(&allowed, 7), Next::Delete);
+        let Next::Write(undo) = step(&begun, 7) else {
             panic!()
         };
         assert!(undo.0.contains_key(&Family::UndoOperationType.key(ID)));
-        assert_eq!(next(&pod(&[]), 7), Next::Nothing);
+        assert_eq!(step(&[], 7), Next::Nothing);
+    }
+    #[test]
+    fn deletion_that_may_not_begin_yet_changes_nothing() {
+        let marked = pod(&[(keys::TO_DELETE, "1")]);
+        assert_eq!(next(&marked, 5, || false), Next::Nothing);
     }
 }

@@ -102,32 +102,63 @@ async fn pod_that_somebody_else_deletes_goes_whatever_its_replicaset_wants() {
     assert_eq!(kept.count(), 2);
 }
 
-#[tokio::test]
-async fn held_scale_in_chooses_no_more_pods_than_it_is_to_lose() {
-    let scope = bed().await.scope("held").await;
-    scope.deploy("web", 6, json!({})).await;
-    scope.all_available("app=web", 6).await;
+/// A Deployment `web` of `count` Pods under a rule that lets none go before it carries the label `free`.
+async fn held(prefix: &str, count: usize) -> Scope {
+    let scope = bed().await.scope(prefix).await;
+    scope.deploy("web", count, json!({})).await;
+    scope.all_available("app=web", count).await;
     let requires = json!({"requires": {"matchLabels": {"free": "yes"}}});
     let rules = json!([{"name": "labels", "labelCheck": requires}]);
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
     scope.try_rule("web", spec).await.unwrap();
-    scope.scale("web", 2).await.unwrap();
-    let marked = async || -> BTreeSet<String> {
-        let pods = scope.list("app=web").await.into_iter();
-        let marked = pods.filter(is_marked);
-        marked.map(|pod| pod.name_any()).collect()
-    };
-    wait::until("four Pods that are to go", async || {
-        marked().await.len() == 4
-    })
-    .await;
-    let chosen = marked().await;
-    // Each change of a Pod has the ReplicaSet try again.
+    scope
+}
+
+/// Names of the Pods that are to go.
+async fn marked(scope: &Scope) -> BTreeSet<String> {
+    let pods = scope.list("app=web").await.into_iter();
+    let marked = pods.filter(is_marked);
+    marked.map(|pod| pod.name_any()).collect()
+}
+
+/// Changes each Pod ten times, which has the ReplicaSet try again.
+async fn stir(scope: &Scope) {
     for round in 0..10 {
         for pod in scope.list("app=web").await {
             let label = json!({"round": round.to_string()});
             scope.label(&pod.name_any(), label).await.unwrap();
         }
     }
-    assert_eq!(marked().await, chosen);
+}
+
+#[tokio::test]
+async fn held_scale_in_chooses_no_more_pods_than_it_is_to_lose() {
+    let scope = held("held", 6).await;
+    scope.scale("web", 2).await.unwrap();
+    wait::until("four Pods that are to go", async || {
+        marked(&scope).await.len() == 4
+    })
+    .await;
+    let chosen = marked(&scope).await;
+    stir(&scope).await;
+    assert_eq!(marked(&scope).await, chosen);
+}
+
+#[tokio::test]
+async fn held_scale_in_of_pods_that_are_down_is_steady() {
+    let scope = held("down", 8).await;
+    for pod in scope.list("app=web").await {
+        scope.crash(&pod.name_any()).await;
+    }
+    scope.scale("web", 5).await.unwrap();
+    wait::until("three Pods that are to go", async || {
+        marked(&scope).await.len() >= 3
+    })
+    .await;
+    let chosen = marked(&scope).await;
+    for _ in 0..5 {
+        stir(&scope).await;
+    }
+    assert_eq!(marked(&scope).await, chosen);
+    assert_eq!(chosen.len(), 3);
 }

@@ -370,17 +370,18 @@ impl Namespace {
         self.workloads.get(uid)
     }
 
-    /// How many living managed Pods an owner has beyond its own number: Pods that its controller is to delete. 0 for an
-    /// owner that is not watched.
+    /// How many living Pods an owner has beyond its own number: Pods that its controller is to delete. Those that are not managed
+    /// are known of a ReplicaSet and a ReplicationController alone. 0 for an owner that is not watched.
     pub fn surplus(&self, uid: &str) -> u32 {
-        let Some(wanted) = self.workloads.get(uid).and_then(|w| w.replicas) else {
+        let workload = self.workloads.get(uid);
+        let Some((workload, wanted)) = workload.and_then(|w| Some((w, w.replicas?))) else {
             return 0;
         };
         let living = self
             .owned_by(uid)
             .filter(|pod| !pod.is_terminating() && !pod.is_finished());
         let living = u32::try_from(living.count()).unwrap_or(u32::MAX);
-        living.saturating_sub(wanted)
+        living.max(workload.alive).saturating_sub(wanted)
     }
 
     /// Whether this Pod was there when the deletion of the namespace began. A Pod that was made later belongs to another

@@ -40,6 +40,9 @@ pub struct Workload {
     pub paused: bool,
     /// When it was created, kept for a Job only.
     pub created: Option<Timestamp>,
+    /// How many living Pods its controller has seen, managed or not; kept for a ReplicaSet and a ReplicationController. It
+    /// may be behind.
+    pub alive: u32,
     /// Which revision of its Deployment it is ([`keys::DEPLOYMENT_REVISION`]); 0 for other kinds, and where nothing tells.
     pub revision: u64,
 }
@@ -62,11 +65,12 @@ impl Workload {
         Kind::of(owner) == Some(self.kind) && self.name == owner.name
     }
 
+    /// Whether more has changed than what no budget rests on.
     fn differs(&self, other: &Workload) -> bool {
-        let version = other.version;
         *other
             != Workload {
-                version,
+                version: other.version,
+                alive: other.alive,
                 ..self.clone()
             }
     }

@@ -116,7 +116,7 @@ struct Status {
     desired_number_scheduled: Option<i64>,
     /// Of a DaemonSet.
     updated_number_scheduled: Option<i64>,
-    /// Of a Deployment.
+    /// Of a Deployment, a ReplicaSet or a ReplicationController.
     replicas: Option<i64>,
     /// Of a Deployment.
     updated_replicas: Option<i64>,
@@ -210,6 +210,10 @@ pub(in crate::cluster) fn read(kind: Kind, object: Object) -> ((String, Uid), Op
             .creation_timestamp
             .filter(|_| kind == Kind::Job)
             .and_then(|text| text.parse().ok()),
+        alive: match kind {
+            Kind::ReplicaSet | Kind::ReplicationController => count(status.replicas),
+            _ => 0,
+        },
         revision,
     };
     let key = (metadata.namespace, Uid::from(metadata.uid));

@@ -131,6 +131,7 @@ mod tests {
         rules.reconcile(name.clone()).await;
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: Vec::new(),
             mended: None,

@@ -100,6 +100,7 @@ impl Memory {
             };
             let facts = Facts {
                 place,
+                grace_delete: context.grace_delete,
                 matches,
                 unreadable: Vec::new(),
                 mended: None,
@@ -126,6 +127,7 @@ impl Memory {
         let matches = looked.found.clone();
         let facts = Facts {
             place,
+            grace_delete: context.grace_delete,
             matches,
             unreadable: Vec::new(),
             mended: None,

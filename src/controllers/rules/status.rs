@@ -42,6 +42,8 @@ const LONGEST_MESSAGE: usize = 2048;
 pub struct Facts {
     /// Its namespace.
     pub place: Place,
+    /// Whether deletions and evictions go through the lifecycle first (feature gate `GraceDeleteWebhook`).
+    pub grace_delete: bool,
     /// Which Pods its selector matches.
     pub matches: Matches,
     /// Owners of its Pods that the last look could not read, each as a clause.
@@ -123,7 +125,10 @@ pub fn changed(
     let partly = partly.and_then(|home| effect::partly_matched(partly_selected(home, entry)));
     let matched = partly.unwrap_or_else(|| effect::matched(rules, &facts.matches));
     let conditions = [
-        Some(("Enforced", effect::enforced(rules, &facts.place))),
+        Some((
+            "Enforced",
+            effect::enforced(rules, &facts.place, facts.grace_delete),
+        )),
         Some(("Matched", matched)),
         effect::expected_known(rules, silent).map(|found| ("ExpectedKnown", found)),
         rollouts::condition(rules, &rollouts).map(|found| ("RolloutsHeld", found)),
@@ -544,6 +549,7 @@ mod tests {
         index.apply_rule(serde_json::from_value(rule(stored)).unwrap());
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: unreadable.iter().map(|&s| s.to_owned()).collect(),
             mended: None,
@@ -711,6 +717,7 @@ mod tests {
         };
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: Vec::new(),
             mended: None,
@@ -759,6 +766,7 @@ mod tests {
         }
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: vec!["x".repeat(1_000_000)],
             mended: None,
@@ -810,6 +818,7 @@ mod tests {
         index.apply_pod(pod);
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: Vec::new(),
             mended: None,
@@ -859,6 +868,7 @@ mod tests {
         }
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: Vec::new(),
             mended: None,
@@ -902,6 +912,7 @@ mod tests {
         }
         let facts = Facts {
             place: Place::default(),
+            grace_delete: false,
             matches: Matches::Managed,
             unreadable: Vec::new(),
             mended: None,

@@ -63,8 +63,8 @@ pub struct Place {
     pub unregistered: Option<String>,
 }
 
-/// The condition `Enforced`.
-pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
+/// The condition `Enforced`. `grace_delete` is whether deletions and evictions go through the lifecycle first.
+pub fn enforced(rules: &RuleSet, place: &Place, grace_delete: bool) -> Finding {
     let namespace = &rules.namespace;
     if let Some(why) = &place.excluded {
         let label = keys::NAMESPACE_EXCLUDED;
@@ -101,15 +101,19 @@ pub fn enforced(rules: &RuleSet, place: &Place) -> Finding {
     let broken: Vec<&str> = broken(rules).collect();
     if !broken.is_empty() {
         let all = broken.join("; ");
-        let held = match holds_by_fault(rules) {
-            true => "the Pods are held until this is mended",
-            false => {
+        let held = match (holds_by_fault(rules), grace_delete) {
+            (true, _) => "the Pods are held until this is mended",
+            (false, true) => {
+                "operations on the Pods are held until this is mended, of Pods with the readiness gate deletions and evictions, \
+                 too; those of other Pods are not held by it"
+            }
+            (false, false) => {
                 "operations on the Pods are held until this is mended, deletions and evictions are not held by it"
             }
         };
         return finding("False", "Invalid", format!("{held}: {all}"));
     }
-    if let Some(gap) = gap(rules) {
+    if let Some(gap) = gap(rules, grace_delete) {
         return gap;
     }
     finding(
@@ -147,7 +151,7 @@ fn broken(rules: &RuleSet) -> impl Iterator<Item = &str> {
 }
 
 /// What a readable object does not hold, by its rules alone; `None` if one of them limits how many Pods are unavailable.
-fn gap(rules: &RuleSet) -> Option<Finding> {
+fn gap(rules: &RuleSet, grace_delete: bool) -> Option<Finding> {
     if broken(rules).next().is_some() || rules.limits().next().is_some() {
         return None;
     }
@@ -168,13 +172,18 @@ fn gap(rules: &RuleSet) -> Option<Finding> {
             "nothing is held: an availablePolicy in stage PostCheck lets every Pod pass; set its stage to PreCheck",
         ));
     }
-    Some(finding(
-        "True",
-        "LifecycleOnly",
-        "operations wait until the rules let them pass; deletions and evictions are not held: a rule with availablePolicy \
-         in stage PreCheck would hold them. Only with the feature gate GraceDeleteWebhook a deletion or eviction of a Pod with \
-         the readiness gate is an operation, and waits too",
-    ))
+    let message = match grace_delete {
+        true => {
+            "operations wait until the rules let them pass, and so do deletions and evictions of Pods with the readiness gate; \
+             those of other Pods are not held: a rule with availablePolicy in stage PreCheck would hold them"
+        }
+        false => {
+            "operations wait until the rules let them pass; deletions and evictions are not held: a rule with availablePolicy \
+             in stage PreCheck would hold them. Or turn the feature gate GraceDeleteWebhook on: then a deletion or eviction of a \
+             Pod with the readiness gate is an operation, and waits too"
+        }
+    };
+    Some(finding("True", "LifecycleOnly", message))
 }
 
 /// The Pods that the selector of a rule object matches.
@@ -463,11 +472,12 @@ pub fn frozen(rules: &RuleSet, expected: Expected) -> Option<String> {
     ))
 }
 
-/// What to say to who applies an object. `matches` is `None` if the Pods could not be looked at in time.
-pub fn warnings(rules: &RuleSet, matches: Option<&Matches>) -> Vec<String> {
+/// What to say to who applies an object. `matches` is `None` if the Pods could not be looked at in time; `grace_delete` as in
+/// [`enforced`].
+pub fn warnings(rules: &RuleSet, matches: Option<&Matches>, grace_delete: bool) -> Vec<String> {
     let name = &rules.name;
     let mut all = Vec::new();
-    if let Some(gap) = gap(rules) {
+    if let Some(gap) = gap(rules, grace_delete) {
         all.push(format!("PodTransitionRule {name}: {}", gap.message));
     }
     let (key, value) = (keys::CONTROL, keys::CONTROL_VALUE);
@@ -510,7 +520,7 @@ mod tests {
     }
 
     fn said(rules_: Value, place: &Place) -> (&'static str, &'static str) {
-        let found = enforced(&rules(rules_), place);
+        let found = enforced(&rules(rules_), place, false);
         (found.status, found.reason)
     }
 
@@ -541,7 +551,7 @@ mod tests {
             lacks: Some(Mark::Strict),
             ..Place::default()
         };
-        let found = enforced(&rules(json!([budget()])), &place);
+        let found = enforced(&rules(json!([budget()])), &place, false);
         assert_eq!((found.status, found.reason), ("False", "NotEnforced"));
         assert!(
             found
@@ -558,7 +568,7 @@ mod tests {
             unregistered: Some("ValidatingWebhookConfiguration ours does not exist".to_owned()),
             ..Place::default()
         };
-        let found = enforced(&rules(json!([budget()])), &place);
+        let found = enforced(&rules(json!([budget()])), &place, false);
         assert_eq!((found.status, found.reason), ("False", "NotRegistered"));
         assert!(
             found.message.contains("ours does not exist")
@@ -596,6 +606,26 @@ mod tests {
     }
 
     #[test]
+    fn deletions_are_operations_only_under_the_gate() {
+        let labels =
+            json!({ "name": "l", "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } });
+        let unreadable = json!({ "name": "l", "labelCheck": { "requires": 5 } });
+        for rule in [labels, unreadable] {
+            let message = |gate| enforced(&rules(json!([rule])), &Place::default(), gate).message;
+            let (without, with) = (message(false), message(true));
+            assert!(
+                without.contains("deletions and evictions are not held"),
+                "{without}"
+            );
+            assert!(
+                with.contains("of Pods with the readiness gate")
+                    && with.contains("those of other Pods are not held"),
+                "{with}"
+            );
+        }
+    }
+
+    #[test]
     fn matched_says_what_the_newcomer_forgot() {
         let set = rules(json!([budget()]));
         let said = |matches: Matches| {
@@ -607,7 +637,7 @@ mod tests {
         assert_eq!(said(Matches::NotManaged), ("False", "NoPodsMatched"));
         let unmanaged = Matches::Unmanaged("web-0".to_owned());
         assert_eq!(said(unmanaged.clone()), ("False", "NoManagedPods"));
-        let warnings = warnings(&set, Some(&unmanaged));
+        let warnings = warnings(&set, Some(&unmanaged), false);
         assert_eq!(warnings.len(), 1);
         assert!(
             warnings[0].contains("web-0")
@@ -627,7 +657,7 @@ mod tests {
             (found.status, found.reason),
             ("False", "FilterMatchesNothing")
         );
-        let warnings = warnings(&set, Some(&Matches::FilteredOut));
+        let warnings = warnings(&set, Some(&Matches::FilteredOut), false);
         for text in [&found.message, &warnings[0]] {
             assert!(
                 text.contains("no deletion or eviction is held by a budget")
@@ -640,12 +670,12 @@ mod tests {
     #[test]
     fn a_rule_that_matches_and_limits_is_not_warned_of() {
         assert_eq!(
-            warnings(&rules(json!([budget()])), Some(&Matches::Managed)),
+            warnings(&rules(json!([budget()])), Some(&Matches::Managed), false),
             [""; 0]
         );
-        assert_eq!(warnings(&rules(json!([budget()])), None), [""; 0]);
+        assert_eq!(warnings(&rules(json!([budget()])), None, false), [""; 0]);
         assert_eq!(
-            warnings(&rules(json!([])), Some(&Matches::Nothing)).len(),
+            warnings(&rules(json!([])), Some(&Matches::Nothing), false).len(),
             2
         );
     }

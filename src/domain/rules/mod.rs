@@ -591,7 +591,7 @@ mod tests {
                 held.iter().any(|r| r.reason.starts_with(field)),
                 "{field}: {held:?}"
             );
-            let told = effect::enforced(&set, &effect::Place::default());
+            let told = effect::enforced(&set, &effect::Place::default(), false);
             assert_eq!((told.status, told.reason), ("False", "Invalid"));
             assert!(
                 told.message.starts_with("operations on the Pods are held"),

@@ -18,6 +18,7 @@ fn workload(replicas: u32, version: u64) -> Workload {
         recreates: false,
         paused: false,
         created: None,
+        alive: 0,
         revision: 0,
     }
 }
