@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::appeal::{Appeal, Leave};
 use super::context::Context;
-use super::denial;
 use super::held::CONTROLLER_MANAGER;
 use super::review::{Operation as Asked, Request, Verdict};
+use super::{denial, gate};
 use crate::cluster::{failure, pods, scalein};
 use crate::domain::deletion::Wishes;
 use crate::domain::grace::{self, DeletionRequest};
@@ -97,7 +97,17 @@ async fn at_once(
     operation: Operation,
 ) -> Result<Verdict, Option<String>> {
     let context = appeal.context;
-    let rules = context.index.rules_of(pod);
+    // The right is asked for on every rule object that there is, also on one that the cache does not know yet.
+    let rules = match gate::covering(context, pod, appeal.deadline).await {
+        Ok(rules) => rules,
+        Err(denied) => {
+            return Ok(denial::verdict(
+                &pod.metadata.name,
+                &denied,
+                (context.now)(),
+            ));
+        }
+    };
     let past = rules.into_iter().map(|rule| rule.name).collect();
     appeal.may_bypass_all(&past).await?;
     let mut leave = match pod.is_available() {

@@ -75,8 +75,17 @@ impl Handler for Mutate {
             return Verdict::deny(503, "ServiceUnavailable", message);
         }
         let mut patch = defaults::podtransitionrule(&object);
-        patch.extend(ignored(stored(request).as_ref(), &rule));
-        Verdict::allow().with_patch(Patch(patch))
+        let old = stored(request);
+        patch.extend(ignored(old.as_ref(), &rule));
+        let unknown = ignores::unknown(old.as_ref(), &rule).into_iter();
+        let unknown = unknown.map(|name| {
+            format!(
+                "metadata.annotations[{}]: {name:?} is not kept: no webhook rule with failurePolicy Ignore has that name; write a JSON \
+                 list of their names, such as [\"ask\"]",
+                keys::IGNORES_FAILURES
+            )
+        });
+        unknown.fold(Verdict::allow().with_patch(Patch(patch)), Verdict::warn)
     }
 
     fn fallback(&self, _request: &Request, why: &str) -> Verdict {

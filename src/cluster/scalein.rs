@@ -100,8 +100,9 @@ fn is_held(pod: &Pod, now_nanos: u64) -> bool {
     since.is_some_and(|since| is_past(since, HELD, now_nanos))
 }
 
+/// A time that far ahead is none that a server has written, and counts as past.
 fn is_past(since: u64, span: Duration, now_nanos: u64) -> bool {
-    u128::from(now_nanos.saturating_sub(since)) > span.as_nanos()
+    u128::from(now_nanos.abs_diff(since)) > span.as_nanos()
 }
 
 /// How many Pods an owner may choose. Where the cache sees no surplus yet, it goes on with a single Pod.
@@ -230,6 +231,15 @@ mod tests {
         let late = "the late one was asked for just now";
         assert_eq!(lapsed(1, &all), ["first", "second"], "{late}");
         assert_eq!(lapsed(0, &all), ["off", "first", "second"], "{late}");
+    }
+
+    #[test]
+    fn time_far_ahead_keeps_no_mark() {
+        let mut pod = chosen("a", true, 1);
+        let ahead = ((NOW + 11) * SECOND).to_string();
+        let annotations = &mut pod.metadata.annotations;
+        annotations.insert(keys::DELETE_TIMESTAMP.to_owned(), ahead);
+        assert_eq!(lapsed(0, &[pod]), ["a"]);
     }
 
     #[test]

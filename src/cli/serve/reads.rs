@@ -108,7 +108,7 @@ impl Reads {
             ),
             (
                 "ledger_claims_bypassed",
-                "Disruptions admitted beyond a budget by who may bypass the rule",
+                "Times that who may bypass rules was admitted beyond budgets, past other rules or without the lifecycle; a request may count for each",
                 &counters.bypassed,
             ),
             (

@@ -61,6 +61,20 @@ pub fn value(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> Option
     (!names.is_empty()).then(|| serde_json::json!(names).to_string())
 }
 
+/// The names that `new` adds to the annotation and that no rule with `Ignore` has. They are not stored.
+pub fn unknown(old: Option<&PodTransitionRule>, new: &PodTransitionRule) -> BTreeSet<String> {
+    let mut added = listed(new.metadata.annotations.as_ref());
+    for name in old.map_or_else(BTreeSet::new, |old| {
+        listed(old.metadata.annotations.as_ref())
+    }) {
+        added.remove(&name);
+    }
+    for rule in new.spec.rules.iter().filter(|rule| ignores(rule)) {
+        added.remove(&rule.name);
+    }
+    added
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -113,6 +127,25 @@ mod tests {
         );
         let fail = object(&[("a", json!("Fail"))], json!("a"));
         assert_eq!(value(Some(&ab("a")), &fail), None);
+    }
+
+    #[test]
+    fn names_that_no_rule_with_ignore_has_are_unknown() {
+        let rule = |listed: &str| {
+            object(
+                &[("a", json!("Ignore")), ("b", json!("Fail"))],
+                json!(listed),
+            )
+        };
+        let unknown = |old, listed| unknown(old, &rule(listed)).into_iter().collect::<Vec<_>>();
+        assert_eq!(unknown(None, r#"["a","b","c"]"#), ["b", "c"]);
+        assert_eq!(unknown(None, "a, b"), ["a, b"]);
+        let known = rule(r#"["b"]"#);
+        assert_eq!(
+            unknown(Some(&known), r#"["a","b"]"#),
+            [""; 0],
+            "b was stored with it"
+        );
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct Counters {
     pub writes: AtomicU64,
     /// Compare-and-swap writes that met a conflict.
     pub conflicts: AtomicU64,
-    /// Disruptions admitted beyond a budget, because the user may bypass the rule.
+    /// Times that a user who may bypass rules was admitted beyond budgets, past other rules, or without the lifecycle.
     pub bypassed: AtomicU64,
     /// Disruptions admitted although a rule would hold them that the Pod's annotation skips.
     pub skipped: AtomicU64,
